@@ -17,10 +17,10 @@
 #                                pytest it is used as it is, with torch and transformers if it has those
 #   deploy/test.sh --python-asan the same tests with AddressSanitizer and UndefinedBehaviorSanitizer in the package's extension (Clang; skipped
 #                                where pip finds no packages); in no other run
-#   deploy/test.sh --engines     real engines with the package: vLLM and SGLang on the CPU, each in an environment of its own of 6 and 10 GB
-#                                (Python 3.11; skipped where pip finds no packages); then the bugs of tests/planted/engines.
+#   deploy/test.sh --engines     real engines with the package: vLLM, SGLang and LMCache on the CPU, each in an environment of its own of
+#                                6 to 10 GB (Python 3.11; skipped where pip finds no packages); then the bugs of tests/planted/engines.
 #                                KV_ENGINES_PYTHON names an interpreter that has what client/python/tests/engines/requirements.txt
-#                                lists, KV_SGLANG_PYTHON one that has what requirements-sglang.txt there lists
+#                                lists, KV_SGLANG_PYTHON and KV_LMCACHE_PYTHON those of requirements-sglang.txt and -lmcache.txt
 #   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
 #   deploy/test.sh --page        the status page in a real Chromium, on nodes with 0, 10 and a million blocks (skipped where Chromium cannot
@@ -473,7 +473,7 @@ engine_step() {
   fi
   PYTHONPATH=$tools install_package "engines-$engine" "$site" "$python" || return 0
   local other others=()
-  for other in vllm sglang; do
+  for other in vllm sglang lmcache; do
     [ "$other" = "$engine" ] || others+=("--ignore-glob=*/test_${other}_*")
   done
   pytest_step "engines $engine" client/python/tests/engines "$site" "$python" 1800 "${others[@]}"
@@ -483,6 +483,7 @@ engine_step() {
 step_engines() {
   engine_step vllm requirements.txt "${KV_ENGINES_PYTHON:-}"
   engine_step sglang requirements-sglang.txt "${KV_SGLANG_PYTHON:-}"
+  engine_step lmcache requirements-lmcache.txt "${KV_LMCACHE_PYTHON:-}"
 }
 
 # plant_in_engine ENGINE SITE PYTHON: plants that engine's bugs of tests/planted/engines one by one in a copy of the package in SITE. Their

@@ -22,6 +22,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 __all__ = [
     "HAS_CACHE_MANAGER",
     "SERVES_DRAFTS",
+    "TIERS_TRIED",
     "TRIED_VERSIONS",
     "CacheHitSource",
     "KVConnectorTransferResults",
@@ -49,6 +50,9 @@ __all__ = [
 
 #: Releases that the tests ran with.
 TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
+
+#: The same of its tiers behind a pool in host memory (tier.py).
+TIERS_TRIED = ("0.32.0",)
 
 #: From 0.30 on.
 HAS_CACHE_MANAGER = hasattr(base.KVConnectorBase_V1, "bind_kv_cache_manager")

@@ -19,7 +19,7 @@ from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
-__all__ = ["Group", "Model", "Options"]
+__all__ = ["Group", "Model", "Options", "check_engine", "identity_of"]
 
 
 @dataclass(frozen=True)
@@ -93,9 +93,12 @@ class Model:
        of other tensor-parallel sizes take other numbers of them. Exactly one rank stores a part.
     """
 
-    def __init__(self, config: Any, cache: Any) -> None:
-        self.options = Options.of(config.kv_transfer_config.kv_connector_extra_config)
-        _check_engine(config)
+    def __init__(self, config: Any, cache: Any, options: Options | None = None) -> None:
+        """``options``: of a part of somebody else's connector, which then has checked the engine."""
+        if options is None:
+            options = Options.of(config.kv_transfer_config.kv_connector_extra_config)
+            _check_connector(config)
+        self.options = options
         parallel = config.parallel_config
         self.block_size = int(config.cache_config.block_size)
         if not cache.kv_cache_groups:
@@ -210,59 +213,68 @@ class Model:
         return Group(layers, page_bytes, window, f"{text} {digest(layers)[:8]}", part_count=self.parts_per_rank)
 
     def _namespace(self, config: Any) -> Namespace:
-        model = config.model_config
-        options = self.options
-        hugging_face = computed(model.hf_config.to_dict())
-        is_folder = os.path.isdir(model.model)
         return Namespace(
-            {
-                "kind": "set",
-                "model": options.model
-                or (os.path.basename(os.path.normpath(model.model)) if is_folder else model.model),
-                "revision": model.revision,
-                "dtype": str(model.dtype).removeprefix("torch."),
-                "quantization": model.quantization,
+            identity_of(config, self.options)
+            | {
                 "block_bytes_max": self.block_bytes_max,
                 # Inside a page only: how pages of layers and blocks follow each other does not shape a block.
                 # One head is the same in every order.
                 "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
-                "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
-                "salt": options.salt or None,
-                "weights_epoch": options.weights_epoch,
                 # Pages are copied as they are, and releases or processors may pack them differently.
                 "x.engine": f"{compat.engine_name()} {compat.packing(config, self.block_size, self.is_mla)}",
                 "x.block_size": self.block_size,
                 # A chain of hashes over other numbers of tokens has other hashes.
                 "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
                 "x.groups": short("; ".join(group.text for group in self.groups)),
-                "x.config": digest(hugging_face),
-                "x.weights": weights_digest(model.model) if is_folder else None,
-                "x.draft": _draft(config.speculative_config),
-                "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
                 "x.parts" if self.has_shared_parts else "x.ranks": self.part_count if self.part_count > 1 else None,
                 "layer_range": _layer_range(self.groups) if self.stage_count > 1 else None,
             }
         )
 
 
-def _check_engine(config: Any) -> None:
+def identity_of(config: Any, options: Options) -> dict[str, Any]:
+    """Fields of a namespace that say whose the blocks are: the model, its weights, and how blocks are named."""
+    model = config.model_config
+    is_folder = os.path.isdir(model.model)
+    return {
+        "kind": "set",
+        "model": options.model or (os.path.basename(os.path.normpath(model.model)) if is_folder else model.model),
+        "revision": model.revision,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "quantization": model.quantization,
+        "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
+        "salt": options.salt or None,
+        "weights_epoch": options.weights_epoch,
+        "x.config": digest(computed(model.hf_config.to_dict())),
+        "x.weights": weights_digest(model.model) if is_folder else None,
+        "x.draft": _draft(config.speculative_config),
+        "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
+    }
+
+
+def _check_connector(config: Any) -> None:
+    check_engine(config)
     transfer = config.kv_transfer_config
-    if why := compat.why_too_old(config):
-        raise Unsupported(f"{compat.engine_name()}: {why}")
     if transfer.kv_load_failure_policy != "recompute":
         raise BadRequest(
             f"kv_load_failure_policy: {transfer.kv_load_failure_policy!r} fails requests when a node of the store goes "
             'away. Add "kv_load_failure_policy": "recompute" to --kv-transfer-config (inside MultiConnector: to this '
             "connector's entry, and to the outer one)"
         )
+    if why := compat.why_not_here():
+        raise Unsupported(f"{compat.engine_name()}: {why}")
+
+
+def check_engine(config: Any) -> None:
+    """Raises unless what the engine keeps under a block's hash is all that the tokens after it need."""
+    if why := compat.why_too_old(config):
+        raise Unsupported(f"{compat.engine_name()}: {why}")
     parallel = config.parallel_config
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, name, 1) != 1:
             raise Unsupported(f"{name}: {getattr(parallel, name)} is not supported, only 1 is")
     if config.speculative_config is not None:
         _check_speculation(config.speculative_config, parallel)
-    if why := compat.why_not_here():
-        raise Unsupported(f"{compat.engine_name()}: {why}")
     if not config.cache_config.enable_prefix_caching:
         raise Unsupported(
             "enable_prefix_caching: it is off, so nothing says that the engine computes rightly what follows a hit. Set "

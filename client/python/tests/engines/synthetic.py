@@ -28,7 +28,14 @@ from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheTensor,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -51,6 +58,8 @@ MASK = (1 << 63) - 1
 PARTS = kernel_parts()
 #: Of KVCacheConfig: what the release has a word for.
 KNOWN = KVCacheConfig.__dataclass_fields__
+#: Of KVCacheTensor: it says where each layer's pages lie.
+HAS_PLACES = "layer_stride" in KVCacheTensor.__dataclass_fields__
 TAKES_HASH_TOKENS = "hash_block_size" in inspect.signature(Scheduler).parameters
 #: From 0.32 on vLLM asks where hits come from.
 HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__
@@ -100,6 +109,13 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
     return EngineArgs(**(arguments | more)).create_engine_config()
 
 
+def _tensors(groups: list[KVCacheGroupSpec], page_count: int) -> list[KVCacheTensor]:
+    """One allocation, layer after layer, and all groups in it."""
+    page = groups[0].kv_cache_spec.page_size_bytes
+    layer = page * page_count
+    return [KVCacheTensor(len(group.layer_names) * layer, list(group.layer_names), layer, page) for group in groups]
+
+
 def cache_config(
     page_count: int,
     windows: bool = False,
@@ -120,7 +136,7 @@ def cache_config(
         groups += [KVCacheGroupSpec([f"state{g}.{i}" for i in layers], state) for g in range(2)]
     given = {
         "num_blocks": page_count,
-        "kv_cache_tensors": [],
+        "kv_cache_tensors": _tensors(groups, page_count) if HAS_PLACES else [],
         "kv_cache_groups": groups,
         "kv_cache_layout": "LBHNC",
         "hash_block_size": BLOCK,

@@ -1,0 +1,43 @@
+"""LMCache's L2 on kvstore (docs/engines.md).
+
+lmcache server ... --l2-adapter '{"type": "native_plugin", "module_path": "kvstore.lmcache", "class_name": "Connector",
+    "adapter_params": {"endpoint": "unix:///run/kvstore/kvstore.sock", "model": "llama-8b"}}'
+
+``Connector`` is the class of C++ that LMCache's own adapter for such classes drives. ``Adapter`` (type ``plugin``, the same
+parameters) is an adapter of its own: objects that were looked up stay until they are loaded, keys can be listed, and it has
+no thread of Python. Both give objects the same names.
+
+``adapter_params``: ``endpoint`` (one or a list), ``model`` (what must not be shared has different names: LMCache's keys tell
+neither an object's layout nor its serde), ``deadline`` of a batch in seconds, ``object_bytes_max``, ``connections``. No node
+need be there: lookups then find nothing.
+
+Of the connector, ``close()`` ends batches that are on their way: ``drain_completions()`` tells them as failed, and their
+memory is the caller's again. All functions may be called at any time, twice, and from within callbacks of Python's, such as
+the end of an object whose memory was lent to a batch.
+
+In reading order: adapter.py (what LMCache's server calls), compat.py (what of LMCache is used, and which releases were tried),
+remote.py (``Remote``, the older interface of LMCache inside an engine).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from .._kvstore import LmcacheConnector as Connector
+
+if TYPE_CHECKING:
+    from .adapter import Adapter
+    from .remote import Remote
+
+__all__ = ["Adapter", "Connector", "Remote"]
+
+
+def __getattr__(name: str) -> Any:
+    """Only who asks for one of these needs LMCache: the connector does without."""
+    if name == "Adapter":
+        from .adapter import Adapter
+
+        return Adapter
+    if name == "Remote":
+        from .remote import Remote
+
+        return Remote
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,435 @@
+"""An L2 adapter of LMCache's: batches of objects to and from the store, one call each."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .. import _kvstore
+from .._breaker import Breaker
+from .._options import check_options
+from ..client import Client
+from ..errors import BadRequest, Cancelled, Error
+from ..futures import Future
+from ..namespaces import Namespace
+from . import compat
+from .compat import Bitmap, KeyEntry, KeyListPage, L2AdapterInterface, L2StoreResult, key_text
+
+__all__ = ["Adapter", "Options"]
+
+logger = logging.getLogger(__name__)
+
+#: In SetPutResult.states.
+_REFUSED, _STORED = 0, 1
+#: Tasks of one kind whose results nobody has fetched, and looked up objects that nobody has unlocked: LMCache fetches and
+#: unlocks all of them, unless it has given a request up.
+_UNFETCHED_MAX = 4096
+#: Of how many keys the adapter knows the size, to list them and to count bytes.
+_KNOWN_MAX = 1 << 18
+
+
+@dataclass(frozen=True)
+class Options:
+    """``adapter_params``."""
+
+    endpoint: str | list[str] = ""
+    #: What must not be shared has different names here.
+    model: str = "lmcache"
+    #: Seconds, of a batch.
+    deadline: float = 5.0
+    object_bytes_max: int = 256 << 20
+    connections: int = 4
+    #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
+    max_capacity_gb: float = 0.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        mine = dict(given)
+        endpoint = mine.pop("endpoint", None)
+        capacity = mine.pop("max_capacity_gb", 0.0)
+        check_options(cls, mine, "adapter_params")
+        if not (isinstance(endpoint, str) and endpoint) and not (
+            isinstance(endpoint, list) and endpoint and all(isinstance(each, str) for each in endpoint)
+        ):
+            raise BadRequest(f"adapter_params: endpoint is {endpoint!r}, allowed is a string or a list of strings")
+        if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
+            raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
+        return cls(endpoint=endpoint, max_capacity_gb=capacity, **mine)
+
+
+@dataclass
+class _Task:
+    keys: list[Any]
+    #: Bytes of each object; none of a lookup.
+    sizes: list[int] = field(default_factory=list)
+    future: Future[Any] | None = None
+
+
+class _Kind:
+    """Stores, lookups or loads: tasks under way, and the descriptor by which LMCache is told that one has ended.
+
+    1. The descriptor is readable whenever a task has ended whose end LMCache does not know. LMCache reads it empty, and then
+       asks for results. One end can stand for several, so what else has ended is told again when somebody asks.
+    """
+
+    def __init__(self) -> None:
+        self.queue = _kvstore.ReadyQueue()
+        self.breaker = Breaker()
+        self.failures = 0
+        self._tasks: OrderedDict[int, _Task] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def tell(self) -> None:
+        os.eventfd_write(self.queue.fileno(), 1)
+
+    def add(self, number: int, task: _Task) -> None:
+        with self._lock:
+            self._tasks[number] = task
+            while len(self._tasks) > _UNFETCHED_MAX:
+                self._tasks.popitem(last=False)
+        # The queue wakes nobody as long as it has an end in it, such as that of a task that nobody asks for.
+        ended = self.queue.drain()
+        is_told = task.future is not None and task.future._call.tell(self.queue, number)
+        if ended or not is_told:
+            self.tell()
+
+    def take(self, number: int) -> _Task | None:
+        """The task, if it has ended. Once."""
+        if any(other != number for other in self.queue.drain()):
+            self.tell()
+        with self._lock:
+            task = self._tasks.get(number)
+            if task is None or (task.future is not None and not task.future.done()):
+                return None
+            return self._tasks.pop(number)
+
+    def take_all(self) -> list[tuple[int, _Task]]:
+        self.queue.drain()
+        with self._lock:
+            ended = [each for each in self._tasks.items() if each[1].future is None or each[1].future.done()]
+            for number, _ in ended:
+                del self._tasks[number]
+        return ended
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self.breaker.succeeded()
+
+    def failed(self, what: str, why: object) -> None:
+        with self._lock:
+            self.failures += 1
+            pauses = self.breaker.failed()
+        if pauses:
+            logger.warning("kvstore: %s fail: %s", what, why)
+
+    def allows(self) -> bool:
+        with self._lock:
+            return self.breaker.allows()
+
+
+class Adapter(L2AdapterInterface):  # type: ignore[misc]
+    """What LMCache's controllers call, from several threads.
+
+    1. Once it is made, nothing here raises into LMCache: what could not be asked is not found, what could not be moved has
+       failed. Every task ends, at its deadline at the latest, with a bitmap as long as its keys.
+    2. A batch is one call to the store, however it comes by its keys: each object stands alone. Hints of layouts are not used.
+    3. What a lookup has found in memory stays there until it is unlocked, or the store's lease ends.
+    4. No thread of Python: ends are told by the client's thread, and looked at by LMCache's.
+    """
+
+    def __init__(self, params: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
+        """``l1_memory_desc`` is not used: nodes take no memory whose size its owner can change (docs/engines.md)."""
+        options = Options.of(params)
+        super().__init__(int(options.max_capacity_gb * (1 << 30)))
+        if compat.VERSION not in compat.TRIED_VERSIONS:
+            logger.warning(
+                "kvstore: LMCache %s was not tried, only %s", compat.VERSION, ", ".join(compat.TRIED_VERSIONS)
+            )
+        self._options = options
+        self._namespace = Namespace(
+            {
+                "kind": "set",
+                "model": options.model,
+                "block_bytes_max": options.object_bytes_max,
+                "x.engine": "lmcache",
+            }
+        )
+        self._client = Client(options.endpoint, identity="lmcache", connections_per_node=options.connections)
+        self._space = self._client.open_set(self._namespace, wait=False)
+        self._stores, self._lookups, self._loads = _Kind(), _Kind(), _Kind()
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        #: Of keys that are in the store, as far as this adapter knows: a number that grows, and bytes.
+        self._known: OrderedDict[Any, tuple[int, int]] = OrderedDict()
+        self._sequence = itertools.count(1)
+        #: Of keys that a lookup has found: its lease. A lease is given back with its last key.
+        self._leases: OrderedDict[int, set[Any]] = OrderedDict()
+        self._leases_of: dict[Any, list[int]] = {}
+        self._is_closed = False
+
+    # -- what LMCache waits for: three descriptors
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.queue.fileno()
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.queue.fileno()
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.queue.fileno()
+
+    def _submit(self, kind: _Kind, what: str, task: _Task, submit: Callable[[list[bytes]], Future[Any]]) -> int:
+        number = next(self._numbers)
+        try:
+            if task.keys and not self._is_closed and kind.allows():
+                task.future = submit(_names(task.keys))
+        except Exception as error:
+            self._failed(kind, what, error)
+        kind.add(number, task)
+        return number
+
+    def _failed(self, kind: _Kind, what: str, why: object) -> None:
+        if not self._is_closed:
+            kind.failed(what, why)
+
+    def _result(self, kind: _Kind, what: str, task: _Task) -> Any:
+        """What the task has come to, or None."""
+        if task.future is None:
+            return None
+        try:
+            result = task.future.result(0)
+        except Exception as error:
+            self._failed(kind, what, error)
+            return None
+        why = result.why
+        if why is None:
+            kind.succeeded()
+        elif not isinstance(why, Cancelled):
+            self._failed(kind, what, why)
+        return result
+
+    # -- stores
+
+    def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
+        task = _Task(list(keys))
+
+        def submit(names: list[bytes]) -> Future[Any]:
+            views = [each.byte_array for each in objects]
+            task.sizes = [len(each) for each in views]
+            return self._space.submit_put(names, views, deadline=self._options.deadline)
+
+        return self._submit(self._stores, "stores", task, submit)
+
+    def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
+        return {number: self._stored(task) for number, task in self._stores.take_all()}
+
+    def _stored(self, task: _Task) -> L2StoreResult:
+        put = self._result(self._stores, "stores", task)
+        if put is None:
+            return L2StoreResult(not task.keys, 0)
+        states = np.asarray(put.states)
+        stored = [i for i in range(len(task.keys)) if states[i] != _REFUSED]
+        keys = [task.keys[i] for i in stored]
+        new = self._note(keys, [task.sizes[i] for i in stored])
+        self._tell(self._notify_keys_stored, keys, new)
+        return L2StoreResult(
+            len(stored) == len(task.keys), sum(task.sizes[i] for i in np.flatnonzero(states == _STORED))
+        )
+
+    def _note(self, keys: Sequence[Any], sizes: Sequence[int]) -> list[int]:
+        """Keys that are in the store. Bytes of those that were not known to be: LMCache counts each once."""
+        new = []
+        with self._lock:
+            for key, size in zip(keys, sizes, strict=True):
+                new.append(0 if key in self._known else size)
+                if key not in self._known:
+                    self._known[key] = next(self._sequence), size
+            while len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+        return new
+
+    def _tell(self, notify: Callable[..., None], keys: list[Any], *more: Any) -> None:
+        """LMCache's listeners."""
+        if not keys:
+            return
+        try:
+            notify(keys, *more)
+        except Exception:
+            logger.exception("kvstore: a listener of LMCache's")
+
+    # -- lookups
+
+    def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
+        return self._submit(
+            self._lookups,
+            "lookups",
+            _Task(list(keys)),
+            lambda names: self._space.submit_match(names, deadline=self._options.deadline, lease=True, prefetch=True),
+        )
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        task = self._lookups.take(task_id)
+        if task is None:
+            return None
+        match = self._result(self._lookups, "lookups", task)
+        held = [] if match is None else np.flatnonzero(np.asarray(match.held)).tolist()
+        if match is not None and match.lease:
+            self._keep(match.lease, [task.keys[i] for i in held])
+        return _bitmap(len(task.keys), held)
+
+    def _keep(self, lease: int, keys: list[Any]) -> None:
+        ended = []
+        with self._lock:
+            self._leases[lease] = set(keys)
+            for key in self._leases[lease]:
+                self._leases_of.setdefault(key, []).append(lease)
+            while len(self._leases) > _UNFETCHED_MAX:
+                ended.append(self._forget_lease(next(iter(self._leases))))
+        self._release(ended)
+
+    def _forget_lease(self, lease: int) -> int:
+        for key in self._leases.pop(lease):
+            self._forget_key(key, lease)
+        return lease
+
+    def _forget_key(self, key: Any, lease: int) -> None:
+        leases = self._leases_of[key]
+        leases.remove(lease)
+        if not leases:
+            del self._leases_of[key]
+
+    def _release(self, leases: Iterable[int]) -> None:
+        for lease in leases:
+            try:
+                self._space.release(lease)
+            except Error as error:
+                logger.debug("kvstore: lease %d: %s", lease, error)
+
+    def submit_unlock(self, keys: list[Any]) -> None:
+        ended = []
+        with self._lock:
+            for key in keys:
+                leases = self._leases_of.get(key)
+                if not leases:
+                    continue
+                lease = leases[0]
+                self._forget_key(key, lease)
+                self._leases[lease].discard(key)
+                if not self._leases[lease]:
+                    del self._leases[lease]
+                    ended.append(lease)
+        self._release(ended)
+
+    # -- loads
+
+    def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
+        task = _Task(list(keys))
+
+        def submit(names: list[bytes]) -> Future[Any]:
+            views = [each.byte_array for each in objects]
+            task.sizes = [len(each) for each in views]
+            return self._space.submit_get(names, views, deadline=self._options.deadline)
+
+        return self._submit(self._loads, "loads", task, submit)
+
+    def query_load_result(self, task_id: int) -> Any:
+        task = self._loads.take(task_id)
+        if task is None:
+            return None
+        got = self._result(self._loads, "loads", task)
+        if got is None:
+            return _bitmap(len(task.keys), [])
+        landed = np.flatnonzero(np.asarray(got.landed) & (np.asarray(got.block_bytes) == task.sizes)).tolist()
+        keys = [task.keys[i] for i in landed]
+        self._tell(self._notify_keys_accessed, keys)
+        return _bitmap(len(task.keys), landed)
+
+    # -- the optional calls
+
+    def delete(self, keys: list[Any]) -> None:
+        if not keys or self._is_closed:
+            return
+        try:
+            self._space.drop(_names(keys), deadline=self._options.deadline)
+        except Exception as error:
+            logger.warning("kvstore: %d objects could not be deleted: %s", len(keys), error)
+            return
+        with self._lock:
+            known = [(key, self._known.pop(key)[1]) for key in keys if key in self._known]
+        self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
+
+    def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
+        """Of the keys that this adapter has stored, those that the store still has. It names objects by hashes, so what
+        others have stored is not listed.
+        """
+        if page_size <= 0:
+            raise ValueError(f"page_size must be positive (got {page_size})")
+        try:
+            after = 0 if cursor is None else int(cursor)
+        except ValueError:
+            raise ValueError(f"cursor is malformed: {cursor!r}") from None
+        entries: list[Any] = []
+        with self._lock:
+            known = [
+                (sequence, key, size)
+                for key, (sequence, size) in self._known.items()
+                if sequence > after and (model_name is None or key.model_name == model_name)
+            ]
+        page, is_last = known[:page_size], len(known) <= page_size
+        if page and not self._is_closed:
+            match = self._space.match(_names([key for _, key, _ in page]), deadline=self._options.deadline)
+            held = np.asarray(match.held)
+            entries = [
+                KeyEntry(key.to_encoded_object_key(), size)
+                for (_, key, size), is_held in zip(page, held, strict=True)
+                if is_held
+            ]
+        return KeyListPage(tuple(entries), None if is_last else str(page[-1][0]))
+
+    def report_status(self) -> dict[str, Any]:
+        """Healthy as long as it is open: without the store LMCache does with its L1."""
+        status: dict[str, Any] = {
+            "is_healthy": not self._is_closed,
+            "type": "kvstore",
+            "namespace": self._namespace.text,
+            "failures": {
+                "stores": self._stores.failures,
+                "lookups": self._lookups.failures,
+                "loads": self._loads.failures,
+            },
+            "leases": len(self._leases),
+            "known_keys": len(self._known),
+        }
+        if not self._is_closed:
+            try:
+                status["nodes"] = [
+                    {name: node[name] for name in ("endpoint", "transport", "connected", "last_error") if name in node}
+                    for node in self._client.nodes()
+                ]
+            except Error as error:
+                status["nodes"] = str(error)
+        return status
+
+    def close(self) -> None:
+        """Tasks under way end, without what they have not done."""
+        self._is_closed = True
+        self._client.close()
+
+
+def _names(keys: Iterable[Any]) -> list[bytes]:
+    return [_kvstore.sha256(key_text(key).encode()) for key in keys]
+
+
+def _bitmap(count: int, positions: Iterable[int]) -> Any:
+    bitmap = Bitmap(count)
+    for i in positions:
+        bitmap.set(i)
+    return bitmap

@@ -1,0 +1,171 @@
+"""LMCache's older interface, of in-process LMCache: chunks one by one or in batches, from an event loop and without one.
+
+LMCACHE_CONFIG_FILE: remote_storage_plugins: ["kvstore"]
+                     extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache,
+                                    remote_storage_plugin.kvstore.class_name: Remote,
+                                    kvstore.endpoint: "unix:///run/kvstore/kvstore.sock"}
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
+
+from .. import _kvstore
+from .._identity import short
+from ..client import Client
+from ..namespaces import Namespace
+from .adapter import Options
+
+__all__ = ["Remote"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "kvstore."
+
+
+def _leading(held: Sequence[bool]) -> int:
+    return next((i for i, each in enumerate(held) if not each), len(held))
+
+
+class Remote(RemoteConnector):  # type: ignore[misc]
+    """What LMCache's RemoteBackend calls. Nothing raises: what could not be asked is not there."""
+
+    def __init__(self, loop: Any, local_cpu_backend: Any, config: Any) -> None:
+        metadata = local_cpu_backend.metadata
+        super().__init__(config, metadata)
+        self._local = local_cpu_backend
+        given = config.extra_config or {}
+        options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
+        self._deadline = options.deadline
+        self._client = Client(options.endpoint, identity="lmcache-remote", connections_per_node=options.connections)
+        namespace = Namespace(
+            {
+                "kind": "set",
+                "model": options.model,
+                "block_bytes_max": options.object_bytes_max,
+                "x.engine": "lmcache-remote",
+                "x.chunk": short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}"),
+            }
+        )
+        self._space = self._client.open_set(namespace, wait=False)
+
+    @staticmethod
+    def _names(keys: Sequence[Any]) -> list[bytes]:
+        return [_kvstore.sha256(key.to_string().encode()) for key in keys]
+
+    # -- lookups
+
+    async def _held(self, keys: Sequence[Any]) -> list[bool]:
+        try:
+            match = await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True)
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+            return [False] * len(keys)
+        return [bool(each) for each in np.asarray(match.held)]
+
+    def _held_sync(self, keys: Sequence[Any]) -> list[bool]:
+        try:
+            match = self._space.match(self._names(keys), deadline=self._deadline)
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+            return [False] * len(keys)
+        return [bool(each) for each in np.asarray(match.held)]
+
+    async def exists(self, key: Any) -> bool:
+        return (await self._held([key]))[0]
+
+    def exists_sync(self, key: Any) -> bool:
+        return self._held_sync([key])[0]
+
+    def support_batched_contains(self) -> bool:
+        return True
+
+    def batched_contains(self, keys: list[Any]) -> int:
+        return _leading(self._held_sync(keys)) if keys else 0
+
+    async def batched_async_contains(self, lookup_id: str, keys: list[Any], pin: bool = False) -> int:
+        return _leading(await self._held(keys)) if keys else 0
+
+    # -- chunks
+
+    async def get(self, key: Any) -> Any:
+        return (await self.batched_get([key]))[0]
+
+    def support_batched_get(self) -> bool:
+        return True
+
+    async def batched_get(self, keys: list[Any]) -> list[Any]:
+        """Each chunk, or None. The last one of a prompt is shorter than others."""
+        made: list[Any] = []
+        for _ in keys:
+            one = self._local.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
+            if one is None:
+                break
+            made.append(one)
+        chunks: list[Any] = [None] * len(keys)
+        try:
+            if made:
+                views = [each.byte_array for each in made]
+                got = await self._space.submit_get(self._names(keys[: len(made)]), views, deadline=self._deadline)
+                sizes = np.asarray(got.block_bytes)
+                for i in np.flatnonzero(np.asarray(got.landed)):
+                    chunks[i] = self.reshape_partial_chunk(made[i], int(sizes[i]))
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+        for one, chunk in zip(made, chunks, strict=False):
+            if chunk is None:
+                one.ref_count_down()
+        return chunks
+
+    async def batched_get_non_blocking(self, lookup_id: str, keys: list[Any]) -> list[Any]:
+        chunks = await self.batched_get(keys)
+        count = next((i for i, each in enumerate(chunks) if each is None), len(chunks))
+        for each in chunks[count:]:
+            if each is not None:
+                each.ref_count_down()
+        return chunks[:count]
+
+    async def put(self, key: Any, memory_obj: Any) -> None:
+        await self.batched_put([key], [memory_obj])
+
+    def support_batched_put(self) -> bool:
+        return True
+
+    async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
+        try:
+            views = [each.byte_array for each in memory_objs]
+            put = await self._space.submit_put(self._names(keys), views, deadline=self._deadline)
+            if put.refused:
+                logger.warning("kvstore: %d of %d chunks were not stored: %s", put.refused, len(keys), put.why)
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+
+    def remove_sync(self, key: Any) -> bool:
+        try:
+            return self._space.drop(self._names([key]), deadline=self._deadline).block_count > 0
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+            return False
+
+    # -- the rest
+
+    async def list(self) -> list[str]:
+        """The store names chunks by hashes of their keys, so it cannot tell."""
+        return []
+
+    def support_ping(self) -> bool:
+        return True
+
+    async def ping(self) -> int:
+        try:
+            return 0 if any(each["connected"] for each in self._client.nodes()) else 1
+        except Exception:
+            return 1
+
+    async def close(self) -> None:
+        self._client.close()

@@ -1,0 +1,319 @@
+"""What vLLM's encoders make of images, audio and video, in the store: what any engine has encoded, the others load.
+
+vllm serve MODEL --ec-transfer-config '{"ec_connector": "KVStoreECConnector", "ec_connector_module_path": "kvstore.vllm.encoder",
+    "ec_role": "ec_both", "ec_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
+
+vLLM plans a step with an output that is there, and ends if it then is not. So the scheduler's half loads outputs itself, before it says
+that they are there, and hands them to the workers with the step.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+
+from .._breaker import Breaker
+from .._identity import digest
+from .._options import check_options
+from ..client import Client
+from ..errors import Unsupported
+from ..futures import Future
+from ..namespaces import Namespace
+from ..sets import SetGetResult, SetMatchResult
+from . import compat
+from .model import Options, identity_of
+
+try:
+    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata, ECConnectorRole
+except ImportError as _error:
+    raise Unsupported(f"{compat.engine_name()} has no connectors for encoders' outputs: {_error}") from _error
+
+__all__ = ["EncoderOptions", "KVStoreECConnector", "decoded", "encoded"]
+
+logger = init_logger(__name__)
+
+#: Before an output's bytes: mark, version, number of axes, element type, up to five sizes.
+_HEADER = struct.Struct("<4sHH16s5Q")
+_MARK, _VERSION = b"KVEC", 1
+_DTYPES = {str(each).removeprefix("torch."): each for each in (torch.float32, torch.float16, torch.bfloat16)}
+#: Outputs on their way to the store.
+_SAVING_BYTES_MAX = 256 << 20
+_FLUSH_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """``ec_connector_extra_config``. Times are in seconds."""
+
+    endpoints: str | list[str] | None = None
+    #: As of the connector for KV blocks (model.py).
+    model: str = ""
+    weights_epoch: int | None = None
+    salt: str = ""
+    #: How long a request waits to learn whether an output is stored, and then for the output.
+    lookup_timeout: float = 0.02
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: Larger outputs are neither stored nor loaded.
+    output_bytes_max: int = 64 << 20
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> EncoderOptions:
+        check_options(cls, given, "ec_connector_extra_config")
+        return cls(**given)
+
+
+def encoded(output: torch.Tensor) -> npt.NDArray[np.uint8] | None:
+    """An output's element type, shape and bytes; None of one that is not known here."""
+    name = str(output.dtype).removeprefix("torch.")
+    if name not in _DTYPES or not 1 <= output.ndim <= 5 or output.numel() == 0:
+        return None
+    sizes = [*output.shape, *([0] * (5 - output.ndim))]
+    header = _HEADER.pack(_MARK, _VERSION, output.ndim, name.encode(), *sizes)
+    made = np.empty(_HEADER.size + output.numel() * output.element_size(), np.uint8)
+    made[: _HEADER.size] = np.frombuffer(header, np.uint8)
+    made[_HEADER.size :] = output.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
+    return made
+
+
+def decoded(data: npt.NDArray[np.uint8]) -> torch.Tensor | None:
+    """The output in such bytes, over the same memory; None if they are none."""
+    if len(data) < _HEADER.size:
+        return None
+    mark, version, axes, name, *sizes = _HEADER.unpack(data[: _HEADER.size].tobytes())
+    dtype = _DTYPES.get(name.rstrip(b"\0").decode("ascii", "replace"))
+    if mark != _MARK or version != _VERSION or dtype is None or not 1 <= axes <= 5:
+        return None
+    count = 1
+    for size in sizes[:axes]:
+        count *= size
+    if count == 0 or any(sizes[axes:]) or count * dtype.itemsize != len(data) - _HEADER.size:
+        return None
+    return torch.from_numpy(data[_HEADER.size :]).view(dtype).reshape(sizes[:axes])
+
+
+@dataclass
+class Step(ECConnectorMetadata):  # type: ignore[misc]
+    """From the scheduler to the workers: outputs that this step needs."""
+
+    loads: dict[str, npt.NDArray[np.uint8]] = field(default_factory=dict)
+
+
+@dataclass
+class _Item:
+    """An output that is looked up, then loaded. ``is_over``: it is here, or will not come."""
+
+    #: How many rows it must have.
+    row_count: int
+    match: Future[SetMatchResult] | None = None
+    get: Future[SetGetResult] | None = None
+    data: npt.NDArray[np.uint8] | None = None
+    is_over: bool = False
+    requests: set[str] = field(default_factory=set)
+
+
+class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
+    """What vLLM calls: there is one in the scheduler's process and one in each worker's.
+
+    1. An output is said to be there only when all of its bytes are in the scheduler's process, verified.
+    2. A request waits for the store until both timeouts at most; what has not come then is encoded.
+    3. Nothing raises into vLLM, and the store need not be there.
+    """
+
+    def __init__(self, vllm_config: Any, role: Any) -> None:
+        super().__init__(vllm_config=vllm_config, role=role)
+        self._options = EncoderOptions.of(vllm_config.ec_transfer_config.ec_connector_extra_config)
+        options = self._options
+        model_options = Options(model=options.model, weights_epoch=options.weights_epoch, salt=options.salt)
+        self.namespace = Namespace(
+            identity_of(vllm_config, model_options)
+            | {
+                "block_bytes_max": options.output_bytes_max,
+                "hash": "vllm-mm",
+                "x.engine": f"{compat.engine_name()} {current_platform.device_type} encoder",
+                # What the encoder is given, and how much of what it makes is kept.
+                "x.multimodal": digest(str(getattr(vllm_config.model_config, "multimodal_config", None))),
+            }
+        )
+        self._client = Client(options.endpoints, identity=f"vllm-encoder-{role.name.lower()}")
+        self._space = self._client.open_set(self.namespace, wait=False)
+        self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
+        self.counters: Counter[str] = Counter()
+        self._items: dict[str, _Item] = {}
+        #: Outputs that the engine has, or will have after this step.
+        self._held: set[str] = set()
+        self._loads: dict[str, npt.NDArray[np.uint8]] = {}
+        self._saves: list[tuple[int, Future[Any]]] = []
+        self._does_save = self.is_producer and vllm_config.parallel_config.rank == 0
+        if role == ECConnectorRole.SCHEDULER:
+            logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
+
+    def _failed(self, kind: str, why: object) -> None:
+        self.counters[f"failed_{kind}"] += 1
+        if self._breakers[kind].failed():
+            logger.warning("kvstore: %s of encoders' outputs fail: %s", kind, why)
+
+    @staticmethod
+    def _name(identifier: str) -> bytes:
+        return b"encoder output " + identifier.encode()
+
+    # -- scheduler
+
+    def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
+        """Whether the request can be planned: nothing that it needs is still on its way."""
+        if not self.is_consumer:
+            return True
+        is_ready = True
+        for feature in request.mm_features:
+            position = feature.mm_position
+            if position.offset + position.length <= num_computed_tokens or feature.identifier in self._held:
+                continue
+            item = self._items.get(feature.identifier)
+            if item is None:
+                item = self._items[feature.identifier] = _Item(int(position.get_num_embeds()))
+            item.requests.add(request.request_id)
+            is_ready &= self._go_on(feature.identifier, item)
+        return is_ready
+
+    def _go_on(self, identifier: str, item: _Item) -> bool:
+        """The item's next call to the store, if the last one has ended. Whether it is over."""
+        if item.is_over:
+            return True
+        try:
+            self._advance(identifier, item)
+        except Exception as error:
+            self._failed("lookups" if item.get is None else "loads", error)
+            item.is_over, item.data = True, None
+        return item.is_over
+
+    def _advance(self, identifier: str, item: _Item) -> None:
+        name = self._name(identifier)
+        if item.match is None:
+            if not self._breakers["lookups"].allows():
+                item.is_over = True
+                return
+            item.match = self._space.submit_match([name], deadline=self._options.lookup_timeout, lease=True)
+            self.counters["lookups"] += 1
+        elif item.get is None:
+            if not item.match.done():
+                return
+            match = item.match.result(0)
+            if match.why is not None:
+                self._failed("lookups", match.why)
+            else:
+                self._breakers["lookups"].succeeded()
+            size = int(match.block_bytes[0])
+            if not match.held[0] or not self._breakers["loads"].allows():
+                item.is_over = True
+                return
+            item.data = np.empty(size, np.uint8)
+            item.get = self._space.submit_get([name], [item.data], deadline=self._options.load_timeout)
+        elif item.get.done():
+            item.is_over = True
+            got = item.get.result(0)
+            if got.why is not None:
+                self._failed("loads", got.why)
+            else:
+                self._breakers["loads"].succeeded()
+            assert item.data is not None
+            output = decoded(item.data) if got.landed[0] else None
+            if output is None or output.shape[0] != item.row_count:
+                item.data = None
+
+    def has_cache_item(self, identifier: str) -> bool:
+        item = self._items.get(identifier)
+        return item is not None and item.is_over and item.data is not None
+
+    def update_state_after_alloc(self, request: Any, index: int) -> None:
+        identifier = request.mm_features[index].identifier
+        item = self._items.pop(identifier, None)
+        if item is not None and item.is_over and item.data is not None:
+            self._loads[identifier] = item.data
+            self.counters["loaded_outputs"] += 1
+        self._held.add(identifier)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Step:
+        step, self._loads = Step(self._loads), {}
+        self._held -= set(scheduler_output.free_encoder_mm_hashes)
+        return step
+
+    def request_finished(self, request: Any) -> tuple[bool, dict[str, Any] | None]:
+        for feature in request.mm_features:
+            item = self._items.get(feature.identifier)
+            if item is not None:
+                item.requests.discard(request.request_id)
+                if not item.requests:
+                    del self._items[feature.identifier]
+        return False, None
+
+    # -- worker
+
+    def start_load_caches(self, encoder_cache: dict[str, torch.Tensor], **kwargs: Any) -> None:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        for identifier, data in step.loads.items():
+            if identifier in encoder_cache:
+                continue
+            output = decoded(np.array(data))  # what came from another process may not be written to
+            assert output is not None  # 1
+            encoder_cache[identifier] = output.to(current_platform.device_type)
+
+    def save_caches(self, encoder_cache: dict[str, torch.Tensor], mm_hash: str, **kwargs: Any) -> None:
+        if not self._does_save:
+            return
+        try:
+            self._save(mm_hash, encoder_cache[mm_hash])
+        except Exception as error:
+            self._failed("saves", error)
+
+    def _save(self, identifier: str, output: torch.Tensor) -> None:
+        self._end_saves()
+        nbytes = output.numel() * output.element_size() + _HEADER.size
+        if (
+            nbytes > self._options.output_bytes_max
+            or sum(size for size, _ in self._saves) + nbytes > _SAVING_BYTES_MAX
+            or not self._breakers["saves"].allows()
+        ):
+            self.counters["dropped_outputs"] += 1
+            return
+        data = encoded(output)
+        if data is None:
+            self.counters["dropped_outputs"] += 1
+            return
+        future = self._space.submit_put([self._name(identifier)], [data], deadline=self._options.save_timeout)
+        self._saves.append((nbytes, future))
+
+    def _end_saves(self) -> None:
+        under_way = []
+        for size, future in self._saves:
+            if not future.done():
+                under_way.append((size, future))
+                continue
+            try:
+                put = future.result(0)
+            except Exception as error:
+                self._failed("saves", error)
+                continue
+            self.counters["stored_outputs"] += put.stored
+            if put.refused:
+                self._failed("saves", put.why)
+            else:
+                self._breakers["saves"].succeeded()
+        self._saves = under_way
+
+    def shutdown(self) -> None:
+        """What is on its way to the store still goes there, for a second at most."""
+        until = time.monotonic() + _FLUSH_SECONDS
+        for _, future in self._saves:
+            future.wait(max(0.0, until - time.monotonic()))
+        self._client.close()

@@ -1,0 +1,566 @@
+"""vLLM's own pool of KV blocks in host memory, with the store behind it (docs/engines.md).
+
+vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreOffloadingConnector", "kv_connector_module_path":
+    "kvstore.vllm.tier", "kv_role": "kv_both", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",
+    "cpu_bytes_to_use": 8589934592, "secondary_tiers": [{"type": "KVStoreTier", "module_path": "kvstore.vllm.tier",
+    "endpoints": "unix:///run/kvstore/kvstore.sock"}]}}'
+
+The connector is vLLM's OffloadingConnector, which tells the tier of which model its blocks are. Where the pool's chunks are
+what KVStoreConnector stores, they have its names: what came by one of the two is found by the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.logger import init_logger
+from vllm.platforms import current_platform
+
+from .._breaker import Breaker
+from .._identity import digest, short
+from .._options import check_options
+from ..client import Client
+from ..errors import BadRequest, Unsupported
+from ..futures import Future
+from ..namespaces import Namespace
+from ..sets import SetGetResult, SetMatchResult, SetPutResult
+from . import compat
+from .model import Model, Options, check_engine, identity_of
+
+try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+    from vllm.v1.kv_offload.base import (
+        Locality,
+        LookupResult,
+        Medium,
+        OffloadingEvent,
+        OffloadKey,
+        ReqContext,
+        RequestOffloadingContext,
+        ScheduleEndContext,
+    )
+    from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+except ImportError as _error:
+    raise Unsupported(
+        f"{compat.engine_name()}: its tiers are not those that were tried, of {', '.join(compat.TIERS_TRIED)}: {_error}"
+    ) from _error
+
+__all__ = ["KVStoreOffloadingConnector", "KVStoreTier", "TierOptions"]
+
+logger = init_logger(__name__)
+
+#: Of one call to the store: the scheduler's thread must not be held up longer than such a call takes to make.
+_KEYS_MAX = 1024
+#: The same of names that are not a hash alone, which are hashed first.
+_NAMES_MAX = 256
+#: What the end of the engine waits for chunks that are on their way to the store.
+_FLUSH_SECONDS = 1.0
+#: In SetPutResult.states.
+_REFUSED = 0
+_GROUP_BYTES = 4
+
+#: The engine whose connector is being made: vLLM does not tell its tiers.
+_engine: ContextVar[tuple[Any, Any] | None] = ContextVar("kvstore_engine", default=None)
+
+
+class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
+    """vLLM's own, whose tiers can ask which model it is of."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        token = _engine.set((vllm_config, kv_cache_config))
+        try:
+            super().__init__(vllm_config, role, kv_cache_config)
+        finally:
+            _engine.reset(token)
+
+
+with contextlib.suppress(ValueError):  # registered already
+    KVConnectorFactory.register_connector("KVStoreOffloadingConnector", __name__, "KVStoreOffloadingConnector")
+
+
+@dataclass(frozen=True)
+class TierOptions:
+    """What stands in ``secondary_tiers`` beside type and module_path. Times are in seconds."""
+
+    endpoints: str | list[str] | None = None
+    #: As of the connector (model.py).
+    model: str = ""
+    weights_epoch: int | None = None
+    salt: str = ""
+    #: How long a request waits for the store's answer before it is computed.
+    lookup_timeout: float = 0.02
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: For vLLM's events and requests' filters: LOCAL or REMOTE.
+    locality: str = ""
+    #: Whether vLLM is told of chunks that were stored, if its events are on.
+    enable_kv_events: bool = False
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> TierOptions:
+        check_options(cls, given, "secondary_tiers")
+        made = cls(**given)
+        if made.locality and made.locality not in Locality.__members__:
+            raise BadRequest(
+                f"secondary_tiers: locality is {made.locality!r}, allowed are {list(Locality.__members__)}"
+            )
+        return made
+
+
+class _Chunks:
+    """What a chunk's bytes are called in the store, and where in the pool's memory they lie.
+
+    1. A chunk is one block, or one of each rank: a row of the pool has what ranks keep of a chunk one after another.
+    2. Where ``why_apart`` is empty, blocks are KVStoreConnector's own, under its names.
+    """
+
+    def __init__(self, spec: Any, view: memoryview, options: TierOptions) -> None:
+        engine = _engine.get()
+        if engine is None:
+            raise BadRequest(
+                "kv_connector: OffloadingConnector does not tell its tiers which model, weights and adapters a block is of. Set "
+                '"kv_connector": "KVStoreOffloadingConnector", "kv_connector_module_path": "kvstore.vllm.tier": it is the same '
+                "and does"
+            )
+        config, cache = engine
+        check_engine(config)
+        if getattr(config.cache_config, "calculate_kv_scales", False):
+            raise Unsupported("calculate_kv_scales: each engine has scales of its own, so no other can read its blocks")
+        model_options = Options(
+            options.endpoints, model=options.model, weights_epoch=options.weights_epoch, salt=options.salt
+        )
+        self._pool = np.asarray(view).view(np.uint8)
+        row_bytes = int(self._pool.shape[1])
+        self._model: Model | None = None
+        self.why_apart = _why_apart(config, spec)
+        if not self.why_apart:
+            try:
+                self._model = Model(config, cache, model_options)
+                self.why_apart = _why_rows_differ(self._model, spec, cache)
+            except (Unsupported, BadRequest) as error:
+                self.why_apart = str(error)
+        if self.why_apart or self._model is None:
+            self._model = None
+            self.namespace = _namespace_of_rows(config, cache, spec, model_options, row_bytes)
+            self._sizes: list[int] = [row_bytes]
+            self._ranks = range(1)
+            self._rank_bytes = row_bytes
+        else:
+            self.namespace = self._model.namespace
+            self._sizes = [group.block_bytes for group in self._model.groups]
+            self._ranks = range(self._model.part_count)
+            self._rank_bytes = int(spec.cpu_page_size_per_worker)
+        #: Drawn by a reset of the engine's caches: from then on names are this engine's own.
+        self.epoch = b""
+        self._rows = self._pool[:, : self._sizes[0]]
+        #: Whether a chunk's name is its hash, and its block a row.
+        self.is_plain = self._model is not None and len(self._sizes) == len(self._ranks) == 1
+
+    @property
+    def parts(self) -> int:
+        return len(self._ranks)
+
+    @property
+    def keys_max(self) -> int:
+        return _KEYS_MAX if self.is_plain else max(1, _NAMES_MAX // self.parts)
+
+    def names(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.uint8] | list[bytes]:
+        """As [key, rank]."""
+        if self.epoch:
+            keys = [OffloadKey(key + self.epoch) for key in keys]
+        elif self.is_plain:
+            joined = b"".join(keys)
+            length = len(keys[0])
+            if length == 32 + _GROUP_BYTES and len(joined) == length * len(keys):
+                return np.ascontiguousarray(np.frombuffer(joined, np.uint8).reshape(-1, length)[:, :32])
+            return [key[:-_GROUP_BYTES] for key in keys]
+        model = self._model
+        if model is None:
+            return list(keys)
+        whole = [key[:-_GROUP_BYTES] for key in keys] if len(self._sizes) == 1 and not self.epoch else keys
+        return [model.part_name(bytes(name), rank) for name in whole for rank in self._ranks]
+
+    def sizes(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.int64] | int:
+        """Bytes of each block, as [key, rank], or of all."""
+        if len(self._sizes) == 1:
+            return self._sizes[0]
+        of_keys = [self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big")] for key in keys]
+        repeated: npt.NDArray[np.int64] = np.repeat(np.asarray(of_keys, np.int64), self.parts)
+        return repeated
+
+    def blocks(self, keys: Sequence[OffloadKey], rows: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any] | None]:
+        """The blocks' memory, as the client takes it."""
+        if len(self._sizes) == len(self._ranks) == 1:
+            return self._rows, rows
+        blocks = []
+        for key, row in zip(keys, rows, strict=True):
+            size = self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big") if len(self._sizes) > 1 else 0]
+            blocks += [self._pool[row, rank * self._rank_bytes :][:size] for rank in self._ranks]
+        return blocks, None
+
+    def whole(self, blocks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Of each chunk, whether all ranks' blocks are."""
+        return blocks if self.parts == 1 else np.asarray(blocks.reshape(-1, self.parts).all(axis=1))
+
+    def close(self) -> None:
+        self._pool = self._rows = np.empty((0, 0), np.uint8)
+
+
+def _why_apart(config: Any, spec: Any) -> str:
+    """Why the pool's rows are not KVStoreConnector's blocks, by the engine's settings; or nothing."""
+    if spec.blocks_per_chunk != 1:
+        return f"blocks_per_chunk is {spec.blocks_per_chunk}: a chunk has the hash of its last block alone"
+    if spec.config.canonical_layout:
+        return "canonical_layout is a layout of vLLM's own"
+    if config.parallel_config.world_size != config.parallel_config.tensor_parallel_size:
+        return "pipeline stages have namespaces of their own"
+    if current_platform.device_type != "cpu":
+        return "pools of engines on a GPU have not been tried"
+    return ""
+
+
+def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
+    """The same, by what a row has. Of each rank it has a page of each tensor, in the order in which cache groups name them
+    first; a group's layers must be the first of these.
+    """
+    if any(group.is_state for group in model.groups):
+        return "states are stored by KVStoreConnector where a step has left them"
+    if not model.layout.startswith("LB"):
+        return f"layout {model.layout}: pages of all layers lie together"
+    if model.replicas != 1 and not spec.replicated_layout:
+        return f"{model.replicas} ranks keep the same"
+    places = {
+        name: tensor.offset + i * tensor.layer_stride
+        for tensor in cache.kv_cache_tensors
+        for i, name in enumerate(tensor.layers)
+    }
+    order: dict[int, int] = {}
+    for group in model.groups:
+        for i, layer in enumerate(group.layers):
+            if layer not in places or order.setdefault(places[layer], len(order)) != i:
+                return "cache groups do not share their tensors layer by layer"
+    page_bytes = {group.page_bytes for group in model.groups}
+    if len(page_bytes) != 1 or page_bytes.pop() * len(order) != spec.cpu_page_size_per_worker:
+        return f"{len(order)} tensors of pages of other sizes, or with gaps"
+    return ""
+
+
+def _namespace_of_rows(config: Any, cache: Any, spec: Any, options: Options, row_bytes: int) -> Namespace:
+    """Of whole rows, whose bytes nobody but such an engine understands."""
+    parallel = config.parallel_config
+    groups = [[list(group.layer_names), str(group.kv_cache_spec)] for group in cache.kv_cache_groups]
+    platform = current_platform.device_type
+    if platform == "cpu":
+        platform = compat.packing(config, int(config.cache_config.block_size), is_mla=False)
+    return Namespace(
+        identity_of(config, options)
+        | {
+            "block_bytes_max": row_bytes,
+            "layout": f"vllm-row-{compat.layout_of(config, cache)}",
+            "x.engine": f"{compat.engine_name()} {platform}",
+            "x.kv_dtype": short(str(config.cache_config.cache_dtype)),
+            "x.blocks_per_chunk": spec.blocks_per_chunk,
+            "x.hash_tokens": spec.tokens_per_hash,
+            "x.groups": digest(groups),
+            "x.ranks": f"{parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}",
+            "x.row": f"{'replicated' if spec.replicated_layout else 'ranks'}"
+            f"{' canonical' if spec.config.canonical_layout else ''}",
+        }
+    )
+
+
+class _Batch:
+    """Keys that the store is asked for in one call, and what it says of each."""
+
+    __slots__ = ("future", "held", "keys")
+
+    def __init__(self) -> None:
+        self.keys: list[OffloadKey] = []
+        self.future: Future[SetMatchResult] | None = None
+        #: 1 of each chunk that is held; None as long as that is not known.
+        self.held: bytes | None = None
+
+
+_MISSING = _Batch()
+_MISSING.held = b"\0"
+
+
+@dataclass
+class _Job:
+    """A transfer under way, in one call to the store unless it is of more keys than such a call has."""
+
+    job: TransferJob
+    keys: list[OffloadKey]
+    began: float
+    future: Future[Any] | None = None
+    sent: int = 0
+    #: Of the keys that were sent: whether the chunk has come, or is stored.
+    done: list[npt.NDArray[np.bool_]] = field(default_factory=list)
+
+
+class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
+    """What vLLM's manager of tiers calls, all in the scheduler's thread.
+
+    1. No call waits for the store, or moves bytes: the client's own thread does, without the GIL. ``drain_jobs`` and
+       ``shutdown`` wait, for what is under way.
+    2. Once it is made, nothing here raises: what could not be asked is a miss, what did not come is not among a job's keys.
+       What cannot be served at all is refused, at the start, by name.
+    3. A job is reported once, a little after its timeout at the latest. Then nobody touches its rows of the pool.
+    4. A key that a load did not bring is a miss for that request, which else would ask for it for ever.
+    5. The store need not be there, now or ever.
+    6. After a reset of the engine's caches, which means new weights, it neither finds nor overwrites what was stored before.
+    """
+
+    medium = Medium.STORAGE
+    cache_hit_source = SecondaryTierManager.cache_hit_source
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if compat.engine_name().removeprefix("vllm ") not in compat.TIERS_TRIED:
+            logger.warning(
+                "kvstore: tiers of %s were not tried, only of %s", compat.engine_name(), ", ".join(compat.TIERS_TRIED)
+            )
+        self._options = TierOptions.of(options)
+        self.locality = Locality[self._options.locality] if self._options.locality else None
+        self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
+        self._client = Client(self._options.endpoints, identity="vllm-tier")
+        self._space = self._client.open_set(self._chunks.namespace, wait=False)
+        self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
+        #: Of each request, where each key it has looked up is asked for.
+        self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
+        self._unsent: deque[_Batch] = deque()
+        self._jobs: list[_Job] = []
+        #: Whether a request has named other weights: neither the pool nor the engine's cache tell their blocks apart.
+        self._is_mixed = False
+        self._ended: list[JobResult] = []
+        has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
+        self._events: list[OffloadingEvent] | None = [] if has_events else None
+        self.counters: Counter[str] = Counter()
+        logger.info(
+            "kvstore: chunks of %d bytes, namespace %s", self._chunks.namespace.block_bytes, self._chunks.namespace
+        )
+        if self._chunks.why_apart:
+            logger.info("kvstore: chunks are not shared with KVStoreConnector: %s", self._chunks.why_apart)
+
+    @property
+    def namespace(self) -> Namespace:
+        return self._chunks.namespace
+
+    @property
+    def why_apart(self) -> str:
+        """Why this tier's chunks are not those of KVStoreConnector, or nothing."""
+        return self._chunks.why_apart
+
+    def _failed(self, kind: str, why: object) -> None:
+        self.counters[f"failed_{kind}"] += 1
+        if self._breakers[kind].failed():
+            logger.warning("kvstore: %s fail: %s", kind, why)
+
+    # -- lookups
+
+    def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
+        if not self._is_mixed and "weights_epoch" in (req_context.kv_transfer_params or ()):
+            self._is_mixed = True
+            logger.warning(
+                "kvstore: a request has a weights_epoch: until the caches are reset nothing is loaded or stored"
+            )
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: ReqContext) -> None:
+        self._asked.pop(req_context.req_id, None)
+
+    def lookup(self, key: OffloadKey, req_context: ReqContext) -> LookupResult:
+        asked = self._asked.setdefault(req_context.req_id, {})
+        place = asked.get(key)
+        if place is None:
+            if self._is_mixed or not self._breakers["lookups"].allows():
+                return LookupResult.MISS
+            if not self._unsent or len(self._unsent[-1].keys) >= self._chunks.keys_max:
+                self._unsent.append(_Batch())
+            batch = self._unsent[-1]
+            asked[key] = batch, len(batch.keys)
+            batch.keys.append(key)
+            return LookupResult.RETRY
+        batch, index = place
+        if batch.held is None and not self._has_answer(batch):
+            return LookupResult.RETRY
+        assert batch.held is not None
+        return LookupResult.HIT if batch.held[index] else LookupResult.MISS
+
+    def _has_answer(self, batch: _Batch) -> bool:
+        future = batch.future
+        if future is None or not future.done():
+            return False
+        batch.future = None
+        batch.held = bytes(len(batch.keys))
+        try:
+            match = future.result(0)
+            is_right = np.asarray(match.block_bytes) == self._chunks.sizes(batch.keys)
+            batch.held = self._chunks.whole((np.asarray(match.held) > 0) & is_right).tobytes()
+            if match.why is None:
+                self._breakers["lookups"].succeeded()
+            else:
+                self._failed("lookups", match.why)
+        except Exception as error:
+            self._failed("lookups", error)
+        return True
+
+    def on_schedule_end(self, context: ScheduleEndContext) -> None:
+        if self._unsent:
+            self._look(self._unsent.popleft())
+
+    def _look(self, batch: _Batch) -> None:
+        try:
+            batch.future = self._space.submit_match(
+                self._chunks.names(batch.keys), deadline=self._options.lookup_timeout, prefetch=True
+            )
+            self.counters["lookups"] += 1
+        except Exception as error:
+            batch.held = bytes(len(batch.keys))
+            self._failed("lookups", error)
+
+    # -- loads and stores
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        self._begin(job_metadata)
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        self._begin(job_metadata)
+
+    def _begin(self, job: TransferJob) -> None:
+        made = _Job(job, list(job.keys), time.monotonic())
+        if self._send(made):
+            self._jobs.append(made)
+        else:
+            self._end(made)
+
+    def _send(self, job: _Job) -> bool:
+        """Whether another call of the job is under way."""
+        is_load = job.job.is_promotion
+        kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
+        left = job.began + timeout - time.monotonic()
+        keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
+        if not keys or left <= 0 or self._is_mixed or not self._breakers[kind].allows():
+            return False
+        rows = job.job.chunk_ids[job.sent : job.sent + len(keys)]
+        try:
+            names = self._chunks.names(keys)
+            blocks, rows = self._chunks.blocks(keys, rows)
+            submit = self._space.submit_get if is_load else self._space.submit_put
+            job.future = submit(names, blocks, rows=rows, deadline=left)
+        except Exception as error:
+            self._failed(kind, error)
+            return False
+        job.sent += len(keys)
+        return True
+
+    def _take(self, job: _Job) -> None:
+        """What became of the job's call, which has ended."""
+        future, job.future = job.future, None
+        assert future is not None
+        before = sum(len(each) for each in job.done)
+        kind = "loads" if job.job.is_promotion else "saves"
+        done = np.zeros(job.sent - before, np.bool_)
+        try:
+            result: SetGetResult | SetPutResult = future.result(0)
+            if isinstance(result, SetGetResult):
+                is_right = np.asarray(result.block_bytes) == self._chunks.sizes(job.keys[before : job.sent])
+                done = self._chunks.whole(np.asarray(result.landed) & is_right)
+            else:
+                # Other bytes under the same name are as good: another engine's sums may have been divided differently.
+                done = self._chunks.whole(np.asarray(result.states) != _REFUSED)
+            if result.why is None or (kind == "saves" and bool(done.any())):
+                self._breakers[kind].succeeded()
+            else:
+                self._failed(kind, result.why)
+        except Exception as error:
+            self._failed(kind, error)
+        job.done.append(done)
+
+    def _end(self, job: _Job) -> None:
+        done = np.concatenate([*job.done, np.zeros(len(job.keys) - job.sent, np.bool_)])
+        count = int(done.sum())
+        self.counters["loaded_chunks" if job.job.is_promotion else "stored_chunks"] += count
+        is_whole = count == len(job.keys)
+        keys = tuple(job.keys[i] for i in np.flatnonzero(done)) if not is_whole and count > 0 else None
+        if job.job.is_promotion and not is_whole:
+            asked = self._asked.get(job.job.req_context.req_id, {})
+            for i in np.flatnonzero(~done):
+                asked[job.keys[i]] = _MISSING, 0
+        elif self._events is not None and not job.job.is_promotion and count > 0:
+            told = job.keys if keys is None else list(keys)
+            self._events.append(OffloadingEvent(told, self.medium, removed=False, locality=self.locality))
+        self._ended.append(
+            JobResult(
+                job.job.job_id,
+                is_whole,
+                keys if job.job.is_promotion else None,
+                time.monotonic() - job.began,
+                count * self.block_size_bytes,
+            )
+        )
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        under_way = []
+        for job in self._jobs:
+            if job.future is not None and not job.future.done():
+                under_way.append(job)
+                continue
+            if job.future is not None:
+                self._take(job)
+            if self._send(job):
+                under_way.append(job)
+            else:
+                self._end(job)
+        self._jobs = under_way
+        ended, self._ended = self._ended, []
+        return ended
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        if self._events:
+            events, self._events = self._events, []
+            return events
+        return ()
+
+    # -- life
+
+    def drain_jobs(self) -> None:
+        """Called where the engine's caches are reset and weights may change, and nowhere else."""
+        for job in self._jobs:
+            if job.future is not None:
+                job.future.wait()  # until its deadline
+                self._take(job)
+            self._end(job)
+        self._jobs = []
+        self._chunks.epoch = os.urandom(16)
+        self._is_mixed = False
+        self._unsent.clear()
+        self._asked.clear()
+
+    def shutdown(self) -> None:
+        """What is on its way to the store still goes there, for a second at most."""
+        until = time.monotonic() + _FLUSH_SECONDS
+        for job in self._jobs:
+            if job.future is not None and not job.job.is_promotion:
+                job.future.wait(max(0.0, until - time.monotonic()))
+        self._client.close()
+        self._jobs, self._asked = [], {}
+        self._unsent.clear()
+        self._chunks.close()
