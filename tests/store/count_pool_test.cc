@@ -341,7 +341,7 @@ TEST(PooledPolicyTest, WhatBelongsElsewhereIsNotMissedHere) {
     StoreConfig config;
     config.arena = {.capacity_bytes = 1 << 20, .granule_bytes = 4096, .huge_pages = false, .touch = false};
     config.policy = PolicyKind::kYield;
-    auto store = std::move(Store::create(config).value());
+    auto store = Store::create(config).value();
     const auto record =
         NamespaceRecord::from_fields({{"model", "m"}, {"block_size", "16"}, {"block_bytes", "4096"}}).value();
     const SpaceId space = store->open(record).value();
