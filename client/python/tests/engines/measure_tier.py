@@ -33,7 +33,7 @@ def main() -> None:
     model = tiny.make("llama", folder)
     node = Node(capacity="2GiB")
     pool = (tokens // BLOCK + 20) * 4 * 2 * BLOCK * 4 * 32 * 2  # layers, K and V, heads, their size, bfloat16
-    common: dict[str, Any] = {"num_gpu_blocks_override": 3 * tokens // BLOCK, "max_model_len": 2 * tokens}
+    common: dict[str, Any] = {"num_gpu_blocks_override": 12 * tokens // BLOCK, "max_model_len": 2 * tokens}
 
     def tier(name: str, **options: Any) -> Engine:
         config = transfer_config(node.endpoint, pool)
