@@ -419,7 +419,7 @@ void Lookups::on_stats(const Frame& frame) {
         figures.push_back(wire::CreateStatDirect(builder, each.name, each.value));
       of_tenants.push_back(wire::CreateTenantStatDirect(builder, tenant.name.c_str(), &figures));
     }
-    return wire::CreateStatsResponseDirect(builder, &values, &namespaces, &of_tenants);
+    return wire::CreateStatsResponseDirect(builder, &values, &namespaces, nullptr, &of_tenants);
   });
 }
 
