@@ -1,5 +1,5 @@
-// store/node/mover/mover.h: hands blocks to the nodes whose they are to be. The one room of a node that knows the
-// client.
+// store/node/mover/mover.h: hands blocks to the nodes whose they are to be. With pool/, the one room of a node that
+// knows the client.
 //
 // Follow a block: it enters as a part of a path that Store::list_paths() names, is pinned where it lies, put to its
 // next owner as any client's block is (offered, wanted, sent, verified there), and leaves unpinned. It stays here as
