@@ -361,50 +361,41 @@ step_python() {
   done
 }
 
-# Debian's own Python and pytest: the tests need nothing else, and pip may find nothing. What is absent besides, they say themselves.
+# has_debian_python STEP MODULES: Debian's own Python and its packages: the tests need nothing else, and pip may find nothing. What is
+# absent besides, they say themselves. Where one of MODULES is absent the step is counted as skipped
+debian_python=/usr/bin/python3
+has_debian_python() {
+  deploy/install-dependencies.sh "--$1" > "$logs/$1-install.log" 2>&1 || tail -n 5 "$logs/$1-install.log"
+  if "$debian_python" -c "import $2" > /dev/null 2>&1; then return 0; fi
+  skips+=("$1: not all of Python's $2 are there: deploy/install-dependencies.sh --$1")
+  count "$1" 0 0 1
+  return 1
+}
+
 step_observe() {
   begin 'observe: alerts and dashboards'
   if cut observe; then return; fi
-  local log=$logs/observe-install.log python=/usr/bin/python3
-  deploy/install-dependencies.sh --observe > "$log" 2>&1 || tail -n 5 "$log"
-  if ! "$python" -c 'import pytest' > /dev/null 2>&1; then
-    skips+=("observe: there is no pytest: deploy/install-dependencies.sh --observe")
-    count observe 0 0 1
-    return
-  fi
+  has_debian_python observe pytest || return 0
   build release kvstore-node kvstorectl kvstore-bench kv_faulty_disk || return 0
-  pytest_step observe tests/observe "$root/tests/observe" "$python" 600
+  pytest_step observe tests/observe "$root/tests/observe" "$debian_python" 600
   sed -n '/ queries of dashboards: /s/^/   /p' "$logs/observe.log"
 }
 
-# As step_observe: Debian's own Python and pytest, and nothing else.
 step_page() {
   begin 'page: the status page in a browser'
   if cut page; then return; fi
-  local log=$logs/page-install.log python=/usr/bin/python3
-  deploy/install-dependencies.sh --page > "$log" 2>&1 || tail -n 5 "$log"
-  if ! "$python" -c 'import pytest' > /dev/null 2>&1; then
-    skips+=("page: there is no pytest: deploy/install-dependencies.sh --page")
-    count page 0 0 1
-    return
-  fi
+  has_debian_python page pytest || return 0
   build release kvstore-node kvstore_c || return 0
-  pytest_step page tests/page "$root/tests/page" "$python" 400
+  pytest_step page tests/page "$root/tests/page" "$debian_python" 400
   sed -n '/^page: /s/^/   /p' "$logs/page.log"
 }
 
 step_kubernetes() {
   begin 'kubernetes: what deploy/kubernetes says'
   if cut kubernetes; then return; fi
-  local log=$logs/kubernetes-install.log python=/usr/bin/python3
-  deploy/install-dependencies.sh --kubernetes > "$log" 2>&1 || tail -n 5 "$log"
-  if ! "$python" -c 'import pytest, yaml' > /dev/null 2>&1; then
-    skips+=("kubernetes: there is no pytest or no YAML: deploy/install-dependencies.sh --kubernetes")
-    count kubernetes 0 0 1
-    return
-  fi
+  has_debian_python kubernetes pytest,yaml || return 0
   build release kvstore-node kvstorectl || return 0
-  pytest_step kubernetes tests/kubernetes "$root/tests/kubernetes" "$python" 300
+  pytest_step kubernetes tests/kubernetes "$root/tests/kubernetes" "$debian_python" 300
 }
 
 # The interpreter is not instrumented: the runtime is loaded before it, and what Python keeps to its end is no leak of ours. Memory is

@@ -31,7 +31,7 @@ from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult
 from . import compat
-from .model import Options, identity_of
+from .model import StoreOptions, identity_of
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata, ECConnectorRole
@@ -52,18 +52,11 @@ _FLUSH_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class EncoderOptions:
-    """``ec_connector_extra_config``. Times are in seconds."""
+class EncoderOptions(StoreOptions):
+    """``ec_connector_extra_config``. A request waits ``lookup_timeout`` to learn whether an output is stored, and then
+    ``load_timeout`` for the output.
+    """
 
-    endpoints: str | list[str] | None = None
-    #: As of the connector for KV blocks (model.py).
-    model: str = ""
-    weights_epoch: int | None = None
-    salt: str = ""
-    #: How long a request waits to learn whether an output is stored, and then for the output.
-    lookup_timeout: float = 0.02
-    load_timeout: float = 1.0
-    save_timeout: float = 5.0
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
 
@@ -134,9 +127,8 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         super().__init__(vllm_config=vllm_config, role=role)
         self._options = EncoderOptions.of(vllm_config.ec_transfer_config.ec_connector_extra_config)
         options = self._options
-        model_options = Options(model=options.model, weights_epoch=options.weights_epoch, salt=options.salt)
         self.namespace = Namespace(
-            identity_of(vllm_config, model_options)
+            identity_of(vllm_config, options)
             | {
                 "block_bytes_max": options.output_bytes_max,
                 "hash": "vllm-mm",

@@ -19,12 +19,12 @@ from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
-__all__ = ["Group", "Model", "Options", "check_engine", "identity_of"]
+__all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine", "identity_of"]
 
 
 @dataclass(frozen=True)
-class Options:
-    """``kv_connector_extra_config``. Times are in seconds."""
+class StoreOptions:
+    """What each way from vLLM to the store can be told. Times are in seconds."""
 
     endpoints: str | list[str] | None = None
     #: The model's name in the store; by default its path's last part, or its name in the hub.
@@ -34,9 +34,16 @@ class Options:
     #: Keeps engines apart that must not share blocks.
     salt: str = ""
     #: How long a request waits for the store's answer before it is computed.
-    lookup_timeout: float = 0.002
+    lookup_timeout: float = 0.02
     load_timeout: float = 1.0
     save_timeout: float = 5.0
+
+
+@dataclass(frozen=True)
+class Options(StoreOptions):
+    """``kv_connector_extra_config``."""
+
+    lookup_timeout: float = 0.002
     #: Of memory that is lent to nodes: half for loads, half for saves.
     staging_bytes: int = 512 << 20
     #: Whether blocks of generated tokens are stored too.
@@ -232,7 +239,7 @@ class Model:
         )
 
 
-def identity_of(config: Any, options: Options) -> dict[str, Any]:
+def identity_of(config: Any, options: StoreOptions) -> dict[str, Any]:
     """Fields of a namespace that say whose the blocks are: the model, its weights, and how blocks are named."""
     model = config.model_config
     is_folder = os.path.isdir(model.model)

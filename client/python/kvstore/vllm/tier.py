@@ -35,7 +35,7 @@ from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult, SetPutResult
 from . import compat
-from .model import Model, Options, check_engine, identity_of
+from .model import Model, Options, StoreOptions, check_engine, identity_of
 
 try:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
@@ -89,18 +89,9 @@ with contextlib.suppress(ValueError):  # registered already
 
 
 @dataclass(frozen=True)
-class TierOptions:
-    """What stands in ``secondary_tiers`` beside type and module_path. Times are in seconds."""
+class TierOptions(StoreOptions):
+    """What stands in ``secondary_tiers`` beside type and module_path."""
 
-    endpoints: str | list[str] | None = None
-    #: As of the connector (model.py).
-    model: str = ""
-    weights_epoch: int | None = None
-    salt: str = ""
-    #: How long a request waits for the store's answer before it is computed.
-    lookup_timeout: float = 0.02
-    load_timeout: float = 1.0
-    save_timeout: float = 5.0
     #: For vLLM's events and requests' filters: LOCAL or REMOTE.
     locality: str = ""
     #: Whether vLLM is told of chunks that were stored, if its events are on.
@@ -136,22 +127,22 @@ class _Chunks:
         check_engine(config)
         if getattr(config.cache_config, "calculate_kv_scales", False):
             raise Unsupported("calculate_kv_scales: each engine has scales of its own, so no other can read its blocks")
-        model_options = Options(
-            options.endpoints, model=options.model, weights_epoch=options.weights_epoch, salt=options.salt
-        )
         self._pool = np.asarray(view).view(np.uint8)
         row_bytes = int(self._pool.shape[1])
         self._model: Model | None = None
         self.why_apart = _why_apart(config, spec)
         if not self.why_apart:
             try:
-                self._model = Model(config, cache, model_options)
+                as_connector = Options(
+                    options.endpoints, model=options.model, weights_epoch=options.weights_epoch, salt=options.salt
+                )
+                self._model = Model(config, cache, as_connector)
                 self.why_apart = _why_rows_differ(self._model, spec, cache)
             except (Unsupported, BadRequest) as error:
                 self.why_apart = str(error)
         if self.why_apart or self._model is None:
             self._model = None
-            self.namespace = _namespace_of_rows(config, cache, spec, model_options, row_bytes)
+            self.namespace = _namespace_of_rows(config, cache, spec, options, row_bytes)
             self._sizes: list[int] = [row_bytes]
             self._ranks = range(1)
             self._rank_bytes = row_bytes
@@ -255,7 +246,7 @@ def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
     return ""
 
 
-def _namespace_of_rows(config: Any, cache: Any, spec: Any, options: Options, row_bytes: int) -> Namespace:
+def _namespace_of_rows(config: Any, cache: Any, spec: Any, options: StoreOptions, row_bytes: int) -> Namespace:
     """Of whole rows, whose bytes nobody but such an engine understands."""
     parallel = config.parallel_config
     groups = [[list(group.layer_names), str(group.kv_cache_spec)] for group in cache.kv_cache_groups]
