@@ -121,7 +121,10 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
     session_.refuse(frame, match.error(),
                     "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
                         count_text("hashes", hashes.size(), node.chain_blocks_max) +
-                        ", extras: " + std::to_string(options.extras.size()) + ")");
+                        ", extras: " + std::to_string(options.extras.size()) +
+                        ", chain_blocks: " + std::to_string(request->chain_blocks()) +
+                        ", chain_first: " + std::to_string(request->chain_first()) +
+                        ", chain_last: " + std::to_string(request->chain_last()) + ")");
     return std::nullopt;
   }
   // A session with a promise out is not idle, and is not ended to make room for another.
