@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kPriorUses = 8;
 constexpr double kKnownUses = 16;  ///< Fewer uses than these, over all classes, say nothing.
+/// Uses a block of time. Nothing real comes near; what another node tells may have uses in next to no time.
+constexpr double kRateMax = 1e6;
 
 /// How much likelier a class is taken to be used than blocks with one use, before anything is known of it.
 double belief(std::uint32_t uses) { return uses == 0 ? 0.1 : static_cast<double>(1u << (uses - 1)); }
@@ -108,13 +110,15 @@ void YieldTable::learn_base() {
     // At ages that nobody has reached yet: as at the age before, falling with the age.
     const double before = age == 0 ? 0 : base_[age - 1] / std::sqrt(2.0);
     base_[age] = before > 0 ? (hits + 2) / (time + 2 / before) : hits > 0 && time > 0 ? hits / time : 0;
+    base_[age] = std::min(base_[age], kRateMax);
   }
   is_known_ = all >= kKnownUses;
 }
 
 double YieldTable::rate_of(const Counts& counts, std::uint32_t age, double prior) {
-  if (prior > 0) return (counts.hits[age] + kPriorUses) / (counts.time[age] + kPriorUses / prior);
-  return counts.time[age] > 0 ? counts.hits[age] / counts.time[age] : 0;
+  const double hits = counts.hits[age], time = counts.time[age];
+  if (prior > 0) return std::min((hits + kPriorUses) / (time + kPriorUses / prior), kRateMax);
+  return time > 0 ? std::min(hits / time, kRateMax) : 0;
 }
 
 /// What classes lean on that differ by their hint alone: those of so many uses.
@@ -166,7 +170,8 @@ void YieldTable::learn_class(std::uint32_t hint_class, std::uint32_t silent) {
     next_rates_[of_class][age] = static_cast<float>(rate);
     const double width = edges_[age + 1] - edges_[age];
     survives[age] = std::exp(-rate * width);
-    lasts[age] = rate > 0 ? (1 - survives[age]) / rate : width;
+    // Below that, 1 - survives is not exact any more.
+    lasts[age] = rate * width > 1e-9 ? (1 - survives[age]) / rate : width;
   }
   for (std::uint32_t age = 0; age < kAges; ++age) {
     double alive = 1, time = 0, best = 0;

@@ -276,6 +276,37 @@ TEST(CountPoolTest, NoMoreThanSoManyNodesAreKept) {
   EXPECT_EQ(pool.peers(TimePoint{1s}).size(), CountPool::kPeersMax);
 }
 
+/// The smallest and largest values that read_yield_counts lets through, in any mixture.
+TEST(YieldTableTest, WhateverOthersTellValuesAreNumbers) {
+  const std::uint64_t seed = std::random_device{}();
+  SCOPED_TRACE(seed);
+  std::mt19937_64 random(seed);
+  constexpr std::array<double, 6> kUses = {0, 1e-45, 1e-30, 1, 8, 1e9}, kTimes = {0, 1e-45, 1e-30, 1, 1e12, 1e18};
+  for (int round = 0; round < 200; ++round) {
+    auto told = std::make_shared<std::vector<Counts>>(YieldTable::kClassCount);
+    for (Counts& each : *told) {
+      for (double& hits : each.hits) hits = random() % 4 == 0 ? kUses[random() % kUses.size()] : 0;
+      for (double& time : each.time) time = random() % 4 == 0 ? kTimes[random() % kTimes.size()] : 0;
+    }
+    (*told)[0].hits[0] = 1000;  // enough to be learned from
+    (*told)[0].time[0] = kTimes[random() % kTimes.size()];
+    YieldTable table;
+    table.set_unit(static_cast<double>(1 + random() % 1000));
+    table.use_hints();
+    table.set_pooled(told);
+    while (!table.learn_step()) {
+    }
+    ASSERT_TRUE(table.knows());
+    for (std::uint32_t i = 0; i < YieldTable::kClassCount; ++i) {
+      for (const std::uint64_t age : {0, 10, 1000, 1'000'000}) {
+        const double yield = table.yield(i, age), chance = table.chance(i, age, 1000);
+        ASSERT_TRUE(yield >= 0 && yield <= 1e6) << "class " << i << ", age " << age << ": " << yield;
+        ASSERT_TRUE(chance >= 0 && chance <= 1) << "class " << i << ", age " << age << ": " << chance;
+      }
+    }
+  }
+}
+
 // -- the policy
 
 TEST(PooledPolicyTest, ANodeThatHasSeenNothingDecidesByWhatOthersCounted) {
