@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
 
 import pytest
 from stack import Stack, missing

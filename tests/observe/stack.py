@@ -12,30 +12,25 @@ import json
 import os
 import re
 import shutil
-import signal
-import socket
 import subprocess
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from programs import BUILD, ROOT, Etcd, Process, free_port, get
+
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus/kvstore.rules.yml"
-BUILD = Path(os.environ.get("KV_BUILD", ROOT / "build/release"))
 NODE, BENCH = BUILD / "store/node/kvstore-node", BUILD / "client/tools/kvstore-bench"
 FAULTY_DISK = BUILD / "tests/e2e/libkv_faulty_disk.so"
 ALERTMANAGER = "prometheus-alertmanager"  # as Debian calls it
 
 #: A scrape a second gives a window of five seconds the five samples that a window of five minutes has in production.
 SHORT = {"1m": "1s", "2m": "2s", "5m": "5s", "10m": "10s", "15m": "6s", "30m": "3s", "1h": "5s", "1d": "40s"}
-
-T = TypeVar("T")
 
 
 def missing() -> list[str]:
@@ -48,71 +43,9 @@ def missing() -> list[str]:
     ]
 
 
-def eventually(what: str, look: Callable[[], T | None], seconds: float = 30) -> T:
-    """The first answer of `look` that is true. Fails after so many seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        text: str = answer.read().decode()
-        return text
-
-
-def answers(url: str) -> bool:
-    try:
-        get(url)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-    return True
-
-
 def shortened(rules: str) -> str:
     """The rules with each window, offset and `for:` as SHORT has it. A time that SHORT lacks is an error."""
     return re.sub(r"(\[|offset |for: )(\d+[smhd])\b", lambda found: found[1] + SHORT[found[2]], rules)
-
-
-class Process:
-    """A program whose output goes to a file, and which answers at `ready_url` once it has started."""
-
-    def __init__(self, log: Path, arguments: list[str], ready_url: str, more: dict[str, str] | None = None) -> None:
-        self.log, self.arguments, self.ready_url = log, arguments, ready_url
-        self.environment = {**os.environ, **(more or {})}
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.arguments, stdout=log, stderr=log, env=self.environment)
-        try:
-            eventually(f"{self.ready_url} answers", lambda: self.process.poll() is not None or answers(self.ready_url))
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}"
-        except AssertionError as error:
-            self.stop()
-            raise AssertionError(f"{self.arguments[0]}: {error}\n{self.log.read_text()[-4000:]}") from None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
 
 class Disk:
@@ -212,15 +145,6 @@ class Policy:
         new = self.file.with_suffix(".new")
         new.write_text(text)
         new.rename(self.file)
-
-
-class Etcd(Process):
-    def __init__(self, folder: Path, url: str) -> None:
-        peer_url = f"http://127.0.0.1:{free_port()}"
-        clients = [f"--listen-client-urls={url}", f"--advertise-client-urls={url}"]
-        peers = [f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"]
-        name = ["--name=own", f"--initial-cluster=own={peer_url}", f"--data-dir={folder}/etcd"]
-        super().__init__(folder / "etcd.log", ["etcd", *name, *clients, *peers], f"{url}/health")
 
 
 class Load:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from conftest import query_seconds
-from stack import DEPLOY, ROOT, RULES, Stack, eventually, get
+from programs import ROOT, eventually, get
+from stack import DEPLOY, RULES, Stack
 
 RECORDED = re.findall(r"- record: (\S+)", RULES.read_text())
 DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from stack import DEPLOY, ROOT, RULES, shortened
+from programs import ROOT
+from stack import DEPLOY, RULES, shortened
 
 UNIT_TESTS = ROOT / "tests/observe/kvstore.rules.test.yml"
 DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from stack import Disk, Node, Stack, eventually
+from programs import eventually
+from stack import Disk, Node, Stack
 
 #: A window and a `for:` of a few seconds each, some evaluations, and the way to Alertmanager.
 ALERT_SECONDS = 60

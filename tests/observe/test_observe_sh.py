@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stack import BUILD, DEPLOY, answers, eventually, free_port, get, missing
+from programs import BUILD, answers, eventually, free_port, get
+from stack import DEPLOY, missing
 
 SCRIPT = str(DEPLOY / "observe.sh")
 

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from processes import Process, free_port
+from programs import Process, free_port
 
 ENTER, ESCAPE, TAB = "\ue007", "\ue00c", "\ue004"
 UP, DOWN, LEFT, RIGHT = "\ue013", "\ue015", "\ue012", "\ue014"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "programs"))
+
 import browser as browsers
 import pytest
 from forest import Forest
-from processes import BUILD, LIBRARY, NODE, ROOT, Node, client_of
+from processes import LIBRARY, NODE, Node, client_of
+from programs import BUILD, ROOT
 
 MILLION = 1_000_000
 #: Text that a page must not take for anything else. A record's values are printable ASCII.

@@ -5,74 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import os
-import signal
-import socket
 import ssl
 import subprocess
-import time
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(os.environ.get("KV_BUILD", ROOT / "build/release"))
+from programs import BUILD, Process, free_port
+
 NODE, LIBRARY = BUILD / "store/node/kvstore-node", BUILD / "client/libkvstore.so"
 SECOND_US = 1_000_000
-
-T = TypeVar("T")
-
-
-def eventually(what: str, look: Callable[[], T | None], seconds: float = 30) -> T:
-    """The first answer of `look` that is true. Fails after so many seconds."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        if found := look():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not within {seconds} s: {what}")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers(url: str) -> bool:
-    anybody = ssl.create_default_context()
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
-    try:
-        with urllib.request.urlopen(url, timeout=5, context=anybody):
-            return True
-    except (urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError):
-        return False
-
-
-class Process:
-    """A program whose output goes to a file, and which answers at `ready_url` once it has started."""
-
-    def __init__(self, log: Path, arguments: list[str], ready_url: str) -> None:
-        self.log = log
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(arguments, stdout=out, stderr=out)
-        try:
-            eventually(f"{ready_url} answers", lambda: self.process.poll() is not None or answers(ready_url))
-            assert self.process.poll() is None, f"it ended with {self.process.returncode}"
-        except AssertionError as error:
-            self.stop()
-            raise AssertionError(f"{arguments[0]}: {error}\n{log.read_text()[-4000:]}") from None
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 class Node(Process):
@@ -105,17 +48,6 @@ class Node(Process):
                 if line.startswith(f"{name} "):
                     return float(line.split()[1])
         raise AssertionError(f"no metric {name}")
-
-
-class Etcd(Process):
-    """A cluster's list of nodes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.url, peer_url = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        clients = [f"--listen-client-urls={self.url}", f"--advertise-client-urls={self.url}"]
-        peers = [f"--listen-peer-urls={peer_url}", f"--initial-advertise-peer-urls={peer_url}"]
-        name = ["--name=own", f"--initial-cluster=own={peer_url}", f"--data-dir={folder}/etcd"]
-        super().__init__(folder / "etcd.log", ["etcd", *name, *clients, *peers], f"{self.url}/health")
 
 
 class Certificates:

@@ -19,7 +19,8 @@ import pytest
 from browser import DOWN, ENTER, ESCAPE, LEFT, RIGHT, UP, Browser
 from conftest import HOSTILE, HOSTILE_TENANT, MILLION, said
 from forest import Forest
-from processes import NODE, ROOT, Certificates, Etcd, Node, Process, client_of, eventually, free_port
+from processes import NODE, Certificates, Node, client_of
+from programs import ROOT, Etcd, Process, eventually, free_port
 
 PICTURE_BYTES_MAX = 200 * 1024
 WIDE, PHONE = (1280, 900), (390, 844)
