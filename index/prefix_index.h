@@ -202,8 +202,10 @@ class PrefixIndex {
   BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
   /// No queue from this one on has ever had a leaf end of the group. O(1).
   std::uint32_t queue_end(std::uint32_t group) const;
-  /// A lower bound of what oldest_leaf_end(group, queue) was last used at; nothing if there is certainly none. O(1).
-  std::optional<Tick> oldest_bound(std::uint32_t group, std::uint32_t queue) const;
+  /// By queue, up to queue_end(): a lower bound of what oldest_leaf_end(group, queue) was last used at; kNoTick if
+  /// there is certainly none. Good until the next call that changes anything. O(1).
+  static constexpr Tick kNoTick{~std::uint64_t{0}};
+  std::span<const Tick> oldest_bounds(std::uint32_t group) const;
   std::uint32_t group(BlockId block) const;  ///< Requires: is_linked(block).
 
   // -- bands: groups that are looked at as one

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <vector>
 
 #include "index/prefix_index.h"
 
@@ -21,32 +22,60 @@ class AgeClock {
   std::uint64_t count() const { return count_; }
   void advance(std::uint64_t blocks, Tick tick) {
     count_ += blocks;
-    if (!marks_.empty() && count_ - marks_.back().count < spacing_) return;
-    if (!marks_.empty() && tick <= marks_.back().tick) return;
-    marks_.push_back({tick, count_});
-    if (marks_.size() > kMarksMax) marks_.pop_front();
+    if (size_ > 0 && count_ - mark(size_ - 1).count < spacing_) return;
+    if (size_ > 0 && tick <= mark(size_ - 1).tick) return;
+    if (size_ == kMarksMax) {
+      marks_[first_] = {tick, count_};
+      first_ = (first_ + 1) % kMarksMax;
+    } else {
+      marks_.push_back({tick, count_});
+      ++size_;
+    }
   }
 
   std::uint64_t used_at(Tick tick) const {
-    const auto after = std::upper_bound(marks_.begin(), marks_.end(), tick,
-                                        [](Tick wanted, const Mark& mark) { return wanted < mark.tick; });
-    if (after == marks_.begin()) return marks_.empty() ? 0 : marks_.front().count;
-    const Mark& before = *std::prev(after);
-    if (after == marks_.end()) return before.count;
+    if (size_ == 0) return 0;
+    // Callers ask about what was used at about one time, so the place of the answer before is often the place of this.
+    const auto is_at = [&](std::size_t i) {  // the last mark that is not later
+      return i < size_ && mark(i).tick <= tick && (i + 1 == size_ || tick < mark(i + 1).tick);
+    };
+    std::size_t at = last_;
+    if (!is_at(at) && !is_at(++at)) {
+      std::size_t begin = 0, end = size_;  // the first that is later
+      while (begin < end) {
+        const std::size_t middle = (begin + end) / 2;
+        if (tick < mark(middle).tick) {
+          end = middle;
+        } else {
+          begin = middle + 1;
+        }
+      }
+      if (begin == 0) return mark(0).count;
+      at = begin - 1;
+    }
+    last_ = at;
+    const Mark& before = mark(at);
+    if (at + 1 == size_) return before.count;
+    const Mark& after = mark(at + 1);
     const double part =
         static_cast<double>(static_cast<std::uint64_t>(tick) - static_cast<std::uint64_t>(before.tick)) /
-        static_cast<double>(static_cast<std::uint64_t>(after->tick) - static_cast<std::uint64_t>(before.tick));
-    return before.count + static_cast<std::uint64_t>(part * static_cast<double>(after->count - before.count));
+        static_cast<double>(static_cast<std::uint64_t>(after.tick) - static_cast<std::uint64_t>(before.tick));
+    return before.count + static_cast<std::uint64_t>(part * static_cast<double>(after.count - before.count));
   }
 
-  std::size_t memory_bytes() const { return marks_.size() * sizeof(Mark); }
+  std::size_t memory_bytes() const { return marks_.capacity() * sizeof(Mark); }
 
  private:
   struct Mark {
     Tick tick;
     std::uint64_t count;
   };
-  std::deque<Mark> marks_;
+  static_assert((kMarksMax & (kMarksMax - 1)) == 0);
+  const Mark& mark(std::size_t i) const { return marks_[(first_ + i) % kMarksMax]; }
+
+  std::vector<Mark> marks_;  ///< In a ring: the oldest is at `first_`.
+  std::size_t first_ = 0, size_ = 0;
+  mutable std::size_t last_ = 0;  ///< Where the last answer was found.
   std::uint64_t count_ = 0, spacing_ = 1;
 };
 

@@ -10,6 +10,7 @@
 #include <set>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
@@ -64,6 +65,20 @@ struct Arena::Impl {
     std::set<std::uint32_t> with_room;  ///< Slabs (first granules) with a free slot.
     std::set<std::uint32_t> slabs;
     std::size_t slot_count = 0, used_count = 0;
+    /// A full arena has a slab's first free slot come and go with each block: its place in the set is not made anew.
+    std::set<std::uint32_t>::node_type spare = {};
+
+    void set_room(std::uint32_t first_granule) {
+      if (!spare) {
+        with_room.insert(first_granule);
+        return;
+      }
+      spare.value() = first_granule;
+      spare = with_room.insert(std::move(spare)).node;  // given back if it was there
+    }
+    void set_full(std::uint32_t first_granule) {
+      if (auto node = with_room.extract(first_granule)) spare = std::move(node);
+    }
   };
 
   struct Slab {
@@ -239,7 +254,7 @@ std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
   slab->is_used[number] = true;
   slab->owners[number] = kNoBlock;
   Impl::Class& of = impl_->classes[class_index];
-  if (++slab->used_count == slab->slot_count) of.with_room.erase(slab->first_granule);
+  if (++slab->used_count == slab->slot_count) of.set_full(slab->first_granule);
   ++of.used_count;
   impl_->allocated_bytes += block_bytes;
   return impl_->slot_id(*slab, number);
@@ -257,7 +272,7 @@ void Arena::free(SlotId slot) {
   impl_->allocated_bytes -= of.block_bytes;
   if (--slab.used_count == 0) return impl_->remove_slab(slab);
   slab.free_slots.push_back(number);
-  of.with_room.insert(slab.first_granule);
+  of.set_room(slab.first_granule);
 }
 
 std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {

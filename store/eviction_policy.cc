@@ -16,10 +16,12 @@ class LruPolicy final : public EvictionPolicy {
   std::string_view name() const override { return "lru"; }
   LeafQueues queues() const override { return {}; }
   void set_capacity(std::uint64_t /*block_count*/) override {}
-  std::uint16_t asked(const Request& /*request*/) override { return 0; }
+  std::uint16_t asked(const Request& request, std::size_t* known) override {
+    if (known != nullptr) *known = request.found_count;
+    return 0;
+  }
   std::uint16_t offered(const Request& /*request*/, Usage /*above*/, Tick /*tick*/) override { return 0; }
   void left(TreeId /*tree*/, const BlockHash& /*hash*/, Usage /*usage*/) override {}
-  std::uint8_t remembered_uses(TreeId /*tree*/, const BlockHash& /*hash*/) const override { return 0; }
   void came(TreeId /*tree*/, const BlockHash& /*hash*/) override {}
   double worth(std::uint32_t /*queue*/, std::uint64_t age) const override { return -static_cast<double>(age); }
   std::uint64_t next_step(std::uint64_t age) const override { return age + 1; }
@@ -27,7 +29,7 @@ class LruPolicy final : public EvictionPolicy {
   bool refuses() const override { return false; }
   std::uint64_t clock() const override { return 0; }
   std::uint64_t used_at(Tick /*tick*/) const override { return 0; }
-  void learn() override {}
+  bool learn() override { return false; }
   std::size_t memory_bytes() const override { return 0; }
 };
 
@@ -44,13 +46,15 @@ class LfuPolicy final : public EvictionPolicy {
     clock_.set_span(8 * block_count);
     ++version_;
   }
-  std::uint16_t asked(const Request& /*request*/) override { return 0; }
+  std::uint16_t asked(const Request& request, std::size_t* known) override {
+    if (known != nullptr) *known = request.found_count;
+    return 0;
+  }
   std::uint16_t offered(const Request& request, Usage /*above*/, Tick tick) override {
     clock_.advance(request.hashes.size() - request.found_count, tick);
     return 0;
   }
   void left(TreeId /*tree*/, const BlockHash& /*hash*/, Usage /*usage*/) override {}
-  std::uint8_t remembered_uses(TreeId /*tree*/, const BlockHash& /*hash*/) const override { return 0; }
   void came(TreeId /*tree*/, const BlockHash& /*hash*/) override {}
   double worth(std::uint32_t queue, std::uint64_t age) const override {
     return 0.5 * static_cast<double>(capacity_) * queue - static_cast<double>(age);
@@ -60,7 +64,7 @@ class LfuPolicy final : public EvictionPolicy {
   bool refuses() const override { return false; }
   std::uint64_t clock() const override { return clock_.count(); }
   std::uint64_t used_at(Tick tick) const override { return clock_.used_at(tick); }
-  void learn() override {}
+  bool learn() override { return false; }
   std::size_t memory_bytes() const override { return sizeof *this + clock_.memory_bytes(); }
 
  private:

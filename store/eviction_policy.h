@@ -44,9 +44,9 @@ struct ChainPart {
 /// Age is counted in blocks, not in time: by how many blocks were offered and not here since. A node that nobody writes
 /// to does not age, and a trace replayed at full speed gives the decisions of its own hour.
 ///
-/// The Store tells a policy of every request, of what leaves and of what comes back. A policy takes bounded steps in
-/// each call. Thread safety: none, the Store's lock covers it. Memory: at most 16 bytes a block, with what is kept of
-/// blocks that left, and 4 MiB.
+/// The Store tells a policy of every request, of what leaves and of what comes back. What is to be learned from that
+/// waits for learn(), so that no request does. Thread safety: none, the Store's lock covers it. Memory: at most 16
+/// bytes a block, with what is kept of blocks that left, and 4 MiB.
 class EvictionPolicy {
  public:
   /// One request, as far as this node sees its blocks.
@@ -57,9 +57,8 @@ class EvictionPolicy {
     std::size_t block_size;   ///< Tokens a block; 0: unknown.
     bool is_set = false;
     ReuseHint hint = ReuseHint::kNone;
-    std::uint64_t tenant = 0;                     ///< Whose hint it is: any number, equal for equal tenants.
-    ChainPart chain = {};                         ///< Of what the hashes are a part.
-    std::optional<std::size_t> known_count = {};  ///< known_count() of it, if that was asked before.
+    std::uint64_t tenant = 0;  ///< Whose hint it is: any number, equal for equal tenants.
+    ChainPart chain = {};      ///< Of what the hashes are a part.
 
     /// How many blocks of this node's come behind hashes[i], as if the chain's end were this node's.
     std::size_t passed(std::size_t i) const { return hashes.size() - 1 - i + chain.after_last(hashes.size()); }
@@ -72,17 +71,20 @@ class EvictionPolicy {
   /// So many blocks find room, as far as anybody knows now. What was learned is kept unless this changes a lot.
   virtual void set_capacity(std::uint64_t block_count) = 0;
 
-  /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage).
-  virtual std::uint16_t asked(const Request& request) = 0;
+  /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage). `*known` (may be
+  /// nullptr) gets how many leading blocks are here, or left not long ago.
+  virtual std::uint16_t asked(const Request& request, std::size_t* known = nullptr) = 0;
   /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue; default:
   /// none. What is not here ages all that is.
   virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
   /// A block has left memory, and lies on disk or nowhere.
   virtual void left(TreeId tree, const BlockHash& hash, Usage usage) = 0;
-  /// How often a block that is not here was used before it left, as far as that is remembered.
-  virtual std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const = 0;
-  /// Leading blocks of a request that are here, or left not long ago. Takes bounded time, however many there are.
-  virtual std::size_t known_count(const Request& request) const { return request.found_count; }
+  /// How often blocks that are not here were used before they left, into `uses`, up to the first of which that is not
+  /// remembered. Returns how many that are.
+  virtual std::size_t remembered_uses(TreeId /*tree*/, std::span<const BlockHash> /*hashes*/,
+                                      std::span<std::uint8_t> /*uses*/) const {
+    return 0;
+  }
   /// The block is here again: its memory goes.
   virtual void came(TreeId tree, const BlockHash& hash) = 0;
 
@@ -105,8 +107,9 @@ class EvictionPolicy {
   virtual const YieldTable* table() const { return nullptr; }
   virtual void set_pooled(YieldTable::Pooled /*pooled*/) {}
 
-  /// Goes on with learning, for at most some ten microseconds.
-  virtual void learn() = 0;
+  /// Goes on with learning, for some twenty microseconds. Returns whether there is more to be learned.
+  virtual bool learn() = 0;
+  virtual std::uint64_t unlearned_uses() const { return 0; }  ///< For want of room, as learn() was not called in time.
   virtual std::size_t memory_bytes() const = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -68,6 +69,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
 bool Evictor::takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps) {
   PrefixIndex& index = pool_.index();
   if (tenants_ == nullptr) {
+    if (pool_.arena().class_count() < 2) return false;
     const BlockId oldest = index.oldest_leaf_end(&steps);
     if (oldest == kNoBlock || index.group(oldest) == size_class) return false;
     const BlockId own = index.oldest_leaf_end(size_class, &steps);
@@ -162,17 +164,19 @@ Evictor::Victim Evictor::next_in(Lane lane, Steps& steps) {
   const std::uint32_t version = policy_.version();
   while (steps.are_left()) {
     const Head* least = nullptr;
-    const std::uint32_t end = lane.is_band ? index.band_queue_end(number) : index.queue_end(number);
+    // Of a band there is no such list.
+    const std::span<const Tick> bounds = lane.is_band ? std::span<const Tick>{} : index.oldest_bounds(number);
+    const std::uint32_t end = lane.is_band ? index.band_queue_end(number) : static_cast<std::uint32_t>(bounds.size());
     for (std::uint32_t queue = 0; queue < end; ++queue) {
-      const std::optional<Tick> used =
-          lane.is_band ? index.oldest_bound_in_band(number, queue) : index.oldest_bound(number, queue);
-      if (!used) continue;
+      const Tick used =
+          lane.is_band ? index.oldest_bound_in_band(number, queue).value_or(PrefixIndex::kNoTick) : bounds[queue];
+      if (used == PrefixIndex::kNoTick) continue;
       Head& head = heads[queue];
-      if (!head.is_known || head.used != *used || head.version != version || clock >= head.until) {
-        const std::uint64_t used_at = std::min(policy_.used_at(*used), clock);
+      if (head.used != used || head.version != version || clock >= head.until || !head.is_known) {
+        const std::uint64_t used_at = std::min(policy_.used_at(used), clock);
         const std::uint64_t age = clock - used_at, step = policy_.next_step(age);
         const std::uint64_t until = step > ~used_at ? ~std::uint64_t{0} : used_at + step;
-        head = {*used, version, true, policy_.worth(queue, age), until};
+        head = {used, version, true, policy_.worth(queue, age), until};
       }
       if (least == nullptr || std::tie(head.worth, head.used) < std::tie(least->worth, least->used)) least = &head;
     }

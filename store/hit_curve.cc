@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -13,8 +14,7 @@ namespace {
 
 constexpr std::uint16_t kNone = ShadowBlock::kNone;
 constexpr std::uint32_t kOneInMin = 32;    ///< A denser sample would cost more than it tells.
-constexpr std::size_t kStepsPerCall = 24;  ///< Of a few 100 ns each.
-constexpr std::size_t kStepsMax = 64;      ///< With many waiting.
+constexpr std::size_t kStepsPerCall = 16;  ///< Of up to 1 us each.
 constexpr std::size_t kLookedBackMax = 1024;
 constexpr double kHalfLifeSeconds = 3600;
 constexpr double kAgingSeconds = 225;
@@ -27,6 +27,12 @@ constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< Of memory and
 
 /// Of a long run of heavy blocks these stand for those up to the next: all have the same uses but for their ends.
 constexpr std::size_t next_heavy(std::size_t i) { return i + (i < 4 ? 1 : i < 16 ? 4 : i < 64 ? 16 : 64); }
+
+std::uint32_t print_of(const BlockHash& hash, std::uint64_t seed) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, hash.bytes.data() + hash.bytes.size() - sizeof word, sizeof word);
+  return static_cast<std::uint32_t>(((word ^ seed) * 0x9E3779B97F4A7C15) >> 32);
+}
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   __extension__ using Wide = unsigned __int128;
@@ -110,7 +116,10 @@ void HitCurve::set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_bloc
 }
 
 std::uint64_t HitCurve::name_of(TreeId tree, const BlockHash& hash) const {
-  return mix(short_hash(hash) ^ seed_, seed_ + static_cast<std::uint64_t>(tree));
+  std::uint64_t words[4];
+  std::memcpy(words, hash.bytes.data(), sizeof words);
+  const std::uint64_t name = mix(words[0] ^ words[2] ^ seed_, (words[1] ^ words[3]) + static_cast<std::uint64_t>(tree));
+  return name >> 32 << 32 | print_of(hash, seed_);
 }
 
 void HitCurve::asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait,
@@ -142,6 +151,10 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
                           bool is_use) {
   const std::size_t count = request.hashes.size(), before = events_.size();
   const auto name = [&](std::size_t i) { return name_of(request.tree, request.hashes[i]); };
+  // What a look at each block needs, where no call can change it.
+  const BlockHash* const hashes = request.hashes.data();
+  const std::uint64_t seed = seed_;
+  const std::uint32_t threshold = threshold_;
   Event event{.name = 0, .at = static_cast<std::uint32_t>(clock)};
   event.trait = trait;
   event.is_use = is_use;
@@ -161,8 +174,8 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     // What was asked for is known. A new one needs the one before it.
     i = request.found_count;
     for (std::size_t back = i; !request.is_set && back > 0 && i - back < kLookedBackMax;) {
-      event.name = name(--back);
-      if (!is_sampled(event.name)) continue;
+      if (print_of(hashes[--back], seed) > threshold) continue;
+      event.name = name(back);
       event.is_parent = true;
       events_.push_back(std::exchange(event, Event{.name = 0, .at = event.at}));
       event.trait = trait;
@@ -172,9 +185,12 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     }
   }
   event.counts = event.holds = 0;
+  // Most blocks are not of the sample: four at a time, with one branch.
+  const auto is_other = [&](std::size_t at) { return static_cast<int>(print_of(hashes[at], seed) > threshold); };
   for (; i < count; ++i) {
+    while (i + 4 <= count && (is_other(i) & is_other(i + 1) & is_other(i + 2) & is_other(i + 3)) != 0) i += 4;
+    if (i == count || is_other(i) != 0) continue;
     event.name = name(i);
-    if (!is_sampled(event.name)) continue;
     event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(i), 255));
     events_.push_back(event);
     // So many never fit the queue. A request of which some is left out would count as a short one.
@@ -183,24 +199,22 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
   if (events_.size() > before) events_.back().is_last = true;
 }
 
-void HitCurve::learn(const EvictionPolicy& policy) {
-  const std::size_t waiting = events_.size() - next_event_;
-  const std::size_t steps_max = std::min(kStepsMax, kStepsPerCall + waiting / 16);
-  for (std::size_t steps = 0; steps < steps_max;) {
+bool HitCurve::learn(const EvictionPolicy& policy) {
+  for (std::size_t steps = 0; steps < kStepsPerCall;) {
     if (is_ending_) {
       // Last to first, so that a block is newer than what is behind it.
-      for (; !chain_.empty() && steps < steps_max; ++steps) {
+      for (; !chain_.empty() && steps < kStepsPerCall; ++steps) {
         ShadowBlock& block = blocks_[chain_.back()];
         order_.use(chain_.back(), block.weight);
         block.is_busy = false;
         chain_.pop_back();
       }
-      if (!chain_.empty()) return;
+      if (!chain_.empty()) return true;
       is_ending_ = false;
     }
     if (chain_.empty() && thinned_ < blocks_.size()) {
       thin_out();
-      return;
+      return true;
     }
     if (next_event_ == events_.size()) break;
     const Event event = events_[next_event_++];
@@ -218,6 +232,7 @@ void HitCurve::learn(const EvictionPolicy& policy) {
     events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_event_));
     next_event_ = 0;
   }
+  return !events_.empty() || is_ending_;
 }
 
 /// Of a sample that has become thinner.

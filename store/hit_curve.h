@@ -53,7 +53,8 @@ class HitCurve {
   void asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait, std::uint64_t clock,
              TimePoint now);
   void offered(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock);
-  void learn(const EvictionPolicy& policy);  ///< Goes on with what was asked for: some ten microseconds.
+  /// Goes on with what was asked for: some ten microseconds. Returns whether there is more.
+  bool learn(const EvictionPolicy& policy);
 
   struct Estimate {
     double hit_rate = 0, error = 0;  ///< 19 times in 20 the truth is within `error`.
@@ -104,6 +105,7 @@ class HitCurve {
     std::array<double, kCachesMax> hits{};       ///< Of them: found by each small cache.
   };
 
+  /// Its lower half is print_of() the hash alone: a look at that tells most blocks from the sample's.
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= threshold_; }
   void add_events(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock, bool is_use);

@@ -20,6 +20,7 @@ void ReuseShadow::resize(std::uint32_t entries, std::uint32_t lru_entries) {
   lru_last_ = kNone;
   entries_.clear();
   entries_.shrink_to_fit();
+  entries_.reserve(capacity_ + std::size_t{1});  // growing later would copy them all, under the Store's lock
   slots_.assign(std::bit_ceil(capacity_ * 2), kNone);
   size_ = hand_ = 0;
   newest_ = oldest_ = kNone;
@@ -44,6 +45,7 @@ bool ReuseShadow::asked(std::uint64_t name, std::uint32_t now, Kind how) {
   entry.use_count = static_cast<std::uint8_t>(std::min(entry.use_count + 1, 255));
   entry.used_at = now;
   entry.counted_to = 0;
+  entry.bucket = 0;
   entry.hint = how.hint;
   entry.tenant = how.tenant;
   entry.of_class = static_cast<std::uint16_t>(
@@ -145,7 +147,7 @@ void ReuseShadow::put_first(std::uint32_t at) {
 void ReuseShadow::count_time(Entry& entry, std::uint32_t now) {
   const std::uint32_t age = now - entry.used_at;
   if (age <= entry.counted_to) return;
-  table_.add_time(entry.of_class, entry.counted_to, age);
+  entry.bucket = static_cast<std::uint8_t>(table_.add_time(entry.of_class, entry.counted_to, age, entry.bucket));
   if (entry.use_count == 1) trust_.add_time(entry.tenant, entry.hint, age - entry.counted_to);
   entry.counted_to = age;
 }

@@ -39,6 +39,8 @@ class ReuseShadow {
   /// The latest request that had the block had it so after all.
   void correct(std::uint64_t name, std::uint32_t now, Kind how);
 
+  void prefetch(std::uint64_t name) const { __builtin_prefetch(&slots_[name & (slots_.size() - 1)]); }
+
   std::uint64_t event_count() const { return event_count_; }  ///< Of both kinds, ever.
   std::size_t memory_bytes() const {
     return entries_.capacity() * sizeof(Entry) + slots_.capacity() * sizeof(std::uint32_t);
@@ -46,7 +48,7 @@ class ReuseShadow {
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
-  struct Entry {
+  struct alignas(32) Entry {  // half a cache line
     std::uint64_t name = 0;
     std::uint32_t used_at = 0;
     std::uint32_t counted_to = 0;  ///< Age up to which its time is in the table.
@@ -56,7 +58,9 @@ class ReuseShadow {
     ReuseHint hint = ReuseHint::kNone;
     std::uint8_t tenant = 0;
     bool is_in_lru = false;
+    std::uint8_t bucket = 0;  ///< Of `counted_to`, in the table.
   };
+  static_assert(sizeof(Entry) == 32);
 
   std::uint32_t find(std::uint64_t name) const;
   std::uint32_t add(std::uint64_t name);

@@ -254,17 +254,17 @@ std::size_t Store::Impl::ask(const Found& found, std::span<const BlockHash> hash
                                   .hint = hint,
                                   .tenant = found.space->tenant,
                                   .chain = chain};
-  request.known_count = policy->known_count(request);
-  const std::uint16_t trait = tell_asked(request, found.prefix.block_count, now);
+  std::size_t known = request.found_count;
+  const std::uint16_t trait = tell_asked(request, found.prefix.block_count, now, &known);
   const Tick tick = pool.tick(now);
   pool.use(found.prefix, tick, Usage{1, passed_count(request.passed(0) + 1 - found.prefix.block_count), trait});
   if (found.disk.block_count > 0) tier->touch(found.disk.last, tick);
-  learn();
-  return *request.known_count;
+  return known;
 }
 
-std::uint16_t Store::Impl::tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now) {
-  const std::uint16_t trait = policy->asked(request);
+std::uint16_t Store::Impl::tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now,
+                                      std::size_t* known) {
+  const std::uint16_t trait = policy->asked(request, known);
   if (curve) curve->asked(request, memory_count, trait, policy->clock(), now);
   return trait;
 }
@@ -275,9 +275,9 @@ std::uint16_t Store::Impl::tell_offered(const EvictionPolicy::Request& request, 
   return trait;
 }
 
-void Store::Impl::learn() {
-  policy->learn();
-  if (curve) curve->learn(*policy);
+bool Store::learn() {
+  if (impl_->policy->learn()) return true;  // one of them in a call, as far as possible
+  return impl_->curve && impl_->curve->learn(*impl_->policy);
 }
 
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {

@@ -97,6 +97,7 @@ struct StoreStats {
   std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t not_admitted_blocks = 0;  ///< Not in refused_blocks.
+  std::uint64_t unlearned_uses = 0;       ///< Of the policy's sample; see Store::learn().
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
   std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
@@ -532,6 +533,11 @@ class Store {
   /// Ends every lease and put of a session. No move of the session may be running. Of many leases, the last ones end
   /// with the calls that follow.
   void end_session(SessionId session);
+
+  /// Goes on with what the policy and the curve learn from what was asked for: some 30 us, of which no request has any.
+  /// Returns whether there is more. Call it often, again and again until it returns false, and let others in between
+  /// two calls. What is not learned in time is not learned (StoreStats::unlearned_uses).
+  bool learn();
 
   StoreStats stats() const;
   /// What the hit rate would be by capacity; nothing if that is turned off. Some ten microseconds.

@@ -42,6 +42,7 @@ StoreStats Store::stats() const {
   stats.index_used_bytes = impl_->index_used_bytes();
   stats.index_bytes_max = impl_->config.index_bytes_max;
   stats.dropped_blocks += evictions.dropped_blocks;
+  stats.unlearned_uses = impl_->policy->unlearned_uses();
   stats.evicted_blocks = evictions.evicted_blocks;
   stats.evicted_bytes = evictions.evicted_bytes;
   stats.slab_moves = evictions.slab_moves;

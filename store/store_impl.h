@@ -51,10 +51,12 @@ struct Store::Put {
   std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
   std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
   std::size_t committed_groups = 0;
-  Duration idle{};                   ///< As OfferOptions.
-  std::uint16_t trait = 0;           ///< Of its blocks' first use (EvictionPolicy::offered).
-  std::size_t after_last = 0;        ///< ChainPart.
-  std::size_t remembered_count = 0;  ///< Leading hashes that were here not long ago, as far as was looked.
+  Duration idle{};             ///< As OfferOptions.
+  std::uint16_t trait = 0;     ///< Of its blocks' first use (EvictionPolicy::offered).
+  std::size_t after_last = 0;  ///< ChainPart.
+  /// Of leading hashes: how often they were used before they left, not long ago. As far as was looked;
+  std::vector<std::uint8_t> remembered;
+  bool is_remembered_whole = false;  ///< and there are no more of them.
   bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
   bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
   bool is_over_quota = false;        ///< That was the tenant's own limit.
@@ -173,10 +175,10 @@ struct Store::Impl {
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }
-  /// Policy and curve are told of what is asked for, or offered, and go on with learning.
-  std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now);
+  /// Policy and curve are told of what is asked for, or offered.
+  std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now,
+                           std::size_t* known = nullptr);
   std::uint16_t tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick);
-  void learn();
   void look_for_remembered(Put& put, std::size_t i) const;
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
   double worth(const Put& put, std::size_t i) const;

@@ -134,9 +134,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
 
 Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
   if (put.is_set()) return {.use_count = 1, .trait = put.trait};
-  const auto remembered = i < put.remembered_count
-                              ? std::min<std::uint8_t>(policy->remembered_uses(put.space->tree, put.hashes[i]), 254)
-                              : std::uint8_t{0};
+  const auto remembered = i < put.remembered.size() ? std::min<std::uint8_t>(put.remembered[i], 254) : std::uint8_t{0};
   return {static_cast<std::uint8_t>(remembered + 1), passed_count(put.hashes.size() - 1 - i + put.after_last),
           put.trait};
 }
@@ -145,8 +143,14 @@ Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
 /// for only a few bits of a name are kept. In a chain of some hundred blocks there is always one, and its uses would
 /// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call it for each i in order.
 void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
-  if (put.remembered_count != i || put.is_set()) return;
-  if (policy->remembered_uses(put.space->tree, put.hashes[i]) > 0) ++put.remembered_count;
+  if (put.is_remembered_whole || put.remembered.size() > i || put.is_set()) return;
+  // Most often there is nothing. Else many at a time: each is a cache miss, and so they wait together.
+  constexpr std::size_t kAtOnce = 16;
+  const auto some = std::span(put.hashes).subspan(i, std::min(i == 0 ? 1 : kAtOnce, put.hashes.size() - i));
+  put.remembered.resize(i + some.size());
+  const std::size_t count = policy->remembered_uses(put.space->tree, some, std::span(put.remembered).subspan(i));
+  put.remembered.resize(i + count);
+  put.is_remembered_whole = count < some.size();
 }
 
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
@@ -165,7 +169,7 @@ void Store::Impl::not_admit_rest(Put& put) {
   for (std::size_t i = put.slots.size(); i < end; ++i) {
     look_for_remembered(put, i);
     const Usage usage = first_usage(put, i);
-    policy->came(tree, put.hashes[i]);
+    if (i < put.remembered.size()) policy->came(tree, put.hashes[i]);
     policy->left(tree, put.hashes[i], usage);
   }
 }
@@ -273,8 +277,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     const ExtraDigest extra = put.extras.empty() ? ExtraDigest{} : put.extras[i];
     const Usage usage = impl_->first_usage(put, i);
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
-    impl_->policy->came(tree, put.hashes[i]);
-    impl_->learn();
+    if (i < put.remembered.size()) impl_->policy->came(tree, put.hashes[i]);
     ++impl_->counters.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);

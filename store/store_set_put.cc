@@ -228,7 +228,6 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
   const BlockId linked = pool.link(
       tree, kNoBlock,
       {.hash = put.hashes[i], .slot = slot, .position = length, .group = group, .usage = first_usage(put, i)}, tick);
-  learn();
   ++counters.stored_blocks;
   if (tier) {
     add_copy(tree, linked, kNoBlock);

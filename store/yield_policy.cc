@@ -14,10 +14,11 @@ constexpr std::uint64_t kShadowMax = 65536;  ///< Entries.
 constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, all is noise.
 constexpr double kUnitsPerCapacity = 64;     ///< Of age.
 constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
-/// In one call: so many, and the more the more wait. Most calls are commits, one a block, so that few are left to the
-/// calls that somebody waits for. An event takes half a microsecond.
-constexpr std::size_t kEventsPerCall = 4, kWaitingPerEvent = 32;
-constexpr std::uint64_t kFirstLesson = 64;  ///< Events until the first lesson; then more and more.
+/// In one call of learn(), of some 200 ns and some 2 us.
+constexpr std::size_t kEventsPerCall = 32;
+constexpr int kLessonStepsPerCall = 2;
+constexpr std::size_t kGhostsPerCall = 128, kGhostsMin = 64;  ///< Departures, of some 50 ns; fewer wait.
+constexpr std::uint64_t kFirstLesson = 64;                    ///< Events until the first lesson; then more and more.
 constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< With hints there is more to learn.
 constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
 constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
@@ -35,8 +36,6 @@ constexpr std::uint32_t kLastMask = 0x0F;
 /// The end of a prompt is the part that the next one seldom repeats: a question, behind what it is about.
 constexpr std::size_t kLastTokens = 512;
 constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 255.
-/// Of one request are looked up in the table of what left: each is a cache miss, under the Store's lock.
-constexpr std::size_t kLookedUpMax = 1024;
 
 /// How many of this node's blocks kLastTokens take, as a power of two.
 std::uint32_t last_blocks_log2(const EvictionPolicy::Request& request) {
@@ -103,21 +102,42 @@ std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
 }
 
 std::size_t YieldPolicy::known_count(const Request& request) const {
-  std::size_t known = request.found_count;
-  const std::size_t end = request.is_set ? known : std::min(request.hashes.size(), known + kLookedUpMax);
-  while (known < end && ghosts_.uses(name_of(request.tree, request.hashes[known])) > 0) ++known;
+  // What left goes with all that is behind it, so there is one place where it ends: a search by halves, since each look
+  // is a cache miss. One look-up in 64 finds another block's uses: two in a row are believed.
+  const std::size_t found = request.found_count, end = request.hashes.size();
+  if (request.is_set) return found;
+  const auto is_known = [&](std::size_t i) {
+    const std::uint64_t name = name_of(request.tree, request.hashes[i]);
+    if (i == found) return ghosts_.uses(name) > 0;
+    const std::uint64_t before = name_of(request.tree, request.hashes[i - 1]);
+    ghosts_.prefetch(before);
+    return ghosts_.uses(name) > 0 && ghosts_.uses(before) > 0;
+  };
+  std::size_t known = found, next = found;  // those before `known` are known
+  for (std::size_t step = 1; known < end; step *= 2) {
+    next = std::min(known + step, end) - 1;
+    if (!is_known(next)) break;
+    known = ++next;
+  }
+  while (known < next) {
+    const std::size_t middle = (known + next) / 2;
+    if (is_known(middle)) {
+      known = middle + 1;
+    } else {
+      next = middle;
+    }
+  }
   return known;
 }
 
 /// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
-std::uint32_t YieldPolicy::new_class_of(const Request& request) const {
-  const std::size_t known = request.chain.known ? 0 : request.known_count ? *request.known_count : known_count(request);
+std::uint32_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
   return YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
                                   std::max<std::size_t>(request.block_size, 1));
 }
 
-YieldPolicy::Kind YieldPolicy::kind_of(const Request& request) {
-  Kind kind{.new_class = new_class_of(request)};
+YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known) {
+  Kind kind{.new_class = new_class_of(request, known)};
   if (request.hint == ReuseHint::kNone && !trust_.has_heard()) return kind;
   kind.tenant = trust_.hear(request.tenant, request.hint);
   kind.believed = trust_.believed(kind.tenant, request.hint);
@@ -125,25 +145,56 @@ YieldPolicy::Kind YieldPolicy::kind_of(const Request& request) {
   return kind;
 }
 
-void YieldPolicy::sample(const Request& request, std::size_t first, const Kind& kind, bool is_use) {
+/// The first look at what left is a miss: meanwhile the sample is drawn.
+void YieldPolicy::prefetch_known(const Request& request) const {
+  if (!request.is_set && request.found_count < request.hashes.size())
+    ghosts_.prefetch(name_of(request.tree, request.hashes[request.found_count]));
+}
+
+/// Returns the first of the events, which lack their kind yet.
+std::size_t YieldPolicy::sample(const Request& request, std::size_t first, bool is_use) {
+  const std::size_t first_event = events_.size();
   const auto now = static_cast<std::uint32_t>(clock_.count());
   const std::size_t last_count = std::size_t{1} << last_blocks_log2(request);
-  for (std::size_t i = first; i < request.hashes.size(); ++i) {
-    // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
-    if (((word(request.hashes[i], 2) ^ seed_) & sample_mask_) != 0) continue;
-    if (events_.size() - next_event_ >= kEventsMax) return;
-    const bool is_last = !request.is_set && request.passed(i) < last_count;
-    events_.push_back({name_of(request.tree, request.hashes[i]),
-                       now,
-                       {.is_last = is_last,
-                        .is_alone = request.is_set,
-                        .new_class = static_cast<std::uint8_t>(kind.new_class),
-                        .hint = request.hint,
-                        .believed = kind.believed,
-                        .tenant = kind.tenant},
-                       is_use,
-                       i < request.found_count,
-                       !is_use && i < request.found_count});
+  const std::uint64_t mask = sample_mask_, wanted = seed_ & mask;
+  const BlockHash* const hashes = request.hashes.data();
+  // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
+  const auto is_sampled = [&](std::size_t i) { return (word(hashes[i], 2) & mask) == wanted; };
+  const auto add = [&](std::size_t i) {
+    if (events_.size() - next_event_ >= kEventsMax) {
+      ++unlearned_uses_;
+      return;
+    }
+    events_.push_back(
+        {.name = name_of(request.tree, hashes[i]),
+         .at = now,
+         .how = {.is_last = !request.is_set && request.passed(i) < last_count, .is_alone = request.is_set},
+         .is_use = is_use,
+         .is_found = i < request.found_count,
+         .is_known = !is_use && i < request.found_count});
+  };
+  // Most blocks are not of the sample: four at a time, with one branch.
+  std::size_t i = first;
+  const std::size_t end = request.hashes.size();
+  for (; i + 4 <= end; i += 4) {
+    const int any = static_cast<int>(is_sampled(i)) | static_cast<int>(is_sampled(i + 1)) |
+                    static_cast<int>(is_sampled(i + 2)) | static_cast<int>(is_sampled(i + 3));
+    if (any == 0) continue;
+    for (std::size_t k = i; k < i + 4; ++k)
+      if (is_sampled(k)) add(k);
+  }
+  for (; i < end; ++i)
+    if (is_sampled(i)) add(i);
+  return first_event;
+}
+
+void YieldPolicy::set_kind(std::size_t first_event, const Request& request, const Kind& kind) {
+  for (std::size_t i = first_event; i < events_.size(); ++i) {
+    ReuseShadow::Kind& how = events_[i].how;
+    how.new_class = static_cast<std::uint8_t>(kind.new_class);
+    how.hint = request.hint;
+    how.believed = kind.believed;
+    how.tenant = kind.tenant;
   }
 }
 
@@ -164,21 +215,27 @@ void YieldPolicy::count_part(const Request& request) {
   if (was_learned != is_learned()) ++version_;
 }
 
-std::uint16_t YieldPolicy::asked(const Request& request) {
+std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
-  const Kind kind = kind_of(request);
-  sample(request, 0, kind, true);
+  prefetch_known(request);
+  const std::size_t first_event = sample(request, 0, true);
+  const std::size_t count = known_count(request);
+  if (known != nullptr) *known = count;
+  const Kind kind = kind_of(request, request.chain.known ? 0 : count);
+  set_kind(first_event, request, kind);
   return trait_of(request, kind);
 }
 
 std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
   count_part(request);
-  Kind kind = kind_of(request);
+  if (!request.chain.known) prefetch_known(request);
+  clock_.advance(request.hashes.size() - request.found_count, tick);
+  const std::size_t first_event = sample(request, request.chain.known ? 0 : request.found_count, false);
+  Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
   // The end of what the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
   if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
-  clock_.advance(request.hashes.size() - request.found_count, tick);
-  sample(request, request.chain.known ? 0 : request.found_count, kind, false);
+  set_kind(first_event, request, kind);
   return trait_of(request, kind);
 }
 
@@ -189,8 +246,14 @@ void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
 
 /// Half: a block that comes back was last used long ago, and that is how it will be used again. Blocks with as many
 /// uses that have been here all the time were used in a burst, and are a class of their own.
-std::uint8_t YieldPolicy::remembered_uses(TreeId tree, const BlockHash& hash) const {
-  return static_cast<std::uint8_t>((ghosts_.uses(name_of(tree, hash)) + 1) / 2);
+std::size_t YieldPolicy::remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
+                                         std::span<std::uint8_t> uses) const {
+  for (const BlockHash& hash : hashes) ghosts_.prefetch(name_of(tree, hash));
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    uses[i] = static_cast<std::uint8_t>((ghosts_.uses(name_of(tree, hashes[i])) + 1) / 2);
+    if (uses[i] == 0) return i;
+  }
+  return hashes.size();
 }
 
 void YieldPolicy::came(TreeId tree, const BlockHash& hash) { ghosts_.remove(name_of(tree, hash)); }
@@ -214,26 +277,42 @@ void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
   if (was_learned != is_learned()) ++version_;
 }
 
-void YieldPolicy::learn() {
+bool YieldPolicy::learn() {
   if (is_learning_) {
     const bool knew = table_.knows();
-    is_learning_ = !table_.learn_step();
-    if (is_learning_) return;
-    ++version_;
-    const std::uint64_t events = shadow_.event_count() - learned_at_;
-    learned_at_ = shadow_.event_count();
-    trust_.learn();
-    if (knew) {
-      const double factor = std::exp2(-static_cast<double>(events) / kHalfLife);
-      table_.forget(factor);
-      trust_.forget(factor);
-    }
-    const std::uint64_t most = trust_.has_heard() ? kHintedLessonMax : kLessonMax;
-    learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, most);
-    return;
+    for (int i = 0; i < kLessonStepsPerCall && is_learning_; ++i) is_learning_ = !table_.learn_step();
+    if (!is_learning_) end_lesson(knew);
+    return true;
   }
-  const std::size_t count = kEventsPerCall + (events_.size() - next_event_) / kWaitingPerEvent;
-  for (std::size_t i = 0; i < count && next_event_ < events_.size(); ++i) {
+  if (ghosts_.waiting_count() >= kGhostsMin) {
+    ghosts_.settle(kGhostsPerCall);
+    return true;
+  }
+  learn_from_events();
+  is_learning_ = std::exchange(is_pooled_anew_, false) || shadow_.event_count() >= learn_at_;
+  return is_learning_ || !events_.empty();
+}
+
+void YieldPolicy::end_lesson(bool knew) {
+  ++version_;
+  const std::uint64_t events = shadow_.event_count() - learned_at_;
+  learned_at_ = shadow_.event_count();
+  trust_.learn();
+  if (knew) {
+    const double factor = std::exp2(-static_cast<double>(events) / kHalfLife);
+    table_.forget(factor);
+    trust_.forget(factor);
+  }
+  const std::uint64_t most = trust_.has_heard() ? kHintedLessonMax : kLessonMax;
+  learn_at_ = learned_at_ + std::clamp(learned_at_ / 4, kFirstLesson, most);
+}
+
+void YieldPolicy::learn_from_events() {
+  constexpr std::size_t kAhead = 8;
+  // A lesson begins with a certain event, whenever that is looked at: so what is learned does not depend on the calls.
+  for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size() && shadow_.event_count() < learn_at_;
+       ++i) {
+    if (next_event_ + kAhead < events_.size()) shadow_.prefetch(events_[next_event_ + kAhead].name);
     const Event& event = events_[next_event_++];
     if (event.is_known) {
       shadow_.correct(event.name, event.at, event.how);
@@ -250,17 +329,15 @@ void YieldPolicy::learn() {
       ++version_;
       contest_ = {};
     }
+    compare();
   }
-  compare();
   if (next_event_ == events_.size()) {
     events_.clear();
     next_event_ = 0;
-  }
-  if (next_event_ >= kEventsMax) {
+  } else if (next_event_ >= kEventsMax) {
     events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_event_));
     next_event_ = 0;
   }
-  is_learning_ = std::exchange(is_pooled_anew_, false) || shadow_.event_count() >= learn_at_;
 }
 
 /// A spell is as long as four capacities of uses. What LRU leads by must be more than chance: the uses of one request
@@ -281,7 +358,7 @@ void YieldPolicy::compare() {
 
 std::size_t YieldPolicy::memory_bytes() const {
   return sizeof *this + shadow_.memory_bytes() + ghosts_.memory_bytes() + clock_.memory_bytes() +
-         events_.capacity() * sizeof(Event);
+         table_.memory_bytes() + events_.capacity() * sizeof(Event);
 }
 
 }  // namespace kv

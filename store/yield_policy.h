@@ -1,7 +1,9 @@
 // store/yield_policy.h: keeps what brings most hits a block-second.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "store/age_clock.h"
@@ -25,11 +27,13 @@ class YieldPolicy final : public EvictionPolicy {
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
   void set_capacity(std::uint64_t block_count) override;
-  std::uint16_t asked(const Request& request) override;
+  std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
   std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
-  std::uint8_t remembered_uses(TreeId tree, const BlockHash& hash) const override;
-  std::size_t known_count(const Request& request) const override;
+  std::size_t remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
+                              std::span<std::uint8_t> uses) const override;
+  /// As asked() tells it. Takes the logarithm of how many there are.
+  std::size_t known_count(const Request& request) const;
   void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
   std::uint64_t next_step(std::uint64_t age) const override;
@@ -38,7 +42,8 @@ class YieldPolicy final : public EvictionPolicy {
   bool refuses() const override { return is_learned(); }
   std::uint64_t clock() const override { return clock_.count(); }
   std::uint64_t used_at(Tick tick) const override { return clock_.used_at(tick); }
-  void learn() override;
+  bool learn() override;
+  std::uint64_t unlearned_uses() const override { return unlearned_uses_; }
   const YieldTable* table() const override { return &table_; }
   void set_pooled(YieldTable::Pooled pooled) override;
   /// One of several nodes, by what requests have named lately.
@@ -55,7 +60,7 @@ class YieldPolicy final : public EvictionPolicy {
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
-  std::uint32_t new_class_of(const Request& request) const;
+  std::uint32_t new_class_of(const Request& request, std::size_t known) const;
 
   /// What is known of a request besides its blocks.
   struct Kind {
@@ -63,9 +68,13 @@ class YieldPolicy final : public EvictionPolicy {
     std::uint8_t tenant = 0;  ///< HintTrust.
     ReuseHint believed = ReuseHint::kNone;
   };
-  Kind kind_of(const Request& request);
+  Kind kind_of(const Request& request, std::size_t known);
   static std::uint16_t trait_of(const Request& request, const Kind& kind);
-  void sample(const Request& request, std::size_t first, const Kind& kind, bool is_use);
+  void learn_from_events();
+  void end_lesson(bool knew);
+  void prefetch_known(const Request& request) const;
+  std::size_t sample(const Request& request, std::size_t first, bool is_use);
+  void set_kind(std::size_t first_event, const Request& request, const Kind& kind);
 
   std::uint64_t seed_;
   std::uint64_t capacity_ = 0;
@@ -77,6 +86,7 @@ class YieldPolicy final : public EvictionPolicy {
   AgeClock clock_;
   std::vector<Event> events_;
   std::size_t next_event_ = 0;
+  std::uint64_t unlearned_uses_ = 0;
   std::uint64_t learned_at_ = 0, learn_at_ = 0;  ///< Of the shadow's events.
   bool is_learning_ = false;
   bool is_pooled_anew_ = false;  ///< Since the last lesson began.

@@ -1,7 +1,10 @@
 #include "store/yield_table.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <numbers>
+#include <utility>
 
 namespace kv {
 namespace {
@@ -18,21 +21,26 @@ double belief(std::uint32_t uses) { return uses == 0 ? 0.1 : static_cast<double>
 
 void YieldTable::set_unit(double unit) {
   unit_ = unit;
+  units_a_block_ = 1 / unit;
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
   counts_ = {};
   pooled_ = nullptr;  // of another unit
-  yields_ = next_ = {};
-  rates_ = next_rates_ = {};
+  *values_ = *next_ = {};
   coarse_ = {};
   likelier_ = {};
   step_ = 0;
   is_known_ = false;
 }
 
+/// Half octaves from the number's own bits: a logarithm would take most of the time that learning does.
 std::uint32_t YieldTable::bucket(std::uint64_t age) const {
   const auto blocks = static_cast<double>(age);
-  auto bucket = std::min(static_cast<std::uint32_t>(2 * std::log2(1 + blocks / unit_)), kAges - 1);
-  while (bucket + 1 < kAges && blocks >= edges_[bucket + 1]) ++bucket;  // the logarithm is not exact
+  const auto bits = std::bit_cast<std::uint64_t>(1 + blocks * units_a_block_);
+  constexpr std::uint64_t kFraction = (std::uint64_t{1} << 52) - 1;
+  constexpr std::uint64_t kHalf = std::bit_cast<std::uint64_t>(std::numbers::sqrt2) & kFraction;
+  const auto octave = static_cast<std::uint32_t>(bits >> 52) - 1023;
+  auto bucket = std::min(2 * octave + ((bits & kFraction) >= kHalf ? 1 : 0), kAges - 1);
+  while (bucket + 1 < kAges && blocks >= edges_[bucket + 1]) ++bucket;  // sums and edges are rounded
   while (bucket > 0 && blocks < edges_[bucket]) --bucket;
   return bucket;
 }
@@ -43,16 +51,19 @@ std::uint64_t YieldTable::next_step(std::uint64_t age) const {
   return std::max(age + 1, static_cast<std::uint64_t>(std::ceil(edges_[now + 1])));
 }
 
-void YieldTable::add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to) {
+std::uint32_t YieldTable::add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to,
+                                   std::uint32_t in_bucket) {
   const auto begin = static_cast<double>(from), end = static_cast<double>(to);
-  for (std::uint32_t i = bucket(from); i < kAges && edges_[i] < end; ++i)
+  std::uint32_t i = in_bucket;
+  for (; i < kAges && edges_[i] < end; ++i)
     counts_[of_class].time[i] += std::max(0.0, std::min(edges_[i + 1], end) - std::max(edges_[i], begin));
+  return i < kAges && edges_[i] <= end ? i : std::max(i, 1u) - 1;
 }
 
 void YieldTable::forget(double factor) {
-  for (Counts& counts : counts_) {
-    for (double& hits : counts.hits) hits *= factor;
-    for (double& time : counts.time) time *= factor;
+  for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {  // nothing was counted of the others
+    for (double& hits : counts_[of_class].hits) hits *= factor;
+    for (double& time : counts_[of_class].time) time *= factor;
   }
   pooled_weight_ *= factor;
 }
@@ -67,18 +78,17 @@ bool YieldTable::learn_step() {
   if (step_ == 0) {
     learn_base();
     if (!is_known_) return true;
+  } else if (step_ <= kUseClasses) {
+    learn_coarse(step_ - 1);
   } else {
-    const std::uint32_t hint_class = (step_ - 1) / kSilentClasses, silent = (step_ - 1) % kSilentClasses;
-    if (step_ == 1) {
-      for (std::uint32_t each = 0; each < kUseClasses; ++each) learn_coarse(each);
-    }
+    const std::uint32_t hint_class = (step_ - 1 - kUseClasses) / kSilentClasses;
+    const std::uint32_t silent = (step_ - 1 - kUseClasses) % kSilentClasses;
     if (silent == 0) learn_hint(hint_class);
     learn_class(hint_class, silent);
   }
-  if (++step_ <= class_count()) return false;
+  if (++step_ <= kUseClasses + class_count()) return false;
   step_ = 0;
-  yields_ = next_;
-  rates_ = next_rates_;
+  std::swap(values_, next_);
   return true;
 }
 
@@ -87,7 +97,7 @@ double YieldTable::chance(std::uint32_t of_class, std::uint64_t age, std::uint64
   const double end = at + static_cast<double>(blocks);
   for (std::uint32_t i = bucket(age); i < kAges && at < end; ++i) {
     const double until = i + 1 < kAges ? std::min(end, edges_[i + 1]) : end;
-    expected += static_cast<double>(rates_[of_class][i]) * std::max(0.0, until - at);
+    expected += static_cast<double>(values_->rates[of_class][i]) * std::max(0.0, until - at);
     at = until;
   }
   return 1 - std::exp(-expected);
@@ -167,20 +177,22 @@ void YieldTable::learn_class(std::uint32_t hint_class, std::uint32_t silent) {
   for (std::uint32_t age = 0; age < kAges; ++age) {
     const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[silent / kNewClasses][age]);
     const double rate = rate_of(counts, age, prior);
-    next_rates_[of_class][age] = static_cast<float>(rate);
+    next_->rates[of_class][age] = static_cast<float>(rate);
     const double width = edges_[age + 1] - edges_[age];
     survives[age] = std::exp(-rate * width);
     // Below that, 1 - survives is not exact any more.
     lasts[age] = rate * width > 1e-9 ? (1 - survives[age]) / rate : width;
   }
   for (std::uint32_t age = 0; age < kAges; ++age) {
-    double alive = 1, time = 0, best = 0;
+    double alive = 1, time = 0, used_best = 0, time_best = 1;  // fractions are compared without dividing
     for (std::uint32_t horizon = age; horizon < kAges; ++horizon) {
       time += alive * lasts[horizon];
       alive *= survives[horizon];
-      best = std::max(best, (1 - alive) / time);
+      if ((1 - alive) * time_best <= used_best * time) continue;
+      used_best = 1 - alive;
+      time_best = time;
     }
-    next_[of_class][age] = best;
+    next_->yields[of_class][age] = used_best / time_best;
   }
 }
 

@@ -64,15 +64,20 @@ class YieldTable {
 
   void add_use(std::uint32_t of_class, std::uint64_t age) { ++counts_[of_class].hits[bucket(age)]; }
   /// A block of the class has lived from one age to another.
-  void add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to);
+  void add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to) {
+    add_time(of_class, from, to, bucket(from));
+  }
+  /// The same where bucket(from) is known. Returns bucket(to).
+  std::uint32_t add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to, std::uint32_t in_bucket);
 
-  /// Learns from what was counted. In steps of some ten microseconds each; the last one puts the new values in force
-  /// and returns true.
+  /// Learns from what was counted. In steps of some microseconds each; the last one puts the new values in force and
+  /// returns true.
   bool learn_step();
   void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on, also of classes with a hint.
   void forget(double factor);                         ///< What was counted counts less from now on, by this factor.
 
   double unit() const { return unit_; }
+  std::size_t memory_bytes() const { return 2 * sizeof(Values); }                   ///< Besides the object itself.
   const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< This table's own.
   std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< In use: the first so many.
   /// What others counted, in ages of the same unit, is learned from besides what was counted here; in place of what was
@@ -91,7 +96,7 @@ class YieldTable {
   double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
   double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
   double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< Where it begins, in blocks.
-  double yield(std::uint32_t of_class, std::uint64_t age) const { return yields_[of_class][bucket(age)]; }
+  double yield(std::uint32_t of_class, std::uint64_t age) const { return values_->yields[of_class][bucket(age)]; }
 
  private:
   Counts all_of(std::uint32_t of_class) const;  ///< Here and elsewhere.
@@ -101,16 +106,20 @@ class YieldTable {
   void learn_hint(std::uint32_t hint_class);
   void learn_class(std::uint32_t hint_class, std::uint32_t silent);
 
-  double unit_ = 1;
+  double unit_ = 1, units_a_block_ = 1;
   std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
   std::array<Counts, kClassCount> counts_{};
   Pooled pooled_;
   double pooled_weight_ = 1;
   std::array<double, kAges> base_{};
-  std::array<std::array<double, kAges>, kClassCount> yields_{}, next_{};
-  std::array<std::array<float, kAges>, kClassCount> rates_{}, next_rates_{};  ///< Uses a block of time.
-  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};            ///< Rates whatever the hint.
-  std::array<std::array<double, kAges>, kUseClasses> likelier_{};             ///< Of the hint that is being learned.
+  /// What was learned, by class and age.
+  struct Values {
+    std::array<std::array<double, kAges>, kClassCount> yields{};
+    std::array<std::array<float, kAges>, kClassCount> rates{};  ///< Uses a block of time.
+  };
+  std::unique_ptr<Values> values_ = std::make_unique<Values>(), next_ = std::make_unique<Values>();
+  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};  ///< Rates whatever the hint.
+  std::array<std::array<double, kAges>, kUseClasses> likelier_{};   ///< Of the hint that is being learned.
   std::uint32_t step_ = 0, hint_classes_ = 1;
   bool is_known_ = false;
 };

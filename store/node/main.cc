@@ -35,6 +35,8 @@
 namespace kv {
 namespace {
 
+constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between two rounds of learning: by what there is.
+constexpr int kLearnedAtOnce = 64;                               ///< Slices a round at most, some 30 us each.
 constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the files of certificates and policy.
 
 /// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
@@ -340,6 +342,19 @@ int run(const NodeOptions& options) {
     });
   };
   tick();
+  // What requests have left to be learned, in slices: whoever waits for the Store comes in between two.
+  asio::steady_timer learning(signals_context);
+  Duration learn_pause = kLearnPauseMin;
+  std::function<void()> learn = [&] {
+    int slices = 0;
+    while (slices < kLearnedAtOnce && store.with([](Store& each) { return each.learn(); })) ++slices;
+    learn_pause = slices > 0 ? kLearnPauseMin : std::min(2 * learn_pause, kLearnPauseMax);
+    learning.expires_after(learn_pause);
+    learning.async_wait([&](const boost::system::error_code& error) {
+      if (!error) learn();
+    });
+  };
+  learn();
   asio::steady_timer history(signals_context);
   std::function<void()> sample = [&] {
     status.sample();

@@ -69,6 +69,8 @@ inline constexpr StoreStatName kStoreStatNames[] = {
     {"refused_blocks", &StoreStats::refused_blocks, true, "Blocks refused for lack of evictable memory"},
     {"not_admitted_blocks", &StoreStats::not_admitted_blocks, true,
      "Blocks refused as worth less than what would have had to go for them"},
+    {"unlearned_uses", &StoreStats::unlearned_uses, true,
+     "Uses of the eviction policy's sample that came too fast to be learned from"},
     {"put_conflict_blocks", &StoreStats::put_conflict_blocks, true,
      "Blocks put twice with different bytes; the first was kept"},
     {"evicted_blocks", &StoreStats::evicted_blocks, true, "Blocks evicted"},

@@ -120,8 +120,8 @@ class UsageTest : public testing::Test {
     }
     ASSERT_EQ(index.group(block), 2u);
     if (queue < 6) {
-      const auto bound = index.oldest_bound(2, queue);
-      ASSERT_TRUE(bound && *bound <= Tick{victim->recency});
+      ASSERT_LT(queue, index.oldest_bounds(2).size());
+      ASSERT_LE(index.oldest_bounds(2)[queue], Tick{victim->recency});
     }
     index.remove_leaf_end(block);
     victim->block = kNoBlock;
@@ -181,7 +181,9 @@ TEST_F(UsageTest, ABlockThatIsUsedInAnotherWayChangesItsQueue) {
   index.use(block, Tick{2}, 0, 5);
   EXPECT_EQ(index.oldest_leaf_end(2, 0, nullptr), kNoBlock);
   EXPECT_EQ(index.oldest_leaf_end(2, 3, nullptr), block) << "two uses, the latest went on";
-  EXPECT_FALSE(index.oldest_bound(2, 0));
+  EXPECT_EQ(index.oldest_bounds(2)[0], PrefixIndex::kNoTick);
+  EXPECT_EQ(index.oldest_bounds(2)[3], Tick{2});
+  EXPECT_TRUE(index.oldest_bounds(7).empty());
   EXPECT_EQ(index.check(), "");
 }
 

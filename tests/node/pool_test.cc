@@ -72,6 +72,7 @@ class PoolTest : public testing::Test {
       memory.fill(chain);
       ASSERT_TRUE(loop.run(client->match(space, chain, {.deadline = 5s})));
       ASSERT_TRUE(loop.run(client->put(space, chain, memory.from, {.deadline = 5s})));
+      for (auto& [name, node] : nodes) node->learn();
     }
     client.reset();
   }

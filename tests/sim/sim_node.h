@@ -73,6 +73,10 @@ class SimNode {
   void expire_leases() {
     if (life_) life_->store.with([&](Store& store) { store.expire_leases(clock_.now()); });
   }
+  void learn() {  ///< As a node's timer does.
+    while (life_ && life_->store.with([](Store& store) { return store.learn(); })) {
+    }
+  }
   void check_devices() {
     if (life_ && life_->rdma) life_->rdma->check_devices();
   }

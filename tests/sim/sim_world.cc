@@ -197,6 +197,7 @@ class World {
 
   void check_nodes() {
     for (const auto& node : nodes_) {
+      node->learn();
       node->check_devices();
       const std::string broken = node->check();
       if (!broken.empty()) fail(node->name() + ": " + broken);

@@ -381,6 +381,8 @@ TEST(PooledPolicyTest, WhatBelongsElsewhereIsNotMissedHere) {
     for (int i = 0; i < 20; ++i) {
       const TimePoint now{std::chrono::seconds(i + 1)};
       ASSERT_TRUE(store->match(space, chain, {.is_elsewhere = is_elsewhere}, now));
+      while (store->learn()) {
+      }
     }
     double uses = 0;
     for (std::uint32_t i = 0; i < YieldTable::kSilentClasses; ++i)

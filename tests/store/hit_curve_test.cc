@@ -175,13 +175,12 @@ class ByAge final : public EvictionPolicy {
   std::string_view name() const override { return "age"; }
   LeafQueues queues() const override { return {}; }
   void set_capacity(std::uint64_t) override {}
-  std::uint16_t asked(const Request&) override { return 0; }
+  std::uint16_t asked(const Request&, std::size_t*) override { return 0; }
   std::uint16_t offered(const Request& request, Usage, Tick) override {
     clock_ += request.hashes.size();
     return 0;
   }
   void left(TreeId, const BlockHash&, Usage) override {}
-  std::uint8_t remembered_uses(TreeId, const BlockHash&) const override { return 0; }
   void came(TreeId, const BlockHash&) override {}
   double worth(std::uint32_t, std::uint64_t age) const override { return -static_cast<double>(age); }
   std::uint64_t next_step(std::uint64_t age) const override { return age + 1; }
@@ -189,7 +188,7 @@ class ByAge final : public EvictionPolicy {
   bool refuses() const override { return false; }
   std::uint64_t clock() const override { return clock_; }
   std::uint64_t used_at(Tick) const override { return 0; }
-  void learn() override {}
+  bool learn() override { return false; }
   std::size_t memory_bytes() const override { return 0; }
 
  private:

@@ -1,7 +1,9 @@
 // The parts of expected yield, each against a plain model; and whole policies in a Store.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <deque>
 #include <list>
 #include <map>
@@ -56,6 +58,26 @@ TEST(YieldTableTest, EachAgeIsInTheBucketThatItsStepsLeadTo) {
     }
   }
   EXPECT_EQ(table.bucket(~std::uint64_t{0}), YieldTable::kAges - 1);
+}
+
+TEST(YieldTableTest, AnAgesBucketIsTheOneBetweenWhoseEdgesItLies) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 200; ++round) {
+    YieldTable table;
+    table.set_unit(static_cast<double>(1 + random() % 100'000) / static_cast<double>(1 + random() % 64));
+    for (int i = 0; i < 500; ++i) {
+      std::uint64_t age = random() >> random() % 64;
+      if (i % 2 == 0) {  // at an edge
+        const double edge = table.edge(static_cast<std::uint32_t>(random() % YieldTable::kAges));
+        age = static_cast<std::uint64_t>(edge) + random() % 3;
+      }
+      std::uint32_t bucket = 0;
+      while (bucket + 1 < YieldTable::kAges && static_cast<double>(age) >= table.edge(bucket + 1)) ++bucket;
+      ASSERT_EQ(table.bucket(age), bucket) << table.unit() << " " << age;
+    }
+  }
 }
 
 TEST(YieldTableTest, TimeIsSharedOutOverTheBucketsThatItCrosses) {
@@ -267,6 +289,50 @@ TEST(GhostTableTest, RemembersDeparturesForAboutItsSize) {
   EXPECT_LE(ghosts.memory_bytes(), 10'000 * 2 + 64 * 2);
 }
 
+/// Each line is a queue of 32, and what was added last is known at once, though it is entered later.
+TEST(GhostTableTest, KnowsWhatAListOfDeparturesKnows) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  GhostTable ghosts;
+  constexpr std::size_t kLines = 3;
+  ghosts.resize(kLines * 32);
+  struct Entry {
+    std::uint64_t print;
+    std::uint8_t uses;
+  };
+  std::array<std::list<Entry>, kLines> model;
+  const auto line_of = [](std::uint64_t name) {
+    __extension__ using Wide = unsigned __int128;
+    return static_cast<std::size_t>((static_cast<Wide>(name) * kLines) >> 64);
+  };
+  std::vector<std::uint64_t> names(200);
+  for (std::uint64_t& name : names) name = random() % 5 == 0 ? random() & ~std::uint64_t{0x7FF} : random();
+  for (int i = 0; i < 50'000; ++i) {
+    const std::uint64_t name = names[random() % names.size()];
+    std::list<Entry>& line = model[line_of(name)];
+    const auto is_it = [&](const Entry& each) { return each.uses > 0 && each.print == (name & 0x7FF); };
+    if (random() % 8 != 0) {
+      const auto uses = static_cast<std::uint8_t>(1 + random() % 40);
+      ghosts.add(name, uses);
+      line.push_front({name & 0x7FF, std::min(uses, GhostTable::kUsesMax)});
+      if (line.size() > 32) line.pop_back();
+    } else {
+      const auto found = std::find_if(line.begin(), line.end(), is_it);
+      // As long as some wait, those that they will push out may be known still.
+      if (const std::uint8_t told = ghosts.uses(name); found != line.end()) {
+        ASSERT_EQ(told, found->uses) << i;
+      }
+      if (random() % 2 == 0) ghosts.settle(random() % 3 == 0 ? random() % 20 : GhostTable::kWaitingMax);
+      if (ghosts.waiting_count() > 0) continue;
+      ASSERT_EQ(ghosts.uses(name), found == line.end() ? 0 : found->uses) << i;
+      if (random() % 2 == 0) continue;
+      ghosts.remove(name);
+      if (found != line.end()) found->uses = 0;
+    }
+  }
+}
+
 // -- the clock
 
 TEST(AgeClockTest, SaysHowManyBlocksCameSince) {
@@ -286,6 +352,130 @@ TEST(AgeClockTest, SaysHowManyBlocksCameSince) {
     EXPECT_NEAR(static_cast<double>(clock.used_at(Tick{at})), static_cast<double>(count), 30) << at;
   }
   EXPECT_LE(clock.memory_bytes(), AgeClock::kMarksMax * 16);
+}
+
+TEST(AgeClockTest, AnswersAsASearchThroughAllMarksWould) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  AgeClock clock;
+  clock.set_span(3 * AgeClock::kMarksMax);
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> marks;  // tick, count
+  std::uint64_t tick = 1000, count = 0, asked = 1000;
+  for (int i = 0; i < 40'000; ++i) {
+    if (random() % 20 != 0) tick += random() % 100;
+    const std::uint64_t blocks = random() % 6;
+    clock.advance(blocks, Tick{tick});
+    count += blocks;
+    if (marks.empty() || (count - marks.back().second >= 3 && tick > marks.back().first))
+      marks.emplace_back(tick, count);
+    if (marks.size() > AgeClock::kMarksMax) marks.pop_front();
+    // Near what was asked before, or anywhere.
+    asked = random() % 3 == 0 ? random() % (tick + 200) : asked + random() % 60;
+    std::uint64_t expected = marks.front().second;
+    for (std::size_t k = 0; i % 50 == 0 && k < marks.size() && marks[k].first <= asked; ++k) {
+      expected = marks[k].second;
+      if (k + 1 == marks.size()) break;
+      const double part =
+          static_cast<double>(asked - marks[k].first) / static_cast<double>(marks[k + 1].first - marks[k].first);
+      expected += static_cast<std::uint64_t>(part * static_cast<double>(marks[k + 1].second - marks[k].second));
+    }
+    const std::uint64_t answer = clock.used_at(Tick{asked});
+    if (i % 50 == 0) {
+      ASSERT_EQ(answer, expected) << i << " " << asked;
+    }
+  }
+}
+
+// -- what is learned, and when
+
+class DeferredLearningTest : public testing::Test {
+ protected:
+  static std::vector<BlockHash> chain(std::uint64_t session, std::size_t count) {
+    std::vector<BlockHash> hashes(count);
+    std::mt19937_64 words(session);
+    for (BlockHash& hash : hashes) {
+      for (std::size_t at = 0; at < hash.bytes.size(); at += 8) {
+        const std::uint64_t word = words();
+        std::memcpy(hash.bytes.data() + at, &word, sizeof word);
+      }
+    }
+    return hashes;
+  }
+  static void tell(YieldPolicy& policy, const std::vector<BlockHash>& hashes, std::size_t found, std::uint64_t tick) {
+    const EvictionPolicy::Request request{.tree = TreeId{0}, .hashes = hashes, .found_count = found, .block_size = 16};
+    policy.asked(request);
+    policy.offered(request, {}, Tick{tick});
+  }
+  static void learn_all(YieldPolicy& policy) {
+    while (policy.learn()) {
+    }
+  }
+};
+
+/// One policy learns after each request, the other in slices at random moments: in the end both know the same.
+TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  YieldPolicy at_once(3), later(3);
+  at_once.set_capacity(2000);
+  later.set_capacity(2000);
+  for (std::uint64_t i = 1; i <= 3000; ++i) {
+    const auto hashes = chain(random() % (random() % 2 == 0 ? 40 : 4000), 1 + random() % 60);
+    const std::size_t found = random() % (hashes.size() + 1);
+    tell(at_once, hashes, found, i);
+    tell(later, hashes, found, i);
+    learn_all(at_once);
+    for (std::size_t slices = random() % 40 == 0 ? random() % 60 : 0; slices > 0; --slices) later.learn();
+    if (i % 250 != 0) continue;
+    learn_all(later);
+    ASSERT_EQ(later.unlearned_uses(), 0u);
+    ASSERT_EQ(at_once.version(), later.version()) << i;
+    for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class) {
+      for (std::uint64_t age = 0; age < 10'000; age += 1 + age / 2)
+        ASSERT_EQ(at_once.worth(of_class, age), later.worth(of_class, age)) << i << " " << of_class << " " << age;
+      for (std::uint32_t age = 0; age < YieldTable::kAges; ++age)
+        ASSERT_EQ(at_once.table()->uses(of_class, age), later.table()->uses(of_class, age)) << i;
+    }
+  }
+  EXPECT_TRUE(later.refuses()) << "something was learned";
+}
+
+TEST_F(DeferredLearningTest, WhatNobodyLearnsIsCountedAndTakesNoMoreRoom) {
+  YieldPolicy policy(1);
+  policy.set_capacity(1000);
+  const std::uint32_t version = policy.version();
+  for (std::uint64_t i = 0; i < 300; ++i) tell(policy, chain(i, 100), 0, i + 1);
+  EXPECT_EQ(policy.unlearned_uses(), 300 * 200 - (1u << 14));
+  EXPECT_EQ(policy.version(), version) << "no request learns";
+  EXPECT_EQ(policy.table()->counts(5).time[0], 0);
+  const std::size_t before = policy.memory_bytes();
+  for (std::uint64_t i = 300; i < 600; ++i) tell(policy, chain(i, 100), 0, i + 1);
+  EXPECT_LE(policy.memory_bytes(), before + 16 * AgeClock::kMarksMax);
+  learn_all(policy);
+  const std::uint64_t lost = policy.unlearned_uses();
+  tell(policy, chain(1, 100), 0, 1000);
+  EXPECT_EQ(policy.unlearned_uses(), lost) << "there is room again";
+}
+
+/// What left went with all that was behind it; the search for where that ends looks at few of them.
+TEST_F(DeferredLearningTest, KnownBlocksAreThoseUpToTheFirstThatIsNotRemembered) {
+  std::mt19937_64 random(5);
+  YieldPolicy policy(1);
+  policy.set_capacity(1'000'000);
+  std::size_t off = 0;
+  for (std::uint64_t i = 0; i < 300; ++i) {
+    const auto hashes = chain(i, 1 + random() % 3000);
+    const std::size_t found = random() % 2 == 0 ? 0 : random() % (hashes.size() + 1);
+    const std::size_t known = random() % 4 == 0 ? found : found + random() % (hashes.size() - found + 1);
+    for (std::size_t k = known; k-- > found;) policy.left(TreeId{0}, hashes[k], {.use_count = 2});
+    const std::size_t told =
+        policy.known_count({.tree = TreeId{0}, .hashes = hashes, .found_count = found, .block_size = 16});
+    EXPECT_GE(told, known) << i;
+    off += told != known;
+  }
+  EXPECT_LE(off, 15u) << "one look-up in 64 finds another block's, where the search ends";
 }
 
 // -- whole policies
@@ -346,6 +536,8 @@ class PolicyTest : public testing::Test {
     const std::vector<std::uint64_t> sums(1, 0);
     for (std::size_t i = 0; i < staged; ++i) run.store->commit(plan.put, sums, run.now);
     if (plan.put != PutId{}) run.store->end_put(plan.put);
+    while (run.store->learn()) {
+    }
     return plan;
   }
 

@@ -436,6 +436,7 @@ class StoreModelTest : public StoreFixture {
     }
     for (int i = 0; i < steps; ++i) {
       step();
+      if (i % 3 == 0) store->learn();
       if (HasFatalFailure()) FAIL() << "at step " << i;
       if (i % 50 == 0) check_all();
       if (HasFatalFailure()) FAIL() << "at step " << i;

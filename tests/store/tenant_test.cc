@@ -389,6 +389,7 @@ class TenantRandomTest : public TenantTest {
       const std::size_t who = below(4);
       const SpaceId space = spaces[who][below(3) == 0];
       const auto hashes = chain(below(12), 1 + below(6));
+      if (below(3) == 0) store->learn();
       const auto before = store->tenants();
       const auto of = [&](const std::vector<TenantStats>& all, std::size_t tenant) {
         for (const TenantStats& each : all)

@@ -543,6 +543,62 @@ std::map<std::string, GoldenFrame> golden_frames() {
       "",
       [](auto& b) { b.Finish(wire::CreateMatchResponse(b, 1, 0, 0, 0, 0, 0, nullptr, 0, 0x1122334455667788)); },
       checker<wire::MatchResponse>([](const auto& t) { EXPECT_EQ(t.hot_version(), 0x1122334455667788u); })};
+  // Of a chain that lies on several nodes.
+  frames["match.part"] = {FrameType::kMatch,
+                          0,
+                          28,
+                          "",
+                          [=](auto& b) {
+                            const auto names = b.CreateVectorOfStructs(hashes);
+                            wire::MatchRequestBuilder match(b);
+                            match.add_namespace_check(kCheck);
+                            match.add_space(1);
+                            match.add_hashes(names);
+                            match.add_reuse(3);
+                            match.add_chain_blocks(700);
+                            match.add_chain_first(3);
+                            match.add_chain_last(689);
+                            b.Finish(match.Finish());
+                          },
+                          checker<wire::MatchRequest>([](const auto& t) {
+                            EXPECT_EQ(t.reuse(), 3u);
+                            EXPECT_EQ(t.chain_blocks(), 700u);
+                            EXPECT_EQ(t.chain_first(), 3u);
+                            EXPECT_EQ(t.chain_last(), 689u);
+                            EXPECT_FALSE(t.elsewhere());
+                          })};
+  frames["match.elsewhere"] = {FrameType::kMatch,
+                               0,
+                               29,
+                               "",
+                               [=](auto& b) {
+                                 const auto names = b.CreateVectorOfStructs(hashes);
+                                 wire::MatchRequestBuilder match(b);
+                                 match.add_namespace_check(kCheck);
+                                 match.add_space(1);
+                                 match.add_hashes(names);
+                                 match.add_elsewhere(true);
+                                 b.Finish(match.Finish());
+                               },
+                               checker<wire::MatchRequest>([](const auto& t) {
+                                 EXPECT_TRUE(t.elsewhere());
+                                 EXPECT_EQ(t.chain_blocks(), 0u);
+                               })};
+  frames["match.part_answer"] = {FrameType::kMatch,
+                                 kAnswer,
+                                 28,
+                                 "",
+                                 [](auto& b) {
+                                   wire::MatchResponseBuilder match(b);
+                                   match.add_epoch(9);
+                                   match.add_host_blocks(1);
+                                   match.add_known_blocks(2);
+                                   b.Finish(match.Finish());
+                                 },
+                                 checker<wire::MatchResponse>([](const auto& t) {
+                                   EXPECT_EQ(t.host_blocks(), 1u);
+                                   EXPECT_EQ(t.known_blocks(), 2u);
+                                 })};
   frames["hot_roots.request"] = {FrameType::kHotRoots,
                                  0,
                                  23,
@@ -645,6 +701,29 @@ std::map<std::string, GoldenFrame> golden_frames() {
                           b.Finish(wire::CreatePutRequest(b, 1, names, 0, 0, 0, 0, 5000, 0, kCheck, 0, 60'000'000));
                         },
                         checker<wire::PutRequest>([](const auto& t) { EXPECT_EQ(t.idle_us(), 60'000'000u); })};
+  frames["put.part"] = {FrameType::kPut,
+                        0,
+                        30,
+                        "",
+                        [=](auto& b) {
+                          const auto names = b.CreateVectorOfStructs(hashes);
+                          const auto places = b.CreateVector(positions);
+                          wire::PutRequestBuilder put(b);
+                          put.add_namespace_check(kCheck);
+                          put.add_space(1);
+                          put.add_hashes(names);
+                          put.add_positions(places);
+                          put.add_reuse(6);
+                          put.add_chain_blocks(700);
+                          put.add_chain_known(1);
+                          b.Finish(put.Finish());
+                        },
+                        checker<wire::PutRequest>([](const auto& t) {
+                          EXPECT_EQ(t.positions()->Get(1), 9u);
+                          EXPECT_EQ(t.reuse(), 6u);
+                          EXPECT_EQ(t.chain_blocks(), 700u);
+                          EXPECT_EQ(t.chain_known(), 1u) << "somebody asked, and none is known";
+                        })};
   frames["set_get.request"] = {
       FrameType::kSetGet,
       0,
@@ -912,6 +991,33 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.stats()->Get(0)->value(), 2.0);
         EXPECT_EQ(t.namespaces()->Get(0)->block_count(), 2u);
       })};
+  frames["stats.learned"] = {FrameType::kStats,
+                             0,
+                             31,
+                             "",
+                             [](auto& b) {
+                               wire::StatsRequestBuilder stats(b);
+                               stats.add_learned(true);
+                               b.Finish(stats.Finish());
+                             },
+                             checker<wire::StatsRequest>([](const auto& t) { EXPECT_TRUE(t.learned()); })};
+  frames["stats.learned_answer"] = {FrameType::kStats,
+                                    kAnswer,
+                                    31,
+                                    "",
+                                    [](auto& b) {
+                                      const std::vector<std::uint8_t> counts = {'K', 'V', 'Y', 'C', 1, 40, 0, 0};
+                                      const auto learned = b.CreateVector(counts);
+                                      wire::StatsResponseBuilder stats(b);
+                                      stats.add_learned(learned);
+                                      b.Finish(stats.Finish());
+                                    },
+                                    checker<wire::StatsResponse>([](const auto& t) {
+                                      ASSERT_NE(t.learned(), nullptr);
+                                      ASSERT_EQ(t.learned()->size(), 8u);
+                                      EXPECT_EQ(t.learned()->Get(5), 40u);
+                                      EXPECT_EQ(t.stats(), nullptr);
+                                    })};
   frames["ping.request"] = {FrameType::kPing,
                             0,
                             15,

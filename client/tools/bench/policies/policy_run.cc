@@ -95,6 +95,8 @@ CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomi
       totals.references += hashes.size();
       totals.hits += match->memory_block_count;
       totals.stored += put(store, *space, hashes, hint, now);
+      while (store.learn()) {  // a node does so between requests
+      }
     }
     done.fetch_add(1, std::memory_order_relaxed);
   }
