@@ -134,7 +134,7 @@ def of(blocks: int, size: int = 16) -> dict[str, int]:
 
 
 def test_hashes_are_those_of_the_engines():
-    """Computed with an encoder of its own, and vLLM's of later releases by vLLM (tests/engines/test_router_vllm.py)."""
+    """Computed with an encoder of its own, and vLLM's of later releases by vLLM (tests/engines/test_vllm_router.py)."""
     ids = np.arange(1, 49, dtype=np.uint32)
     assert [each.hex()[:16] for each in vllm_hashes(ids, 16)[:2]] == ["cd7c51bc5a8fc864", "2533ea50426b36e9"]
     assert vllm_hashes(ids, 16, seed="0")[0].hex().startswith("202da172482d928b")

@@ -105,6 +105,9 @@ def main() -> None:
             events = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{ports[0]}"}
             events["replay_endpoint"] = f"tcp://*:{ports[1]}"
             command = [*readme_command(model, node.endpoint), "--kv-events-config", json.dumps(events)]
+            # With servers, node and all else on two cores an answer of the store's takes longer than by default.
+            endpoint = f'"endpoints": "{node.endpoint}"'
+            command = [each.replace(endpoint, endpoint + ', "lookup_timeout": 0.5') for each in command]
             servers.append(Server(command, folder / f"{each}.log"))
             leave.callback(servers[-1].close)
             places.append(f"{servers[-1].url},tcp://127.0.0.1:{ports[0]},tcp://127.0.0.1:{ports[1]}")
