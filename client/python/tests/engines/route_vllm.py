@@ -90,6 +90,18 @@ class Talks:
         )
 
 
+def go_on_with_one(routed: Talks, server: Server, router: Program) -> None:
+    last, was = server.metric("vllm:kvstore_loaded_tokens_total"), (routed.computed, routed.new)
+    routed.turn(TURNS, lambda _: router.url)
+    computed, new = routed.computed - was[0], routed.new - was[1]
+    loaded = server.metric("vllm:kvstore_loaded_tokens_total") - last
+    print(
+        f"after the first server's end: {computed} tokens computed, {new} of them new, {loaded:.0f} loaded of the store"
+    )
+    if computed > new + TALKS * BLOCK:
+        raise SystemExit("the second server has computed what the first one had stored")
+
+
 def main() -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
@@ -153,15 +165,7 @@ def main() -> None:
             raise SystemExit("more was computed than is new")
 
         servers[0].close()
-        last = servers[1].metric("vllm:kvstore_loaded_tokens_total")
-        was = routed.computed, routed.new
-        routed.turn(TURNS, lambda _: router.url)
-        print(
-            f"after the first server's end: {routed.computed - was[0]} tokens computed, {routed.new - was[1]} of them new, "
-            f"{servers[1].metric('vllm:kvstore_loaded_tokens_total') - last:.0f} loaded of the store"
-        )
-        if routed.computed - was[0] > routed.new - was[1] + TALKS * BLOCK:
-            raise SystemExit("the second server has computed what the first one had stored")
+        go_on_with_one(routed, servers[1], router)
 
 
 if __name__ == "__main__":
