@@ -132,6 +132,7 @@ def ask_lmcache(model: Path, node: Node, folder: Path, prompt: list[int], wanted
 
 
 def main() -> None:
+    peers.START_SECONDS = SECONDS
     asks = {"sglang": (ask_sglang, TOKENS // 32), "lmcache": (ask_lmcache, TOKENS // 256)}
     ask, wanted = asks[sys.argv[1]]
     prompt = random.Random(5).choices(range(2, 1000), k=TOKENS)
