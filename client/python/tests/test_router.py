@@ -301,6 +301,24 @@ def test_of_several_nodes_each_is_told_with_what_it_has(serve, own_node, node):
     assert made.prefix(namespace=chain.text, token_ids=list(range(64)), by_node=True)["nodes"] is None
 
 
+def test_what_the_other_nodes_have_is_told_while_one_is_dead(serve, own_node, node):
+    made = serve(own_node.endpoint, node.endpoint, options=("--deadline", "1", "--deadline-max", "5"))
+    with kvstore.Client([own_node.endpoint, node.endpoint], deadline=10) as client:
+        record = engine_record()
+        hashes = vllm_hashes(tokens(16 * 64), 16)
+        put(client, record, hashes)
+    query = {"namespace": record.text, "hashes": [each.hex() for each in hashes]}
+    both = made.prefix(**query, by_node=True)
+    (left,) = (each["memory_names"] for each in both["nodes"] if each["endpoint"] == node.endpoint)
+    own_node.kill()
+    for _ in range(8):
+        answer = made.prefix(**query)
+        assert sum(end - begin for begin, end in answer["held"]) == left
+        assert answer["found"]["blocks"] < 64
+    assert made.metric("kvstore_router_paused") == 0
+    assert made.ask("GET", "/health")[0] == 200
+
+
 # -- what is refused
 
 

@@ -173,7 +173,8 @@ class _Held:
 class Prefixes:
     """Answers queries. One event loop.
 
-    1. An answer comes within the deadline, or says that it did not; a store that stays away is not asked for a while.
+    1. An answer comes within the deadline, or says that it did not; a single node that stays away is not asked for a while. Of
+       several, what the others have is told meanwhile.
     2. What is counted as held was held when a node answered: nothing keeps it.
     3. No more namespaces are opened than a limit.
     """
@@ -281,7 +282,7 @@ class Prefixes:
             why = next((each.why for each in held if each.why is not None), None)
             if why is None:
                 self._breaker.succeeded()
-            else:
+            elif len(self._client.nodes()) == 1:  # of several, the client leaves alone those that fail
                 self._breaker.failed()
         answer = _answer(namespaces, namings, hashes, held, why)
         if asked.by_node:
