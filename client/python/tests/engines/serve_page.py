@@ -115,6 +115,7 @@ def ask_lmcache(model: Path, node: Node, folder: Path, prompt: list[int], wanted
     serve = shlex.split(text[at : text.index("}}'", at) + 3].replace("MODEL", str(model)).replace("5655", str(cache)))
     serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *serve[2:]]
     serve += ["--port", str(port), "--skip-tokenizer-init", "--block-size", "32", "--enable-prompt-tokens-details"]
+    serve += ["--enforce-eager"]  # to compile takes minutes
     paths = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "VLLM_CPU_KVCACHE_SPACE": "1"}
     with (
