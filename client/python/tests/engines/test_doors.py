@@ -12,6 +12,7 @@ import gc
 import importlib.util
 import inspect
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -706,7 +707,7 @@ def test_memory_stays_flat_over_many_calls(doors: Any, node: Node) -> None:
 
 def shared_files() -> set[str]:
     """In /dev/shm, of this process: open, mapped, or with its number in the name. Not those without a name."""
-    found = {each for each in os.listdir("/dev/shm") if str(os.getpid()) in each}
+    found = {each for each in os.listdir("/dev/shm") if str(os.getpid()) in re.split(r"\W|_", each)}
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "/dev/shm/" in line:
             found.add(line.split("/dev/shm/")[1])
