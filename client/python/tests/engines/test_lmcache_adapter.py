@@ -24,6 +24,7 @@ pytest.importorskip("lmcache")
 
 import json
 
+import numpy as np
 import torch
 from conftest import Node
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
@@ -183,6 +184,28 @@ def test_both_doors_name_objects_alike(adapters: Any, node: Node, doors: tuple[s
     targets = [object_of(None, 4096 * (i + 1)) for i in range(3)]
     assert look(other, keys) == [True] * 3
     assert load(other, keys, targets) == [True] * 3
+    assert same(targets, objects)
+
+
+@pytest.mark.parametrize("door", ["plugin", "native_plugin"])
+def test_objects_of_every_format_are_what_they_were(adapters: Any, node: Node, door: str) -> None:
+    """Of full attention, of latents, of windows and states in groups of their own: bytes as LMCache has them."""
+    adapter = adapters(spec(node.endpoint, door))
+    keys, objects, targets = [], [], []
+    for i, fmt in enumerate(each for each in MemoryFormat if each.name != "UNDEFINED"):
+        for group, (dtype, shape) in enumerate(
+            [(torch.bfloat16, (2, 4, 32, 64)), (torch.float8_e4m3fn, (4, 32, 576)), (torch.float32, (3, 17))]
+        ):
+            keys.append(ObjectKey(key_of(f"{door} {fmt.name}").chunk_hash, "llama", 7, group))
+            for made, value in ((objects, 100 + 3 * i + group), (targets, None)):
+                nbytes = int(np.prod(shape)) * dtype.itemsize
+                each = object_of(value, nbytes)
+                each.metadata.fmt, each.metadata.dtype, each.metadata.shape = fmt, dtype, torch.Size(shape)
+                made.append(each)
+    assert len(keys) >= 9
+    assert store(adapter, keys, objects).is_successful()
+    assert look(adapter, keys) == [True] * len(keys)
+    assert load(adapter, keys, targets) == [True] * len(keys)
     assert same(targets, objects)
 
 

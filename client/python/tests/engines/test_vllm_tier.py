@@ -113,6 +113,19 @@ def test_another_engine_loads_what_one_has_stored(engines: Any, own_node: Node, 
     assert tier_of(other).counters["lookups"] == 1
 
 
+def test_states_are_stored_as_rows_and_change_no_token(engines: Any, own_node: Node) -> None:
+    """vLLM's pool has what a step left at a chunk's end. The connector names states otherwise, so these rows are the tier's alone."""
+    prompt, later = prompt_of(1000, 31), prompt_of(1000, 32)
+    expected = engines(None, states=True).generate(prompt, later)
+    one, other = engines(own_node.endpoint, states=True), engines(own_node.endpoint, states=True)
+    assert tier_of(one).why_apart.startswith("states ")
+    assert stored(one, prompt) == expected[:1]
+    assert stored(other, prompt) == expected[:1]
+    assert other.last_cached() == 992
+    assert tier_of(other).counters["loaded_chunks"] >= 32  # 31 of full attention, and a state of each group
+    assert other.generate(later) == expected[1:]
+
+
 @SHAPES
 def test_the_tier_and_the_connector_share_blocks(engines: Any, own_node: Node, shape: dict[str, Any]) -> None:
     by_tier, by_connector = prompt_of(1000, 2), prompt_of(1000, 3)

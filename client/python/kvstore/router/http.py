@@ -1,0 +1,185 @@
+"""HTTP/1.1 for a few clients that are trusted to ask, and for nothing else: heads and bodies are bounded, and so is the time for each.
+
+The standard library's server has a thread for each connection and no limit to how slowly one may talk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+__all__ = ["Limits", "Refused", "Request", "Response", "Server", "Take", "json_response"]
+
+logger = logging.getLogger(__name__)
+
+_HEAD_BYTES_MAX = 16 << 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    body_bytes: int = 8 << 20
+    connections: int = 128
+    #: Seconds until a head has come, and then until a body has, and an answer is made and taken.
+    idle_seconds: float = 60.0
+    request_seconds: float = 10.0
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    #: Without what follows a question mark.
+    path: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+@dataclass(frozen=True)
+class Response:
+    status: int
+    body: bytes
+    kind: str = "application/json"
+
+
+@dataclass(frozen=True)
+class Take:
+    """An answer that writes to the connection itself, however long that takes. It is closed then."""
+
+    write: Callable[[asyncio.StreamWriter], Awaitable[None]]
+
+
+class Refused(Exception):
+    """Raised by who answers: becomes an answer of that status, with the reason."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    return Response(status, json.dumps(value).encode() + b"\n")
+
+
+class Server:
+    """Asks ``answer`` for each request. One event loop; connections beyond the limit are told so and closed.
+
+    1. A connection costs at most a head, a body and its answer in memory, and each of these a bounded time.
+    2. Whatever ``answer`` raises is an answer, and the server goes on.
+    """
+
+    def __init__(self, answer: Callable[[Request], Awaitable[Response | Take]], limits: Limits | None = None) -> None:
+        self._answer = answer
+        self._limits = limits or Limits()
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._open)
+
+    async def listen(
+        self, host: str = "", port: int = 0, *, path: str = "", context: ssl.SSLContext | None = None
+    ) -> int:
+        """On a Unix socket, or the port that is returned."""
+        if path:
+            self._server = await asyncio.start_unix_server(self._serve, path, limit=_HEAD_BYTES_MAX)
+            return 0
+        self._server = await asyncio.start_server(self._serve, host, port, limit=_HEAD_BYTES_MAX, ssl=context)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            for each in list(self._open):
+                each.close()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if len(self._open) >= self._limits.connections:
+                await self._send(writer, _said(503, "too many connections"), keep=False)
+                return
+            self._open.add(writer)
+            while await self._one(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+            pass  # it went away, or talks too slowly
+        finally:
+            self._open.discard(writer)
+            with contextlib.suppress(Exception):
+                writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether another request may follow."""
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), self._limits.idle_seconds)
+        except asyncio.LimitOverrunError:
+            await self._send(writer, _said(431, f"more than {_HEAD_BYTES_MAX} bytes of header"), keep=False)
+            return False
+        keep = False
+        try:
+            request, length, keep = _parsed(head, self._limits.body_bytes)
+            if request.headers.get("expect", "").lower() == "100-continue":
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await asyncio.wait_for(reader.readexactly(length), self._limits.request_seconds)
+            request = Request(request.method, request.path, request.headers, body)
+            answer = await asyncio.wait_for(self._answer(request), self._limits.request_seconds)
+        except Refused as refused:
+            # What was not read of the request cannot be told from the next one.
+            answer, keep = _said(refused.status, str(refused)), keep and refused.status < 500
+        except asyncio.TimeoutError:
+            answer, keep = _said(504, "no answer in time"), False
+        except (OSError, asyncio.IncompleteReadError):
+            raise
+        except Exception:
+            logger.exception("kvstore: a request could not be answered")
+            answer, keep = _said(500, "a bug: the log has more"), False
+        if isinstance(answer, Take):
+            await answer.write(writer)
+            return False
+        await self._send(writer, answer, keep=keep)
+        return keep
+
+    async def _send(self, writer: asyncio.StreamWriter, answer: Response, *, keep: bool) -> None:
+        head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\nContent-Type: {answer.kind}\r\n"
+        head += f"Content-Length: {len(answer.body)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
+        writer.write(head.encode() + answer.body)
+        await asyncio.wait_for(writer.drain(), self._limits.request_seconds)
+
+
+def _said(status: int, text: str) -> Response:
+    return json_response({"error": text}, status)
+
+
+def _parsed(head: bytes, body_bytes_max: int) -> tuple[Request, int, bool]:
+    """A request without its body, how long that is, and whether the connection stays. Raises Refused."""
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
+        raise Refused(400, "no request of HTTP/1.1")
+    headers: dict[str, str] = {}
+    for line in lines[1:-2]:
+        name, colon, value = line.partition(":")
+        name = name.lower()
+        if not colon or not name or name != name.strip() or (name in headers and name in _ONCE):
+            raise Refused(400, f"a header that makes no sense: {line[:80]!r}")
+        headers[name] = value.strip()
+    if "transfer-encoding" in headers:
+        raise Refused(411, "say Content-Length")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        raise Refused(400, "Content-Length is no number")
+    if len(length) > 12 or int(length) > body_bytes_max:
+        raise Refused(413, f"more than {body_bytes_max} bytes")
+    keep = words[2] == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
+    return Request(words[0], words[1].partition("?")[0], headers), int(length), keep
+
+
+#: Said twice, nobody knows which counts.
+_ONCE = ("content-length", "host", "expect", "connection")

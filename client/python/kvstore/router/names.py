@@ -1,0 +1,228 @@
+"""How engines name blocks: hashes of tokens as each engine makes them, and from these the names under which its door to the store
+keeps what belongs to a block. All of it follows from the namespace's record, so nothing of an engine is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadRequest, Unsupported
+from ..namespaces import Namespace
+
+__all__ = ["HASH_SEED", "Group", "Naming", "sglang_hashes", "vllm_hashes"]
+
+#: What vLLM's first hash begins with where PYTHONHASHSEED is not set.
+HASH_SEED = "vllm-none-hash"
+
+_HASH_BYTES = 32
+_GROUP = re.compile(r"(full|mla|window|state)(\d*)")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that keep the same kind of thing: of each token, of the last so many, or a state after the last one."""
+
+    window_tokens: int = 0
+    is_state: bool = False
+
+    def first_needed(self, block_count: int, block_size: int) -> int:
+        """Which block the next token needs first, after so many whole blocks."""
+        if self.is_state:
+            return max(0, block_count - 1)
+        if self.window_tokens == 0:
+            return 0
+        return max(0, block_count * block_size - self.window_tokens + 1) // block_size
+
+
+@dataclass(frozen=True)
+class Naming:
+    """What a namespace's record says of its blocks' names. A block is as many names as groups times parts, in this order."""
+
+    hash: str
+    #: 0: not known, as of namespaces that no engine's prefixes are in.
+    block_size: int
+    #: Of one hash: fewer than a block's where an engine hashes less than a page.
+    hash_tokens: int
+    groups: tuple[Group, ...] = (Group(),)
+    part_count: int = 1
+    #: Whether blocks form prefixes in the store itself.
+    is_chain: bool = False
+
+    @classmethod
+    def of(cls, namespace: Namespace) -> Naming:
+        """Raises Unsupported where the record does not tell."""
+        fields = namespace.fields
+        made_by = fields.get("hash", "")
+        if not namespace.is_set:
+            return cls(made_by, namespace.block_size, namespace.block_size, is_chain=True)
+        if made_by == "sglang" and "x.page_size" in fields:
+            size = int(fields["x.page_size"])
+            return cls(made_by, size, size, part_count=int(fields.get("x.parts", 1)))
+        if made_by.startswith("vllm-") and "x.block_size" in fields and fields.get("layout", "").startswith("vllm-"):
+            size = int(fields["x.block_size"])
+            return cls(
+                made_by,
+                size,
+                int(fields.get("x.hash_tokens", size)),
+                _groups_of(fields.get("x.groups", "")),
+                int(fields.get("x.parts", fields.get("x.ranks", 1))),
+            )
+        return cls(made_by, 0, 0)
+
+    @property
+    def name_count(self) -> int:
+        """Of one block."""
+        return len(self.groups) * self.part_count
+
+    def hashes(
+        self,
+        namespace: Namespace,
+        tokens: npt.NDArray[np.uint32],
+        *,
+        seed: str = HASH_SEED,
+        cache_salt: str = "",
+        lora: Sequence[str] = (),
+    ) -> list[bytes]:
+        """Of all whole blocks of the tokens. Raises Unsupported where nobody but the engine can make them."""
+        if self.block_size == 0:
+            raise Unsupported("token_ids: the namespace does not say how its blocks are named: ask with hashes")
+        if self.hash == "vllm-sha256_cbor":
+            made = vllm_hashes(tokens, self.hash_tokens, seed=seed, cache_salt=cache_salt, lora=lora)
+            return made[self.block_size // self.hash_tokens - 1 :: self.block_size // self.hash_tokens]
+        if cache_salt or lora:
+            raise Unsupported(f"cache_salt, lora: only with vLLM's sha256_cbor, not {self.hash or 'this namespace'}")
+        if self.hash == "sglang":
+            return sglang_hashes(tokens, self.block_size)
+        if self.is_chain and self.hash in ("", "kvstore"):
+            return [bytes(each) for each in namespace.hash_chain(tokens)]
+        raise Unsupported(f"token_ids: only the engine itself makes hashes of {self.hash!r}: ask with hashes")
+
+    def names(self, hashes: Sequence[bytes], epoch: bytes = b"") -> list[bytes]:
+        """As [group, part, block], which is the connector's order."""
+        made: list[bytes] = []
+        for group in range(len(self.groups)):
+            of_group = b"" if len(self.groups) == 1 and not epoch else group.to_bytes(4, "big") + epoch
+            for part in range(self.part_count):
+                suffix = of_group + (b"" if self.part_count == 1 else b"/" + part.to_bytes(4, "big"))
+                made += [each + suffix for each in hashes] if suffix else hashes
+        return made
+
+    def usable(self, held: npt.NDArray[np.bool_]) -> int:
+        """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
+        count = held.shape[1]
+        behind: list[tuple[Group, npt.NDArray[np.int64]]] = []
+        for group, of_group in zip(self.groups, held, strict=True):
+            gaps = np.flatnonzero(~of_group)
+            if group == Group():
+                count = min(count, int(gaps[0]) if len(gaps) else count)
+                continue
+            # After n blocks: one past the last of them that is not held.
+            marks = np.where(of_group, 0, np.arange(1, len(of_group) + 1))
+            behind.append((group, np.concatenate(([0], np.maximum.accumulate(marks)))))
+        for n in range(count, 0, -1):
+            if all(last[n] <= group.first_needed(n, self.block_size) for group, last in behind):
+                return n
+        return 0
+
+
+def _groups_of(text: str) -> tuple[Group, ...]:
+    """Of the connector's ``x.groups``, which is digested where it is too long for a field."""
+    made = []
+    for each in text.split("; "):
+        kind = _GROUP.fullmatch(each.split(" ", 1)[0])
+        if kind is None:
+            raise Unsupported("namespace: its record does not say which groups of layers the blocks have")
+        made.append(Group(int(kind[2]) if kind[1] == "window" else 0, kind[1] == "state"))
+    return tuple(made)
+
+
+# -- hashes
+
+
+def vllm_hashes(
+    tokens: npt.NDArray[np.uint32],
+    hash_tokens: int,
+    *,
+    seed: str = HASH_SEED,
+    cache_salt: str = "",
+    lora: Sequence[str] = (),
+) -> list[bytes]:
+    """vLLM's ``sha256_cbor``, as its release 0.32 makes it: SHA-256 of [hash before, [tokens], what else] in CBOR. ``lora`` is
+    an adapter's name and path. Older releases say nothing of what ``cache_salt`` and ``lora`` are, and make other hashes of them.
+    """
+    if lora and len(lora) != 2:
+        raise BadRequest("lora: a name and a path")
+    of_all = [_array(_text("lora"), *map(_text, lora))] if lora else []
+    of_first = [*of_all, _array(_text("cache_salt"), _text(cache_salt))] if cache_salt else of_all
+    count = len(tokens) // hash_tokens
+    numbers, ends = _cbor_numbers(tokens[: count * hash_tokens])
+    begin, middle = b"\x83" + _head(2, _HASH_BYTES), _head(4, hash_tokens)
+    last = hashlib.sha256(_text(seed)).digest()
+    made: list[bytes] = []
+    start = 0
+    for i in range(count):
+        end = int(ends[(i + 1) * hash_tokens - 1])
+        more = of_all if i else of_first
+        found = hashlib.sha256(begin + last + middle)
+        found.update(numbers[start:end])
+        found.update(_array(*more) if more else b"\xf6")
+        last = found.digest()
+        made.append(last)
+        start = end
+    return made
+
+
+def sglang_hashes(tokens: npt.NDArray[np.uint32], page_size: int) -> list[bytes]:
+    """SGLang's page hashes: SHA-256 of the hash before and the tokens, of four bytes each."""
+    raw = np.ascontiguousarray(tokens, "<u4").tobytes()
+    step = 4 * page_size
+    last = b""
+    made: list[bytes] = []
+    for begin in range(0, len(raw) - step + 1, step):
+        last = hashlib.sha256(last + raw[begin : begin + step]).digest()
+        made.append(last)
+    return made
+
+
+def _head(major: int, value: int) -> bytes:
+    """The shortest form, as canonical CBOR has it."""
+    if value < 24:
+        return bytes([major << 5 | value])
+    for info, form, limit in ((24, ">BB", 8), (25, ">BH", 16), (26, ">BI", 32)):
+        if value < 1 << limit:
+            return struct.pack(form, major << 5 | info, value)
+    return struct.pack(">BQ", major << 5 | 27, value)
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return _head(3, len(raw)) + raw
+
+
+def _array(*items: bytes) -> bytes:
+    return _head(4, len(items)) + b"".join(items)
+
+
+def _cbor_numbers(tokens: npt.NDArray[np.uint32]) -> tuple[memoryview, npt.NDArray[np.int64]]:
+    """All tokens in CBOR, one after the other, and where each ends: at once, since a prompt may have 10^5 of them."""
+    lengths = np.select([tokens < 24, tokens < 1 << 8, tokens < 1 << 16], [1, 2, 3], 5).astype(np.int64)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    raw = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    big = tokens.astype(">u4").view(np.uint8).reshape(-1, 4)
+    for length, head in ((1, 0), (2, 0x18), (3, 0x19), (5, 0x1A)):
+        these = np.flatnonzero(lengths == length)
+        if length == 1:
+            raw[starts[these]] = big[these, 3]
+            continue
+        raw[starts[these]] = head
+        for i in range(1, length):
+            raw[starts[these] + i] = big[these, 4 - length + i]
+    return memoryview(raw.tobytes()), ends

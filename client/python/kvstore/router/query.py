@@ -1,0 +1,460 @@
+"""How much of a prefix the store holds, on which tiers and nodes: asked of the nodes by matches without a lease, so nothing is promised
+and nothing is moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _kvstore
+from .._breaker import Breaker
+from ..client import Client, Node, Space
+from ..errors import BadRequest, Busy, Error, NotFound, TimedOut, Unavailable
+from ..futures import Future
+from ..namespaces import Namespace
+from ..sets import SetSpace
+from .names import HASH_SEED, Naming
+
+__all__ = ["Asked", "Prefixes"]
+
+#: A client keeps what it has opened.
+_NAMESPACES_MAX = 256
+#: Of one query. A prompt of 10^6 tokens has 62,500 blocks of 16.
+_HASHES_MAX = 1 << 16
+_TOKENS_MAX = 1 << 20
+#: Names in one call: nodes take twice as many at least.
+_NAMES_MAX = 1 << 14
+_HASH_BYTES_MAX = 64
+#: How old what nodes say of their namespaces may be; and where what is asked for is not among it.
+_LIST_SECONDS = 2.0
+_LIST_SECONDS_MIN = 0.1
+_MEMORY, _DISK = 1, 2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A query, checked. Raises BadRequest that names the field."""
+
+    #: Records; of an engine with pipeline stages one for each. Or ids, of namespaces that nodes have.
+    namespaces: tuple[Namespace | bytes, ...] = ()
+    #: Else: of this model, as the engine's door was told it.
+    model: str = ""
+    hashes: tuple[bytes, ...] | None = None
+    tokens: npt.NDArray[np.uint32] | None = None
+    seed: str = HASH_SEED
+    cache_salt: str = ""
+    lora: tuple[str, ...] = ()
+    epoch: bytes = b""
+    deadline: float | None = None
+    by_node: bool = False
+
+    @classmethod
+    def of(cls, given: Any) -> Asked:
+        if not isinstance(given, dict):
+            raise BadRequest("the query is no JSON object")
+        if unknown := sorted(given.keys() - _FIELDS):
+            raise BadRequest(f"{unknown[0]!r} is none of {', '.join(sorted(_FIELDS))}")
+        for name in ("model", "hash_seed", "cache_salt"):
+            if not isinstance(given.get(name, ""), str):
+                raise BadRequest(f"{name}: no text")
+        if not isinstance(given.get("by_node", False), bool):
+            raise BadRequest("by_node: neither true nor false")
+        if ("namespace" in given) == ("model" in given):
+            raise BadRequest("namespace, model: name one of them")
+        if ("hashes" in given) == ("token_ids" in given):
+            raise BadRequest("hashes, token_ids: give one of them")
+        return cls(
+            namespaces=_namespaces(given["namespace"]) if "namespace" in given else (),
+            model=given.get("model", ""),
+            hashes=_hashes(given["hashes"]) if "hashes" in given else None,
+            tokens=_tokens(given["token_ids"]) if "token_ids" in given else None,
+            seed=given.get("hash_seed", HASH_SEED),
+            cache_salt=given.get("cache_salt", ""),
+            lora=_lora(given.get("lora", [])),
+            epoch=_epoch(given.get("weights_epoch")),
+            deadline=_seconds(given.get("deadline")),
+            by_node=given.get("by_node", False),
+        )
+
+
+_FIELDS = {
+    "namespace",
+    "model",
+    "hashes",
+    "token_ids",
+    "hash_seed",
+    "cache_salt",
+    "lora",
+    "weights_epoch",
+    "deadline",
+    "by_node",
+}
+
+
+def _namespaces(given: Any) -> tuple[Namespace | bytes, ...]:
+    listed = given if isinstance(given, list) else [given]
+    if not 1 <= len(listed) <= 64:
+        raise BadRequest("namespace: none, or more than 64")
+    return tuple(_namespace(each) for each in listed)
+
+
+def _namespace(given: Any) -> Namespace | bytes:
+    try:
+        if isinstance(given, dict) and all(isinstance(each, (str, int)) for each in given.values()):
+            return Namespace(given)
+        if isinstance(given, str) and "=" in given:
+            return Namespace.from_text(given)
+        if isinstance(given, str) and len(given) == 32:
+            return bytes.fromhex(given)
+    except (Error, ValueError) as error:
+        raise BadRequest(f"namespace: {error}") from None
+    raise BadRequest("namespace: neither a record's text, nor its fields, nor an id of 32 hexadecimal digits")
+
+
+def _hashes(given: Any) -> tuple[bytes, ...]:
+    if not isinstance(given, list) or len(given) > _HASHES_MAX:
+        raise BadRequest(f"hashes: no list of up to {_HASHES_MAX}")
+    try:
+        made = tuple(bytes.fromhex(each) for each in given)
+    except (TypeError, ValueError):
+        raise BadRequest("hashes: one is not hexadecimal") from None
+    if not all(1 <= len(each) <= _HASH_BYTES_MAX for each in made):
+        raise BadRequest(f"hashes: one is not of 1 to {_HASH_BYTES_MAX} bytes")
+    return made
+
+
+def _tokens(given: Any) -> npt.NDArray[np.uint32]:
+    if not isinstance(given, list) or len(given) > _TOKENS_MAX:
+        raise BadRequest(f"token_ids: no list of up to {_TOKENS_MAX}")
+    # NumPy takes true for 1, and rounds.
+    if not all(type(each) is int and 0 <= each < 1 << 32 for each in given):
+        raise BadRequest("token_ids: one is no whole number of 32 bits")
+    return np.array(given, np.uint32)
+
+
+def _lora(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or len(given) not in (0, 2) or not all(isinstance(each, str) for each in given):
+        raise BadRequest("lora: no list of a name and a path")
+    return tuple(given)
+
+
+def _epoch(given: Any) -> bytes:
+    """As the connector has it in a request's names."""
+    if given is None:
+        return b""
+    if type(given) is not int or not 0 <= given < 1 << 64:
+        raise BadRequest("weights_epoch: no whole number from 0")
+    return b"w" + given.to_bytes(8, "big")
+
+
+def _seconds(given: Any) -> float | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or not 0 < given <= 3600:
+        raise BadRequest("deadline: no seconds over 0")
+    return float(given)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Of each name 0, 1 or 2, as SetMatchResult has it; and why not more."""
+
+    states: npt.NDArray[np.uint8]
+    why: Error | None = None
+
+
+class Prefixes:
+    """Answers queries. One event loop.
+
+    1. An answer comes within the deadline, or says that it did not; a single node that stays away is not asked for a while. Of
+       several, what the others have is told meanwhile.
+    2. What is counted as held was held when a node answered: nothing keeps it.
+    3. No more namespaces are opened than a limit.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str | Node] | None = None,
+        *,
+        deadline: float = 0.05,
+        deadline_max: float = 1.0,
+        **options: Any,
+    ) -> None:
+        made = Client(list(endpoints) if endpoints else None, deadline=deadline, identity="router", **options)
+        self._client, self._options = made, options
+        self._deadline, self._deadline_max = deadline, deadline_max
+        #: A client for each node, where there are several: only so it is known which of them has a block.
+        self._each: list[tuple[str, Client]] | None = None
+        self._spaces: dict[tuple[int, str], Space | SetSpace] = {}
+        self._listed: list[dict[str, Any]] = []
+        self._listed_at = -_LIST_SECONDS
+        self._listing = asyncio.Lock()
+        self._breaker = Breaker()
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._breaker.allows()
+
+    def close(self) -> None:
+        for _, client in self._each or []:
+            client.close()
+        self._client.close()
+
+    # -- what nodes say of themselves
+
+    async def reachable(self) -> list[dict[str, Any]]:
+        """Of each node its name, endpoint, and seconds to it and back, or None."""
+        seconds = await asyncio.to_thread(self._client.ping, deadline=self._deadline_max)
+        nodes = self._client.nodes()
+        return [
+            {"name": node["name"], "endpoint": node["endpoint"], "seconds": each, "error": node["last_error"] or None}
+            for node, each in zip(nodes, seconds, strict=False)
+        ]
+
+    async def namespaces(self, age_max: float = _LIST_SECONDS) -> list[dict[str, Any]]:
+        """That nodes have: id, record's fields, and how many blocks and bytes on each."""
+        async with self._listing:
+            if time.monotonic() - self._listed_at > age_max:
+                stats = await asyncio.to_thread(self._client.stats, deadline=self._deadline_max)
+                if all(node["error"] is not None for node in stats):
+                    raise Unavailable(f"no node says which namespaces it has: {stats[0]['error'] if stats else ''}")
+                self._listed = _by_namespace(stats)
+                self._listed_at = time.monotonic()
+        return self._listed
+
+    async def _named(self, asked: Asked) -> list[Namespace]:
+        if asked.namespaces and all(isinstance(each, Namespace) for each in asked.namespaces):
+            return [each for each in asked.namespaces if isinstance(each, Namespace)]
+        try:
+            return self._among(await self.namespaces(), asked)
+        except NotFound:  # it may be new
+            return self._among(await self.namespaces(_LIST_SECONDS_MIN), asked)
+
+    @staticmethod
+    def _among(listed: list[dict[str, Any]], asked: Asked) -> list[Namespace]:
+        known = {each["id"]: Namespace(each["fields"]) for each in listed}
+        if asked.namespaces:
+            named = [each if isinstance(each, Namespace) else known.get(each.hex()) for each in asked.namespaces]
+            if None in named:
+                raise NotFound("namespace: no node has one of that id")
+            return [each for each in named if each is not None]
+        found = [each for each in known.values() if each.fields.get("model") == asked.model and _is_prefixes(each)]
+        if not found:
+            raise NotFound(f"model: no node has a namespace of {asked.model!r}")
+        if len({_without_stage(each) for each in found}) > 1:
+            ids = [each.id.hex() for each in found]
+            raise BadRequest(f"model: {asked.model!r} has several namespaces, name one: {', '.join(ids)}")
+        return found
+
+    # -- queries
+
+    async def ask(self, asked: Asked) -> dict[str, Any]:
+        """The answer, as docs/engines.md has it. Raises BadRequest, Unsupported, NotFound, Busy, Unavailable."""
+        began = time.monotonic()
+        deadline = min(asked.deadline or self._deadline, self._deadline_max)
+        namespaces = await self._named(asked)
+        namings = [Naming.of(each) for each in namespaces]
+        naming = namings[0]
+        if any((each.block_size, each.is_chain) != (naming.block_size, naming.is_chain) for each in namings):
+            raise BadRequest(
+                "namespace: they have blocks of different numbers of tokens, so they are no stages of one model"
+            )
+        hashes = await self._hashes(asked, namespaces[0], naming)
+        if not self._breaker.allows():
+            held = [_Held(np.zeros(each.name_count * len(hashes), np.uint8)) for each in namings]
+            why: Error | None = Unavailable("the store does not answer, and is not asked for a while")
+        else:
+            held = list(
+                await asyncio.gather(
+                    *(
+                        self._held(0, self._client, namespace, each.names(hashes, asked.epoch), deadline)
+                        for namespace, each in zip(namespaces, namings, strict=True)
+                    )
+                )
+            )
+            why = next((each.why for each in held if each.why is not None), None)
+            if why is None:
+                self._breaker.succeeded()
+            elif len(self._client.nodes()) == 1:  # of several, the client leaves alone those that fail
+                self._breaker.failed()
+        answer = _answer(namespaces, namings, hashes, held, why)
+        if asked.by_node:
+            answer["nodes"] = None if why else await self._by_node(namespaces, namings, hashes, held, asked, deadline)
+        answer["seconds"] = round(time.monotonic() - began, 6)
+        return answer
+
+    @staticmethod
+    async def _hashes(asked: Asked, namespace: Namespace, naming: Naming) -> list[bytes]:
+        if asked.hashes is not None:
+            return list(asked.hashes)
+        tokens = asked.tokens
+        assert tokens is not None
+
+        def make() -> list[bytes]:
+            return naming.hashes(namespace, tokens, seed=asked.seed, cache_salt=asked.cache_salt, lora=asked.lora)
+
+        # Milliseconds for a long prompt, which others need not wait for.
+        return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)
+
+    def _space(self, number: int, client: Client, namespace: Namespace) -> Space | SetSpace:
+        key = number, namespace.text
+        space = self._spaces.get(key)
+        if space is None:
+            if len(self._spaces) >= _NAMESPACES_MAX:
+                raise Busy(f"namespace: {_NAMESPACES_MAX} are open, and no more are opened until a restart")
+            space = (client.open_set if namespace.is_set else client.open)(namespace, wait=False)
+            self._spaces[key] = space
+        return space
+
+    async def _held(
+        self, number: int, client: Client, namespace: Namespace, names: list[bytes], deadline: float
+    ) -> _Held:
+        space = self._space(number, client, namespace)
+        states = np.zeros(len(names), np.uint8)
+        if not names:
+            return _Held(states)
+        try:
+            if isinstance(space, Space):
+                match = await space.submit_match(_kvstore.hashes(names), deadline=deadline)
+                states[: match.block_count] = _MEMORY
+                # Which of them are on disk is not told; only what comes last can be.
+                states[match.block_count - match.disk_block_count : match.block_count] = _DISK
+                return _Held(states, match.why)
+            futures: list[tuple[int, Future[Any]]] = [
+                (i, space.submit_match(names[i : i + _NAMES_MAX], deadline=deadline))
+                for i in range(0, len(names), _NAMES_MAX)
+            ]
+            why = None
+            for i, future in futures:
+                found = await future
+                states[i : i + len(found.held)] = found.held
+                why = why or found.why
+            return _Held(states, why)
+        except (TimedOut, Unavailable) as error:
+            return _Held(states, error)
+
+    async def _by_node(
+        self,
+        namespaces: list[Namespace],
+        namings: list[Naming],
+        hashes: list[bytes],
+        held: list[_Held],
+        asked: Asked,
+        deadline: float,
+    ) -> list[dict[str, Any]] | None:
+        """Of each node, how many names it has. None where the client does not say: of a cluster that makes its own map."""
+        nodes = self._client.nodes()
+        if len(nodes) == 1:
+            return [_of_node(nodes[0]["name"], nodes[0]["endpoint"], held)]
+        if namings[0].is_chain:
+            return None  # a node has parts of a chain, and is asked for prefixes
+        if self._each is None:
+            self._each = [
+                (
+                    node["endpoint"],
+                    Client(node["endpoint"], deadline=self._deadline, identity="router", **self._options),
+                )
+                for node in nodes
+            ]
+            for _, client in self._each:
+                await asyncio.to_thread(client.ping, deadline=self._deadline_max)
+        answers = []
+        for number, ((endpoint, client), node) in enumerate(zip(self._each, nodes, strict=False), 1):
+            if len(client.nodes()) != 1:
+                return None  # each of them asks the whole cluster
+            of_node = list(
+                await asyncio.gather(
+                    *(
+                        self._held(number, client, namespace, each.names(hashes, asked.epoch), deadline)
+                        for namespace, each in zip(namespaces, namings, strict=True)
+                    )
+                )
+            )
+            answers.append(_of_node(node["name"], endpoint, of_node))
+        return answers
+
+
+def _by_namespace(stats: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for node in stats:
+        for each in node["namespaces"]:
+            namespace = Namespace.from_text(each["record"])
+            entry = found.setdefault(
+                namespace.id.hex(), {"id": namespace.id.hex(), "fields": namespace.fields, "nodes": []}
+            )
+            entry["nodes"].append({"name": node["name"], "blocks": each["block_count"], "bytes": each["total_bytes"]})
+    return list(found.values())
+
+
+def _is_prefixes(namespace: Namespace) -> bool:
+    """Whether an engine's prompts are in it; of SGLang the pool that all others depend on."""
+    return Naming.of(namespace).block_size > 0 and namespace.fields.get("cache_group", "kv") == "kv"
+
+
+def _without_stage(namespace: Namespace) -> str:
+    """Stages of one engine differ by their layers and what these keep."""
+    fields = namespace.fields
+    if "layer_range" not in fields:
+        return namespace.text
+    return str(sorted((k, v) for k, v in fields.items() if k not in ("layer_range", "block_bytes_max", "x.groups")))
+
+
+def _of_node(name: str, endpoint: str, held: list[_Held]) -> dict[str, Any]:
+    states = np.concatenate([each.states for each in held])
+    why = next((each.why for each in held if each.why is not None), None)
+    return {
+        "name": name,
+        "endpoint": endpoint,
+        "memory_names": int((states == _MEMORY).sum()),
+        "disk_names": int((states == _DISK).sum()),
+        "why": None if why is None else _why(why),
+    }
+
+
+def _why(error: Error) -> dict[str, str]:
+    return {"status": error.status_name, "text": str(error)}
+
+
+def _answer(
+    namespaces: list[Namespace], namings: list[Naming], hashes: list[bytes], held: list[_Held], why: Error | None
+) -> dict[str, Any]:
+    naming, count = namings[0], len(hashes)
+    hits, memory_hits = [], []
+    is_whole, on_disk = np.ones(count, bool), np.zeros(count, bool)
+    for each, of_space in zip(namings, held, strict=True):
+        states = of_space.states.reshape(len(each.groups), each.part_count, count)
+        has = (states != 0).all(axis=1)
+        on_disk |= (states == _DISK).any(axis=(0, 1))
+        is_whole &= has.all(axis=0)
+        hits.append(each.usable(has))
+        memory_hits.append(each.usable((states == _MEMORY).all(axis=1)))
+    hit = min(hits)
+    disk = int(on_disk[:hit].sum())
+    size = naming.block_size
+    return {
+        "namespace": [each.id.hex() for each in namespaces],
+        "block_size": size or None,
+        "asked": _of(count, size),
+        "found": _of(hit, size),
+        "tiers": {"memory": _of(hit - disk, size), "disk": _of(disk, size)},
+        "in_memory": _of(min(memory_hits), size),
+        "held": _ranges(is_whole),
+        "why": None if why is None else _why(why),
+    }
+
+
+def _of(count: int, size: int) -> dict[str, int | None]:
+    return {"blocks": count, "tokens": count * size if size else None}
+
+
+def _ranges(which: npt.NDArray[np.bool_]) -> list[list[int]]:
+    """Of consecutive blocks: the first, and one past the last."""
+    steps = np.flatnonzero(np.diff(np.concatenate(([0], which.astype(np.int8), [0]))))
+    return [[int(begin), int(end)] for begin, end in zip(steps[::2], steps[1::2], strict=True)]
