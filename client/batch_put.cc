@@ -10,6 +10,7 @@ void BatchPut::send_data(std::size_t block_count, std::size_t bytes) {
   auto& builder = session()->shared().new_request();
   const auto sums = builder.CreateVector(sums_);
   builder.Finish(wire::CreatePutData(builder, static_cast<std::uint32_t>(block_count), sums));
+  session()->shared().metrics.sent(session()->path_of(region.get()), bytes);
   if (region) {
     session()->send_frame(FrameType::kPutData, request_id(), builder);
   } else {

@@ -82,6 +82,15 @@ Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::
 std::vector<NodeStatus> BlockingClient::nodes() const {
   return thread_->run_there<std::vector<NodeStatus>>({}, [](Client& client) { return client.nodes(); });
 }
+std::string BlockingClient::metrics_text() const {
+  return thread_->run_there<std::string>({}, [](Client& client) { return client.metrics_text(); });
+}
+void BlockingClient::tell_prefill_speed(double tokens_per_second) {
+  thread_->run_there<bool>(false, [tokens_per_second](Client& client) {
+    client.tell_prefill_speed(tokens_per_second);
+    return true;
+  });
+}
 /// In three steps: the budget is reserved on the I/O thread, the memory is made and touched here, and then handed over.
 /// adopt_memory() gives the budget back if there was no memory.
 Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {

@@ -53,6 +53,8 @@ class BlockingClient {
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
+  std::string metrics_text() const;  ///< Empty: is_disabled().
+  void tell_prefill_speed(double tokens_per_second);
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline);
   Result<void> free_memory(std::span<std::byte> memory);

@@ -23,6 +23,15 @@ bool is_about_the_record(error_code why) {
          why == Errc::kUnsupported || why == Errc::kTooLarge;
 }
 
+ClientCall counted_as(FrameType verb) {
+  switch (verb) {
+    case FrameType::kTouch: return ClientCall::kTouch;
+    case FrameType::kRetain: return ClientCall::kPin;
+    case FrameType::kUnretain: return ClientCall::kUnpin;
+    default: return ClientCall::kDrop;
+  }
+}
+
 /// touch, retain, unretain, drop.
 class CountCall final : public Call {
  public:
@@ -205,7 +214,7 @@ std::size_t Client::block_bytes(Space space) const {
 /// Asks the owner of each chain, and sums up what they say. Errors: of the first that failed, after all were asked.
 Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
                                       CallControl control) {
-  const VerbInProgress in_progress(shared);
+  const VerbInProgress in_progress(shared, counted_as(verb));
   CallGroup group(shared->executor, control);
   std::vector<CountCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -217,10 +226,14 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
   DropResult sum;
   for (const CountCall& call : calls) {
     // Part of a sum would pass for the whole. What the other owners did is done all the same.
-    if (call.error()) co_return call.error();
+    if (call.error()) {
+      in_progress.done(call.error());
+      co_return call.error();
+    }
     sum.block_count += call.count;
     sum.until_restart = sum.until_restart || call.until_restart;
   }
+  in_progress.done({});
   co_return sum;
 }
 
@@ -385,6 +398,18 @@ std::vector<NodeStatus> Client::nodes() const {
   std::vector<NodeStatus> nodes;
   for (const std::size_t node : impl_->members) nodes.push_back(impl_->links[node]->status());
   return nodes;
+}
+
+std::string Client::metrics_text() const {
+  const ClientShared& shared = *impl_->shared;
+  return shared.metrics.text(nodes(), {.identity = shared.config.identity,
+                                       .call_count = shared.call_count,
+                                       .calls_max = shared.config.calls_max,
+                                       .lent_bytes = shared.memory.bytes()});
+}
+
+void Client::tell_prefill_speed(double tokens_per_second) {
+  impl_->shared->metrics.set_prefill_speed(tokens_per_second);
 }
 
 ClusterStatus Client::cluster() const { return impl_->cluster; }

@@ -14,6 +14,7 @@
 //   get.cc, put.cc, match.cc  the long calls, each one coroutine from start to answer; client.cc has the short ones
 //   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
 //   client_impl.h, batch_put.h  what the calls share; what the two puts share
+//   client_metrics.h          what all of them count
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
 //   hot/hot_sets.h            which blocks the nodes take for hot, and where a chain lies therefore
@@ -210,7 +211,7 @@ struct NodeStatus {
   std::size_t rdma_lanes = 0;  ///< Queue pairs that are up.
   std::string rdma_text;       ///< Why there is no RDMA, or less than there could be. Empty: it was not asked for yet.
   bool connected = false, breaker_open = false;
-  std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0;
+  std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0, breaker_openings = 0;
   error_code last_error;
   std::string last_error_text;
 };
@@ -350,6 +351,10 @@ class Client {
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  /// What this client has seen, as Prometheus text (client_metrics.h); docs/operating.md has the names.
+  std::string metrics_text() const;
+  /// How many tokens a second the engine computes, as far as it knows, for the estimate of what loading saves.
+  void tell_prefill_speed(double tokens_per_second);
   /// The map in use. A call that runs goes on with the map with which it began. cluster().nodes are nodes(), in order.
   ClusterStatus cluster() const;
   /// Asks all nodes, and takes up the map that they know. Returns cluster(). Errors: as those of ping, if none answers.

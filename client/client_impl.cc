@@ -275,8 +275,9 @@ error_code Client::Impl::refuses(Space space, std::chrono::microseconds deadline
 error_code Client::Impl::refuses(std::chrono::microseconds deadline, const CallControl& control) const {
   if (deadline > kDeadlineMax) return Errc::kBadRequest;
   if (control.is_cancelled()) return Errc::kCancelled;
-  if (shared->call_count >= shared->config.calls_max) return Errc::kBusy;
-  return {};
+  if (shared->call_count < shared->config.calls_max) return {};
+  shared->metrics.refused();
+  return Errc::kBusy;
 }
 
 /// The event is reset before each wait and the count is looked at after it: a call that ends in between sets the event

@@ -137,12 +137,20 @@ struct Client::Impl {
 class VerbInProgress {
  public:
   explicit VerbInProgress(const std::shared_ptr<ClientShared>& shared) : shared_(shared) { ++shared_->call_count; }
+  /// One that is counted, once it ends by done().
+  VerbInProgress(const std::shared_ptr<ClientShared>& shared, ClientCall call)
+      : shared_(shared), call_(call), began_(shared->clock.now()) {
+    ++shared_->call_count;
+  }
   ~VerbInProgress() { --shared_->call_count; }
+  void done(error_code why) const { shared_->metrics.ended(call_, shared_->clock.now() - began_, why); }
   VerbInProgress(const VerbInProgress&) = delete;
   VerbInProgress& operator=(const VerbInProgress&) = delete;
 
  private:
   std::shared_ptr<ClientShared> shared_;
+  ClientCall call_{};
+  TimePoint began_{};
 };
 
 /// The part of a chain, or of a set's blocks, that one request asks a node for. Of a chain with extents: one extent,

@@ -167,6 +167,7 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     landed(0, count);
     return {};
   }
+  session.shared().metrics.received(session.path_of(is_inline ? nullptr : region.get()), count * bytes);
   if (is_inline) {
     std::vector<BlockTarget>& targets = session.land();
     for (std::size_t i = 0; i < count; ++i) {
@@ -451,7 +452,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   if (hashes.empty()) co_return GetResult{};
 
   // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
-  const VerbInProgress verb(shared);
+  const VerbInProgress verb(shared, ClientCall::kGet);
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> chains = impl.split_found(space, hashes);
@@ -479,7 +480,11 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   report.run(calls);  // calls may all have ended before the first wait
 
   // A prefix is what counts: cut at the first gap.
-  co_return cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
+  const GetResult result = cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
+  shared->metrics.got(result.block_count, hashes.size() - result.block_count, result.corrupt_count,
+                      info.record.block_size());
+  verb.done(result.why);
+  co_return result;
 }
 
 }  // namespace kv

@@ -272,6 +272,12 @@ KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes
  * then *length says how much is needed. */
 KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 
+/* What this client has seen, as Prometheus text, ended by a zero byte; for an endpoint of the worker. Asks no node.
+ * *length and KVS_TOO_LARGE as of kvs_stats. docs/operating.md has the names. */
+KVS_API int kvs_metrics_text(kvs_client* client, char* text, size_t capacity, size_t* length);
+/* How many tokens a second the engine computes, for the estimate of what loading saves; 0: it is not known. */
+KVS_API int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second);
+
 /* Memory that nodes fill and drain themselves: those on this host, and those that RDMA reaches. Freed by kvs_free or
  * with the client. */
 KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);

@@ -329,7 +329,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
 
-  const VerbInProgress verb(impl.shared);
+  const VerbInProgress verb(impl.shared, ClientCall::kMatch);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
   const auto run = [&impl, space, &options, block_size, &group, until](MatchRounds& rounds) {
@@ -415,6 +415,9 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   if (impl.has_hot_roots() && result.block_count > 0) {
     impl.hot_sets.found(static_cast<std::uint32_t>(space), hashes[result.block_count - 1], best->place());
   }
+  impl.shared->metrics.matched(result.block_count - result.disk_block_count, result.disk_block_count,
+                               hashes.size() - result.block_count, block_size);
+  verb.done(result.why);
   co_return result;
 }
 

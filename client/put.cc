@@ -223,7 +223,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
 
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
-  const VerbInProgress verb(shared);
+  const VerbInProgress verb(shared, ClientCall::kPut);
   const RegionUse region_use(region);
   const auto map = impl.reachable_map();
   const std::vector<OwnedChain> chains = split_chain(*map, hashes, impl.hot_roots(space, hashes).now);
@@ -253,6 +253,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
     result.refused += call.refused();
     if (call.refused() > 0 && !result.why) result.why = call.reason();
   }
+  shared->metrics.put(result.stored, result.already_stored, result.refused);
+  verb.done(result.why);
   co_return result;
 }
 

@@ -123,6 +123,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
   std::vector<BlockTarget>* const targets = is_inline ? &session.land() : nullptr;
   arriving_.clear();
   const std::uint64_t* sums = answer->checksums()->data();  // little endian, as this host
+  std::uint64_t part_bytes = 0;
   for (flatbuffers::uoffset_t k = 0; k < count; ++k) {
     const std::uint32_t i = answer->blocks()->Get(k), bytes = answer->block_bytes()->Get(k);
     BlockTarget target;
@@ -131,6 +132,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
     if (plan->verify) target.checksums = {sums, stripe_count(bytes)};
     sums += stripe_count(bytes);
     blocks_[i].outcome.block_bytes = bytes;
+    part_bytes += bytes;
     if (is_inline) {
       targets->push_back(target);
       arriving_.push_back(i);
@@ -139,6 +141,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
       if (plan->verify) session.verified(bytes);
     }
   }
+  session.shared().metrics.received(session.path_of(is_inline ? nullptr : region.get()), part_bytes);
   return {};
 }
 
@@ -244,7 +247,7 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   plan.until = impl.deadline_after(options.deadline);
 
   // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
-  const VerbInProgress verb(shared);
+  const VerbInProgress verb(shared, ClientCall::kSetGet);
   const RegionUse region_use(region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
@@ -271,6 +274,8 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
     }
   }
   give_up_parts(result, options.group_counts);
+  shared->metrics.got(result.landed_count, hashes.size() - result.landed_count, result.corrupt_count, 0);
+  verb.done(result.why);
   co_return result;
 }
 

@@ -113,7 +113,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
   result.block_bytes.resize(hashes.size(), 0);
   if (hashes.empty()) co_return result;
 
-  const VerbInProgress verb(impl.shared);
+  const VerbInProgress verb(impl.shared, ClientCall::kSetMatch);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
@@ -146,6 +146,9 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
     lease.add({call.part->node, call.answered_by, call.lease, /*first=*/0}, call.lease_us, impl.shared->clock.now());
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));
+  impl.shared->metrics.matched(result.held_count - result.disk_count, result.disk_count,
+                               hashes.size() - result.held_count, /*block_size=*/0);
+  verb.done(result.why);
   co_return result;
 }
 

@@ -174,7 +174,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   plan.reuse = options.reuse;
 
   // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
-  const VerbInProgress verb(shared);
+  const VerbInProgress verb(shared, ClientCall::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   CallGroup group(shared->executor, options.control);
@@ -200,6 +200,8 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
       if (outcome == SetPutBlock::kRefused && !result.why) result.why = call.reason();
     }
   }
+  shared->metrics.put(result.stored, result.already_stored, result.refused + result.conflicts);
+  verb.done(result.why);
   co_return result;
 }
 

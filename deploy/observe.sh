@@ -143,6 +143,7 @@ wait_for "$alertmanager_port" /-/ready
 cp deploy/prometheus/kvstore.rules.yml "$scratch/"
 sed "s/127.0.0.1:9093/127.0.0.1:$alertmanager_port/; s/_interval: 15s/_interval: 5s/" deploy/prometheus/prometheus.yml > "$scratch/prometheus.yml"
 printf -- '- targets: [%s]\n' "$(IFS=,; echo "${targets[*]}")" > "$scratch/kvstore.targets.yml"
+printf -- '- targets: []\n' > "$scratch/kvstore-client.targets.yml"
 start prometheus prometheus --config.file="$scratch/prometheus.yml" --storage.tsdb.path="$scratch/prometheus" \
   --web.listen-address="127.0.0.1:$prometheus_port"
 wait_for "$prometheus_port" /-/ready

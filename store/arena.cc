@@ -1,10 +1,6 @@
 #include "store/arena.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <limits>
 #include <map>
 #include <set>
@@ -19,8 +15,6 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
-constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;  ///< Between two calls of `progress`.
 constexpr std::uint32_t kNoSlab = 0xFFFFFFFF;
 constexpr std::size_t kFreeRunsLookedAt = 256;            ///< In their order, for a slab: some microseconds.
 constexpr std::size_t kFoundMax = 512, kFoundShare = 16;  ///< Windows that a search keeps.
@@ -39,20 +33,6 @@ bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t 
   const std::size_t slot_count = slab_bytes / stride;
   return slot_count > 0 && ((slab_bytes - slot_count * block_bytes) * 100 <= slab_bytes * 3 ||
                             (slab_bytes - slot_count * stride) * 100 <= slab_bytes);
-}
-
-/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel knows how: it reports a lack
-/// of memory as an error, where writing would end in SIGBUS.
-error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_bytes) {
-#ifdef MADV_POPULATE_WRITE
-  const int populate = MADV_POPULATE_WRITE;
-#else
-  const int populate = 23;  // since Linux 5.14; the C library's headers may be older
-#endif
-  if (madvise(data, bytes, populate) == 0) return {};
-  if (errno != EINVAL) return last_errno();
-  for (std::size_t at = 0; at < bytes; at += page_bytes) *const_cast<volatile std::byte*>(data + at) = std::byte{0};
-  return {};
 }
 
 }  // namespace
@@ -102,11 +82,13 @@ struct Arena::Impl {
     std::uint64_t shield_round = 0;  ///< Shielded iff this equals the arena's round.
   };
 
+  std::unique_ptr<ArenaMemory> memory;
   std::byte* base = nullptr;
-  std::size_t mapped_bytes = 0;
-  int fd = -1;
-  bool huge_pages = false;
-  std::size_t capacity_bytes = 0, granule_bytes = 0, granule_count = 0;
+  std::size_t capacity_bytes = 0, granule_bytes = 0;
+  /// Granules up to the capacity; with those that are closed, which have laid_bytes in all; ever. The last two bounds
+  /// are constants, since bytes() is called without the lock.
+  std::size_t end_granule = 0, granule_count = 0, laid_bytes = 0, granule_count_max = 0, bytes_max = 0;
+  bool can_resize = false;
   std::size_t allocated_bytes = 0, slab_bytes = 0;
   std::uint64_t change_count = 0, shield_round = 1;
   std::vector<Class> classes;
@@ -118,17 +100,12 @@ struct Arena::Impl {
   std::map<std::uint32_t, std::uint32_t> free_runs;  ///< First granule -> length; neighbours are merged.
   std::set<std::pair<std::uint32_t, std::uint32_t>> free_by_length;  ///< The same, as length and first granule.
 
-  ~Impl() {
-    if (base != nullptr) munmap(base, mapped_bytes);
-    if (fd >= 0) close(fd);
-  }
-
   static std::uint32_t slot_number(SlotId slot) { return static_cast<std::uint32_t>(slot); }
   /// A SlotId is the slab's first granule and the slot's number in the slab. Every call comes through here: a slot that
   /// was made up, or whose slab is gone, stops the process before any byte of another block is touched.
   Slab& slab_of(SlotId slot) const {
     const std::uint64_t first = static_cast<std::uint64_t>(slot) >> 32;
-    KV_ASSERT(first < granule_count);
+    KV_ASSERT(first < granule_count_max);
     Slab* slab = slabs[first].get();
     KV_ASSERT(slab != nullptr && slot_number(slot) < slab->slot_count);
     return *slab;
@@ -137,8 +114,9 @@ struct Arena::Impl {
     return SlotId{std::uint64_t{slab.first_granule} << 32 | number};
   }
   std::size_t run_bytes(std::size_t first, std::size_t count) const {
-    return std::min((first + count) * granule_bytes, capacity_bytes) - first * granule_bytes;
+    return std::min((first + count) * granule_bytes, laid_bytes) - first * granule_bytes;
   }
+  bool is_closed(const Slab& slab) const { return slab.first_granule + slab.granule_count > end_granule; }
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
   /// The last use of what lies in a granule, as a search for the class counts it: 0 if the granule is free, kNever if
   /// it cannot be cleared for that class.
@@ -152,7 +130,6 @@ struct Arena::Impl {
   }
   Head& head_of(SlotId slot) { return heads[slab_of(slot).first_granule]; }
 
-  error_code map(const ArenaConfig& config);
   std::uint32_t class_index_of(std::size_t block_bytes);
   std::pair<std::uint32_t, std::uint32_t> find_run(const Class& of, Place place) const;
   Slab* add_slab(std::uint32_t class_index, Place place);
@@ -163,57 +140,105 @@ struct Arena::Impl {
   void end_free(std::map<std::uint32_t, std::uint32_t>::iterator run);
 };
 
-error_code Arena::Impl::map(const ArenaConfig& config) {
-  for (const bool huge : {true, false}) {
-    if (huge && !config.huge_pages) continue;
-    const std::size_t page_bytes = huge ? kHugePageBytes : kPageBytes;
-    mapped_bytes = round_up(config.capacity_bytes, page_bytes);
-    fd = memfd_create("kvstore-arena", MFD_CLOEXEC | (huge ? MFD_HUGETLB | (21 << 26) : 0));  // 21: pages of 2 MiB
-    void* mapped = MAP_FAILED;
-    if (fd >= 0 && ftruncate(fd, static_cast<off_t>(mapped_bytes)) == 0)
-      mapped = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) {  // with huge pages: too few are reserved, and mmap is where that shows
-      const error_code error = last_errno();
-      if (fd >= 0) close(fd);
-      fd = -1;
-      if (!huge) return error;
-      continue;
-    }
-    base = static_cast<std::byte*>(mapped);
-    huge_pages = huge;
-    // Both are advice: transparent huge pages where the kernel allows them for shared memory, and no prompts in core
-    // files.
-    if (!huge && config.huge_pages) madvise(base, mapped_bytes, MADV_HUGEPAGE);
-    madvise(base, mapped_bytes, MADV_DONTDUMP);
-    if (config.touch) {
-      for (std::size_t at = 0; at < mapped_bytes; at += kTouchStepBytes) {
-        const std::size_t step = std::min(kTouchStepBytes, mapped_bytes - at);
-        if (const error_code error = touch_pages(base + at, step, page_bytes)) return error;
-        if (config.progress) config.progress(std::min(at + step, config.capacity_bytes));
-      }
-    }
-    return {};
-  }
-  return {};
-}
-
 Arena::Arena(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Arena::~Arena() = default;
 
 Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
   if (config.capacity_bytes == 0 || config.granule_bytes == 0 || config.granule_bytes % kPageBytes != 0)
     return Errc::kBadRequest;
+  const auto granules = [&](std::size_t bytes) { return (bytes + config.granule_bytes - 1) / config.granule_bytes; };
+  const bool can_resize = config.capacity_bytes_max > 0;
+  // The end of a whole granule: else a slab there would grow or shrink with the arena.
+  if (can_resize &&
+      (config.capacity_bytes % config.granule_bytes != 0 || config.capacity_bytes_max % config.granule_bytes != 0 ||
+       config.capacity_bytes_max < config.capacity_bytes)) {
+    return Errc::kBadRequest;
+  }
+  if (granules(config.bytes_max()) >= kNoSlab) return Errc::kTooLarge;
+  ArenaConfig own = config;
+  // Else the arena would end within a page.
+  if (can_resize && config.granule_bytes % (2 << 20) != 0) own.huge_pages = false;
+  auto memory = ArenaMemory::create(own);
+  if (!memory) return memory.error();
   auto impl = std::make_unique<Impl>();
-  if (const error_code error = impl->map(config)) return error;
-  impl->capacity_bytes = config.capacity_bytes;
+  impl->memory = std::move(*memory);
+  impl->base = impl->memory->data();
+  impl->can_resize = can_resize;
+  impl->capacity_bytes = impl->laid_bytes = config.capacity_bytes;
+  impl->bytes_max = config.bytes_max();
   impl->granule_bytes = config.granule_bytes;
-  impl->granule_count = (config.capacity_bytes + config.granule_bytes - 1) / config.granule_bytes;
-  if (impl->granule_count >= kNoSlab) return Errc::kTooLarge;
-  impl->slabs.resize(impl->granule_count);
-  impl->heads.resize(impl->granule_count);
-  impl->slab_of_granule.assign(impl->granule_count, kNoSlab);
+  impl->end_granule = impl->granule_count = granules(config.capacity_bytes);
+  impl->granule_count_max = granules(config.bytes_max());
+  impl->slabs.resize(impl->granule_count_max);
+  impl->heads.resize(impl->granule_count_max);
+  impl->slab_of_granule.assign(impl->granule_count_max, kNoSlab);
   impl->set_free(0, static_cast<std::uint32_t>(impl->granule_count));
   return std::unique_ptr<Arena>(new Arena(std::move(impl)));
+}
+
+// -- another capacity
+
+bool Arena::can_resize() const { return impl_->can_resize; }
+std::size_t Arena::capacity_bytes_max() const { return impl_->bytes_max; }
+std::size_t Arena::granule_bytes() const { return impl_->granule_bytes; }
+ArenaMemory& Arena::pages() { return *impl_->memory; }
+
+void Arena::set_capacity(std::size_t bytes) {
+  Impl& impl = *impl_;
+  KV_ASSERT(impl.can_resize && bytes > 0 && bytes <= impl.bytes_max && bytes % impl.granule_bytes == 0);
+  KV_ASSERT(bytes <= impl.memory->committed_bytes());
+  const std::size_t was = impl.end_granule, end = bytes / impl.granule_bytes;
+  impl.capacity_bytes = bytes;
+  impl.end_granule = end;
+  if (end > impl.granule_count) {
+    impl.granule_count = end;
+    impl.laid_bytes = bytes;
+  }
+  if (end > was) {
+    for (std::size_t granule = was; granule < end; ++granule)
+      if (impl.slab_of_granule[granule] == kNoSlab) impl.give_run(static_cast<std::uint32_t>(granule), 1);
+  } else {
+    // Free runs behind the end are none any more.
+    while (!impl.free_runs.empty()) {
+      const auto last = std::prev(impl.free_runs.end());
+      const auto [first, count] = *last;
+      if (first + count <= end) break;
+      impl.end_free(last);
+      if (first < end) impl.set_free(first, static_cast<std::uint32_t>(end - first));
+    }
+  }
+  // Slabs that were closed, or are now; the first may begin before both ends.
+  std::size_t granule = std::min(was, end);
+  if (granule < impl.granule_count && impl.slab_of_granule[granule] != kNoSlab) granule = impl.slab_of_granule[granule];
+  for (; granule < impl.granule_count; ++granule) {
+    if (impl.slab_of_granule[granule] != granule) continue;
+    const Impl::Slab& slab = *impl.slabs[granule];
+    auto& with_room = impl.classes[slab.class_index].with_room;
+    if (impl.is_closed(slab)) {
+      with_room.erase(slab.first_granule);
+    } else if (slab.used_count < slab.slot_count) {
+      with_room.insert(slab.first_granule);
+    }
+  }
+  ++impl.change_count;
+}
+
+std::optional<SlotId> Arena::next_closed(Cursor& cursor, Steps& steps) const {
+  const Impl& impl = *impl_;
+  if (impl.granule_count == impl.end_granule) return std::nullopt;
+  std::size_t first = impl.end_granule;
+  if (impl.slab_of_granule[first] != kNoSlab) first = impl.slab_of_granule[first];
+  if (cursor.granule < first) cursor = {.granule = first};
+  return next_slot({first, impl.granule_count - first, Tick{}}, cursor, steps);
+}
+
+bool Arena::cut() {
+  Impl& impl = *impl_;
+  for (std::size_t granule = impl.end_granule; granule < impl.granule_count; ++granule)
+    if (impl.slab_of_granule[granule] != kNoSlab) return false;
+  impl.granule_count = impl.end_granule;
+  impl.laid_bytes = impl.capacity_bytes;
+  return true;
 }
 
 std::uint32_t Arena::add_class(std::size_t block_bytes) {
@@ -272,7 +297,7 @@ void Arena::free(SlotId slot) {
   impl_->allocated_bytes -= of.block_bytes;
   if (--slab.used_count == 0) return impl_->remove_slab(slab);
   slab.free_slots.push_back(number);
-  of.set_room(slab.first_granule);
+  if (!impl_->is_closed(slab)) of.set_room(slab.first_granule);
 }
 
 std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
@@ -298,7 +323,7 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
 /// the free end of the arena if that holds a block at all. So an arena smaller than a whole slab is of use, and so are
 /// the last granules of every arena.
 std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, Place place) const {
-  const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, granule_count));
+  const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, end_granule));
   const auto aligned_in = [&](std::uint32_t first, std::uint32_t count) {
     const auto aligned = static_cast<std::uint32_t>(round_up(first, length));
     return aligned + length <= first + count && run_bytes(aligned, length) >= of.block_bytes ? aligned : kNoSlab;
@@ -332,7 +357,7 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
   if (anywhere != kNoSlab) return {anywhere, length};
   if (free_runs.empty()) return {0, 0};
   const auto [first, count] = *free_runs.rbegin();
-  if (first + count != granule_count || run_bytes(first, count) < of.block_bytes) return {0, 0};
+  if (first + count != end_granule || run_bytes(first, count) < of.block_bytes) return {0, 0};
   return {first, std::min(count, length)};
 }
 
@@ -376,7 +401,8 @@ void Arena::Impl::remove_slab(Slab& slab) {
   slab_bytes -= run_bytes(first, count);
   for (std::uint32_t granule = first; granule < first + count; ++granule) slab_of_granule[granule] = kNoSlab;
   slabs[first].reset();
-  give_run(first, count);
+  if (first < end_granule)
+    give_run(first, static_cast<std::uint32_t>(std::min<std::size_t>(count, end_granule - first)));
 }
 
 void Arena::Impl::set_free(std::uint32_t first, std::uint32_t count) {
@@ -402,7 +428,7 @@ void Arena::Impl::take_run(std::uint32_t first, std::uint32_t count) {
 
 /// Merges with both neighbours: a slab of another class may need more granules than this one had.
 void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
-  KV_ASSERT(count > 0 && std::size_t{first} + count <= granule_count);
+  KV_ASSERT(count > 0 && std::size_t{first} + count <= end_granule);
   if (const auto next = free_runs.lower_bound(first); next != free_runs.end() && first + count == next->first) {
     count += next->second;
     end_free(next);
@@ -425,7 +451,7 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
 std::span<std::byte> Arena::bytes(SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;
-  KV_ASSERT(offset + slab.block_bytes <= impl_->capacity_bytes);
+  KV_ASSERT(offset + slab.block_bytes <= impl_->bytes_max);
   return {impl_->base + offset, slab.block_bytes};
 }
 
@@ -435,11 +461,14 @@ std::span<std::uint64_t> Arena::checksums(SlotId slot) const {
 }
 
 std::size_t Arena::block_bytes(SlotId slot) const { return impl_->slab_of(slot).block_bytes; }
-std::span<std::byte> Arena::memory() const { return {impl_->base, impl_->mapped_bytes}; }
+std::span<std::byte> Arena::memory() const { return {impl_->base, impl_->memory->committed_bytes()}; }
 std::size_t Arena::capacity_bytes() const { return impl_->capacity_bytes; }
+std::size_t Arena::free_bytes() const {
+  return impl_->capacity_bytes - std::min(impl_->capacity_bytes, impl_->allocated_bytes);
+}
 std::size_t Arena::allocated_bytes() const { return impl_->allocated_bytes; }
 std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }
-bool Arena::uses_huge_pages() const { return impl_->huge_pages; }
+bool Arena::uses_huge_pages() const { return impl_->memory->uses_huge_pages(); }
 bool Arena::fits(std::size_t block_bytes) const { return block_bytes > 0 && block_bytes <= impl_->capacity_bytes; }
 std::size_t Arena::class_count() const { return impl_->class_of_size.size(); }
 bool Arena::has_class(std::size_t block_bytes) const { return impl_->class_of_size.contains(block_bytes); }
@@ -461,7 +490,7 @@ BlockId Arena::owner(SlotId slot) const { return impl_->slab_of(slot).owners[Imp
 
 bool Arena::is_allocated(SlotId slot) const {
   const auto first = static_cast<std::uint64_t>(slot) >> 32;
-  const Impl::Slab* slab = first < impl_->granule_count ? impl_->slabs[first].get() : nullptr;
+  const Impl::Slab* slab = first < impl_->granule_count_max ? impl_->slabs[first].get() : nullptr;
   return slab != nullptr && Impl::slot_number(slot) < slab->slot_count && slab->is_used[Impl::slot_number(slot)];
 }
 
@@ -499,10 +528,10 @@ void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const 
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
   const Impl::Class& of = impl_->classes[class_index];
   const std::size_t length = of.granule_count;
-  const std::size_t found_max = std::clamp<std::size_t>(impl_->granule_count / length / kFoundShare, 1, kFoundMax);
+  const std::size_t found_max = std::clamp<std::size_t>(impl_->end_granule / length / kFoundShare, 1, kFoundMax);
   const auto is_older = [](const Window& a, const Window& b) { return a.last_use < b.last_use; };
-  for (; search.first < impl_->granule_count; ++search.first) {
-    for (; search.end < std::min(search.first + length, impl_->granule_count); ++search.end) {
+  for (; search.first < impl_->end_granule; ++search.first) {
+    for (; search.end < std::min(search.first + length, impl_->end_granule); ++search.end) {
       if (!steps.are_left()) return;
       steps.take(Steps::kGranule);
       const std::uint64_t use = impl_->last_use(search.end, class_index);
@@ -532,7 +561,8 @@ void Arena::search(std::size_t block_bytes, Search& search, Steps& steps) const 
 
 std::optional<Tick> Arena::last_use(const Window& window, std::size_t block_bytes) const {
   const std::uint32_t class_index = impl_->class_index_of(block_bytes);
-  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count);
+  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count_max);
+  if (window.first_granule + window.granule_count > impl_->end_granule) return std::nullopt;
   std::uint64_t latest = 0;  // kNever is larger than any use, so one such granule decides
   for (std::size_t i = 0; i < window.granule_count; ++i)
     latest = std::max(latest, impl_->last_use(window.first_granule + i, class_index));
@@ -558,7 +588,7 @@ std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const
 }
 
 std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Steps& steps) const {
-  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count);
+  KV_ASSERT(window.first_granule + window.granule_count <= impl_->granule_count_max);
   while (cursor.granule < window.first_granule + window.granule_count && steps.are_left()) {
     steps.take(Steps::kGranule);
     const std::uint32_t first = impl_->slab_of_granule[cursor.granule];
@@ -590,7 +620,7 @@ std::string Arena::check() const {
     const std::uint32_t first = impl_->slab_of_granule[granule];
     if (first == kNoSlab) {
       if (impl_->slabs[granule]) return "arena: a slab starts at a free granule";
-      ++free_granules;
+      free_granules += granule < impl_->end_granule;
       ++granule;
       continue;
     }
@@ -603,7 +633,7 @@ std::string Arena::check() const {
     if (used != slab.used_count || used == 0) return "arena: a slab's used slots are miscounted";
     if (held != impl_->heads[first].held_count) return "arena: a slab's held slots are miscounted";
     if (slab.fresh != used + slab.free_slots.size()) return "arena: a slab's free slots are miscounted";
-    if (of.with_room.contains(first) != (used < slab.slot_count))
+    if (of.with_room.contains(first) != (used < slab.slot_count && !impl_->is_closed(slab)))
       return "arena: a slab with room is not listed as such";
     if (!of.slabs.contains(first)) return "arena: a slab is unknown to its class";
     const std::size_t bytes = impl_->run_bytes(first, slab.granule_count);
@@ -624,7 +654,9 @@ std::string Arena::check() const {
       return "arena: a class is miscounted";
   }
   std::size_t end_before = 0;
+  if (impl_->end_granule > impl_->granule_count) return "arena: it ends behind its last granule";
   for (const auto& [first, count] : impl_->free_runs) {
+    if (std::size_t{first} + count > impl_->end_granule) return "arena: a free run lies behind the end";
     if (first < end_before || (first == end_before && first > 0)) return "arena: free runs overlap or are not merged";
     for (std::uint32_t granule = first; granule < first + count; ++granule)
       if (impl_->slab_of_granule[granule] != kNoSlab) return "arena: a free run holds a slab";

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,18 +21,9 @@
 #include "base/result.h"
 #include "index/prefix_index.h"
 #include "index/steps.h"
+#include "store/arena_memory.h"
 
 namespace kv {
-
-struct ArenaConfig {
-  std::size_t capacity_bytes = 0;  ///< Of the whole arena. Not rounded: all of it can hold blocks.
-  /// Slabs are whole runs of granules; the arena's last granule may be shorter.
-  std::size_t granule_bytes = 2 * 1024 * 1024;
-  bool huge_pages = true;  ///< Use MFD_HUGETLB when enough huge pages are reserved; else ordinary pages.
-  bool touch = true;       ///< Write every page at start: first touch is 50 times slower than a copy.
-  /// Called while touching, with bytes touched so far. Optional.
-  std::function<void(std::size_t)> progress = nullptr;
-};
 
 /// Memory for blocks. One size class for each block size in use; a slab is the shortest run of granules that wastes at
 /// most 3 % on blocks of its class. The stripe checksums of a slot are kept outside the arena.
@@ -42,6 +32,9 @@ struct ArenaConfig {
 ///   3. A slab without a used slot is no slab: its granules are free for any class at once.
 ///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit; and
 ///      so they do with any granule_bytes that is a multiple of b.
+///   5. While the arena shrinks, what lies behind its capacity is *closed*: slots there are not handed out again. A
+///   slab
+///      that reaches over the end is closed as a whole.
 /// Two exceptions to the 3 %: the one slab that ends at the arena's end may be a shorter run, since its granules would
 /// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
 /// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns
@@ -53,6 +46,25 @@ class Arena {
   /// a zero capacity, or granules that are not a multiple of 4096 bytes.
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
+
+  /// A place in a window, or in what is closed.
+  struct Cursor {
+    std::size_t granule = 0;
+    std::uint32_t slab = 0, slot = 0;
+  };
+
+  // -- another capacity, of an arena with capacity_bytes_max
+  bool can_resize() const;
+  std::size_t capacity_bytes_max() const;
+  std::size_t granule_bytes() const;
+  /// More, once memory() has been committed so far; or less: then what lies behind the new end is closed, and is to be
+  /// freed. Requires: can_resize(), whole granules, at least one, at most the maximum. Cost: O(granules in between).
+  void set_capacity(std::size_t bytes);
+  /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or when no steps are left.
+  std::optional<SlotId> next_closed(Cursor& cursor, Steps& steps) const;
+  /// Whether nothing is closed any more: then what lies behind the capacity may be discarded.
+  bool cut();
+  ArenaMemory& pages();  ///< To commit and discard, without the lock.
 
   /// The number of the size class, made if it is new; from 0 up in order of making. Requires: fits(block_bytes).
   /// Numbers of removed classes are used again.
@@ -70,8 +82,9 @@ class Arena {
   std::span<std::uint64_t> checksums(SlotId slot) const;  ///< stripe_count(block_bytes) elements.
   std::size_t block_bytes(SlotId slot) const;
 
-  std::span<std::byte> memory() const;  ///< All of it: what a device is given to move blocks from and to.
+  std::span<std::byte> memory() const;  ///< All that is committed: what a device is given to move blocks from and to.
   std::size_t capacity_bytes() const;
+  std::size_t free_bytes() const;            ///< Not allocated; 0 while more is, since the arena shrinks.
   std::size_t allocated_bytes() const;       ///< Invariant 2.
   std::size_t slab_bytes() const;            ///< Of the granules that belong to a slab.
   bool uses_huge_pages() const;              ///< Whether huge pages were reserved for it.
@@ -124,17 +137,12 @@ class Arena {
     std::deque<std::pair<std::size_t, std::uint64_t>> later;  ///< Granules used later than all after them, up to `end`.
   };
   void search(std::size_t block_bytes, Search& search, Steps& steps) const;
-  /// When the window was used last, as of now; nullopt if it cannot be cleared (any more).
+  /// When the window was used last, as of now; nullopt if it cannot be cleared (any more), or the arena ends before it.
   std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
   bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, in part or whole.
   /// The result of a whole search, the oldest window; nullopt if there is none. O(granules): for tests.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
 
-  /// A place in a window.
-  struct Cursor {
-    std::size_t granule = 0;
-    std::uint32_t slab = 0, slot = 0;
-  };
   Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
   /// The next allocated slot of the slabs that lie in the window, in part or whole; moves the cursor behind that slot.
   /// nullopt at the window's end, or when no steps are left. Freeing all of them frees the window.

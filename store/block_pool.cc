@@ -206,6 +206,28 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
   return linked;
 }
 
+void BlockPool::move(BlockId block, SlotId to) {
+  const SlotId from = index_.slot(block);
+  KV_ASSERT(from != to && index_.is_linked(block) && index_.pin_count(block) > 0);
+  KV_ASSERT(staged_count_ > 0 && arena_->is_held(to) && arena_->owner(to) == kNoBlock);
+  KV_ASSERT(arena_->block_bytes(from) == arena_->block_bytes(to));
+  std::ranges::copy(arena_->checksums(from), arena_->checksums(to).begin());
+  arena_->set_owner(to, block);
+  arena_->use(to, index_.recency(block));
+  index_.set_slot(block, to);
+  // The pins, which held the old slot, hold the new one from here on: that was held as staged.
+  arena_->end_hold(from);
+  if (tenants_ != nullptr) {
+    const TenantId whose = tenants_->of(index_.tree(block));
+    const auto staged = staged_for_.find(to);
+    KV_ASSERT(staged != staged_for_.end() && staged->second == whose);
+    staged_for_.erase(staged);
+    tenants_->went(whose, arena_->block_bytes(from));
+  }
+  arena_->free(from);
+  --staged_count_;
+}
+
 void BlockPool::remove_leaf_end(BlockId block) {
   const SlotId slot = index_.slot(block);
   KV_ASSERT(arena_->owner(slot) == block);

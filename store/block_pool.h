@@ -83,6 +83,9 @@ class BlockPool {
   std::optional<SlotId> stage(std::size_t block_bytes, Arena::Place place);  ///< A held slot, or nullopt: evict first.
   void unstage(SlotId slot);                                                 ///< Frees it.
   BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
+  /// Its bytes were copied to the slot, which is staged. Requires: the block is pinned by the caller, and nobody else
+  /// knows where its bytes lie.
+  void move(BlockId block, SlotId to);
   void remove_leaf_end(BlockId block);
   /// Why blocks are removed many at a time: they are cut off first (PrefixIndex::detach), so that nobody finds them,
   /// and then freed by reap().

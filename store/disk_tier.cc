@@ -162,12 +162,19 @@ void DiskTier::evict(BlockId block) {
 
 void DiskTier::trim() {
   if (tenants_ != nullptr && !tenants_->over_disk_max().empty()) trim_tenants();
-  while (only_bytes_ > config_.capacity_bytes || is_index_full()) {
+  for (std::size_t left = kEntriesPerCall / 4; left > 0; --left) {
+    if (only_bytes_ <= config_.capacity_bytes && !is_index_full()) return;
     BlockId oldest = tenants_ == nullptr ? kNoBlock : index_.oldest_in_band(0, nullptr);
     if (oldest == kNoBlock) oldest = index_.oldest_leaf_end();
     if (oldest == kNoBlock) return;  // everything left is being read, or has a copy in memory
     evict(oldest);
   }
+}
+
+void DiskTier::set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads) {
+  KV_ASSERT(capacity_bytes > 0);
+  config_.capacity_bytes = capacity_bytes;
+  config_.promote_reads = promote_reads;
 }
 
 /// Those over their maxima lose what they used longest ago. After a maximum was lowered that takes several calls.

@@ -83,8 +83,9 @@ class DiskTier {
   void move(BlockId block, DiskKey key);  ///< The block was written again, under `key`.
   /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
   std::size_t remove(BlockId block, std::vector<DiskKey>& keys);
-  /// Evicts until only_bytes() is within the capacity.
+  /// Evicts until only_bytes() is within the capacity; after that was lowered it takes several calls.
   void trim();
+  void set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads);
 
   // -- after a restart
   /// Keys have this epoch from now on. It is larger than that of any key on disk; before the call it is 1. Requires: no

@@ -9,6 +9,14 @@ namespace kv {
 LeaseTable::LeaseTable(const Config& config) : config_(config) {
   KV_ASSERT(config.duration > Duration::zero());
   config_.count_max = std::min(config.count_max, std::size_t{1} << kIndexBits);
+  largest_ = config_;
+}
+
+void LeaseTable::set_limits(std::size_t count_max, std::size_t count_per_session_max) {
+  config_.count_max = std::min(count_max, std::size_t{1} << kIndexBits);
+  config_.count_per_session_max = count_per_session_max;
+  largest_.count_max = std::max(largest_.count_max, config_.count_max);
+  largest_.count_per_session_max = std::max(largest_.count_per_session_max, count_per_session_max);
 }
 
 Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint now) {
@@ -39,8 +47,8 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
 
 Result<LeaseId> LeaseTable::grant(SessionId session, std::span<const BlockId> blocks, TimePoint now, LeaseId rest) {
   KV_ASSERT(!blocks.empty());
-  if (blocks.size() > config_.count_max - lease_count_ ||
-      blocks.size() > config_.count_per_session_max - lease_count(session))
+  if (lease_count_ + blocks.size() > config_.count_max ||
+      lease_count(session) + blocks.size() > config_.count_per_session_max)
     return Errc::kBusy;
   LeaseId next = rest;
   // The last block first: each entry then knows the one after it.
@@ -129,10 +137,10 @@ std::string LeaseTable::check() const {
     before = entry.end;
   }
   if (count != lease_count_ || count != by_grant_.count) return "leases: lease_count is wrong";
-  if (count > config_.count_max) return "leases: over count_max";
+  if (count > largest_.count_max) return "leases: over count_max";
   std::size_t session_count = 0;
   for (const auto& [session, list] : sessions_) {
-    if (list.count == 0 || list.count > config_.count_per_session_max)
+    if (list.count == 0 || list.count > largest_.count_per_session_max)
       return "leases: a session's count is out of bounds";
     std::size_t listed = 0;
     for (std::uint32_t index = list.first; index != kNone; index = entries_[index].by_session.after, ++listed)

@@ -25,7 +25,7 @@ enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
 ///   1. A lease ends exactly once: by release(), by expire() at `now` >= grant + duration, or by end_session().
 ///   2. Leases are kept in grant order, which is expiry order because all have one duration.
 ///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; it never
-///      ends a live lease.
+///      ends a live lease. A lower limit, set later, ends none either.
 ///   4. A lease is live until one of the calls of 1, not until its time has passed: so what is live is pinned.
 /// Thread safety: none, the Store's lock covers it. Time: steady clock, handed in, never going back. Cost: O(1);
 /// expire() and end_session() O(leases ended).
@@ -37,6 +37,7 @@ class LeaseTable {
     std::size_t count_per_session_max;
   };
   explicit LeaseTable(const Config& config);
+  void set_limits(std::size_t count_max, std::size_t count_per_session_max);
 
   /// Errors: kBusy at a limit.
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
@@ -87,6 +88,7 @@ class LeaseTable {
   BlockId end(std::uint32_t index);
 
   Config config_;
+  Config largest_;  ///< Of the limits so far.
   std::vector<Entry> entries_;
   std::uint32_t unused_ = kNone;
   std::uint64_t grant_count_ = 0;  ///< Ever.

@@ -101,7 +101,7 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
 
 bool Spiller::is_memory_short() const {
   const Arena& arena = pool_.arena();
-  return arena.capacity_bytes() - arena.allocated_bytes() < reserve_bytes() || evictor_.has_short_class();
+  return arena.free_bytes() < reserve_bytes() || evictor_.has_short_class();
 }
 
 std::uint64_t Spiller::reserve_bytes() const {
@@ -116,7 +116,7 @@ void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
 
 void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint now, bool everything, Steps& steps) {
   const Arena& arena = pool_.arena();
-  const auto free_bytes = [&] { return arena.capacity_bytes() - arena.allocated_bytes(); };
+  const auto free_bytes = [&] { return arena.free_bytes(); };
   const std::uint64_t reserve = reserve_bytes();
   while (steps.are_left() && !is_full(work, bytes_max)) {
     if (free_bytes() >= (everything ? arena.capacity_bytes() : reserve)) return;

@@ -83,6 +83,7 @@ class Spiller {
   /// Takes what was written into the index, and what was lost out of it.
   void finish(const SpillWork& work, const SpillOutcome& outcome);
 
+  void set_limits(const SpillerConfig& config) { config_ = config; }  ///< But skip_unused, which needs a history.
   bool is_memory_short() const;           ///< Less is free than the reserve, or a size class found no slot.
   void stored(BlockId block, Tick tick);  ///< A block was linked in memory.
   /// Takes the block and all below it off the disk, for good.

@@ -10,7 +10,6 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kLeasesEndedMax = 128;  ///< Ended by one call because their time is over.
-constexpr std::size_t kIndexBytesMin = 256 << 20;
 
 }  // namespace
 
@@ -25,9 +24,11 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
   auto arena = Arena::create(config.arena);
   if (!arena) return arena.error();
   StoreConfig with_bounds = config;
-  if (with_bounds.index_bytes_max == 0) with_bounds.index_bytes_max = kIndexBytesMin + config.arena.capacity_bytes / 16;
+  if (with_bounds.index_bytes_max == 0) with_bounds.index_bytes_max = index_bytes_for(config.arena.capacity_bytes);
   if (with_bounds.disk.index_bytes_max == 0) with_bounds.disk.index_bytes_max = with_bounds.index_bytes_max / 2;
-  return std::unique_ptr<Store>(new Store(std::make_unique<Impl>(with_bounds, std::move(*arena))));
+  auto impl = std::make_unique<Impl>(with_bounds, std::move(*arena));
+  impl->has_index_bound = config.index_bytes_max != 0;
+  return std::unique_ptr<Store>(new Store(std::move(impl)));
 }
 
 // -- namespaces

@@ -6,7 +6,8 @@
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
 //                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk),
 //                   store_paths.cc (what is here, for whoever hands it on), store_look.cc (the same for people to look
-//                   at) and store_check.cc (figures and invariants)
+//                   at), store_capacity.cc (more memory, or less, and other limits while it runs) and store_check.cc
+//                   (figures and invariants)
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
@@ -161,6 +162,33 @@ class Store {
   static Result<std::unique_ptr<Store>> create(const StoreConfig& config);
   ~Store();
   std::span<std::byte> memory() const;  ///< Where all slots lie. Stays where it is.
+
+  // -- another capacity, and other limits, while it runs
+  // More: commit the pages, then set_capacity(). Less: set_capacity(); then relocate(), copy and end_relocation() until
+  // is_shrunk(); then discard the pages. In steps of a GiB or less: the cost of a step is bounded by its granules.
+  struct CapacityBounds {
+    std::uint64_t now_bytes, min_bytes, max_bytes, granule_bytes;  ///< min: the largest block of any namespace.
+  };
+  CapacityBounds capacity_bounds() const;
+  /// Errors: kUnsupported without ArenaConfig::capacity_bytes_max; kBadRequest if that is not whole granules, none, or
+  /// more than the maximum; kTooLarge if a namespace has blocks that would not fit any more.
+  Result<void> set_capacity(std::size_t bytes);
+  ArenaMemory& pages();  ///< Where this commits and discards, without the lock, by one caller at a time.
+  /// A block that lies behind the capacity, and where it is to lie. Both are pinned: copy without the lock.
+  struct Relocation {
+    BlockId block;
+    SlotId to;
+    std::span<const std::byte> from;
+    std::span<std::byte> into;  ///< As long as `from`.
+  };
+  /// The next of them, some `bytes_max`. Makes room as for a put, so what is worth least goes. Empty: go on with the
+  /// next call, or what is left is in use; then after a pause. `may_lose`: as OfferOptions.
+  std::vector<Relocation> relocate(std::size_t bytes_max, bool may_lose, TimePoint now);
+  /// They were copied. What came into use meanwhile stays where it is, for a later call.
+  void end_relocation(std::span<const Relocation> relocations);
+  bool is_shrunk();  ///< Nothing lies behind the capacity.
+  /// Of StoreConfig: what can be told anew. Lower bounds take nothing away from who holds more.
+  void set_limits(const StoreConfig& config);
 
   // -- namespaces
   /// Opens or finds the namespace, for `session` (none: 0) until end_session(). At namespace_count_max an idle one

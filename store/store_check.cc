@@ -199,7 +199,8 @@ std::string Store::Impl::check_leased() const {
   }
   if (bytes != pool.leased_bytes())
     return "store: leased_bytes is " + std::to_string(pool.leased_bytes()) + " and should be " + std::to_string(bytes);
-  if (static_cast<double>(bytes) > config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
+  if (!limits_fell &&
+      static_cast<double>(bytes) > config.leased_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
     return "store: leases keep more than leased_fraction_max";
   return "";
 }
@@ -232,6 +233,11 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
       if (!staged.insert(slot).second) return "store: a slot is staged twice";
       *staged_bytes += pool.arena().block_bytes(slot);
     }
+  }
+  for (const auto& [slot, block] : relocating) {
+    if (!staged.insert(slot).second) return "store: a block is relocated to a slot that is staged";
+    ++(*pins)[block];
+    *staged_bytes += pool.arena().block_bytes(slot);
   }
   return staged.size() == pool.staged_count() ? "" : "store: staged_count is wrong";
 }

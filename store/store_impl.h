@@ -69,6 +69,9 @@ struct Store::Put {
   bool ends_group(std::size_t i) const;  ///< Whether hashes[i] is the last of its group.
 };
 
+/// Memory for the index where nobody says how much: of an arena of so many bytes.
+constexpr std::size_t index_bytes_for(std::size_t capacity_bytes) { return (256 << 20) + capacity_bytes / 16; }
+
 struct Store::Impl {
   Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       : config(store_config),
@@ -118,6 +121,10 @@ struct Store::Impl {
   std::size_t put_ids_bytes = 0;        ///< Of the token ids of puts under way.
   std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
   StoreStats counters;                  ///< The counters only; gauges are asked for.
+  Arena::Cursor closed_at;              ///< How far relocate() has come with what is closed.
+  std::unordered_map<SlotId, BlockId> relocating;  ///< Where each block goes that is being copied.
+  bool has_index_bound = false;                    ///< index_bytes_max was given, and does not follow the capacity.
+  bool limits_fell = false;                        ///< A bound was lowered: what is held may be over it.
 
   /// Errors: kBusy when there is no room for another; kTooLarge.
   Result<Space*> open(std::shared_ptr<const NamespaceRecord> record);
@@ -223,7 +230,8 @@ struct Store::Impl {
   bool use_class(Space& space, std::size_t slot_bytes);
   /// Of a set's block of so many bytes.
   std::size_t slot_bytes(const Space& set, std::size_t length) const {
-    return set_slot_bytes(length, set.record->block_bytes(), pool.arena().capacity_bytes());
+    // Of the start: a length has one slot size, whatever capacity the arena is given later.
+    return set_slot_bytes(length, set.record->block_bytes(), config.arena.capacity_bytes);
   }
   /// Of put.hashes[i].
   std::size_t slot_bytes(const Put& put, std::size_t i) const {
@@ -251,6 +259,7 @@ struct Store::Impl {
   void stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now, Steps& steps);
   void tell_staged(Put& put, OfferPlan& plan);
   void end(std::map<PutId, Put>::iterator put);
+  bool can_relocate(BlockId block, std::size_t own_pins) const;
   std::string check_leased() const;
   std::string check_tenants() const;
   std::string check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const;

@@ -417,6 +417,21 @@ int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capac
   });
 }
 
+int kvs_metrics_text(kvs_client* client, char* text, size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const std::string metrics = blocking.metrics_text();
+    if (metrics.empty()) return fail(Errc::kUnavailable);
+    return c_api::write_text(metrics, text, capacity, length);
+  });
+}
+
+int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    blocking.tell_prefill_speed(tokens_per_second);
+    return KVS_OK;
+  });
+}
+
 int kvs_allocate(kvs_client* client, size_t bytes, void** memory) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");

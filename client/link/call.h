@@ -61,6 +61,12 @@ class CallSession {
   // The payload of the frame given to Call::on_more.
   virtual std::vector<BlockTarget>& land() = 0;  ///< Where it goes; the session keeps the list.
   virtual void swallow() = 0;                    ///< Instead: nowhere.
+  /// How bytes travel: between `region`, which is lent, and the node; or inline (nullptr).
+  ClientPath path_of(const LentMemory::Region* region) const {
+    if (region == nullptr) return inline_path();
+    return lanes_for(*region) != 0 ? ClientPath::kVerbs : ClientPath::kMemfd;
+  }
+  virtual ClientPath inline_path() const = 0;
   virtual void verified(std::size_t bytes) = 0;  ///< Where they lie: others get a turn before the next frame.
 
   // Lent memory.

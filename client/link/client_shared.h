@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/client_metrics.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
 #include "client/link/verbs_lender.h"
@@ -50,6 +51,7 @@ struct ClientShared {
   std::vector<std::unique_ptr<const SpaceInfo>> spaces;  ///< By Space.
   std::size_t call_count = 0;                            ///< Verbs in progress, at most calls_max.
   std::size_t away_count = 0;                            ///< Links whose breaker is open.
+  ClientMetrics metrics;
 
   /// A node named the epoch of the map that it knows.
   void hear_map_epoch(const NodeLink& node, std::uint64_t epoch) {

@@ -36,6 +36,9 @@ LinkSession::LinkSession(std::shared_ptr<ClientShared> shared, Listener& listene
     : shared_(std::move(shared)),
       listener_(&listener),
       stream_(std::move(stream)),
+      inline_path_(stream_->protection() == Stream::Protection::kTls ? ClientPath::kTls
+                   : stream_->can_pass_descriptors()                 ? ClientPath::kUnix
+                                                                     : ClientPath::kTcp),
       reader_(*stream_),
       writer_(*stream_, shared_->executor),
       requests_(shared_->memory),

@@ -111,6 +111,7 @@ class LinkSession final : public CallSession,
   void flush() override { writer_.flush(); }
   std::vector<BlockTarget>& land() override { return payload_.land(); }
   void swallow() override { payload_.swallow(); }
+  ClientPath inline_path() const override { return inline_path_; }
   void verified(std::size_t bytes) override { turn_bytes_ += bytes; }
   std::uint32_t region_handle(const LentMemory::Region& region) const override { return regions_.handle(region); }
   std::uint32_t lanes_for(const LentMemory::Region& region) const override { return regions_.lanes_for(region); }
@@ -161,6 +162,7 @@ class LinkSession final : public CallSession,
   std::shared_ptr<ClientShared> shared_;
   Listener* listener_;  ///< nullptr once it is told of the end.
   std::unique_ptr<Stream> stream_;
+  const ClientPath inline_path_;
   FrameReader reader_;
   FrameWriter writer_;
   State state_ = State::kHello;

@@ -215,6 +215,7 @@ void NodeLink::count_away() {
   if (is_away == is_counted_away_) return;
   is_counted_away_ = is_away;
   if (is_away) {
+    ++openings_;
     ++shared_->away_count;
   } else {
     --shared_->away_count;
@@ -448,6 +449,7 @@ NodeStatus NodeLink::status() const {
   status.calls = calls_;
   status.failures = failures_;
   status.timeouts = timeouts_;
+  status.breaker_openings = openings_;
   status.reconnects = connects_ > connections_.size() ? connects_ - connections_.size() : 0;
   status.last_error = last_error_;
   status.last_error_text = last_error_text_;

@@ -120,7 +120,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   bool is_counted_away_ = false;  ///< In ClientShared::away_count.
   PingCall probe_;
 
-  std::uint64_t calls_ = 0, failures_ = 0, timeouts_ = 0, connects_ = 0;
+  std::uint64_t calls_ = 0, failures_ = 0, timeouts_ = 0, connects_ = 0, openings_ = 0;
   error_code last_error_;
   std::string last_error_text_;
 };

@@ -707,6 +707,103 @@ SECURITY = [
     ),
 ]
 
+WORKER = 'job="kvstore-client"'
+
+
+def seen(metric: str, more: str = "") -> str:
+    return f"rate(kvstore_client_{metric}{{{WORKER}{more}}}[$__rate_interval])"
+
+
+def seen_by(metric: str, by: str, more: str = "") -> str:
+    return f"sum by (instance, {by}) ({seen(metric, more)})"
+
+
+SECONDS_OF_GETS = seen("call_duration_seconds_sum", ',call="get"')
+HIT_TOKENS = seen("match_tokens_total", ',result="hit"')
+CLIENTS = [
+    Panel(
+        "How many tokens a second need not be computed?",
+        "short",
+        good_from(1),
+        one(seen("saved_tokens_total")),
+        "Loaded from the store. 0 for hours: kvstorectl doctor.",
+        is_stat=True,
+    ),
+    Panel(
+        "How many processors' worth of prefill is saved, net of loading?",
+        "short",
+        good_from(1e-9),
+        one(f"{seen('saved_compute_seconds_total')} - on (instance) {SECONDS_OF_GETS}"),
+        "An estimate: seconds of computing a second, less the seconds of the gets that brought it. Below 0 loading costs more than it saves. "
+        "Without data: the engine has not said how fast it computes.",
+        is_stat=True,
+    ),
+    Panel(
+        "Do calls miss their deadlines?",
+        "cps",
+        NONE_IS_GOOD,
+        one(seen_by("call_errors_total", "call", ',error_type="deadline_exceeded"'), "{{instance}} {{call}}"),
+        "A worker computed what it could have had. A node is slow or away, or the deadline is shorter than the transfer takes.",
+        is_stat=True,
+    ),
+    Panel(
+        "Does any worker leave a node alone?",
+        "short",
+        NONE_IS_GOOD,
+        one(f"kvstore_client_breaker_open{{{WORKER}}}", "{{instance}} {{node}}"),
+        "1: its breaker is open, after failures in a row. What that node has is missed by this worker.",
+        is_stat=True,
+    ),
+    Panel(
+        "What share of the tokens asked for was there?",
+        "percentunit",
+        good_from(0.3, 0.1),
+        one(
+            f"sum by (instance) ({HIT_TOKENS}) / (sum by (instance) ({seen('match_tokens_total')}) > 0)",
+        ),
+        "As each worker sees it, over all nodes. Workers that differ have different prompts, or write other namespace records.",
+    ),
+    Panel(
+        "Where do hits come from?",
+        "short",
+        good_from(0),
+        one(seen_by("match_blocks_total", "tier"), "{{instance}} {{tier}}"),
+        "Blocks looked up a second. none: a miss.",
+    ),
+    Panel(
+        "How long does a call take, from the worker's side?",
+        "s",
+        good_below(0.1, 1),
+        one(
+            f"histogram_quantile(0.99, sum by (call, le) ({seen('call_duration_seconds_bucket')}))",
+            "{{call}} p99",
+        ),
+        "Above the nodes' own time (kvstore_request_seconds): the network, or a worker's thread that is busy.",
+    ),
+    Panel(
+        "Why do calls bring less than was asked for?",
+        "cps",
+        good_below(1),
+        one(seen_by("call_errors_total", "error_type"), "{{instance}} {{error_type}}"),
+        "Plain misses are not in it.",
+    ),
+    Panel(
+        "How do bytes travel?",
+        "Bps",
+        good_from(0),
+        one(seen_by("io_bytes_total", "transport, direction"), "{{instance}} {{transport}} {{direction}}"),
+        "tcp, tls and unix are sockets; memfd is shared memory, verbs is RDMA. A worker on the node's host that uses a socket: give it "
+        "the Unix socket and memory of allocate().",
+    ),
+    Panel(
+        "Do blocks that were found arrive?",
+        "cps",
+        good_from(0),
+        one(seen_by("get_blocks_total", "result"), "{{instance}} {{result}}"),
+        "corrupt: bytes that did not match their name on arrival; never more than 0.",
+    ),
+]
+
 DASHBOARDS = {
     "fleet": ("kvstore: fleet", "Is the store well, and where not?", FLEET),
     "node": ("kvstore: node", "What does one node do, and what hinders it?", NODE_PANELS),
@@ -714,6 +811,7 @@ DASHBOARDS = {
     "rdma": ("kvstore: RDMA", "Do blocks go by RDMA, and if not, why?", RDMA),
     "quality": ("kvstore: cache quality", "Would more memory bring more hits, or another policy?", QUALITY),
     "cluster": ("kvstore: cluster", "Do the nodes agree on who is there, and do blocks get to their owners?", CLUSTER),
+    "clients": ("kvstore: clients", "What do the workers have of the store?", CLIENTS),
     "security": ("kvstore: security", "Who is turned away, and what ends soon?", SECURITY),
 }
 

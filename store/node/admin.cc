@@ -48,16 +48,20 @@ struct AdminServer::Impl {
       : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
+  /// `*who`: the peer, in words.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, PeerIdentity peer,
-              http::response<http::string_body>& response) const {
+              http::response<http::string_body>& response, std::string* who) const {
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
       return false;
     };
     const Right right = right_for(path);
-    if (right == Right::kNobody || (path.starts_with("/status") && !pages.status))
-      return refuse(http::status::not_found, "not found; there are /status, /metrics, /healthz and /readyz");
+    if (right == Right::kNobody || (path.starts_with("/status") && !pages.status) ||
+        (path.starts_with("/config") && !pages.config))
+      return refuse(http::status::not_found,
+                    "not found; there are /status, /metrics, /healthz, /readyz and /config/list.json");
+    *who = peer.protection == Stream::Protection::kLocal ? "loopback" : "network";
     if (access == nullptr || !access->has_policy()) return true;
     constexpr std::string_view kBearer = "Bearer ";
     const auto header = request[http::field::authorization];
@@ -79,6 +83,7 @@ struct AdminServer::Impl {
       response.set(http::field::www_authenticate, "Bearer");
       return refuse(http::status::unauthorized, "the node's policy does not have this token");
     }
+    *who = asked.who();
     const std::string why = asked.denial(path, right);
     if (why.empty()) return true;
     if (pages.denied) pages.denied(right);
@@ -98,11 +103,7 @@ struct AdminServer::Impl {
       response.body() = status_page().html;
       return;
     }
-    if (!is_by_address) {
-      response.result(http::status::forbidden);
-      response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
-      return;
-    }
+    if (!is_by_address) return refuse_name(response);
     std::optional<std::string> text = pages.status(path, query);
     if (text) {
       response.set(http::field::content_type, "application/json");
@@ -113,6 +114,32 @@ struct AdminServer::Impl {
     }
   }
 
+  static void refuse_name(http::response<http::string_body>& response) {
+    response.result(http::status::forbidden);
+    response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
+  }
+
+  /// What changes something has to bring a header that a web page of another origin cannot send without being asked.
+  void answer_config(std::string_view path, std::string_view query, const http::request<http::empty_body>& request,
+                     bool is_by_address, const std::string& who, http::response<http::string_body>& response) const {
+    response.set(http::field::cache_control, "no-store");
+    const bool is_change = path == "/config/set";
+    if (!is_by_address) return refuse_name(response);
+    if (is_change && request["X-Kvstore-Config"].empty()) {
+      response.result(http::status::forbidden);
+      response.body() = "a change has the header X-Kvstore-Config, so that no web page can ask for it\n";
+      return;
+    }
+    response.set(http::field::content_type, "application/json");
+    if (!is_change) {
+      response.body() = pages.config();
+      return;
+    }
+    AdminPages::Changed changed = pages.set_config(query, who);
+    if (!changed.is_ok) response.result(http::status::bad_request);
+    response.body() = std::move(changed.json);
+  }
+
   http::response<http::string_body> answer(const http::request<http::empty_body>& request,
                                            const PeerIdentity& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
@@ -121,11 +148,14 @@ struct AdminServer::Impl {
     const std::string_view target(request.target().data(), request.target().size());
     const std::string_view path = target.substr(0, target.find('?'));
     const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
-    if (request.method() != http::verb::get && request.method() != http::verb::head) {
+    const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
+    const bool is_change = path == "/config/set";
+    std::string who;
+    if (is_change ? request.method() != http::verb::post : !is_get) {
       response.result(http::status::method_not_allowed);
-      response.set(http::field::allow, "GET, HEAD");
-      response.body() = "only GET and HEAD\n";
-    } else if (!permit(path, request, peer, response)) {
+      response.set(http::field::allow, is_change ? "POST" : "GET, HEAD");
+      response.body() = is_change ? "only POST\n" : "only GET and HEAD\n";
+    } else if (!permit(path, request, peer, response, &who)) {
       // it has made the response
     } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
@@ -136,10 +166,15 @@ struct AdminServer::Impl {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
-    } else if (path.starts_with("/status")) {
+    } else if (path.starts_with("/status") || path.starts_with("/config")) {
       const auto host = request[http::field::host];
       const bool is_loopback = peer.protection == Stream::Protection::kLocal;
-      answer_status(path, query, !is_loopback || is_address({host.data(), host.size()}), response);
+      const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
+      if (path.starts_with("/status")) {
+        answer_status(path, query, is_by_address, response);
+      } else {
+        answer_config(path, query, request, is_by_address, who, response);
+      }
     } else {
       KV_ASSERT(path == "/");  // the last one of the table
       response.body() =
@@ -165,7 +200,8 @@ struct AdminServer::Impl {
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
       // What takes its time is made elsewhere: a probe must not wait for a tree.
-      const bool is_slow = parser.get().target().starts_with("/status/");
+      const auto target = parser.get().target();
+      const bool is_slow = target.starts_with("/status/") || target.starts_with("/config/");
       if (is_slow) co_await asio::post(slow, asio::bind_executor(slow, asio::use_awaitable));
       const auto response = answer(parser.get(), peer);
       if (is_slow) co_await asio::post(context, asio::bind_executor(context, asio::use_awaitable));

@@ -1,5 +1,5 @@
-// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz, /status. It has its own thread and port, so
-// that neither a scrape slows a transfer nor a busy node looks dead.
+// store/node/admin.h: the admin HTTP server: /metrics, /healthz, /readyz, /status, /config. It has its own thread and
+// port, so that neither a scrape slows a transfer nor a busy node looks dead.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,18 @@ struct AdminPages {
   /// JSON for a path below /status/, with what stands behind its '?'; nothing if there is none. Without it the status
   /// page is not served.
   std::function<std::optional<std::string>(std::string_view path, std::string_view query)> status = {};
+  std::function<std::string()> config = {};  ///< JSON of all options. Without it there is none of the two.
+  struct Changed {
+    bool is_ok = false;
+    std::string json;
+  };
+  /// Changes options as the query says, for `who`.
+  std::function<Changed(std::string_view query, const std::string& who)> set_config = {};
 };
 
 /// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
-/// called on the server's thread, `status` on another, so that no probe waits for it; one call of each at a time.
-/// Thread safety: one thread makes and destroys it; port() from any.
+/// called on the server's thread, `status`, `config` and `set_config` on another, so that no probe waits for it; one
+/// call of each at a time. Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
   /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. `access`: who may see which

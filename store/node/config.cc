@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <thread>
 
 #include "base/assert.h"
@@ -30,14 +31,17 @@ Examples:
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates and policy-file again, where they are given.)";
+Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file and the TOML file again, where they
+are given. `kvstorectl config list` shows which options can be changed while the node runs.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
 
+}  // namespace
+
 /// What the rows fill: the options themselves, and values that become options once all of them are known. Sizes in
 /// blocks, for example, depend on an option that may come later on the command line.
-struct Given {
+struct GivenOptions::Given {
   Given() {
     options.store.arena.capacity_bytes = 4ull << 30;
     options.store.curve.is_on = true;
@@ -51,29 +55,43 @@ struct Given {
   double weight = 0;
   Duration etcd_lease = 10s;
   bool allows_plain_network = false;
+  std::map<std::string, Source> sources;  ///< By name; those that are not here have their defaults.
+  std::string file;                       ///< --config.
 };
+
+namespace {
+
+using Given = GivenOptions::Given;
 
 // -- the table: name, where to, limits, help, group, excludes
 
 std::vector<OptionRow> memory_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
-      {"node-id", &o.node_id, kAny, "Name of this node in logs and answers (default: the host name)"},
-      {"listen", &given.listen, kAny,
-       "Where clients connect: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; may be repeated. Port 0 picks a free "
-       "one"},
-      {"admin", &given.admin, kAny,
-       "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz), https://HOST:PORT with TLS; 'none' for no "
-       "server"},
-      {"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"},
-      {"capacity-blocks", &given.capacity_blocks, kAny,
-       "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"},
+      fixed("others know the node by it",
+            {"node-id", &o.node_id, kAny, "Name of this node in logs and answers (default: the host name)"}),
+      fixed("clients are connected there", {"listen", &given.listen, kAny,
+                                            "Where clients connect: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; "
+                                            "may be repeated. Port 0 picks a free "
+                                            "one"}),
+      fixed("the admin server listens there", {"admin", &given.admin, kAny,
+                                               "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz), "
+                                               "https://HOST:PORT with TLS; 'none' for no "
+                                               "server"}),
+      live({"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"}),
+      live({"capacity-blocks", &given.capacity_blocks, kAny,
+            "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"}),
+      {"capacity-max", &o.store.arena.capacity_bytes_max, kSizeOrZero,
+       "Capacity can be changed while the node runs, up to this, such as 256GiB; RDMA is off then, whose devices keep "
+       "what they have registered. 0: a restart changes it"},
       {"capacity-block-bytes", &given.capacity_block_bytes, kSize, "Size of those blocks, a multiple of 4096"},
-      {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
-       "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
-       "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one of "
-       "several "
-       "nodes that do not learn together, by --etcd or --peer (auto)"},
+      fixed(
+          "what was learned is one policy's",
+          {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
+           "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
+           "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one of "
+           "several "
+           "nodes that do not learn together, by --etcd or --peer (auto)"}),
       {"curve", &o.store.curve.is_on, kAny,
        "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
@@ -84,45 +102,52 @@ std::vector<OptionRow> disk_rows(Given& given) {
   constexpr const char* kDisk = "Disk tier";
   NodeOptions& o = given.options;
   return {
-      {"spill-path", &o.spill_paths, kAny,
-       "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device", kDisk},
-      {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
-       "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)",
-       kDisk},
-      {"spill-capacity-blocks", &given.spill_capacity_blocks, kAny,
-       "Exactly this many blocks of --capacity-block-bytes instead", kDisk, "spill-capacity"},
-      {"spill-policy", &given.spill_policy, OneOf{"eviction", "write-through"},
-       "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)", kDisk},
-      {"spill-reserve", &o.store.spill.reserve, RealLimits{0.001, 0.5},
-       "Share of memory kept free by writing ahead of puts", kDisk},
-      {"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
-       "A put waits this long for the disk, at most half of its time (its deadline, at most 5 s), before blocks that "
-       "are not on it are evicted; 0: never",
-       kDisk},
-      {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
-       "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk},
-      {"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
-       "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in the "
-       "time "
-       "that a block stays on disk; 0: write everything",
-       kDisk},
-      {"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
-       "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk},
-      {"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
-       "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none", kDisk},
-      {"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
-       "A block goes back to memory with its n-th read from disk", kDisk},
+      fixed("directories are opened when the node starts",
+            {"spill-path", &o.spill_paths, kAny,
+             "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
+             kDisk}),
+      live(
+          {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
+           "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)",
+           kDisk}),
+      live({"spill-capacity-blocks", &given.spill_capacity_blocks, kAny,
+            "Exactly this many blocks of --capacity-block-bytes instead", kDisk, "spill-capacity"}),
+      live({"spill-policy", &given.spill_policy, OneOf{"eviction", "write-through"},
+            "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)", kDisk}),
+      live({"spill-reserve", &o.store.spill.reserve, RealLimits{0.001, 0.5},
+            "Share of memory kept free by writing ahead of puts", kDisk}),
+      live({"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
+            "A put waits this long for the disk, at most half of its time (its deadline, at most 5 s), before blocks "
+            "that "
+            "are not on it are evicted; 0: never",
+            kDisk}),
+      fixed("it needs to know when each block was stored",
+            {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
+             "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk}),
+      live({"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
+            "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in "
+            "the "
+            "time "
+            "that a block stays on disk; 0: write everything",
+            kDisk}),
+      live({"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
+            "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk}),
+      live({"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
+            "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none", kDisk}),
+      live({"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
+            "A block goes back to memory with its n-th read from disk", kDisk}),
       {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads", kDisk},
       {"spill-retry-seconds", &o.spill.retry_after, RealLimits{0.01, 3600},
        "A disk that failed is left alone this long, then tried again", kDisk},
       {"spill-hang-seconds", &o.spill_hang, RealLimits{0.1, 3600},
        "Of several directories, one that does not answer for this long is left out until it does"},
-      {"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
-       "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the next "
-       "start"},
-      {"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
-       "A stop no longer waits for a disk that finishes nothing for this long", kDisk},
-      {"spill-save", &o.spill_save, kAny, "At a clean stop, write what is in memory, for the next start", kDisk},
+      live({"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
+            "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the "
+            "next "
+            "start"}),
+      live({"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
+            "A stop no longer waits for a disk that finishes nothing for this long", kDisk}),
+      live({"spill-save", &o.spill_save, kAny, "At a clean stop, write what is in memory, for the next start", kDisk}),
   };
 }
 
@@ -178,25 +203,28 @@ std::vector<OptionRow> cluster_rows(Given& given) {
       {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
        "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
       {"zone", &membership.self.zone, kAny, "Where this node stands; shown, and for clients to come", kCluster},
-      {"move-rate", &given.options.move_rate, kSizeOrZero,
-       "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands nothing "
-       "over",
-       kCluster},
-      {"copy-uses", &given.options.copy_uses, IntegerLimits{0, 255},
-       "A prefix that was used so often, the put that brought it included, gets a second copy on the node that would "
-       "own "
-       "it next; 0: none does. 2 is everything that was asked for again",
-       kCluster},
-      {"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
-       "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster},
+      live({"move-rate", &given.options.move_rate, kSizeOrZero,
+            "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands "
+            "nothing "
+            "over",
+            kCluster}),
+      live({"copy-uses", &given.options.copy_uses, IntegerLimits{0, 255},
+            "A prefix that was used so often, the put that brought it included, gets a second copy on the node that "
+            "would "
+            "own "
+            "it next; 0: none does. 2 is everything that was asked for again",
+            kCluster}),
+      live({"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
+            "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster}),
       {"join-seconds", &given.options.join_max, RealLimits{0, 86400},
        "A node that joins is given what will be its own for so long at most, before it serves", kCluster},
       {"peer", &given.options.peers, kAny,
        "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH of a node of a static list, with which this one learns which "
        "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are",
        kCluster},
-      {"pool-seconds", &given.options.pool_period, RealLimits{0, 3600},
-       "Between two times that nodes tell one another what they have learned; 0: this node learns alone", kCluster},
+      live({"pool-seconds", &given.options.pool_period, RealLimits{0, 3600},
+            "Between two times that nodes tell one another what they have learned; 0: this node learns alone",
+            kCluster}),
       {"cluster-extent-blocks", &membership.extent_blocks, IntegerLimits{1, 1 << 20},
        "For a cluster that has no nodes yet: one block in so many begins an extent (docs/cluster.md)", kCluster},
   };
@@ -223,8 +251,9 @@ std::vector<OptionRow> tls_rows(Given& given) {
        kTls},
       {"tls-handshake-seconds", &o.handshake_timeout, RealLimits{0.1, 3600},
        "For a connection to prove who it is, before it may say hello", kTls},
-      {"tls-handshakes-max", &o.handshakes_max, IntegerLimits{1, 1000000},
-       "Connections that have not proved who they are, half of them from one address; more are closed at once", kTls},
+      live({"tls-handshakes-max", &o.handshakes_max, IntegerLimits{1, 1000000},
+            "Connections that have not proved who they are, half of them from one address; more are closed at once",
+            kTls}),
       {"plaintext-on-trusted-network", &given.allows_plain_network, kAny,
        "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
        kTls},
@@ -234,46 +263,55 @@ std::vector<OptionRow> tls_rows(Given& given) {
 std::vector<OptionRow> session_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
-      {"threads", &o.threads, IntegerLimits{0, 1024}, "I/O threads (default: one per core)"},
+      fixed("sessions live on the threads that there are",
+            {"threads", &o.threads, IntegerLimits{0, 1024}, "I/O threads (default: one per core)"}),
       {"busy-poll-us", &o.busy_poll, IntegerLimits{0, 1000000},
        "Spin this long for the next request before sleeping; costs CPU, saves wake-ups"},
-      {"session-count-max", &o.sessions.count_max, IntegerLimits{1, 1000000}, "Sessions at once; more are refused"},
-      {"session-share-max", &o.sessions.peer_share_max, RealLimits{0.01, 1},
-       "Share of them that one peer (a Unix user, a TCP address) may hold while alone; some stay free for others; 1: "
-       "all"},
-      {"session-idle-seconds", &o.sessions.idle_min, RealLimits{1, 1e9},
-       "A session that did nothing for this long, lends no memory and holds no lease may be closed to make room"},
-      {"index-bytes-max", &o.store.index_bytes_max, kAnySize,
-       "Memory for what is kept of blocks besides their bytes, token ids too; 0: 256MiB and a 16th of the capacity"},
-      {"namespace-count-max", &o.store.namespace_count_max, IntegerLimits{1, 1000000},
-       "Namespaces at once; idle ones make room for others"},
-      {"chain-blocks-max", &o.store.chain_blocks_max, IntegerLimits{1, 80000}, "Hashes in one request"},
-      {"lease-count-max", &o.store.lease_count_max, IntegerLimits{1, 100000000}, "Leases at once"},
-      {"lease-count-per-session-max", &o.store.lease_count_per_session_max, IntegerLimits{1, 100000000},
-       "Leases of one session"},
-      {"lease-seconds", &o.store.lease_duration, RealLimits{0.001, 3600}, "How long a match may keep its blocks"},
-      {"pinned-fraction-max", &o.store.retained_fraction_max, RealLimits{0, 1},
-       "Share of the memory that pin may hold"},
-      {"leased-fraction-max", &o.store.leased_fraction_max, RealLimits{0, 1},
-       "Share of the memory that leases may keep, shared blocks counted once"},
-      {"requests-max", &o.session.requests_max, IntegerLimits{1, 1000000}, "Transfers in flight in one session"},
-      {"region-bytes-max", &o.session.region_bytes_max, kSize, "Memory one session may lend"},
+      live({"session-count-max", &o.sessions.count_max, IntegerLimits{1, 1000000},
+            "Sessions at once; more are refused"}),
+      live({"session-share-max", &o.sessions.peer_share_max, RealLimits{0.01, 1},
+            "Share of them that one peer (a Unix user, a TCP address) may hold while alone; some stay free for others; "
+            "1: "
+            "all"}),
+      live({"session-idle-seconds", &o.sessions.idle_min, RealLimits{1, 1e9},
+            "A session that did nothing for this long, lends no memory and holds no lease may be closed to make room"}),
+      live({"index-bytes-max", &o.store.index_bytes_max, kAnySize,
+            "Memory for what is kept of blocks besides their bytes, token ids too; 0: 256MiB and a 16th of the "
+            "capacity"}),
+      live({"namespace-count-max", &o.store.namespace_count_max, IntegerLimits{1, 1000000},
+            "Namespaces at once; idle ones make room for others"}),
+      fixed("clients were told when they connected",
+            {"chain-blocks-max", &o.store.chain_blocks_max, IntegerLimits{1, 80000}, "Hashes in one request"}),
+      live({"lease-count-max", &o.store.lease_count_max, IntegerLimits{1, 100000000}, "Leases at once"}),
+      live({"lease-count-per-session-max", &o.store.lease_count_per_session_max, IntegerLimits{1, 100000000},
+            "Leases of one session"}),
+      fixed(
+          "leases end in the order in which they were granted",
+          {"lease-seconds", &o.store.lease_duration, RealLimits{0.001, 3600}, "How long a match may keep its blocks"}),
+      live({"pinned-fraction-max", &o.store.retained_fraction_max, RealLimits{0, 1},
+            "Share of the memory that pin may hold"}),
+      live({"leased-fraction-max", &o.store.leased_fraction_max, RealLimits{0, 1},
+            "Share of the memory that leases may keep, shared blocks counted once"}),
+      live({"requests-max", &o.session.requests_max, IntegerLimits{1, 1000000}, "Transfers in flight in one session"}),
+      live({"region-bytes-max", &o.session.region_bytes_max, kSize, "Memory one session may lend"}),
       {"region-bytes-max-node", &o.region_bytes_max_node, kSizeOrZero,
        "Memory all sessions together may lend as memfds, each counted once; 0: what the machine has besides the "
        "capacity"},
-      {"queued-bytes-max", &o.session.queued_bytes_max, kSize,
-       "Answers queued for one session before its requests wait"},
-      {"hello-seconds", &o.session.hello_timeout, RealLimits{0.1, 3600}, "For a connection to say hello"},
-      {"frame-seconds", &o.session.frame_timeout, RealLimits{0.1, 3600},
-       "For a started request to arrive, and for each further 64 KiB of payload"},
-      {"write-seconds", &o.session.write_timeout, RealLimits{0.1, 3600}, "For a client to take a byte of its answers"},
-      {"read-rate-min", &o.session.read_rate_min, kSizeOrZero,
-       "Bytes a second, such as 1MiB, that a client must take of what is queued for it, over write-seconds; 0: any"},
-      {"get-seconds", &o.session.get_timeout, RealLimits{0.1, 86400}, "From request to last byte of a get"},
-      {"put-seconds", &o.session.put_timeout, RealLimits{0.1, 3600}, "From offer to last byte of a put"},
-      {"drain-seconds", &o.drain_timeout, RealLimits{0, 3600}, "For running transfers to end after SIGTERM"},
-      {"log-level", &o.log_level, OneOf{"trace", "debug", "info", "warn", "error"},
-       "trace, debug, info, warn or error"},
+      live({"queued-bytes-max", &o.session.queued_bytes_max, kSize,
+            "Answers queued for one session before its requests wait"}),
+      live({"hello-seconds", &o.session.hello_timeout, RealLimits{0.1, 3600}, "For a connection to say hello"}),
+      live({"frame-seconds", &o.session.frame_timeout, RealLimits{0.1, 3600},
+            "For a started request to arrive, and for each further 64 KiB of payload"}),
+      live({"write-seconds", &o.session.write_timeout, RealLimits{0.1, 3600},
+            "For a client to take a byte of its answers"}),
+      live({"read-rate-min", &o.session.read_rate_min, kSizeOrZero,
+            "Bytes a second, such as 1MiB, that a client must take of what is queued for it, over write-seconds; 0: "
+            "any"}),
+      live({"get-seconds", &o.session.get_timeout, RealLimits{0.1, 86400}, "From request to last byte of a get"}),
+      live({"put-seconds", &o.session.put_timeout, RealLimits{0.1, 3600}, "From offer to last byte of a put"}),
+      live({"drain-seconds", &o.drain_timeout, RealLimits{0, 3600}, "For running transfers to end after SIGTERM"}),
+      live({"log-level", &o.log_level, OneOf{"trace", "debug", "info", "warn", "error"},
+            "trace, debug, info, warn or error"}),
       {"log-json", &o.log_json, kAny, "One JSON object a line instead of text"},
   };
 }
@@ -313,8 +351,17 @@ std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
   return std::nullopt;
 }
 
-/// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake.
-bool read_given(int argc, const char* const* argv, Given& given, int* exit_code) {
+GivenOptions::Source source_of(const std::string& name, const std::vector<std::string>& flags) {
+  const auto is_it = [&](const std::string& each) {
+    return each == "--" + name || each.starts_with("--" + name + "=");
+  };
+  if (std::ranges::any_of(flags, is_it)) return GivenOptions::Source::kFlag;
+  return std::getenv(environment_name(name).c_str()) != nullptr ? GivenOptions::Source::kEnvironment
+                                                                : GivenOptions::Source::kFile;
+}
+
+/// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake, of which *wrong tells.
+bool read_given(int argc, const char* const* argv, Given& given, int* exit_code, std::string* wrong) {
   KV_ASSERT(argc > 0 && exit_code != nullptr);
   CLI::App app(kAbout, "kvstore-node");
   app.set_version_flag("--version", "kvstore-node " KV_VERSION);
@@ -329,9 +376,15 @@ bool read_given(int argc, const char* const* argv, Given& given, int* exit_code)
     *exit_code = app.exit(done);
     return false;
   } catch (const CLI::ParseError& error) {
-    refuse(error.what(), exit_code);
+    *wrong = error.what();
+    *exit_code = 2;
     return false;
   }
+  const std::vector<std::string> flags(argv + 1, argv + argc);
+  for (const OptionRow& row : rows) {
+    if (app.get_option(std::string("--") + row.name)->count() > 0) given.sources[row.name] = source_of(row.name, flags);
+  }
+  if (const auto& file = app.get_option("--config")->results(); !file.empty()) given.file = file.front();
   return true;
 }
 
@@ -446,6 +499,18 @@ std::string set_capacity(Given& given) {
     return "capacity: " + std::to_string(arena.capacity_bytes) + " bytes, at least 1MiB is needed";
   }
   KV_ASSERT(arena.capacity_bytes > 0 && arena.capacity_bytes <= kBytesMax);
+  if (arena.capacity_bytes_max == 0) return "";
+  const char* const field = given.capacity_blocks > 0 ? "capacity-blocks" : "capacity";
+  if (arena.capacity_bytes > arena.capacity_bytes_max) {
+    return std::string(field) + ": " + std::to_string(arena.capacity_bytes) + " bytes, more than capacity-max, " +
+           std::to_string(arena.capacity_bytes_max);
+  }
+  if (arena.capacity_bytes % arena.granule_bytes != 0 || arena.capacity_bytes_max % arena.granule_bytes != 0) {
+    const bool is_max = arena.capacity_bytes % arena.granule_bytes == 0;
+    return std::string(is_max ? "capacity-max" : field) + ": " +
+           std::to_string(is_max ? arena.capacity_bytes_max : arena.capacity_bytes) +
+           " bytes; with capacity-max both must be multiples of " + std::to_string(arena.granule_bytes);
+  }
   return "";
 }
 
@@ -484,6 +549,13 @@ std::string set_rdma(Given& given) {
                                         : NodeOptions::Rdma::kOff;
   for (const std::string& name : options.verbs.devices.names) {
     if (const auto wish = verbs::parse_device_wish(name); !wish) return "rdma-" + wish.error().text;
+  }
+  if (options.store.arena.capacity_bytes_max > 0) {
+    if (options.rdma == NodeOptions::Rdma::kOn)
+      return "rdma: on, and capacity-max is given: RDMA devices keep the memory that they have registered, so it "
+             "cannot "
+             "be given back";
+    options.rdma = NodeOptions::Rdma::kOff;
   }
   // One reads about as fast as two devices of 100 Gbit/s write.
   options.verbs.verify_thread_count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
@@ -538,18 +610,108 @@ std::string set_machine(Given& given) {
   return "";
 }
 
-}  // namespace
-
-std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {
-  Given given;
-  if (!read_given(argc, argv, given, exit_code)) return std::nullopt;
-  // In this order: of several mistakes the first is told, and the disk's sizes need the capacity, as the policy does.
+/// In this order: of several mistakes the first is told, and the disk's sizes need the capacity, as the policy does.
+/// `reads_files`: certificates and policy too. Their files may be bad by now, and are no concern of other options.
+std::string derive(Given& given, bool reads_files) {
   for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &set_policy,
                          &set_rdma, &set_cluster, &set_machine}) {
-    if (const std::string wrong = set(given); !wrong.empty()) return refuse(wrong, exit_code);
+    if (!reads_files && (set == &set_tls || set == &set_policy)) continue;
+    if (std::string wrong = set(given); !wrong.empty()) return wrong;
   }
-  KV_ASSERT(given.options.threads > 0 && given.options.region_bytes_max_node > 0 && !given.options.listen.empty());
-  return std::move(given.options);
+  given.options.store.has_tenants = !given.options.policy_file.empty();
+  const NodeOptions& options = given.options;
+  KV_ASSERT(options.threads > 0 && options.region_bytes_max_node > 0 && !options.listen.empty());
+  return "";
+}
+
+const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name) {
+  const auto found = std::ranges::find(rows, name, [](const OptionRow& row) { return std::string_view(row.name); });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+GivenOptions::GivenOptions(std::unique_ptr<Given> given) : given_(std::move(given)) {}
+GivenOptions::GivenOptions(const GivenOptions& other) : given_(std::make_unique<Given>(*other.given_)) {}
+GivenOptions::GivenOptions(GivenOptions&& other) noexcept = default;
+GivenOptions& GivenOptions::operator=(GivenOptions&& other) noexcept = default;
+GivenOptions::~GivenOptions() = default;
+
+std::optional<GivenOptions> GivenOptions::read(int argc, const char* const* argv, int* exit_code, std::string* wrong) {
+  auto given = std::make_unique<Given>();
+  if (!read_given(argc, argv, *given, exit_code, wrong)) return std::nullopt;
+  return GivenOptions(std::move(given));
+}
+
+std::optional<NodeOptions> GivenOptions::options(std::string* wrong, bool reads_files) const {
+  Given derived = *given_;
+  *wrong = derive(derived, reads_files);
+  return wrong->empty() ? std::optional(std::move(derived.options)) : std::nullopt;
+}
+
+const std::string& GivenOptions::file() const { return given_->file; }
+
+std::vector<GivenOptions::Entry> GivenOptions::list() const {
+  Given now = *given_, before;
+  const std::vector<OptionRow> rows = all_rows(now), defaults = all_rows(before);
+  std::vector<Entry> entries;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto source = given_->sources.find(rows[i].name);
+    entries.push_back({.name = rows[i].name,
+                       .values = values_of(rows[i]),
+                       .otherwise = values_of(defaults[i]),
+                       .source = source == given_->sources.end() ? Source::kDefault : source->second,
+                       .is_list = std::holds_alternative<std::vector<std::string>*>(rows[i].to),
+                       .fixed = rows[i].fixed,
+                       .allowed = allowed_text(rows[i])});
+  }
+  return entries;
+}
+
+std::string GivenOptions::set(const std::string& name, const std::vector<std::string>& values, Source source) {
+  Given next = *given_, before;
+  const std::vector<OptionRow> rows = all_rows(next), defaults = all_rows(before);
+  const OptionRow* const row = find_row(rows, name);
+  if (row == nullptr) return name + ": there is no such option; `kvstorectl config list` shows all";
+  if (std::string wrong = assign(*row, values); !wrong.empty()) return wrong;
+  // Of two that exclude one another the one that is set counts.
+  for (const OptionRow& other : rows) {
+    if (name != other.excludes && std::string_view(row->excludes) != other.name) continue;
+    copy_value(other, *find_row(defaults, other.name));
+    next.sources.erase(other.name);
+  }
+  next.sources[name] = source;
+  if (source == Source::kDefault) next.sources.erase(name);
+  *given_ = std::move(next);
+  return "";
+}
+
+void GivenOptions::take(const std::string& name, const GivenOptions& from) {
+  Given other = *from.given_;
+  const std::vector<OptionRow> rows = all_rows(*given_), others = all_rows(other);
+  copy_value(*find_row(rows, name), *find_row(others, name));
+  const auto source = other.sources.find(name);
+  given_->sources.erase(name);
+  if (source != other.sources.end()) given_->sources[name] = source->second;
+}
+
+const char* GivenOptions::source_name(Source source) {
+  switch (source) {
+    case Source::kDefault: return "default";
+    case Source::kFile: return "file";
+    case Source::kEnvironment: return "environment";
+    case Source::kFlag: return "flag";
+    case Source::kSet: return "set";
+  }
+  return "?";
+}
+
+std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {
+  std::string wrong;
+  const auto given = GivenOptions::read(argc, argv, exit_code, &wrong);
+  if (!given && wrong.empty()) return std::nullopt;  // --help, --version
+  auto options = given ? given->options(&wrong) : std::nullopt;
+  return options ? std::move(options) : refuse(wrong, exit_code);
 }
 
 }  // namespace kv

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -60,6 +61,45 @@ struct NodeOptions {
   }
   MembershipConfig
       membership;  ///< `self` without its instance, and without endpoints where it advertises what it listens on.
+};
+
+/// Every option as it was given: its value and where that came from. So each can be shown, and changed by its name with
+/// the same checks as at the start. A change does nothing by itself (live/settings.h).
+class GivenOptions {
+ public:
+  enum class Source : std::uint8_t { kDefault, kFile, kEnvironment, kFlag, kSet };
+  static const char* source_name(Source source);
+  struct Entry {
+    std::string name;
+    std::vector<std::string> values, otherwise;  ///< As `set` takes them; the default.
+    Source source;
+    bool is_list;
+    std::string fixed;    ///< Why it cannot be changed while the node runs; empty: it can.
+    std::string allowed;  ///< In words.
+  };
+
+  /// As parse_options(), but says nothing on stderr: *wrong is what there would be to say. Nothing and an empty *wrong:
+  /// after --help or --version.
+  static std::optional<GivenOptions> read(int argc, const char* const* argv, int* exit_code, std::string* wrong);
+  GivenOptions(const GivenOptions& other);
+  GivenOptions(GivenOptions&& other) noexcept;
+  GivenOptions& operator=(GivenOptions&& other) noexcept;
+  ~GivenOptions();
+
+  /// What follows from all of them together; nothing, and *wrong, if they do not fit together. `reads_files`: looks
+  /// into the files of certificates and policy too.
+  std::optional<NodeOptions> options(std::string* wrong, bool reads_files = true) const;
+  std::vector<Entry> list() const;  ///< In the order of --help.
+  const std::string& file() const;  ///< The TOML file; empty: none.
+  /// Returns "", or what is wrong, by name, value and what is allowed; then nothing changes.
+  std::string set(const std::string& name, const std::vector<std::string>& values, Source source);
+  void take(const std::string& name, const GivenOptions& from);  ///< The value and its source. Requires: it is one.
+
+  struct Given;
+
+ private:
+  explicit GivenOptions(std::unique_ptr<Given> given);
+  std::unique_ptr<Given> given_;
 };
 
 /// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the

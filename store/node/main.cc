@@ -20,6 +20,8 @@
 #include "store/node/admin.h"
 #include "store/node/config.h"
 #include "store/node/disk/disk_opener.h"
+#include "store/node/live/capacity.h"
+#include "store/node/live/live_options.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
 #include "store/node/membership/membership_thread.h"
@@ -128,7 +130,7 @@ void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asi
   signals.cancel();
 }
 
-int run(const NodeOptions& options) {
+int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   set_up_log(options);
   raise_descriptor_limit();  // before anything looks at the limit
   // Signals first, so that one that comes while the memory is being touched is not lost.
@@ -136,7 +138,9 @@ int run(const NodeOptions& options) {
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
   asio::signal_set hangup(signals_context);
   // Without files to read again SIGHUP does what it does to any program.
-  if (options.tls.is_given() || !options.policy_file.empty()) hangup.add(SIGHUP);
+  if (options.tls.is_given() || !options.policy_file.empty() || !given.file().empty()) hangup.add(SIGHUP);
+  const bool has_config_file = !given.file().empty();
+  Settings settings(std::move(given), options, std::move(read));
 
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
@@ -250,9 +254,18 @@ int run(const NodeOptions& options) {
     metrics.watch([&node] { return node.moves.stats(); });
   }
   const auto is_ready = [&] { return ready && !node.draining && (!has_cluster || joined()); };
-  StatusAnswers status(
-      node, {.version = KV_VERSION, .disk_capacity_bytes = options.store.disk.capacity_bytes, .is_ready = is_ready});
+  StatusAnswers status(node,
+                       {.version = KV_VERSION,
+                        .disk_capacity_bytes = options.store.disk.capacity_bytes,
+                        .disk_capacity_now = [&settings] { return settings.in_force().store.disk.capacity_bytes; },
+                        .is_ready = is_ready});
   metrics.watch([&node] { return node.pool.stats(node.clock.now()); });
+  metrics.watch([&settings] { return settings.stats(); });
+  std::unique_ptr<CapacityKeeper> keeper;  // outlives the admin server, whose scrapes look at it
+  if (options.store.arena.capacity_bytes_max > 0) {
+    keeper = std::make_unique<CapacityKeeper>(store, spill.get());
+    metrics.watch([&keeper] { return keeper->stats(); });
+  }
   std::unique_ptr<AdminServer> admin;
   if (!options.admin_host.empty()) {
     auto started = AdminServer::start(
@@ -260,7 +273,10 @@ int run(const NodeOptions& options) {
         {.metrics = [&metrics] { return metrics.text(); },
          .is_ready = is_ready,
          .denied = [&metrics](Right right) { metrics.request_denied(right); },
-         .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); }},
+         .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); },
+         .config = [&settings] { return settings.list_json(); },
+         .set_config = [&settings](std::string_view query,
+                                   const std::string& who) { return answer_set(settings, query, who); }},
         options.admin_tls ? tls : nullptr, access.get());
     if (!started) {
       std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
@@ -323,6 +339,27 @@ int run(const NodeOptions& options) {
                            [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
     pool = std::make_unique<PoolThread>(clock, store, node.cluster, node.pool, std::move(config));
   }
+  settings.open([&] {
+    wire_up(settings,
+            {.node = node, .server = server, .capacity = keeper.get(), .spill = spill.get(), .access = access.get()});
+    if (mover) {
+      settings.on({"move-rate", "copy-uses"}, [&](const NodeOptions& next) {
+        if (next.move_rate == 0)
+          return std::string("move-rate: '0'; with 0 nothing is handed over, which needs a restart");
+        mover->set_limits(next.move_rate, next.copy_uses);
+        return std::string();
+      });
+      settings.on_demand({"hand-over-seconds"});
+    }
+    if (pool) {
+      settings.on({"pool-seconds"}, [&](const NodeOptions& next) {
+        if (next.pool_period <= Duration::zero())
+          return std::string("pool-seconds: '0'; with 0 the node learns alone, which needs a restart");
+        pool->set_period(next.pool_period);
+        return std::string();
+      });
+    }
+  });
   sd_notify(0, "READY=1");
   spdlog::info("ready{}{}", listening,
                admin ? std::string(" admin=") + (options.admin_tls ? "https://" : "") + options.admin_host + ":" +
@@ -368,6 +405,7 @@ int run(const NodeOptions& options) {
   std::function<void()> wait_for_hangup = [&] {
     hangup.async_wait([&](const boost::system::error_code& error, int) {
       if (error) return;
+      if (has_config_file) settings.reload();
       security.reload();
       wait_for_hangup();
     });
@@ -380,17 +418,17 @@ int run(const NodeOptions& options) {
       check_files();
     });
   };
-  if (security.has_files()) {
-    wait_for_hangup();
-    check_files();
-  }
+  if (security.has_files() || has_config_file) wait_for_hangup();
+  if (security.has_files()) check_files();
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
   signals_context.run();
   if (mover) {
-    hand_over(*mover, options.hand_over_max, signals_context, signals);
-    mover.reset();
+    hand_over(*mover, settings.in_force().hand_over_max, signals_context, signals);
   }
 
+  // From here on nothing is changed any more: what would be told is about to go.
+  const NodeOptions last = settings.close();
+  mover.reset();
   pool.reset();
   // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
   sd_notify(0, "STOPPING=1");
@@ -398,11 +436,11 @@ int run(const NodeOptions& options) {
   // its devices: its end may take as long as registering an arena, and can wait.
   if (node.verbs == nullptr) verbs_opener.stop();
   if (cluster) cluster->tell(Member::State::kDraining, Member::Phase::kNone);
-  server.stop(options.drain_timeout);
+  server.stop(last.drain_timeout);
   // A scrape may be looking at it: the admin server goes first.
   if (cluster) admin.reset();
   cluster.reset();
-  if (spill) stop_spill(*spill, options.spill_save);
+  if (spill) stop_spill(*spill, last.spill_save);
   spdlog::info("stopped");
   return 0;
 }
@@ -418,6 +456,12 @@ int main(int argc, char** argv) {
   int exit_code = 0;
   const auto options = kv::parse_options(argc, argv, &exit_code);
   if (!options) return exit_code;
+  const auto read = [argc, argv](std::string* wrong) {
+    int ignored = 0;
+    return kv::GivenOptions::read(argc, argv, &ignored, wrong);
+  };
+  std::string wrong;
+  auto given = read(&wrong);
   if (options->check_only) {
     std::cout << "configuration is valid: node-id " << options->node_id << ", capacity "
               << options->store.arena.capacity_bytes << " bytes, " << options->threads << " I/O threads, listening on";
@@ -426,7 +470,8 @@ int main(int argc, char** argv) {
     return 0;
   }
   try {
-    return kv::run(*options);
+    if (!given) throw std::runtime_error(wrong);  // the file has changed since
+    return kv::run(*options, *std::move(given), read);
   } catch (const std::exception& error) {
     std::cerr << "kvstore-node: " << error.what() << "\n";
     return 1;

@@ -41,17 +41,38 @@ using OneOf = std::vector<std::string>;
 inline constexpr std::monostate kAny{};  ///< Whatever the type can hold.
 using OptionLimits = std::variant<std::monostate, IntegerLimits, RealLimits, SizeLimits, OneOf>;
 
+/// Why an option cannot be changed while the node runs, where nothing more is to be said.
+inline constexpr const char* kReadAtStart = "it is read once, when the node starts";
+
 struct OptionRow {
   const char* name;  ///< Without dashes: --NAME, NAME in the file, KVSTORE_NAME in the environment.
   OptionTarget to;   ///< Outlives the parse. What it holds before is the default, and --help shows it.
   OptionLimits limits;
   const char* help;
-  const char* group = "";     ///< Heading in --help; empty: "Options".
-  const char* excludes = "";  ///< The name of an earlier row that cannot be given with this one; empty: none.
+  const char* group = "";            ///< Heading in --help; empty: "Options".
+  const char* excludes = "";         ///< The name of an earlier row that cannot be given with this one; empty: none.
+  const char* fixed = kReadAtStart;  ///< Why it needs a restart; empty: it can be changed while the node runs.
 };
+inline OptionRow live(OptionRow row) {
+  row.fixed = "";
+  return row;
+}
+inline OptionRow fixed(const char* why, OptionRow row) {
+  row.fixed = why;
+  return row;
+}
 
 /// Adds the rows to `app` in their order, which is that of --help.
 void add_options(CLI::App& app, const std::vector<OptionRow>& rows);
+
+/// What the row's variable holds, as assign() takes it: one text, or one for each element of a list.
+std::vector<std::string> values_of(const OptionRow& row);
+std::string allowed_text(const OptionRow& row);  ///< "1 to 256", "trace, debug or info".
+/// Sets the row's variable as a flag would. Returns "", or what is wrong: name, value and what is allowed; then the
+/// variable is unspecified.
+std::string assign(const OptionRow& row, const std::vector<std::string>& values);
+
+void copy_value(const OptionRow& to, const OptionRow& from);  ///< Of the same option, elsewhere.
 
 std::string environment_name(std::string_view option);  ///< spill-path: KVSTORE_SPILL_PATH
 

@@ -42,6 +42,13 @@ void Server::begin_verbs(VerbsNode& verbs) {
   }
 }
 
+void Server::set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max) {
+  table_.set_limits(sessions);
+  SessionTableConfig handshakes = config_.handshakes;
+  handshakes.count_max = handshakes_max;
+  handshakes_.set_limits(handshakes);
+}
+
 Server::~Server() { stop(Duration::zero()); }
 
 Result<Endpoint> Server::listen(Network& network, const Endpoint& endpoint) {

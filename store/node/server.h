@@ -17,7 +17,8 @@
 //   disk/            the disk tier's disk, on RocksDB
 //   rdma/            RDMA devices, opened and kept open
 //   metrics.h        what is counted
-//   admin.h          metrics and readiness over HTTP
+//   admin.h          metrics and readiness over HTTP, and the options
+//   live/            options changed while the node serves
 //   log_format.h     what a line of the log looks like
 //   log_limit.h      how many lines a client can cause
 #pragma once
@@ -45,7 +46,7 @@ struct ServerConfig {
 /// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
 ///   1. What belongs to an I/O thread is touched on that thread only.
 ///   2. After stop() no session is left, and nothing of this server is called any more.
-/// Thread safety: all calls from one thread, but begin_verbs() from any.
+/// Thread safety: all calls from one thread, but begin_verbs() and set_limits() from any.
 class Server {
  public:
   Server(NodeContext& node, ServerConfig config);
@@ -56,6 +57,7 @@ class Server {
   void start();  ///< Starts the threads.
   /// From now on new sessions have RDMA. Any thread, before stop(); `verbs` outlives this.
   void begin_verbs(VerbsNode& verbs);
+  void set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max);  ///< Any thread.
   /// Stops accepting, lets running transfers end for up to `timeout`, ends all sessions and joins the threads.
   void stop(Duration timeout);
 

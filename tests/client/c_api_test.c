@@ -119,6 +119,15 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   char* json = malloc(length + 4096);
   CHECK(json != NULL);
   CHECK(kvs_stats(client, 5000000, json, length + 4096, &length) == KVS_OK && strlen(json) == length);
+  CHECK(kvs_tell_prefill_speed(client, 1000.0) == KVS_OK);
+  size_t metrics_length = 0;
+  CHECK(kvs_metrics_text(client, NULL, 0, &metrics_length) == KVS_TOO_LARGE && metrics_length > 1000);
+  char* metrics = malloc(metrics_length + 4096);
+  CHECK(kvs_metrics_text(client, metrics, metrics_length + 4096, &metrics_length) == KVS_OK);
+  CHECK(strlen(metrics) == metrics_length);
+  CHECK(strstr(metrics, "\nkvstore_client_prefill_tokens_per_second 1000\n") != NULL);
+  CHECK(strstr(metrics, "\nkvstore_client_node_connected{node=") != NULL);
+  free(metrics);
   CHECK(strncmp(json, "{\"nodes\":[{\"name\":", 18) == 0 && strstr(json, "\"capacity_bytes\":") != NULL);
   free(json);
   int until_restart = 7;

@@ -310,7 +310,8 @@ TEST(AccessTableTest, IsWhatIsDocumented) {
             "set_get: read, reader\nset_put: write, writer\nhot_roots: blocks, reader, writer, operator\n"
             "cluster_map: member, reader, writer, operator, metrics\ncluster_drain: operate, operator\n"
             "/metrics: observe\n/status: everybody\n/status/now.json: observe\n/status/history.json: observe\n"
-            "/status/tree.json: observe\n/healthz: everybody\n/readyz: everybody\n/: everybody\n");
+            "/status/tree.json: observe\n/config/list.json: observe\n/config/set: operate\n/healthz: "
+            "everybody\n/readyz: everybody\n/: everybody\n");
   EXPECT_EQ(right_for("/secret"), Right::kNobody);
   EXPECT_EQ(right_for(static_cast<FrameType>(kFrameTypeMax + 1)), Right::kNobody);
   EXPECT_FALSE(has_right(kAllRoles, Right::kNobody));

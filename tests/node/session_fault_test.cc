@@ -73,7 +73,7 @@ TEST_F(SessionFaultTest, APayloadOfOneByteASecondEndsTheSessionAndFreesWhatWasSt
 }
 
 TEST_F(SessionFaultTest, APayloadThatKeepsUpIsServedHoweverLongItTakes) {
-  node->limits.put_timeout = 1h;
+  node->limits.before_start().put_timeout = 1h;
   const auto client = greet();
   const auto hashes = chain(1, 3);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
@@ -130,7 +130,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadEndsAfterTheWriteTimeoutAndItsPin
 }
 
 TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit) {
-  node->limits.queued_bytes_max = 1 << 20;
+  node->limits.before_start().queued_bytes_max = 1 << 20;
   const auto filler = greet();
   const auto hashes = chain(1, 30);
   put(*filler, hashes);
@@ -149,7 +149,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit)
 }
 
 TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
-  node->limits.queued_bytes_max = 1 << 20;
+  node->limits.before_start().queued_bytes_max = 1 << 20;
   const auto client = greet();
   const auto hashes = chain(1, 30);
   put(*client, hashes);
@@ -178,9 +178,9 @@ TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
 class SlowReaderTest : public SessionFaultTest {
  protected:
   void SetUp() override {
-    node->limits.inline_frame_bytes = 2 * kBlockBytes;
-    node->limits.inline_ahead_bytes = 3 * kBlockBytes;
-    node->limits.inline_window_bytes = 4 * kBlockBytes;
+    node->limits.before_start().inline_frame_bytes = 2 * kBlockBytes;
+    node->limits.before_start().inline_ahead_bytes = 3 * kBlockBytes;
+    node->limits.before_start().inline_window_bytes = 4 * kBlockBytes;
     filler = greet();
     put(*filler, hashes);
     reader = greet();
@@ -336,7 +336,7 @@ TEST_F(SlowReaderTest, CancelStopsAGetWhoseBytesAreQueuedAndFreesItsBlocks) {
 }
 
 TEST_F(SlowReaderTest, AReaderBelowTheLeastRateLosesItsSession) {
-  node->limits.read_rate_min = 50'000;
+  node->limits.before_start().read_rate_min = 50'000;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   for (int second = 0; second < 100 && session_count > 2; ++second) {
@@ -348,7 +348,7 @@ TEST_F(SlowReaderTest, AReaderBelowTheLeastRateLosesItsSession) {
 }
 
 TEST_F(SlowReaderTest, AReaderAboveTheLeastRateKeepsItsSession) {
-  node->limits.read_rate_min = 50'000;
+  node->limits.before_start().read_rate_min = 50'000;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   for (int second = 0; second < 70; ++second) {
@@ -359,8 +359,8 @@ TEST_F(SlowReaderTest, AReaderAboveTheLeastRateKeepsItsSession) {
 }
 
 TEST_F(SlowReaderTest, AGetThatTakesTooLongIsEnded) {
-  node->limits.read_rate_min = 0;
-  node->limits.get_timeout = 20s;
+  node->limits.before_start().read_rate_min = 0;
+  node->limits.before_start().get_timeout = 20s;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   world.run_for(25s);
@@ -394,7 +394,7 @@ TEST_F(SessionFaultTest, APutThatNeverSendsItsBytesIsEndedAndItsMemoryFreed) {
 }
 
 TEST_F(SessionFaultTest, APutThatTimesOutWithinItsPayloadNeverTouchesItsSlotsAgain) {
-  node->limits.put_timeout = 4s;
+  node->limits.before_start().put_timeout = 4s;
   const auto client = greet();
   const auto hashes = chain(1, 30);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());

@@ -123,7 +123,7 @@ TEST_F(SlowFetchTest, WhoWaitsForTheNodeIsNotCalledSlow) {
   ASSERT_TRUE(done.has_value());
   ASSERT_FALSE(done->is_error()) << done->message();
   EXPECT_EQ(done->as<wire::PutResponse>().stored(), kMany);
-  EXPECT_GT(world.clock.now() - began, 2 * node->limits.frame_timeout) << "or nothing was tested";
+  EXPECT_GT(world.clock.now() - began, 2 * node->limits->frame_timeout) << "or nothing was tested";
 }
 
 /// Large puts are verified on real threads, which the virtual clock knows nothing of.

@@ -24,10 +24,10 @@ TEST_F(SessionTest, HelloTellsTheLimits) {
   const auto& hello = answer.as<wire::HelloResponse>();
   EXPECT_EQ(hello.version(), kWireVersion) << "the highest that both speak";
   EXPECT_EQ(hello.node_id()->str(), "node-7");
-  EXPECT_EQ(hello.table_bytes_max(), node->limits.table_bytes_max);
+  EXPECT_EQ(hello.table_bytes_max(), node->limits->table_bytes_max);
   EXPECT_EQ(hello.chain_blocks_max(), 1000u);
-  EXPECT_EQ(hello.requests_max(), node->limits.requests_max);
-  EXPECT_EQ(hello.region_bytes_max(), node->limits.region_bytes_max);
+  EXPECT_EQ(hello.requests_max(), node->limits->requests_max);
+  EXPECT_EQ(hello.region_bytes_max(), node->limits->region_bytes_max);
 }
 
 TEST_F(SessionTest, OpeningTheSameRecordTwiceGivesOneHandle) {

@@ -196,6 +196,17 @@ def trace_file(folder: Path) -> Path:
     return file
 
 
+class Worker(Process):
+    """A real client process whose metrics are scraped: it replays the trace slowly, so that it is there for as long as the tests last."""
+
+    def __init__(self, folder: Path, node: Node, trace: Path) -> None:
+        self.instance = f"127.0.0.1:{free_port()}"
+        what = [f"--trace={trace}", "--salt=worker", "--block-bytes=4096", "--requests-per-second=2"]
+        shows = [f"--metrics-listen={self.instance}", "--prefill-speed=20000"]
+        command = [str(BENCH), "replay", f"--endpoint={node.endpoint}", *what, *shows]
+        super().__init__(folder / "worker.log", command, f"http://{self.instance}/metrics")
+
+
 class RdmaStandIn:
     """A target with the metrics that a node has only beside an RDMA device. Names and kinds come from the node's source; each scrape adds
     one to the counters."""
@@ -230,13 +241,14 @@ class RdmaStandIn:
 class Prometheus(Process):
     """Runs the shipped prometheus.yml, faster, on these targets."""
 
-    def __init__(self, folder: Path, targets: list[str], alertmanager_port: int) -> None:
+    def __init__(self, folder: Path, targets: list[str], workers: list[str], alertmanager_port: int) -> None:
         config = (DEPLOY / "prometheus/prometheus.yml").read_text()
         config = re.sub(r"_interval: 15s", "_interval: 1s", config)
         config = config.replace("127.0.0.1:9093", f"127.0.0.1:{alertmanager_port}")
         (folder / "prometheus.yml").write_text(config)
         (folder / "kvstore.rules.yml").write_text(shortened(RULES.read_text()))
         (folder / "kvstore.targets.yml").write_text(json.dumps([{"targets": targets}]))  # JSON is YAML
+        (folder / "kvstore-client.targets.yml").write_text(json.dumps([{"targets": workers}]))
         self.url = f"http://127.0.0.1:{free_port()}"
         arguments = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
         listen = f"--web.listen-address={self.url.removeprefix('http://')}"
@@ -315,7 +327,9 @@ class Stack:
         self.rdma = self._add(RdmaStandIn())
         port = free_port()
         self.alertmanager = self._add(Alertmanager(folder, port))
-        self.prometheus = self._add(Prometheus(folder, [each.instance for each in (*self.nodes, self.rdma)], port))
+        self.worker = self._add(Worker(folder, self.disk, trace))
+        targets = [each.instance for each in (*self.nodes, self.rdma)]
+        self.prometheus = self._add(Prometheus(folder, targets, [self.worker.instance], port))
         self.memory_load = self._add(Load(self.memory, trace, cold_requests=0))
         self.disk_load = self._add(Load(self.disk, trace))
         self.young_load = self._add(Load(self.young, trace))

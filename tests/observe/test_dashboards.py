@@ -70,7 +70,12 @@ def test_no_rule_fails_and_all_targets_are_up(stack: Stack) -> None:
 
 @pytest.mark.parametrize("file", [RULES, ROOT / "docs/runbook.md", *DASHBOARDS], ids=lambda file: file.name)
 def test_each_metric_that_is_named_is_exported(stack: Stack, file: Path) -> None:
-    text = stack.disk.metrics() + stack.cluster.metrics() + get(f"http://{stack.rdma.instance}/")
+    text = (
+        stack.disk.metrics()
+        + stack.cluster.metrics()
+        + get(f"http://{stack.rdma.instance}/")
+        + get(f"http://{stack.worker.instance}/metrics")
+    )
     exported = set(re.findall(r"^(?:# TYPE )?(kvstore_\w+)", text, re.MULTILINE))
     named = set(re.findall(r"(?<![\w:])kvstore_\w+", file.read_text()))
     assert named <= exported, f"unknown: {sorted(named - exported)}"

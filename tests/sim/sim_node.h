@@ -108,12 +108,12 @@ class SimNode {
       ++node.life_count_;
       context.node_id = node.name_;  // the same in every life, as a host name is
       for (std::byte& each : context.instance) each = std::byte(node.random_());
-      context.limits.queued_bytes_max = 1 << 20;
+      context.limits.before_start().queued_bytes_max = 1 << 20;
       // In every other life so little goes ahead of a reader that gets are pinned in windows, wait and are withdrawn.
       if (node.life_count_ % 2 == 0) {
-        context.limits.inline_frame_bytes = 16 << 10;
-        context.limits.inline_ahead_bytes = 32 << 10;
-        context.limits.inline_window_bytes = 64 << 10;
+        context.limits.before_start().inline_frame_bytes = 16 << 10;
+        context.limits.before_start().inline_ahead_bytes = 32 << 10;
+        context.limits.before_start().inline_window_bytes = 64 << 10;
       }
       if (node.verbs_ != nullptr) {
         auto opened = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},

@@ -235,6 +235,16 @@ class Client:
         """What this client knows of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
         return cast("list[dict[str, Any]]", self._native.nodes().result(-1))
 
+    def metrics_text(self) -> str:
+        """What this client has seen, as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by
+        tier, tokens that need not be computed. Asks no node. The names stand in docs/operating.md.
+        """
+        return cast(str, self._native.metrics_text().result(-1))
+
+    def tell_prefill_speed(self, tokens_per_second: float) -> None:
+        """How fast the engine computes what it does not load, as far as it knows: for ``kvstore_client_saved_compute_seconds_total``."""
+        self._native.tell_prefill_speed(tokens_per_second)
+
     # -- life
 
     @property

@@ -164,6 +164,7 @@ class PyCall {
 
  private:
   static nb::object to_python(std::monostate) { return nb::none(); }
+  static nb::object to_python(const std::string& text) { return nb::cast(text); }
   static nb::object to_python(Space space) { return nb::cast(static_cast<std::uint32_t>(space)); }
   static nb::object to_python(const std::vector<std::chrono::nanoseconds>& times) {
     nb::list seconds;
@@ -210,6 +211,7 @@ class PyCall {
       entry["failures"] = node.failures;
       entry["timeouts"] = node.timeouts;
       entry["reconnects"] = node.reconnects;
+      entry["breaker_openings"] = node.breaker_openings;
       entry["last_error"] = node.last_error_text;
       list.append(entry);
     }
@@ -513,6 +515,19 @@ class PyClient {
     PyCall call = begin();
     run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.nodes()}; });
     return call;
+  }
+  PyCall metrics_text() {
+    PyCall call = begin();
+    run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.metrics_text()}; });
+    return call;
+  }
+  /// Never waits.
+  void tell_prefill_speed(double tokens_per_second) {
+    PyCall call = begin();
+    run(call, [tokens_per_second](Client& client) -> std::pair<error_code, Outcome> {
+      client.tell_prefill_speed(tokens_per_second);
+      return {};
+    });
   }
 
   /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
@@ -833,6 +848,8 @@ void bind_client(nb::module_& module) {
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))
       .def("nodes", &PyClient::nodes)
+      .def("metrics_text", &PyClient::metrics_text)
+      .def("tell_prefill_speed", &PyClient::tell_prefill_speed, nb::arg("tokens_per_second"))
       .def("allocate", &PyClient::allocate, nb::arg("nbytes"), nb::arg("page_locked"), nb::rv_policy::take_ownership)
       .def("lend", &PyClient::lend, nb::arg("memory"), nb::arg("deadline"))
       .def("is_quarantined", &PyClient::is_quarantined, nb::arg("memory"));

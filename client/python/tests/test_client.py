@@ -75,6 +75,10 @@ def test_lent_memory_is_used_and_outlives_the_client(node):
     back = client.empty((8, 4096))
     assert space.get(hashes, back).block_count == 8
     assert client.nodes()[0]["transport"] == "unix+memfd"
+    client.tell_prefill_speed(1000.0)
+    lines = client.metrics_text().splitlines()
+    assert "kvstore_client_prefill_tokens_per_second 1000" in lines
+    assert 'kvstore_client_call_errors_total{call="get",error_type="deadline_exceeded"} 0' in lines
     client.close()
     assert (back == blocks).all()
     del client, space

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "client/tools/bench/metrics_page.h"
 #include "client/tools/bench/prompt.h"
 #include "client/tools/bench/replay_nodes.h"
 #include "client/tools/bench/trace_hints.h"
@@ -34,6 +35,8 @@ struct ReplayOptions {
   std::size_t split = 1;
   std::size_t request_count_max = 0;
   std::string fail, window;
+  std::string metrics_listen;
+  double prefill_speed = 0;
   std::size_t every = 0;
   std::string hint_kind = "none";
   double wrong_hints = 0;
@@ -263,12 +266,14 @@ void run_replay(ReplayOptions options) {
   replay.emplace(options, config, record, report.transport, memory_bytes);
   report.shares.emplace(replay->stats(options));
   std::optional<RefusingPort> nobody;
+  std::optional<MetricsPage> page;
+  if (!options.metrics_listen.empty()) page.emplace(options.metrics_listen);
 
   // One request after the other, so that the same trace on a fresh node gives the same numbers each time.
   PromptTotals& totals = report.totals;
   const bool progress = ::isatty(STDERR_FILENO) != 0;
   const TimePoint start = std::chrono::steady_clock::now();
-  TimePoint shown = start;
+  TimePoint shown = start, told{};
   std::uint64_t references_told = 0, hits_told = 0, epoch = replay->client->cluster().epoch;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
@@ -301,6 +306,11 @@ void run_replay(ReplayOptions options) {
       report.window->hits = totals.hits - report.window->hits;
     }
     const TimePoint now = std::chrono::steady_clock::now();
+    if (page && now - told > 100ms) {
+      told = now;
+      replay->client->tell_prefill_speed(options.prefill_speed);
+      page->set(replay->client->metrics_text());
+    }
     if (const std::uint64_t epoch_now = replay->client->cluster().epoch; std::exchange(epoch, epoch_now) != epoch_now) {
       const std::chrono::duration<double> unix_time = std::chrono::system_clock::now().time_since_epoch();
       report.map_changes.push_back({epoch, i, std::chrono::duration<double>(now - start).count(), unix_time.count()});
@@ -363,6 +373,12 @@ void add_replay_command(CLI::App& app) {
   command->add_option("--every", options->every, "Also tell the hits of each so many requests, and when; 0: do not")
       ->capture_default_str();
   add_duration_option(*command, "--busy-poll", options->busy_poll, "Spin this long for an answer before sleeping");
+  command
+      ->add_option("--metrics-listen", options->metrics_listen,
+                   "While it runs, what the client has seen, for Prometheus (kvstore_client_...)")
+      ->type_name("HOST:PORT");
+  command->add_option("--prefill-speed", options->prefill_speed,
+                      "Tokens a second that an engine would compute, for the estimate of what is saved; 0: none");
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(
       "Each line has timestamp, input_length, output_length and hash_ids, one id per block of the input. For each\n"

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
       "  kvstorectl curve                                 what more memory would bring\n"
       "  kvstorectl ping --wait 30s                       wait until a node serves\n"
       "  kvstorectl cluster status                        which nodes belong together\n"
+      "  kvstorectl config set capacity=96GiB             more memory, while it serves\n"
       "  kvstorectl size --config config.json             how large a model's cache is\n");
   kv::add_status_commands(app);
   kv::add_curve_command(app);
@@ -29,6 +30,7 @@ int main(int argc, char** argv) {
   kv::add_cluster_commands(app);
   kv::add_doctor_command(app);
   kv::add_size_command(app);
+  kv::add_config_commands(app);
   kv::add_spill_command(app);
   kv::add_support_command(app);
   try {

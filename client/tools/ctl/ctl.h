@@ -10,6 +10,7 @@
 //   ctl_cluster.cc    cluster status, cluster map
 //   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
 //   ctl_size.cc       size; model_config.h reads a model's shape
+//   ctl_config.cc     config list, config get, config set
 //   ctl_spill.cc      spill: hands over to kvstore-node
 //   ctl_support.cc    support-bundle: asks the other commands
 #pragma once
@@ -31,6 +32,7 @@ void add_ping_command(CLI::App& app);
 void add_cluster_commands(CLI::App& app);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
+void add_config_commands(CLI::App& app);
 void add_spill_command(CLI::App& app);
 void add_support_command(CLI::App& app);
 void add_tenants_command(CLI::App& app);

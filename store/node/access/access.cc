@@ -41,8 +41,12 @@ Failure AccessControl::read(const FileStamp& seen) {
   KV_ASSERT(has_policy());
   const auto text = read_text(file_);
   auto parsed = text ? AccessPolicy::parse(*text) : text.error();
+  const Room room = [this] {
+    const std::lock_guard lock(mutex_);
+    return room_;
+  }();
   if (parsed) {
-    if (Failure failed = (*parsed)->check_room(room_.memory_bytes, room_.disk_bytes); failed.code) parsed = failed;
+    if (Failure failed = (*parsed)->check_room(room.memory_bytes, room.disk_bytes); failed.code) parsed = failed;
   }
   const std::lock_guard lock(mutex_);
   stamp_ = seen;
@@ -56,6 +60,16 @@ Failure AccessControl::read(const FileStamp& seen) {
   tenants_.set(policy_->tenants());  // before the version tells sessions to look
   version_.fetch_add(1, std::memory_order_release);
   return {};
+}
+
+std::string AccessControl::set_room(Room room) {
+  const std::lock_guard reading(reading_);
+  const std::lock_guard lock(mutex_);
+  if (policy_) {
+    if (Failure failed = policy_->check_room(room.memory_bytes, room.disk_bytes); failed.code) return failed.text;
+  }
+  room_ = room;
+  return "";
 }
 
 Failure AccessControl::reload() {

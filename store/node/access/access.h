@@ -31,6 +31,9 @@ class AccessControl {
   static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file, Room room);
   static Result<std::unique_ptr<AccessControl>, Failure> open(const std::string& file) { return open(file, Room()); }
 
+  /// Another room. Returns "", or that the policy in force gives away more; then nothing changes.
+  std::string set_room(Room room);
+
   bool has_policy() const { return !file_.empty(); }
   const std::string& file() const { return file_; }
   /// What a peer may do now. Nothing if no section fits; everything without a policy.
@@ -56,7 +59,7 @@ class AccessControl {
   Failure read(const FileStamp& seen);
 
   std::string file_;
-  Room room_;
+  Room room_;  ///< Under mutex_.
   TenantBook tenants_;
   std::size_t network_listeners_ = 0;
   std::mutex reading_;  ///< One at a time, so that an older reading does not replace a newer one.

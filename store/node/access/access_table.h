@@ -106,12 +106,14 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
 }};
 // clang-format on
 /// Pages of the admin server. A path without a row is not served.
-inline constexpr std::array<PageRule, 8> kPageRules = {{
+inline constexpr std::array<PageRule, 10> kPageRules = {{
     {"/metrics", Right::kObserve},
     {"/status", Right::kEverybody},  // the same of every node: what it shows comes from the three below
     {"/status/now.json", Right::kObserve},
     {"/status/history.json", Right::kObserve},
     {"/status/tree.json", Right::kObserve},
+    {"/config/list.json", Right::kObserve},
+    {"/config/set", Right::kOperate},
     {"/healthz", Right::kEverybody},
     {"/readyz", Right::kEverybody},
     {"/", Right::kEverybody},

@@ -28,6 +28,10 @@ void Audit::end() {
   acts_.clear();
 }
 
+void audit_page(std::string_view act, const std::string& who, const std::string& target, std::string_view result) {
+  spdlog::info("audit: act={} who={} {} result={}", act, who, target, result);
+}
+
 void audit_policy(const std::string& file, std::string_view result) {
   spdlog::info("audit: act=policy_reload file={} result={}", file, result);
 }

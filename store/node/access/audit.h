@@ -33,6 +33,9 @@ class Audit {
   std::multimap<std::pair<FrameType, std::uint64_t>, std::string> acts_;  ///< By verb and request id: the line so far.
 };
 
+/// A line about an act on the admin server.
+void audit_page(std::string_view act, const std::string& who, const std::string& target, std::string_view result);
+
 /// A line about the policy itself.
 void audit_policy(const std::string& file, std::string_view result);
 

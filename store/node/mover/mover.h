@@ -77,6 +77,10 @@ class Mover {
 
   asio::awaitable<void> run();  ///< Until stop(), which it outlasts by a step.
   void leave();                 ///< The node is to stop: hand all over. For good.
+  void set_limits(std::uint64_t bytes_per_second, std::size_t copy_uses) {  ///< As MoverConfig.
+    config_.bytes_per_second = bytes_per_second;
+    config_.copy_uses = copy_uses;
+  }
   void stop();
   /// All is handed over that could be, and clients know that it lies elsewhere; or there is nobody to hand it to. Any
   /// thread.
@@ -136,7 +140,7 @@ class Mover {
   const HotRoots& hot_roots_;
   const ClusterBoard& board_;
   MoveBoard& moves_;
-  const MoverConfig config_;
+  MoverConfig config_;
   const Tell tell_;
 
   std::shared_ptr<const ClusterView> view_;

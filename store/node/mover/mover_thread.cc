@@ -22,6 +22,10 @@ MoverThread::~MoverThread() {
   thread_.join();
 }
 
+void MoverThread::set_limits(std::uint64_t bytes_per_second, std::size_t copy_uses) {
+  asio::post(context_, [=, this] { mover_.set_limits(bytes_per_second, copy_uses); });
+}
+
 void MoverThread::leave() {
   asio::post(context_, [this] { mover_.leave(); });
 }

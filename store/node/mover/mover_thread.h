@@ -18,6 +18,7 @@ class MoverThread {
   ~MoverThread();  ///< Within the step that is under way; a put is cancelled.
 
   void leave();
+  void set_limits(std::uint64_t bytes_per_second, std::size_t copy_uses);  ///< As MoverConfig.
   bool has_left() const { return mover_.has_left(); }
 
  private:

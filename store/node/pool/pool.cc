@@ -44,11 +44,18 @@ void Pool::stop() {
   wake_.set();
 }
 
+void Pool::set_period(Duration period) {
+  KV_ASSERT(period > Duration::zero());
+  config_.period = period;
+  wake_.set();
+}
+
 asio::awaitable<void> Pool::run() {
   while (!stops_) {
     const auto wall = std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
-    co_await pause(config_.period - wall % config_.period);  // 1
-    if (!stops_) co_await exchange();
+    const Duration period = config_.period;
+    co_await pause(period - wall % period);                        // 1
+    if (!stops_ && period == config_.period) co_await exchange();  // else it was woken for the new one
   }
   client_.reset();
 }

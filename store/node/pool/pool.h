@@ -40,6 +40,7 @@ class Pool {
 
   asio::awaitable<void> run();  ///< Until stop(), which it outlasts by one call of the client.
   void stop();
+  void set_period(Duration period);  ///< From the next round on; more than zero.
   asio::awaitable<void> exchange();  ///< One round, now.
 
  private:
@@ -56,7 +57,7 @@ class Pool {
   LockedStore& store_;
   const ClusterBoard& cluster_;
   PoolBoard& board_;
-  const PoolConfig config_;
+  PoolConfig config_;
 
   CountPool pool_;
   std::vector<NodeConfig> others_;

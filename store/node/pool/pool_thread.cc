@@ -16,6 +16,10 @@ PoolThread::PoolThread(Clock& clock, LockedStore& store, const ClusterBoard& clu
   thread_ = std::thread([this] { context_.run(); });
 }
 
+void PoolThread::set_period(Duration period) {
+  asio::post(context_, [this, period] { pool_.set_period(period); });
+}
+
 PoolThread::~PoolThread() {
   asio::post(context_, [this] { pool_.stop(); });
   thread_.join();

@@ -14,7 +14,8 @@ namespace kv {
 class PoolThread {
  public:
   PoolThread(Clock& clock, LockedStore& store, const ClusterBoard& cluster, PoolBoard& board, PoolConfig config);
-  ~PoolThread();  ///< Within one round of questions.
+  ~PoolThread();                     ///< Within one round of questions.
+  void set_period(Duration period);  ///< Any thread, as Pool.
 
  private:
   asio::io_context context_{1};

@@ -21,8 +21,9 @@ constexpr std::size_t kToldAtOnce = 1024;
 void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const BlockHash> hashes) {
   NodeContext& node = session_.node;
   const std::uint64_t id = frame.header.request_id;
-  if (freeing_count_ >= node.limits.requests_max)
-    return session_.refuse(frame, Errc::kBusy, count_text("drops in flight", freeing_count_, node.limits.requests_max));
+  if (freeing_count_ >= node.limits->requests_max)
+    return session_.refuse(frame, Errc::kBusy,
+                           count_text("drops in flight", freeing_count_, node.limits->requests_max));
   if (space.kind == SpaceKind::kSet && !hashes.empty()) {
     if (hashes.size() > node.chain_blocks_max)
       return session_.refuse(frame, Errc::kTooLarge,
@@ -95,14 +96,14 @@ asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::ui
 void Drops::keep(std::uint64_t request_id, std::size_t count, std::vector<DiskDrop> drops) {
   NodeContext& node = session_.node;
   const std::uint64_t number = ++last_;
-  const bool is_full = pending_.size() >= node.limits.requests_max;
+  const bool is_full = pending_.size() >= node.limits->requests_max;
   Pending& drop = pending_[number] = {request_id, count, node.clock.make_alarm(session_.executor), std::move(drops)};
   if (node.spill == nullptr) return end(number, true);
   if (is_full) return end(number, false);
   const auto late = [this, weak = session_.weak_from_this(), number] {
     if (const auto session = weak.lock()) end(number, false);
   };
-  drop.alarm->arm(node.clock.now() + node.limits.drop_wait,
+  drop.alarm->arm(node.clock.now() + node.limits->drop_wait,
                   [late, executor = session_.executor] { asio::post(executor, late); });
   tell_disk(number, drop);
 }

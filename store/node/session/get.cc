@@ -51,7 +51,7 @@ error_code Get::pin(std::span<const BlockHash> hashes) {
   // Blocks of several segments are all needed until the last of them, and a region is filled as fast as memory allows.
   has_more_windows_ = is_inline_ && order_.segment_ends.size() == 1;
   // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
-  const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits.inline_window_bytes;
+  const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits->inline_window_bytes;
   if (hashes.size() <= node_.chain_blocks_max && (needs_windows || session_->version < 2))
     hashes_.assign(hashes.begin(), hashes.end());
   return first_pinned(pin_window(hashes));
@@ -63,7 +63,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   // Each window walks the chain from its root: their number is bounded, whatever the length.
   constexpr std::size_t kWindowsMax = 16;
   const std::size_t length = std::max<std::size_t>(
-      {node_.limits.inline_window_bytes / block_bytes_, hashes.size() / kWindowsMax, std::size_t{1}});
+      {node_.limits->inline_window_bytes / block_bytes_, hashes.size() / kWindowsMax, std::size_t{1}});
   const std::size_t before = blocks_.size();
   const TimePoint now = node_.clock.now();
   const bool is_last =
@@ -143,7 +143,7 @@ bool Get::send_with_answer(MessageAnswers& messages) {
 bool Get::send_at_once() {
   const std::uint64_t bytes = blocks_.size() * block_bytes_;
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
-                                           : bytes <= node_.limits.inline_frame_bytes &&
+                                           : bytes <= node_.limits->inline_frame_bytes &&
                                                  session_->writer.queued_bytes() < ahead_bytes_max();
   if (!is_complete_ || !is_small) return false;
   goes_at_once_ = true;
@@ -225,7 +225,7 @@ asio::awaitable<void> Get::read_from_disk() {
       session_->writer.flush();
       co_await session_->writer.wait_below(ReadAhead::kBytesMax);
     }
-    const TimePoint until = std::min(node_.clock.now() + node_.limits.disk_timeout, order_.deadline);
+    const TimePoint until = std::min(node_.clock.now() + node_.limits->disk_timeout, order_.deadline);
     ahead.wake_at(until);
     // Also while what was read before waits for a move: more would be held than a get may.
     while ((!ahead.is_ready() || (is_streamed && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
@@ -254,7 +254,7 @@ asio::awaitable<void> Get::read_from_disk() {
 Get::Part Get::next_part() const {
   Part part{.segment = segment_, .first = block_};
   part.way = path_.way(/*is_in_arena=*/!blocks_[block_].owner);
-  const std::uint64_t bytes_max = part.way == Path::kInline ? node_.limits.inline_frame_bytes : kMarkBytes;
+  const std::uint64_t bytes_max = part.way == Path::kInline ? node_.limits->inline_frame_bytes : kMarkBytes;
   const std::size_t count_max = std::min<std::size_t>(blocks_.size() - part.first,
                                                       std::max<std::uint64_t>(1, bytes_max / segment_bytes(segment_)));
   do {

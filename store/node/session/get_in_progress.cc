@@ -28,7 +28,7 @@ error_code GetInProgress::first_pinned(error_code error) {
 std::uint64_t GetInProgress::ahead_bytes_max() const {
   // Half of what a session may queue at most: a get that fills all of it would stop the session from reading, a cancel
   // of this get included.
-  return std::min<std::uint64_t>(node_.limits.inline_ahead_bytes, node_.limits.queued_bytes_max / 2);
+  return std::min<std::uint64_t>(node_.limits->inline_ahead_bytes, node_.limits->queued_bytes_max / 2);
 }
 
 /// glibc moves pieces of this size with `rep movsb`, which does not read the lines it is about to overwrite. 1.2 times

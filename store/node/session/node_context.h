@@ -17,7 +17,7 @@
 #include "store/node/pool/pool_board.h"
 #include "store/node/security.h"
 #include "store/node/session/lent_regions.h"
-#include "store/node/session/session_limits.h"
+#include "store/node/session/live_limits.h"
 #include "store/node/session/space_handles.h"
 #include "store/node/spill/spill.h"
 
@@ -30,7 +30,7 @@ struct NodeContext {
   LockedStore& store;
   Clock& clock;
   NodeMetrics& metrics;
-  SessionLimits limits;
+  LiveLimits limits;
   std::uint32_t chain_blocks_max = 65536;
   Duration lease_duration = 10s;
   std::string node_id;    ///< For people: the same in every life.

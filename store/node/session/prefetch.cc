@@ -70,7 +70,7 @@ asio::awaitable<void> Prefetch::run() {
   while (!ahead.is_at_end() && !is_cancelled_) {
     ahead.start();
     // For each block anew: a slow disk is waited for, one that hangs is not.
-    const TimePoint until = node.clock.now() + node.limits.disk_timeout;
+    const TimePoint until = node.clock.now() + node.limits->disk_timeout;
     ahead.wake_at(until);
     while (!ahead.is_ready() && !is_cancelled_ && node.clock.now() < until) {
       ahead.progress().reset();

@@ -74,7 +74,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       block_bytes_(space.block_bytes),
       stripes_(stripe_count(space.block_bytes)),
       began_(session_->node.clock.now()),
-      deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits.put_wait_max)),
+      deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits->put_wait_max)),
       path_(std::move(path)) {
   // Only version 1 needs them after the offer: its checksums have other seeds.
   if (session_->version < 2) hashes_.assign(order.hashes.begin(), order.hashes.end());
@@ -95,10 +95,10 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
     options.chain = {order.chain_blocks, order.positions.empty() ? 0 : order.positions.front(),
                      order.positions.empty() ? end : order.positions.back(), order.chain_known};
   }
-  options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits.spill_wait == Duration::zero() ||
+  options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits->spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
   // At most half of the time there is: room that can be made is better than a refusal.
-  if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits.spill_wait, wait / 2);
+  if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits->spill_wait, wait / 2);
   bool is_short = false;
   auto plan = is_set_ ? offer_set(order, options.may_lose, is_short) : node.store.with([&](Store& store) {
     auto offered = store.offer(space_, order.hashes, options, began_);
@@ -202,7 +202,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
     plan.refused_why = more->refused_why;
     plan.again = more->again;
     if (may_lose && self->spill_deadline_ != TimePoint{} && !more->staged.empty()) {
-      node.spill->fell_behind(4 * node.limits.spill_wait);  // so that puts do not all wait for nothing
+      node.spill->fell_behind(4 * node.limits->spill_wait);  // so that puts do not all wait for nothing
       self->spill_deadline_ = {};
     }
   }

@@ -87,7 +87,7 @@ class Put : public std::enable_shared_from_this<Put> {
 
   std::uint64_t request_id() const { return request_id_; }
   bool is_late(TimePoint now) const {
-    return !is_waiting_ && !is_over_ && now - began_ >= session_->node.limits.put_timeout;
+    return !is_waiting_ && !is_over_ && now - began_ >= session_->node.limits->put_timeout;
   }
 
  private:

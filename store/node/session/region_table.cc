@@ -1,5 +1,6 @@
 #include "store/node/session/region_table.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -52,13 +53,13 @@ void RegionTable::on_add(const Frame& frame) {
                                      : "region_add: memory can be lent over a Unix socket, or registered for RDMA, "
                                        "only");
   }
-  const SessionLimits& limits = session_.node.limits;
+  const SessionLimits& limits = *session_.node.limits;
   const std::size_t count = regions_.size() + coming_count_;
   if (count >= limits.region_count_max)
     return session_.refuse(frame, Errc::kBusy, count_text("regions", count + 1, limits.region_count_max));
-  if (request->bytes() > limits.region_bytes_max - bytes_) {
-    return session_.refuse(frame, Errc::kTooLarge,
-                           count_text("region bytes", request->bytes(), limits.region_bytes_max - bytes_));
+  const std::uint64_t bytes_left = limits.region_bytes_max - std::min<std::uint64_t>(limits.region_bytes_max, bytes_);
+  if (request->bytes() > bytes_left) {
+    return session_.refuse(frame, Errc::kTooLarge, count_text("region bytes", request->bytes(), bytes_left));
   }
   const std::uint64_t id = frame.header.request_id;
   if (is_remote) {

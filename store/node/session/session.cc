@@ -152,9 +152,9 @@ asio::awaitable<void> Session::read() {
     const bool goes_on = co_await handle(*frame);  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
     if (!goes_on) break;
     if (!reader_.has_frame()) writer.flush();  // the answers to requests that came together leave together
-    if (writer.queued_bytes() > node.limits.queued_bytes_max) {
+    if (writer.queued_bytes() > node.limits->queued_bytes_max) {
       writer.flush();
-      co_await writer.wait_below(node.limits.queued_bytes_max / 2);
+      co_await writer.wait_below(node.limits->queued_bytes_max / 2);
     }
     // Each holds a window of blocks. Few enough that there is an end to that; and a cancel of one of them is read.
     while (inline_count_ > kInlineGetsMax && !is_ending) {
@@ -235,7 +235,7 @@ void Session::was_kept_waiting() { read_progress_.since = node.clock.now(); }
 
 void Session::watch() {
   const TimePoint now = node.clock.now();
-  if (!is_greeted_ && now - read_progress_.since >= node.limits.hello_timeout)
+  if (!is_greeted_ && now - read_progress_.since >= node.limits->hello_timeout)
     return terminate(SessionEnd::kHelloTimeout);
   if (seat_) {
     idle_told_ = last_request_;
@@ -265,14 +265,14 @@ bool Session::sends_too_slowly(TimePoint now) {
     return false;
   }
   // Unless it is us who do not read: waiting for our answers to be taken, or for blocks that we fetch.
-  const bool waits_for_us = writer.queued_bytes() > node.limits.queued_bytes_max / 2 || draining_.is_reached() ||
+  const bool waits_for_us = writer.queued_bytes() > node.limits->queued_bytes_max / 2 || draining_.is_reached() ||
                             inline_count_ > kInlineGetsMax;
-  return !waits_for_us && now - read_progress_.since >= node.limits.frame_timeout;
+  return !waits_for_us && now - read_progress_.since >= node.limits->frame_timeout;
 }
 
 /// The client has write_timeout to take what is queued, or as much of it as the least rate asks for; and then again.
 bool Session::reads_too_slowly(TimePoint now) {
-  const SessionLimits& limits = node.limits;
+  const SessionLimits& limits = *node.limits;
   if (writer.queued_bytes() > 0 && writer.bytes_written() < write_progress_.bytes)
     return now - write_progress_.since >= limits.write_timeout;
   const auto seconds = std::chrono::duration<double>(limits.write_timeout).count();
@@ -284,7 +284,7 @@ bool Session::reads_too_slowly(TimePoint now) {
 
 void Session::end_late_transfers(TimePoint now) {
   for (auto& [request_id, get] : gets_) {
-    if (get->is_cancelled() || now - get->began() < node.limits.get_timeout) continue;
+    if (get->is_cancelled() || now - get->began() < node.limits->get_timeout) continue;
     node.metrics.deadline_missed();
     get->cancel_late();
   }
@@ -459,7 +459,7 @@ bool Session::on_hello(const Frame& frame) {
     seat_->set_greeted();
     seat_->set_busy();
   }
-  const SessionLimits& limits = node.limits;
+  const SessionLimits& limits = *node.limits;
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
@@ -509,7 +509,7 @@ bool Session::permit(const Frame& frame) {
 
 bool Session::admit(const Frame& frame) {
   const std::uint64_t request_id = frame.header.request_id;
-  const std::uint32_t requests_max = node.limits.requests_max;
+  const std::uint32_t requests_max = node.limits->requests_max;
   // Gets that wait to be sent hold pins, puts hold staged slots: this bounds both.
   if (sending_count + puts_.size() >= requests_max) {
     refuse(frame, Errc::kBusy, count_text("requests in flight", requests_max, requests_max));

@@ -24,7 +24,9 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
   };
   // The seat that is made room in is counted as free at once, although its session ends a little later: two newcomers
   // would otherwise end two for one seat.
-  if (size_ >= config_.count_max && !end_one_idle(nullptr, now)) return Refusal::kFull;
+  while (size_ >= config_.count_max) {  // more than once where count_max was lowered
+    if (!end_one_idle(nullptr, now)) return Refusal::kFull;
+  }
   if (own() > 0 && own() >= allowed(config_.count_max - size_) && !end_one_idle(&peer, now)) return Refusal::kPeer;
   const auto place = std::make_shared<Place>();
   place->peer = peer;
@@ -85,6 +87,11 @@ void SessionTable::leave(const std::shared_ptr<Seat>& seat) {
   if (!place.is_leaving) take_off(place);
   place.end = nullptr;
   places_.erase(place.at);
+}
+
+void SessionTable::set_limits(const SessionTableConfig& config) {
+  const std::lock_guard lock(mutex_);
+  config_ = config;
 }
 
 std::size_t SessionTable::size() const {

@@ -27,7 +27,7 @@ struct SessionTableConfig {
 
 /// A peer is a Unix user or a TCP address: what a hostile process cannot choose for itself. All local workers of one
 /// user are one peer, so its share is large, and never all:
-///   1. size() <= count_max, but for sessions that are ending.
+///   1. size() <= count_max, but for sessions that are ending, and after count_max was lowered.
 ///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with
 ///      s = peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
 ///      leaves 1 - s of what was free: 4 of 4096 behind five such peers.
@@ -61,6 +61,8 @@ class SessionTable {
   void set_end(const std::shared_ptr<Seat>& seat, std::function<void()> end);
   void stay(const std::shared_ptr<Seat>& seat);  ///< It was chosen, and is not idle any more.
   void leave(const std::shared_ptr<Seat>& seat);
+  /// Fewer seats end nobody now: who comes next makes room, as far as sessions are idle.
+  void set_limits(const SessionTableConfig& config);
 
   std::size_t size() const;  ///< Without those that are ending.
   std::size_t peer_size(const std::string& peer) const;
@@ -79,8 +81,8 @@ class SessionTable {
   bool end_one_idle(const std::string* peer, TimePoint now);
   void take_off(const Place& place);
 
-  const SessionTableConfig config_;
   mutable std::mutex mutex_;
+  SessionTableConfig config_;
   std::list<std::shared_ptr<Place>> places_;
   std::map<std::string, std::size_t> peers_;  ///< Sessions of each.
   std::size_t size_ = 0;

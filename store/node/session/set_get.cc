@@ -38,7 +38,7 @@ error_code SetGet::pin_window() {
                                      .lease = order_.lease,
                                      .disk = order_.disk,
                                      .rooms = std::span(order_.rooms).subspan(pinned_),
-                                     .bytes_max = node_.limits.inline_window_bytes,
+                                     .bytes_max = node_.limits->inline_window_bytes,
                                      .count_max = kLookupsPerLock,
                                      .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
   auto set = node_.store.with([&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
@@ -67,7 +67,7 @@ bool SetGet::send_at_once() {
   std::uint64_t bytes = 0;
   for (const ReadyBlock& block : ready_) bytes += block.bytes.size();
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
-                                           : bytes <= node_.limits.inline_frame_bytes &&
+                                           : bytes <= node_.limits->inline_frame_bytes &&
                                                  session_->writer.queued_bytes() < ahead_bytes_max();
   // Everything fits into one part: then the whole get is over before the next request is read, without a coroutine.
   if (!is_small || ready_.size() > kPartBlocksMax) return false;
@@ -118,7 +118,7 @@ asio::awaitable<void> SetGet::deliver_ready() {
 
 /// How many of the next blocks go the same way in one step; at least one.
 std::size_t SetGet::next_part(Path way) const {
-  const std::uint64_t bytes_max = way == Path::kInline  ? node_.limits.inline_frame_bytes
+  const std::uint64_t bytes_max = way == Path::kInline  ? node_.limits->inline_frame_bytes
                                   : way == Path::kVerbs ? kMoveBytes
                                                         : kMarkBytes;
   const bool is_owned = bool(ready_[next_].owner);
@@ -175,7 +175,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();
-    const TimePoint until = std::min(node_.clock.now() + node_.limits.disk_timeout, order_.deadline);
+    const TimePoint until = std::min(node_.clock.now() + node_.limits->disk_timeout, order_.deadline);
     ahead.wake_at(until);
     while (!ahead.is_ready() && !is_stopped() && node_.clock.now() < until) {
       ahead.progress().reset();
@@ -185,7 +185,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
     ready_.clear();
     next_ = 0;
     std::uint64_t bytes = 0;
-    while (!ahead.is_at_end() && ahead.is_ready() && bytes < node_.limits.inline_frame_bytes) {
+    while (!ahead.is_at_end() && ahead.is_ready() && bytes < node_.limits->inline_frame_bytes) {
       const std::uint32_t index = first + ahead.next_index();
       DiskBlock block;
       const ReadAhead::Taken taken = ahead.take(&block);

@@ -41,6 +41,8 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       open_(std::move(open)),
       clock_(clock),
       config_(config),
+      write_bytes_per_second_(config.write_bytes_per_second),
+      give_up_after_(config.give_up_after.count()),
       scrubber_(store, clock, config.scrub_bytes_per_second),
       reader_(clock, config.read_threads, config.read_queue_bytes_max),
       writing_(clock),
@@ -48,6 +50,12 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       dropping_(clock) {
   KV_ASSERT(open_ != nullptr);
   KV_ASSERT(config_.read_threads > 0 && config_.batch_bytes > 0 && config_.retry_after > Duration::zero());
+}
+
+void SpillDriver::set_limits(const SpillDriverConfig& config) {
+  write_bytes_per_second_ = config.write_bytes_per_second;
+  give_up_after_ = config.give_up_after.count();
+  scrubber_.set_rate(config.scrub_bytes_per_second);
 }
 
 SpillDriver::~SpillDriver() {
@@ -105,7 +113,7 @@ bool SpillDriver::stop(bool save) {
       finished = now_finished;
       last_sign = clock_.now();
     }
-    if (clock_.now() - last_sign > config_.give_up_after) return false;
+    if (clock_.now() - last_sign > Duration(give_up_after_.load())) return false;
   }
   return true;
 }
@@ -177,9 +185,8 @@ void SpillDriver::write_loop() {
         break;
       }
       if (clock_.now() >= flush_due_) flush();
-      if (config_.write_bytes_per_second > 0) {
-        const std::chrono::duration<double> pause(static_cast<double>(worked) /
-                                                  static_cast<double>(config_.write_bytes_per_second));
+      if (const std::uint64_t rate = write_bytes_per_second_; rate > 0) {
+        const std::chrono::duration<double> pause(static_cast<double>(worked) / static_cast<double>(rate));
         allowed_from = clock_.now() + std::chrono::duration_cast<Duration>(pause);
       }
     }

@@ -68,6 +68,8 @@ class SpillDriver final : public Spill {
   void keep_drop(const DiskDrop& drop, std::function<void(bool)> done) override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
+  /// Takes up write_bytes_per_second, scrub_bytes_per_second and give_up_after.
+  void set_limits(const SpillDriverConfig& config);
 
  private:
   void open_disk();
@@ -93,6 +95,8 @@ class SpillDriver final : public Spill {
   const OpenDisk open_;
   Clock& clock_;
   const SpillDriverConfig config_;
+  std::atomic<std::uint64_t> write_bytes_per_second_;
+  std::atomic<Duration::rep> give_up_after_;
   SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
   std::atomic<Disk*> open_disk_{nullptr};  ///< disk_, once it is open and the Store has begun its load.

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t kEntriesPerLock = 256;  ///< Some microseconds under the lock.
 constexpr Duration kCatchUp = 50ms;           ///< Of reading that was due while sessions read.
+constexpr Duration kIdleLook = 1s;            ///< While the rate is 0, which may change.
 constexpr Duration kRoundPause = 1s;          ///< At least, so that a small tier is not read all day.
 
 }  // namespace
@@ -19,7 +20,8 @@ constexpr Duration kRoundPause = 1s;          ///< At least, so that a small tie
 /// One block at a time, so that a get that comes meanwhile waits for one read at most. The Store is asked for a batch
 /// of names under its lock; blocks of the batch may be gone when their turn comes, which verify() finds out.
 TimePoint SpillScrubber::step(const Disk& disk) {
-  if (bytes_per_second_ == 0) return TimePoint::max();
+  const std::uint64_t rate = bytes_per_second_;
+  if (rate == 0) return clock_.now() + kIdleLook;
   if (clock_.now() < next_) return next_;
   if (due_.empty()) {
     due_ = store_.with([this](Store& store) { return store.blocks_to_scrub(cursor_, kEntriesPerLock); });
@@ -35,8 +37,7 @@ TimePoint SpillScrubber::step(const Disk& disk) {
   due_.pop_back();
   KV_ASSERT(block.block_bytes > 0);
   verify(block, disk);
-  const std::chrono::duration<double> pause(static_cast<double>(block.block_bytes) /
-                                            static_cast<double>(bytes_per_second_));
+  const std::chrono::duration<double> pause(static_cast<double>(block.block_bytes) / static_cast<double>(rate));
   // The rate is a mean: reading that was put off while sessions read is made up for, up to kCatchUp.
   next_ = std::max(next_, clock_.now() - kCatchUp) + std::chrono::duration_cast<Duration>(pause);
   return next_;

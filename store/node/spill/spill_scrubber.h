@@ -21,10 +21,10 @@ class SpillScrubber {
   SpillScrubber(LockedStore& store, Clock& clock, std::uint64_t bytes_per_second)
       : store_(store), clock_(clock), bytes_per_second_(bytes_per_second) {}
 
-  /// Reads the next block from `disk`, if one is due; takes as long as the disk does. Returns when the next is due;
-  /// TimePoint::max(): never.
+  /// Reads the next block from `disk`, if one is due; takes as long as the disk does. Returns when to call next.
   TimePoint step(const Disk& disk);
 
+  void set_rate(std::uint64_t bytes_per_second) { bytes_per_second_ = bytes_per_second; }  ///< Any thread.
   std::uint64_t block_count() const { return blocks_; }
   std::uint64_t damaged_count() const { return damaged_; }
   std::uint64_t round_count() const { return rounds_; }  ///< How often all blocks have been read.
@@ -34,7 +34,7 @@ class SpillScrubber {
 
   LockedStore& store_;
   Clock& clock_;
-  const std::uint64_t bytes_per_second_;
+  std::atomic<std::uint64_t> bytes_per_second_;
   TimePoint next_{};
   DiskTier::Cursor cursor_;
   std::vector<Store::ScrubBlock> due_;  ///< The next block last.

@@ -184,13 +184,14 @@ std::string StatusAnswers::now_json() {
     for (const NodeMetrics::Value& each : node_.spill->stats()) {
       if (std::string_view(each.name) == "disk_is_on") is_on = each.value > 0;
     }
-    result["disk"] = {{"is_on", is_on},
-                      {"capacity_bytes", config_.disk_capacity_bytes},
-                      {"used_bytes", stats.disk_only_bytes},
-                      {"log_bytes", stats.disk_log_bytes},
-                      {"blocks", stats.disk_block_count},
-                      {"lost_blocks", stats.lost_blocks},
-                      {"lost_unspilled_blocks", stats.lost_unspilled_blocks}};
+    result["disk"] = {
+        {"is_on", is_on},
+        {"capacity_bytes", config_.disk_capacity_now ? config_.disk_capacity_now() : config_.disk_capacity_bytes},
+        {"used_bytes", stats.disk_only_bytes},
+        {"log_bytes", stats.disk_log_bytes},
+        {"blocks", stats.disk_block_count},
+        {"lost_blocks", stats.lost_blocks},
+        {"lost_unspilled_blocks", stats.lost_unspilled_blocks}};
   }
   json& classes = result["classes"] = json::array();
   for (const StoreStats::SizeClass& each : stats.classes) {

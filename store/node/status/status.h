@@ -27,8 +27,9 @@ namespace kv {
 
 struct StatusConfig {
   std::string version;
-  std::uint64_t disk_capacity_bytes = 0;  ///< 0: no disk tier.
-  std::function<bool()> is_ready;         ///< As AdminPages.
+  std::uint64_t disk_capacity_bytes = 0;                  ///< 0: no disk tier.
+  std::function<std::uint64_t()> disk_capacity_now = {};  ///< Where it may change.
+  std::function<bool()> is_ready;                         ///< As AdminPages.
 };
 
 /// Makes what the page shows. Names of models, tenants and nodes come from clients and from etcd: JSON carries them as

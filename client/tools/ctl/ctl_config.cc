@@ -1,0 +1,235 @@
+// kvstorectl config: the options of a running node, over its admin server. Not over the data port: what a worker is
+// let in for, and what an operator is, are two doors.
+#include <boost/asio/this_coro.hpp>
+#include <iostream>
+#include <optional>
+#include <utility>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/text_table.h"
+#include "transport/tls/tls_network.h"
+#include "transport/token.h"
+
+namespace kv {
+namespace {
+
+struct ConfigOptions {
+  ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 10s};
+  bool json = false, all = false, writes = false;
+  std::string admin = "127.0.0.1:7401";
+  std::string name;
+  std::vector<std::string> assignments;
+};
+
+struct HttpAnswer {
+  int status = 0;
+  std::string body;
+};
+
+asio::awaitable<void> converse(Network& network, Endpoint endpoint, std::string request, std::string& answer,
+                               std::string& wrong) {
+  auto stream = co_await network.connect(std::move(endpoint), co_await asio::this_coro::executor);
+  if (!stream) {
+    wrong = stream.error().message();
+    co_return;
+  }
+  constexpr std::size_t kAnswerBytesMax = 4 << 20;
+  for (std::string_view left = request; !left.empty();) {
+    const asio::const_buffer out(left.data(), left.size());
+    const auto sent = (*stream)->try_write(std::span(&out, 1));
+    if (sent) {
+      left.remove_prefix(*sent);
+    } else if (sent.error() != asio::error::would_block) {
+      wrong = sent.error().message();
+      co_return;
+    } else if (const auto ready = co_await (*stream)->wait_writable(); !ready) {
+      co_return;
+    }
+  }
+  std::array<char, 16384> bytes;
+  const asio::mutable_buffer in(bytes.data(), bytes.size());
+  while (answer.size() < kAnswerBytesMax) {
+    const auto got = (*stream)->try_read(std::span(&in, 1));
+    if (got) {
+      answer.append(bytes.data(), *got);
+      continue;
+    }
+    if (got.error() != asio::error::would_block) co_return;  // its end, where all is well
+    if (const auto ready = co_await (*stream)->wait_readable(); !ready) co_return;
+  }
+}
+
+/// One request, which the server ends by closing.
+HttpAnswer ask_admin(const ConfigOptions& options, const std::string& method, const std::string& target) {
+  constexpr std::string_view kHttp = "http://", kHttps = "https://";
+  std::string address = options.admin;
+  const bool is_tls = address.starts_with(kHttps);
+  if (is_tls || address.starts_with(kHttp)) address = address.substr(is_tls ? kHttps.size() : kHttp.size());
+  const auto endpoint = parse_endpoint((is_tls ? "tls://" : "tcp://") + address);
+  if (!endpoint) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT or https://HOST:PORT");
+  std::string request = method + " " + target + " HTTP/1.1\r\nHost: " + address +
+                        "\r\nConnection: close\r\nX-Kvstore-Config: kvstorectl\r\n";
+  std::string token;
+  if (!options.node.token_file.empty()) {
+    const auto read = read_token_file(options.node.token_file);
+    if (!read) throw ToolFailed(read.error().text);
+    token = std::string(read->text());
+  } else if (const char* const own = token_of_environment(options.node); own != nullptr) {
+    token = own;
+  }
+  if (!token.empty() && !is_tls && !endpoint->is_loopback())
+    throw ToolFailed("a token goes over https:// and loopback only, not to " + options.admin);
+  if (const std::string wrong = token.empty() ? "" : check_token(token); !wrong.empty())
+    throw ToolFailed("token: " + wrong);
+  if (!token.empty()) request += "Authorization: Bearer " + token + "\r\n";
+  request += "\r\n";
+  std::unique_ptr<Network> tls;
+  if (is_tls) {
+    auto source = TlsSource::open(options.node.tls, TlsSide::kClient);
+    if (!source) throw ToolFailed(source.error().text);
+    tls = make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
+  }
+  std::string text, wrong;
+  asio::io_context context{1};  // its coroutine goes before what that uses
+  asio::co_spawn(context, converse(tls ? *tls : socket_network(), *endpoint, std::move(request), text, wrong),
+                 asio::detached);
+  context.run_for(options.node.deadline);
+  const std::size_t body = text.find("\r\n\r\n");
+  if (!text.starts_with("HTTP/1.") || body == std::string::npos || text.size() < 12)
+    throw ToolFailed(options.admin + ": " + (wrong.empty() ? "no answer" : wrong) +
+                     "; --admin names the node's admin server");
+  return {std::atoi(text.c_str() + 9), text.substr(body + 4)};
+}
+
+nlohmann::json read_answer(const HttpAnswer& answer) {
+  nlohmann::json document = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+  if (document.is_object() && (answer.status == 200 || answer.status == 400)) return document;
+  if (answer.status == 404) throw ToolFailed("this node is older than its kvstorectl: it has no such page");
+  std::string text = answer.body.substr(0, 500);
+  text.erase(text.find_last_not_of("\r\n") + 1);
+  throw ToolFailed(text.empty() ? "the node answered " + std::to_string(answer.status) : text);
+}
+
+std::string cell(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  std::string text;
+  for (const auto& each : value) text += (text.empty() ? "" : ", ") + each.get<std::string>();
+  return text;
+}
+
+void run_list(const ConfigOptions& options) {
+  const nlohmann::json document = read_answer(ask_admin(options, "GET", "/config/list.json"));
+  if (options.json) {
+    std::cout << json_text(document) << "\n";
+    return;
+  }
+  TextTable table({"option", "value", "from", "while running"});
+  for (const auto& each : document.at("options")) {
+    const bool is_live = each.at("is_live").get<bool>();
+    const bool is_default = each.at("source") == "default";
+    if (!options.all && !is_live && is_default) continue;
+    table.add({each.at("name").get<std::string>(), cell(each.at("value")), each.at("source").get<std::string>(),
+               is_live ? "yes" : "no: " + each.at("why_not").get<std::string>()});
+  }
+  table.print(std::cout);
+  const std::string file = document.at("file").get<std::string>();
+  std::cout << (file.empty() ? "started without a file" : "file: " + file) << "\n";
+}
+
+void run_get(const ConfigOptions& options) {
+  const nlohmann::json document = read_answer(ask_admin(options, "GET", "/config/list.json"));
+  for (const auto& each : document.at("options")) {
+    if (each.at("name") != options.name) continue;
+    if (options.json) {
+      std::cout << json_text(each) << "\n";
+    } else if (each.at("value").is_array()) {
+      for (const auto& value : each.at("value")) std::cout << value.get<std::string>() << "\n";
+    } else {
+      std::cout << cell(each.at("value")) << "\n";
+    }
+    return;
+  }
+  throw ToolFailed(options.name + ": there is no such option; `kvstorectl config list --all` shows all");
+}
+
+std::string encoded(std::string_view text) {
+  constexpr const char* kDigits = "0123456789ABCDEF";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_plain = (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') ||
+                          (byte >= 'A' && byte <= 'Z') || c == '-' || c == '_' || c == '.' || c == '/' || c == ':';
+    if (is_plain) {
+      out += c;
+    } else {
+      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
+    }
+  }
+  return out;
+}
+
+void run_set(const ConfigOptions& options) {
+  std::string query;
+  for (const std::string& each : options.assignments) {
+    const std::size_t equals = each.find('=');
+    if (equals == std::string::npos || equals == 0) throw CLI::ValidationError("NAME=VALUE", "'" + each + "' is none");
+    query += (query.empty() ? "" : "&") + encoded(each.substr(0, equals)) + "=" + encoded(each.substr(equals + 1));
+  }
+  if (options.writes) query += "&_write=1";
+  const nlohmann::json document = read_answer(ask_admin(options, "POST", "/config/set?" + query));
+  const std::string wrong = document.value("wrong", "");
+  if (options.json) {
+    std::cout << json_text(document) << "\n";
+  } else {
+    for (const auto& name : document.at("changed")) std::cout << name.get<std::string>() << ": changed\n";
+    if (wrong.empty() && document.at("changed").empty()) std::cout << "nothing to change\n";
+    for (const auto& note : document.at("notes")) std::cout << note.get<std::string>() << "\n";
+  }
+  if (!wrong.empty()) throw ToolFailed(wrong);
+}
+
+/// --admin, and certificates or a token as for the data port.
+CLI::App* add_verb(CLI::App& config, const char* name, const char* about,
+                   const std::shared_ptr<ConfigOptions>& options) {
+  CLI::App* const verb = config.add_subcommand(name, about);
+  verb->add_option("--admin", options->admin, "The node's admin server: HOST:PORT or https://HOST:PORT")
+      ->capture_default_str()
+      ->type_name("ADDRESS")
+      ->envname("KVSTORE_ADMIN_ADDRESS");
+  add_node_options(*verb, options->node, /*with_transport=*/false);
+  verb->add_flag("--json", options->json, "One JSON document, for scripts");
+  return verb;
+}
+
+}  // namespace
+
+void add_config_commands(CLI::App& app) {
+  CLI::App* const config = app.add_subcommand("config", "The options of a running node: shown, and changed");
+  config->require_subcommand(1);
+  const auto options = std::make_shared<ConfigOptions>();
+  CLI::App* const list =
+      add_verb(*config, "list", "Each option: its value, where that came from, and whether it can be changed", options);
+  list->add_flag("--all", options->all, "Also those that need a restart and have their defaults");
+  list->callback([options] { run_list(*options); });
+  CLI::App* const get = add_verb(*config, "get", "The value of one option", options);
+  get->add_option("name", options->name, "Of the option, without dashes")->required();
+  get->callback([options] { run_get(*options); });
+  CLI::App* const set = add_verb(*config, "set", "Changes options while the node serves", options);
+  set->add_option("assignment", options->assignments,
+                  "NAME=VALUE, as in the node's TOML file, without quotes; of a list, several")
+      ->required()
+      ->type_name("NAME=VALUE");
+  set->add_flag("--write", options->writes, "Also write them to the node's file, so that a restart keeps them");
+  set->footer(
+      "Values are checked as at the start, together with all others. What needs a restart is refused. Without --write "
+      "a\n"
+      "change lasts until the node ends. On a node with a policy it needs the role operator.\n\n"
+      "Examples:\n"
+      "  kvstorectl config set log-level=debug\n"
+      "  kvstorectl config set capacity=96GiB --write\n"
+      "  kvstorectl config set get-seconds=30 put-seconds=10\n");
+  set->callback([options] { run_set(*options); });
+}
+
+}  // namespace kv

@@ -1,0 +1,117 @@
+#include "store/arena_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
+constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;  ///< Between two calls of `progress`.
+
+constexpr std::size_t whole_pages(std::size_t bytes, std::size_t page) { return (bytes + page - 1) / page * page; }
+
+/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel knows how: it reports a lack
+/// of memory as an error, where writing would end in SIGBUS.
+error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const int populate = MADV_POPULATE_WRITE;
+#else
+  const int populate = 23;  // since Linux 5.14; the C library's headers may be older
+#endif
+  if (madvise(data, bytes, populate) == 0) return {};
+  if (errno != EINVAL) return last_errno();
+  for (std::size_t at = 0; at < bytes; at += page_bytes) *const_cast<volatile std::byte*>(data + at) = std::byte{0};
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ArenaMemory>> ArenaMemory::create(const ArenaConfig& config) {
+  error_code why;
+  for (const bool huge : {true, false}) {
+    if (huge && !config.huge_pages) continue;
+    std::unique_ptr<ArenaMemory> memory(new ArenaMemory());
+    memory->wants_huge_ = config.huge_pages;
+    memory->touch_ = config.touch;
+    memory->progress_ = config.progress;
+    why = memory->reserve(config, huge ? kHugePageBytes : kPageBytes);
+    if (!why) why = memory->commit(config.capacity_bytes);
+    memory->progress_ = nullptr;  // of the start alone
+    if (!why) return memory;
+    // With huge pages too few are reserved, and that shows when they are mapped. Memory that cannot be touched is
+    // missing, whatever the pages are.
+    if (huge && memory->committed_bytes_ == 0) continue;
+    return why;
+  }
+  return why;
+}
+
+ArenaMemory::~ArenaMemory() {
+  if (reserved_ != nullptr) munmap(reserved_, reserved_bytes_);
+  if (fd_ >= 0) close(fd_);
+}
+
+error_code ArenaMemory::reserve(const ArenaConfig& config, std::size_t page_bytes) {
+  page_bytes_ = page_bytes;
+  const bool is_huge = page_bytes == kHugePageBytes;
+  fd_ = memfd_create("kvstore-arena", MFD_CLOEXEC | (is_huge ? MFD_HUGETLB | (21 << 26) : 0));  // 21: pages of 2 MiB
+  if (fd_ < 0) return last_errno();
+  reserved_bytes_ = whole_pages(config.bytes_max(), page_bytes) + kHugePageBytes;
+  void* const mapped =
+      mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, /*fd=*/-1, 0);
+  if (mapped == MAP_FAILED) return last_errno();
+  reserved_ = static_cast<std::byte*>(mapped);
+  const auto address = reinterpret_cast<std::uintptr_t>(mapped);
+  base_ = reserved_ + (whole_pages(address, kHugePageBytes) - address);
+  return {};
+}
+
+error_code ArenaMemory::commit(std::size_t bytes) {
+  const std::size_t before = committed_bytes_, end = whole_pages(bytes, page_bytes_);
+  if (end <= before) return {};
+  KV_ASSERT(base_ + end <= reserved_ + reserved_bytes_);
+  if (ftruncate(fd_, static_cast<off_t>(end)) != 0) return last_errno();
+  std::byte* const fresh = base_ + before;
+  if (mmap(fresh, end - before, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_, static_cast<off_t>(before)) ==
+      MAP_FAILED) {
+    const error_code why = last_errno();
+    // The kernel may have taken the reservation away before it failed, and others must not get these addresses.
+    mmap(fresh, end - before, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    KV_ASSERT(ftruncate(fd_, static_cast<off_t>(before)) == 0);
+    return why;
+  }
+  // Both are advice: transparent huge pages where the kernel allows them for shared memory, and no prompts in core
+  // files.
+  if (page_bytes_ == kPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
+  madvise(fresh, end - before, MADV_DONTDUMP);
+  committed_bytes_ = end;
+  for (std::size_t at = before; touch_ && at < end; at += kTouchStepBytes) {
+    const std::size_t step = std::min(kTouchStepBytes, end - at);
+    if (const error_code why = touch_pages(base_ + at, step, page_bytes_)) {
+      if (before > 0) discard(before);
+      return why;
+    }
+    if (progress_) progress_(std::min(at + step, bytes));
+  }
+  return {};
+}
+
+void ArenaMemory::discard(std::size_t bytes) {
+  const std::size_t before = committed_bytes_, end = whole_pages(bytes, page_bytes_);
+  if (end >= before) return;
+  // In one step, so that the addresses stay ours.
+  KV_ASSERT(mmap(base_ + end, before - end, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                 0) != MAP_FAILED);
+  KV_ASSERT(ftruncate(fd_, static_cast<off_t>(end)) == 0);  // the pages go with the file's end
+  committed_bytes_ = end;
+}
+
+}  // namespace kv

@@ -1,0 +1,66 @@
+// store/arena_memory.h: the bytes behind the arena.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "base/result.h"
+
+namespace kv {
+
+struct ArenaConfig {
+  std::size_t capacity_bytes = 0;  ///< Of the whole arena. Not rounded: all of it can hold blocks.
+  /// What set_capacity() may make of it; then both are whole granules. 0: it stays as it is.
+  std::size_t capacity_bytes_max = 0;
+  /// Slabs are whole runs of granules; the arena's last granule may be shorter.
+  std::size_t granule_bytes = 2 * 1024 * 1024;
+  bool huge_pages = true;  ///< Use MFD_HUGETLB when enough huge pages are reserved; else ordinary pages.
+  bool touch = true;       ///< Write every page at start: first touch is 50 times slower than a copy.
+  /// Called while touching, with bytes touched so far. Optional.
+  std::function<void(std::size_t)> progress = nullptr;
+
+  std::size_t bytes_max() const { return capacity_bytes_max > capacity_bytes ? capacity_bytes_max : capacity_bytes; }
+};
+
+/// A memfd and the addresses where it lies. All addresses are reserved at the start, so nothing ever moves; what is
+/// committed has memory behind it.
+///
+///     | committed: read, written, touched    | reserved: no memory, and no access |
+///     0                                committed_bytes()                     bytes_max()
+/// Thread safety: commit() and discard() from one thread at a time, while others use what stays committed.
+class ArenaMemory {
+ public:
+  /// With config.capacity_bytes committed. Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the
+  /// memory is not there).
+  static Result<std::unique_ptr<ArenaMemory>> create(const ArenaConfig& config);
+  ~ArenaMemory();
+  ArenaMemory(const ArenaMemory&) = delete;
+  ArenaMemory& operator=(const ArenaMemory&) = delete;
+
+  std::byte* data() const { return base_; }
+  std::size_t committed_bytes() const { return committed_bytes_; }  ///< Whole pages.
+  bool uses_huge_pages() const { return page_bytes_ != 4096; }      ///< Whether huge pages were reserved for it.
+
+  /// Makes the first `bytes` usable, all of them touched if the config says so: 0.3 s a GiB and more. On an error
+  /// everything is as it was.
+  error_code commit(std::size_t bytes);
+  /// Gives what lies behind the first `bytes` back to the system, contents and all. Nobody uses it any more.
+  void discard(std::size_t bytes);
+
+ private:
+  ArenaMemory() = default;
+  error_code reserve(const ArenaConfig& config, std::size_t page_bytes);
+
+  int fd_ = -1;
+  std::byte* reserved_ = nullptr;  ///< Before base_, which is where a huge page may begin.
+  std::size_t reserved_bytes_ = 0;
+  std::byte* base_ = nullptr;
+  std::atomic<std::size_t> committed_bytes_{0};
+  std::size_t page_bytes_ = 4096;
+  bool wants_huge_ = false, touch_ = true;
+  std::function<void(std::size_t)> progress_;
+};
+
+}  // namespace kv

@@ -1,0 +1,192 @@
+#include "store/node/live/capacity.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::uint64_t kStepBytesMax = 256 << 20;
+constexpr std::size_t kCopyBytes = 32 << 20;  ///< Between two looks at the Store.
+constexpr Duration kPause = 5ms;              ///< When blocks are in use, or the disk has to catch up.
+constexpr Duration kDiskPatience = 5s;        ///< For what is not on disk to get there; then it is lost.
+constexpr Duration kStuckAfter = std::chrono::seconds(30);
+
+}  // namespace
+
+std::uint64_t available_memory_bytes() {
+  std::ifstream file("/proc/meminfo");
+  for (std::string name; file >> name;) {
+    std::uint64_t kib = 0;
+    if (name == "MemAvailable:" && file >> kib) return kib << 10;
+    file.ignore(256, '\n');
+  }
+  return ~std::uint64_t{0};
+}
+
+CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill)
+    : store_(store), spill_(spill), pages_(*store.with([](Store& each) { return &each.pages(); })) {
+  const Store::CapacityBounds bounds = store.with([](Store& each) { return each.capacity_bounds(); });
+  granule_bytes_ = bounds.granule_bytes;
+  bytes_max_ = bounds.max_bytes;
+  now_bytes_ = target_bytes_ = bounds.now_bytes;
+  thread_ = std::thread([this] { run(); });
+}
+
+CapacityKeeper::~CapacityKeeper() {
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+std::string CapacityKeeper::aim(std::uint64_t bytes) {
+  KV_ASSERT(bytes > 0 && bytes <= bytes_max_ && bytes % granule_bytes_ == 0);  // the options' own checks
+  const std::uint64_t least = store_.with([](Store& store) { return store.capacity_bounds().min_bytes; });
+  if (bytes < least) {
+    return "capacity: " + std::to_string(bytes) + " bytes, and a namespace has blocks of " + std::to_string(least) +
+           "; allowed: so much or more";
+  }
+  const Lock lock(mutex_);
+  const std::uint64_t free = available_memory_bytes();
+  // What was committed and is being given back is counted as free already, which errs to the careful side.
+  if (bytes > now_bytes_ && !pages_.uses_huge_pages() && bytes - now_bytes_ > free) {
+    return "capacity: " + std::to_string(bytes) + " bytes, " + std::to_string(bytes - now_bytes_) +
+           " more than now; this machine has " + std::to_string(free) + " free";
+  }
+  target_bytes_ = bytes;
+  wake_.notify_all();
+  return "";
+}
+
+std::uint64_t CapacityKeeper::target_bytes() const {
+  const Lock lock(mutex_);
+  return target_bytes_;
+}
+
+bool CapacityKeeper::is_there() const {
+  const Lock lock(mutex_);
+  return now_bytes_ == target_bytes_;
+}
+
+/// An eighth of what there is at most, so that little of it is fenced off at a time.
+std::uint64_t CapacityKeeper::step_bytes() const {
+  const std::uint64_t most = std::min(kStepBytesMax, now_bytes_ / 8);
+  return std::max(granule_bytes_, most / granule_bytes_ * granule_bytes_);
+}
+
+void CapacityKeeper::run() {
+  Lock lock(mutex_);
+  while (true) {
+    wake_.wait(lock, [this] { return stops_ || now_bytes_ != target_bytes_; });
+    if (stops_) return;
+    const std::uint64_t now = now_bytes_, target = target_bytes_, step = step_bytes();
+    lock.unlock();
+    if (target > now) {
+      grow(std::min(target, now + step));
+    } else {
+      shrink(std::max(target, now - std::min(now, step)));
+    }
+    lock.lock();
+    if (now_bytes_ != target_bytes_) continue;
+    ++changes_;
+    spdlog::info("capacity: {} bytes now", now_bytes_);
+  }
+}
+
+void CapacityKeeper::grow(std::uint64_t to) {
+  if (const error_code why = pages_.commit(to)) return failed(why.message());
+  const auto done = store_.with([&](Store& store) { return store.set_capacity(to); });
+  KV_ASSERT(done);
+  const Lock lock(mutex_);
+  now_bytes_ = to;
+}
+
+void CapacityKeeper::shrink(std::uint64_t to) {
+  const auto begun = store_.with([&](Store& store) { return store.set_capacity(to); });
+  if (!begun) return failed(begun.error().message());  // a namespace with larger blocks has come meanwhile
+  if (!clear(to)) return;
+  pages_.discard(to);
+  const Lock lock(mutex_);
+  now_bytes_ = to;
+}
+
+/// Until nothing lies behind `to`. False: it is not wanted any more, and the Store has back what it had.
+bool CapacityKeeper::clear(std::uint64_t to) {
+  const auto began = std::chrono::steady_clock::now();
+  auto last = began;  // that something was moved, or made room
+  while (!store_.with([](Store& store) { return store.is_shrunk(); })) {
+    {
+      Lock lock(mutex_);
+      if (stops_ || target_bytes_ > to) {
+        const std::uint64_t back = now_bytes_;
+        lock.unlock();
+        const auto undone = store_.with([&](Store& store) { return store.set_capacity(back); });
+        KV_ASSERT(undone);
+        return false;
+      }
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const bool may_lose = spill_ == nullptr || !spill_->keeps_up() || now - last > kDiskPatience;
+    const auto relocations = store_.with([&](Store& store) { return store.relocate(kCopyBytes, may_lose, now); });
+    std::uint64_t bytes = 0;
+    for (const Store::Relocation& each : relocations) {
+      std::memcpy(each.into.data(), each.from.data(), each.from.size());
+      bytes += each.from.size();
+    }
+    store_.with([&](Store& store) { store.end_relocation(relocations); });
+    if (spill_ != nullptr) spill_->notify();
+    const bool is_stuck = now - last > kStuckAfter;
+    {
+      const Lock lock(mutex_);
+      moved_bytes_ += bytes;
+      if (is_stuck && !is_stuck_)
+        spdlog::warn("capacity: waits for blocks that are in use, to give their memory back; {} bytes still",
+                     now_bytes_);
+      is_stuck_ = is_stuck;
+    }
+    if (relocations.empty()) {
+      pause();
+    } else {
+      last = std::chrono::steady_clock::now();
+    }
+  }
+  const Lock lock(mutex_);
+  is_stuck_ = false;
+  return true;
+}
+
+/// Ends early when somebody has another wish.
+void CapacityKeeper::pause() {
+  Lock lock(mutex_);
+  wake_.wait_for(lock, kPause);
+}
+
+/// Where it is now is where it stays.
+void CapacityKeeper::failed(const std::string& why) {
+  const Lock lock(mutex_);
+  ++failures_;
+  spdlog::error("capacity: stays at {} bytes: {}", now_bytes_, why);
+  target_bytes_ = now_bytes_;
+}
+
+std::vector<NodeMetrics::Value> CapacityKeeper::stats() const {
+  const Lock lock(mutex_);
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  return {
+      {"capacity_target_bytes", number(target_bytes_), false, "Where the capacity is going"},
+      {"capacity_is_stuck", is_stuck_ ? 1.0 : 0.0, false,
+       "1: blocks that are in use keep memory from being given back"},
+      {"capacity_changes", number(changes_), true, "Times that the capacity was changed while the node ran"},
+      {"capacity_change_failures", number(failures_), true, "Changes that ended on the way, for lack of memory"},
+      {"capacity_moved_bytes", number(moved_bytes_), true, "Bytes of blocks copied out of memory to be given back"}};
+}
+
+}  // namespace kv

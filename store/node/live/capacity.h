@@ -1,0 +1,67 @@
+// store/node/live/capacity.h: gives the node more memory for blocks, or less, while it serves.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/node/locked_store.h"
+#include "store/node/metrics.h"
+#include "store/node/spill/spill.h"
+
+namespace kv {
+
+/// Brings the capacity to where it should be, in steps, each small beside the whole:
+///
+///     up     commit and touch pages -> the Store may use them
+///     down   the Store uses less -> blocks that lie behind the new end are copied to where others made room, as for
+///            puts -> pages go back to the system
+///
+///   1. At every moment the capacity is backed by memory.
+///   2. No block is lost but those that the eviction policy gives least worth, or that lie on disk.
+///   3. A block that is in use is waited for. Leases and pins (retention) are no use: such a block moves with them.
+/// Thread safety: all calls from any thread; the destructor waits for the step under way.
+class CapacityKeeper {
+ public:
+  /// `spill`: nullptr without a disk tier. Both outlive this.
+  CapacityKeeper(LockedStore& store, Spill* spill);
+  ~CapacityKeeper();
+
+  /// The capacity is to be `bytes`, soon. Returns "", or why it cannot be: what is wrong with it, or that the machine
+  /// has not so much free memory.
+  std::string aim(std::uint64_t bytes);
+  std::uint64_t target_bytes() const;
+  bool is_there() const;  ///< Nothing is left to do.
+  std::vector<NodeMetrics::Value> stats() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  void run();
+  void grow(std::uint64_t to);
+  void shrink(std::uint64_t to);
+  bool clear(std::uint64_t to);
+  void failed(const std::string& why);
+  void pause();
+  std::uint64_t step_bytes() const;
+
+  LockedStore& store_;
+  Spill* const spill_;
+  ArenaMemory& pages_;
+  std::uint64_t granule_bytes_ = 0, bytes_max_ = 0;
+  mutable std::mutex mutex_;  ///< Of what follows.
+  std::condition_variable wake_;
+  std::uint64_t now_bytes_ = 0, target_bytes_ = 0;
+  bool stops_ = false, is_stuck_ = false;
+  std::uint64_t changes_ = 0, failures_ = 0, moved_bytes_ = 0;
+  std::thread thread_;
+};
+
+/// Memory of this machine that is free, or can be made so without swapping; nothing if it does not say.
+std::uint64_t available_memory_bytes();
+
+}  // namespace kv

@@ -1,0 +1,103 @@
+#include "store/node/live/live_options.h"
+
+#include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/printable.h"
+#include "store/node/access/audit.h"
+
+namespace kv {
+namespace {
+
+std::string take_limits(const LiveParts& parts, const NodeOptions& next) {
+  parts.node.store.with([&](Store& store) { store.set_limits(next.store); });
+  return "";
+}
+
+std::string take_capacity(const LiveParts& parts, const NodeOptions& next) {
+  const std::uint64_t bytes = next.store.arena.capacity_bytes;
+  if (parts.access != nullptr) {
+    // What the policy guarantees to tenants has to fit, now and when the policy is read again.
+    if (std::string wrong = parts.access->set_room({bytes, next.store.disk.capacity_bytes}); !wrong.empty())
+      return wrong;
+  }
+  std::string wrong = parts.capacity->aim(bytes);
+  if (!wrong.empty() && parts.access != nullptr) {
+    static_cast<void>(parts.access->set_room({parts.capacity->target_bytes(), next.store.disk.capacity_bytes}));
+  }
+  return wrong;
+}
+
+std::string take_disk(const LiveParts& parts, const NodeOptions& next) {
+  if (parts.access != nullptr) {
+    const AccessControl::Room room{next.store.arena.capacity_bytes, next.store.disk.capacity_bytes};
+    if (std::string wrong = parts.access->set_room(room); !wrong.empty()) return wrong;
+  }
+  parts.spill->set_limits(next.spill);
+  return take_limits(parts, next);
+}
+
+}  // namespace
+
+void wire_up(Settings& settings, const LiveParts& parts) {
+  settings.on({"log-level"}, [](const NodeOptions& next) {
+    spdlog::set_level(spdlog::level::from_str(next.log_level));
+    return std::string();
+  });
+  settings.on({"requests-max", "region-bytes-max", "queued-bytes-max", "hello-seconds", "frame-seconds",
+               "write-seconds", "read-rate-min", "get-seconds", "put-seconds"},
+              [parts](const NodeOptions& next) {
+                parts.node.limits.set(next.session);
+                return std::string();
+              });
+  settings.on({"session-count-max", "session-share-max", "session-idle-seconds", "tls-handshakes-max"},
+              [parts](const NodeOptions& next) {
+                parts.server.set_limits(next.sessions, next.handshakes_max);
+                return std::string();
+              });
+  settings.on({"index-bytes-max", "namespace-count-max", "lease-count-max", "lease-count-per-session-max",
+               "pinned-fraction-max", "leased-fraction-max"},
+              [parts](const NodeOptions& next) { return take_limits(parts, next); });
+  settings.on_demand({"drain-seconds"});
+  if (parts.capacity != nullptr)
+    settings.on({"capacity", "capacity-blocks"},
+                [parts](const NodeOptions& next) { return take_capacity(parts, next); });
+  if (parts.spill == nullptr) return;
+  settings.on({"spill-put-wait-seconds", "spill-drop-wait-seconds"}, [parts](const NodeOptions& next) {
+    parts.node.limits.set(next.session);
+    return std::string();
+  });
+  settings.on({"spill-capacity", "spill-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
+               "spill-promote-reads", "spill-write-rate", "spill-scrub-rate", "spill-stop-seconds"},
+              [parts](const NodeOptions& next) { return take_disk(parts, next); });
+  settings.on_demand({"spill-save"});
+}
+
+AdminPages::Changed answer_set(Settings& settings, std::string_view query, const std::string& who) {
+  constexpr std::string_view kWrite = "_write";
+  Settings::Outcome outcome;
+  auto assignments = parse_assignments(query);
+  bool writes = false;
+  if (assignments) {
+    writes = std::erase_if(*assignments, [&](const auto& each) { return each.name == kWrite; }) > 0;
+    outcome = settings.set(*assignments, writes, who);
+    for (const Settings::Assignment& each : *assignments) {
+      std::string values;
+      for (const std::string& value : each.values) values += (values.empty() ? "" : ",") + value;
+      audit_page(
+          "config_set", who,
+          "option=" + printable(each.name) + " value='" + printable(values) + "'" + (writes ? " write=true" : ""),
+          outcome.wrong.empty() ? "ok" : "refused");
+    }
+  } else {
+    outcome.wrong = "not NAME=VALUE, percent-encoded, at most 256";
+  }
+  nlohmann::json document = {{"changed", outcome.changed}, {"notes", outcome.notes}};
+  if (!outcome.wrong.empty()) document["wrong"] = outcome.wrong;
+  return {outcome.wrong.empty(),
+          document.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace)};
+}
+
+}  // namespace kv
