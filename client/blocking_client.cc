@@ -29,6 +29,10 @@ std::size_t BlockingClient::block_bytes(Space space) const {
 Result<MatchResult> BlockingClient::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
   return thread_->call<MatchResult>([&](Client& client) { return client.match(space, hashes, options); });
 }
+Result<MissReport> BlockingClient::why(Space space, std::span<const BlockHash> hashes,
+                                       std::chrono::microseconds deadline) {
+  return thread_->call<MissReport>([&](Client& client) { return client.why(space, hashes, deadline); });
+}
 void BlockingClient::release(Lease lease) {
   // Not a call: nothing is waited for but that the I/O thread has taken it.
   thread_->run_there<bool>(false, [&](Client& client) {

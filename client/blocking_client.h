@@ -35,6 +35,7 @@ class BlockingClient {
   Result<void> wait_open(Space space, std::chrono::microseconds deadline);
   std::size_t block_bytes(Space space) const;  ///< Waits for nobody. 0: not opened here.
   Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
+  Result<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   void release(Lease lease);
   /// The segment callback runs on the I/O thread.
   Result<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,

@@ -3,6 +3,8 @@
 
 #include <type_traits>
 
+#include "transport/trace_context.h"
+
 namespace kv {
 
 /// Something that a Cancellation can end.
@@ -42,6 +44,8 @@ struct CallControl {
   /// made in the background for the calls to come.
   bool at_once = false;
   Cancellation* cancellation = nullptr;
+  /// Whose request this is, for the nodes' slow logs; none: ClientConfig::trace.
+  TraceContext trace = {};
 
   bool is_cancelled() const { return cancellation != nullptr && cancellation->is_cancelled(); }
 };

@@ -89,7 +89,9 @@ class StatsCall final : public Call {
     if (response->namespaces() != nullptr) {
       for (const wire::NamespaceStat* one : *response->namespaces()) {
         if (one->record() == nullptr) return "stats: a namespace without a record";
-        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes()});
+        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes(), one->stored_blocks(),
+                                    one->lookups(), one->empty_lookups(), one->roots(), one->roots_stored_only(),
+                                    one->roots_asked_only()});
       }
     }
     if (response->tenants() != nullptr) {
@@ -103,6 +105,62 @@ class StatsCall final : public Call {
           tenant.values.emplace_back(stat->name()->str(), stat->value());
         }
       }
+    }
+    return {};
+  }
+};
+
+class SlowLogCall final : public Call {
+ public:
+  SlowLogCall() { type = FrameType::kStats; }
+  bool empties = false;
+  NodeSlowLog log;
+
+ private:
+  error_code send(CallSession& session) override {
+    auto& builder = session.shared().new_request();
+    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/false, /*slow=*/empties ? 2 : 1));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::StatsResponse>(frame.table);
+    if (response == nullptr) return "stats: malformed";
+    log = {};
+    const auto* const slow = response->slow();
+    if (slow == nullptr) return {};  // it answered as to any stats
+    const auto time = [](std::uint64_t us) {
+      return std::chrono::microseconds(std::min<std::uint64_t>(us, std::uint64_t{1} << 62));
+    };
+    const auto text = [](const flatbuffers::String* of) { return of == nullptr ? std::string() : of->str(); };
+    log.is_kept = true;
+    log.threshold = time(slow->threshold_us());
+    log.count = slow->count();
+    if (slow->requests() == nullptr) return {};
+    for (const wire::SlowRequest* const one : *slow->requests()) {
+      NodeSlowLog::Request& request = log.requests.emplace_back();
+      request.number = one->number();
+      request.began = time(one->began_us());
+      request.took = time(one->took_us());
+      request.lock = time(one->lock_us());
+      request.store = time(one->store_us());
+      request.room = time(one->room_us());
+      request.disk = time(one->disk_us());
+      request.move = time(one->move_us());
+      request.client = time(one->client_us());
+      request.other = time(one->other_us());
+      request.verb = text(one->verb());
+      request.model = text(one->model());
+      request.tenant = text(one->tenant());
+      request.identity = text(one->identity());
+      request.peer = text(one->peer());
+      if (one->trace() != nullptr) request.traceparent = TraceContext::from_bytes(one->trace()->bytes()->data()).text();
+      if (const auto* id = one->namespace_id())
+        request.namespace_id = to_hex(std::as_bytes(std::span(id->data(), id->size())));
+      request.blocks = one->blocks();
+      request.bytes = one->bytes();
+      request.session = one->session();
+      request.failed = one->failed();
     }
     return {};
   }
@@ -337,6 +395,28 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
     stats.back().error = calls[node].error();
   }
   co_return stats;
+}
+
+Async<std::vector<NodeSlowLog>> Client::slow_log(bool empties, std::chrono::microseconds deadline,
+                                                 CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<std::string> names;
+  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
+  std::vector<SlowLogCall> calls(impl.members.size());
+  for (SlowLogCall& call : calls) call.empties = empties;
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  std::vector<NodeSlowLog> logs;
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    if (calls[node].error()) calls[node].log = {};
+    logs.push_back(std::move(calls[node].log));
+    logs.back().name = names[node];
+    logs.back().error = calls[node].error();
+  }
+  co_return logs;
 }
 
 Async<std::vector<NodeLearned>> Client::learned(std::chrono::microseconds deadline, CallControl control) {

@@ -12,6 +12,7 @@
 // Files, in reading order:
 //   client.h           the whole public C++ interface
 //   get.cc, put.cc, match.cc  the long calls, each one coroutine from start to answer; client.cc has the short ones
+//   why.cc             why something is not found; miss_report.h: what comes of that
 //   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
 //   client_impl.h, batch_put.h  what the calls share; what the two puts share
 //   client_metrics.h          what all of them count
@@ -45,6 +46,7 @@
 #include "base/result.h"
 #include "base/secret.h"
 #include "client/call_control.h"
+#include "client/miss_report.h"
 #include "client/set_types.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
@@ -110,6 +112,7 @@ struct ClientConfig {
   /// connected to.
   Secret token = {};
   std::string token_file = {};
+  TraceContext trace = {};  ///< Of calls that bring none of their own (CallControl).
 
   bool has_token() const { return !token.empty() || !token_file.empty(); }
 };
@@ -240,7 +243,12 @@ struct NodeStats {
   std::vector<std::pair<std::string, double>> values;
   struct Namespace {
     std::string record;
-    std::uint64_t block_count, total_bytes;  ///< Of all its blocks on that node.
+    std::uint64_t block_count, total_bytes;        ///< Of all its blocks on that node.
+    std::uint64_t stored_blocks = 0;               ///< By puts, since the node started.
+    std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those that found nothing.
+    /// Of a sample of first blocks that were asked for or stored: how many, stored and never asked for, and asked for
+    /// and never stored.
+    std::uint32_t roots = 0, roots_stored_only = 0, roots_asked_only = 0;
   };
   std::vector<Namespace> namespaces;
   struct Tenant {
@@ -248,6 +256,26 @@ struct NodeStats {
     std::vector<std::pair<std::string, double>> values;
   };
   std::vector<Tenant> tenants;  ///< Of a node with a policy.
+};
+/// A node's slow log: its latest requests that took long.
+struct NodeSlowLog {
+  std::string name;
+  error_code error;                        ///< If the node did not answer; then the rest is empty.
+  bool is_kept = false;                    ///< False: the node is too old to keep one.
+  std::chrono::microseconds threshold{0};  ///< What takes as long is in it. Zero: nothing is.
+  std::uint64_t count = 0;                 ///< Of all that were, since the node started.
+  struct Request {
+    std::uint64_t number = 0;            ///< 1 for the node's first.
+    std::chrono::microseconds began{0};  ///< Since 1970, by the node's clock.
+    std::chrono::microseconds took{0};   ///< The sum of the times that follow.
+    std::chrono::microseconds lock{0}, store{0}, room{0}, disk{0}, move{0}, client{0},
+        other{0};  ///< wire.fbs says what.
+    std::string verb, model, tenant, identity, peer, traceparent;
+    std::string namespace_id;  ///< Hexadecimal; empty: it was about none.
+    std::uint64_t blocks = 0, bytes = 0, session = 0;
+    bool failed = false;
+  };
+  std::vector<Request> requests;  ///< The latest first.
 };
 /// What a node has learned of the reuse of blocks, as it tells other nodes (store/yield_counts.h).
 struct NodeLearned {
@@ -296,6 +324,10 @@ class Client {
   /// Errors (of this and the following calls): kBadRequest for arguments that break the rules below, kBusy at
   /// calls_max. That a node is dead, slow or full is never an error but a smaller result with its `why`.
   Async<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
+  /// Why not all of the chain is held: asks its owners, who say what they remember of the first block that is missed.
+  /// Nothing is marked as used. Errors: kUnsupported (a set), kBadRequest (no hashes).
+  Async<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+                        CallControl control = {});
   /// Ends a match's lease early. Never waits for the nodes.
   void release(Lease lease);
 
@@ -347,6 +379,8 @@ class Client {
   /// node; kUnsupported, if it cannot; or why it did not answer.
   Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
+  /// `empties`: what is told is forgotten by the node, for which it asks the right to operate.
+  Async<std::vector<NodeSlowLog>> slow_log(bool empties, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeLearned>> learned(std::chrono::microseconds deadline, CallControl control = {});
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});

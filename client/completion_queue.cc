@@ -25,6 +25,12 @@
 namespace kv {
 namespace {
 
+/// Of the queue, but for whose request it is.
+void take_control(CallControl& own, CallControl control) {
+  control.trace = own.trace;
+  own = control;
+}
+
 /// Calls started before others on the I/O thread have a turn: to start one takes some microseconds.
 constexpr std::size_t kStartsPerTurn = 16;
 
@@ -368,7 +374,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kMatch: {
       slot.match.deadline = left;
-      slot.match.control = control;
+      take_control(slot.match.control, control);
       const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
       if (!match) co_return match.error();
       end.match = *match;
@@ -376,7 +382,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kGet: {
       slot.get.deadline = left;
-      slot.get.control = control;
+      take_control(slot.get.control, control);
       const auto got = co_await client.get(slot.space, slot.hashes, slot.to, slot.get);
       if (!got) co_return got.error();
       end.get = *got;
@@ -388,7 +394,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kPut: {
       slot.put.deadline = left;
-      slot.put.control = control;
+      take_control(slot.put.control, control);
       const auto put = co_await client.put(slot.space, slot.hashes, slot.from, slot.put);
       if (!put) co_return put.error();
       end.put = *put;
@@ -396,7 +402,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kMatchSet: {
       slot.match_set.deadline = left;
-      slot.match_set.control = control;
+      take_control(slot.match_set.control, control);
       auto match = co_await client.match_set(slot.space, slot.hashes, slot.match_set);
       if (!match) co_return match.error();
       const error_code why = match->why;
@@ -405,7 +411,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kGetSet: {
       slot.get_set.deadline = left;
-      slot.get_set.control = control;
+      take_control(slot.get_set.control, control);
       auto got = co_await client.get_set(slot.space, slot.hashes, slot.to, slot.get_set);
       if (!got) co_return got.error();
       const error_code why = got->why;
@@ -414,7 +420,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kPutSet: {
       slot.put_set.deadline = left;
-      slot.put_set.control = control;
+      take_control(slot.put_set.control, control);
       auto put = co_await client.put_set(slot.space, slot.hashes, slot.from, slot.put_set);
       if (!put) co_return put.error();
       const error_code why = put->why;
@@ -466,7 +472,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallCont
   slot.match.deadline = time_left(slot);
   slot.match.lease = true;  // what was found stays until the get, and is not looked for twice
   slot.match.prefetch = !slot.get.memory_only;
-  slot.match.control = control;
+  take_control(slot.match.control, control);
   const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
   if (!match) co_return match.error();
   const Lease lease = match->lease;
@@ -486,7 +492,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallCont
   }
   slot.get.deadline = std::max(left, std::chrono::microseconds(0));
   slot.get.lease = lease;
-  slot.get.control = control;
+  take_control(slot.get.control, control);
   if (!slot.get.checksums.empty() && found < slot.hashes.size()) {
     const std::size_t per_block = slot.get.checksums.size() / slot.hashes.size();
     slot.get.checksums = slot.get.checksums.first(found * per_block);
@@ -585,6 +591,7 @@ Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHa
     slot.match = {};
     slot.match.reuse = options.reuse;
     slot.get = {};
+    slot.match.control.trace = slot.get.control.trace = options.trace;
     slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
     slot.get.on_segment = options.on_segment;
     slot.get.memory_only = options.memory_only;

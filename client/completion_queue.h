@@ -100,6 +100,7 @@ struct LoadOptions {
   bool memory_only = false;                          ///< As in GetOptions.
   std::span<std::uint64_t> checksums = {};           ///< As in GetOptions.
   ReuseHint reuse = ReuseHint::kNone;                ///< As in MatchOptions.
+  TraceContext trace = {};                           ///< As in CallControl.
 };
 static_assert(std::is_trivially_destructible_v<LoadOptions>);
 
@@ -127,7 +128,8 @@ static_assert(std::is_trivially_destructible_v<SetLists>);
 /// memory of allocate() may be written by a node even after a cancelled or late get: those are quarantined, and calls
 /// that name them fail with kQuarantined. Such memory may be freed.
 ///
-/// Deadlines count from the submit. `control` in options is the queue's own: what is set there is ignored.
+/// Deadlines count from the submit. `control` in options is the queue's own: what is set there is ignored, but for its
+/// trace.
 ///
 /// Thread safety: all functions from any thread, at once; on the client's I/O thread (segment callbacks) those that do
 /// not wait. The destructor waits for nobody's node, only for the I/O thread; requires that no function is being called

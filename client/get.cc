@@ -129,9 +129,11 @@ error_code GetCall::send(CallSession& session) {
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
   // A lease is its session's: over another one, after a reconnect, it is none.
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
+  wire::Trace trace;
   builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
                                         plan->memory_only ? kTierMemory : kTierDisk,
-                                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check()));
+                                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
+                                        wire_trace(trace)));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);

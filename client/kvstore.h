@@ -271,6 +271,13 @@ KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes
 /* Statistics of all nodes as JSON, ended by a zero byte. *length: without it. KVS_TOO_LARGE if length + 1 > capacity;
  * then *length says how much is needed. */
 KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
+/* Why not all of a chain is held, as JSON: which block is missed first, and what its node remembers of it ("reason" and
+ * "text"; docs/operating.md, "Why nothing hits"). Nothing counts as used. As kvs_stats else. */
+KVS_API int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
+                    char* json, size_t capacity, size_t* length);
+/* Of the calls that this thread makes from here on: whose requests they are, as a W3C traceparent. Nodes show it in
+ * their slow logs. NULL: nobody's. KVS_BAD_REQUEST: it is no traceparent; the calls then carry none. */
+KVS_API int kvs_traceparent(const char* traceparent);
 
 /* What this client has seen, as Prometheus text, ended by a zero byte; for an endpoint of the worker. Asks no node.
  * *length and KVS_TOO_LARGE as of kvs_stats. docs/operating.md has the names. */

@@ -67,12 +67,14 @@ class MatchCall final : public Call {
       tokens = builder.CreateVector(token_ids.data(), token_ids.size());
       if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
     }
+    wire::Trace trace;
     builder.Finish(wire::CreateMatchRequest(
         builder, space_handle(), hashes, tokens, options->lease, options->prefetch, space_check(), digests,
         static_cast<std::uint32_t>(node_count), static_cast<std::uint32_t>(std::min(beginning, asked)),
         static_cast<std::uint32_t>(std::min(hot_blocks, asked)), static_cast<std::uint8_t>(options->reuse),
         static_cast<std::uint32_t>(chain_blocks), chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(0)) : 0,
-        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere));
+        chain_blocks > 0 ? static_cast<std::uint32_t>(chain.position(asked - 1)) : 0, is_elsewhere,
+        /*why=*/false, wire_trace(trace)));
     session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     return {};
   }

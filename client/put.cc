@@ -104,12 +104,13 @@ error_code PutCall::send(CallSession& session) {
   const bool is_part = plan->has_others && chain->hashes.size() < plan->blocks.size();
   const NamedRegion named = name_region(session, builder, region.get(), asked_,
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
-  builder.Finish(wire::CreatePutRequest(builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
-                                        time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
-                                        extras, static_cast<std::uint64_t>(plan->idle.count()),
-                                        static_cast<std::uint8_t>(plan->reuse),
-                                        is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
-                                        is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0));
+  wire::Trace trace;
+  builder.Finish(wire::CreatePutRequest(
+      builder, space_handle(), hashes, positions, tokens, named.handle, named.offsets,
+      time_left_us(plan->until, session.shared().clock), named.lanes, space_check(), extras,
+      static_cast<std::uint64_t>(plan->idle.count()), static_cast<std::uint8_t>(plan->reuse),
+      is_part ? static_cast<std::uint32_t>(plan->blocks.size()) : 0,
+      is_part && plan->known ? static_cast<std::uint32_t>(*plan->known) + 1 : 0, wire_trace(trace)));
   session.send_frame(type, request_id(), builder);
   return {};
 }

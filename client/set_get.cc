@@ -89,10 +89,11 @@ error_code SetGetCall::send(CallSession& session) {
   const auto rooms = builder.CreateUninitializedVector(asked_, &list);
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
   const auto groups = wire_groups(builder, *part, taken.group_count);
+  wire::Trace trace;
   builder.Finish(wire::CreateSetGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets,
                                            rooms, plan->memory_only ? kTierMemory : kTierDisk,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
-                                           space_check(), groups));
+                                           space_check(), groups, wire_trace(trace)));
   session.send_frame(type, request_id(), builder);
   return {};
 }

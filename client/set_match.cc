@@ -42,8 +42,10 @@ class SetMatchCall final : public Call {
     auto& builder = session.shared().new_request();
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked);
     const auto groups = wire_groups(builder, *part, asked_groups);
+    wire::Trace trace;
     builder.Finish(wire::CreateSetMatchRequest(builder, space_handle(), hashes, options->lease, options->prefetch,
-                                               space_check(), groups, static_cast<std::uint8_t>(options->reuse)));
+                                               space_check(), groups, static_cast<std::uint8_t>(options->reuse),
+                                               wire_trace(trace)));
     session.send_frame(type, request_id(), builder);
     return {};
   }

@@ -71,10 +71,11 @@ error_code SetPutCall::send(CallSession& session) {
   for (std::size_t i = 0; i < asked_; ++i) length[i] = static_cast<std::uint32_t>(block(i).size());
   const NamedRegion named =
       name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return block(i); });
+  wire::Trace trace;
   builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
                                            space_check(), wire_groups(builder, *part, asked_groups_),
-                                           static_cast<std::uint8_t>(plan->reuse)));
+                                           static_cast<std::uint8_t>(plan->reuse), wire_trace(trace)));
   session.send_frame(type, request_id(), builder);
   return {};
 }

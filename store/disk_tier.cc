@@ -139,9 +139,11 @@ void DiskTier::count_only(BlockId block, bool is_more) {
   }
 }
 
-std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys) {
+std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind why) {
+  constexpr std::size_t kRememberedMax = 1024;  // each is a cache miss, under the lock
   const std::size_t before = keys.size();
   index_.unlink_subtree(block, [&](BlockId below) {
+    if (copy_in_memory(below) == kNoBlock && keys.size() - before < kRememberedMax) remember(below, why);
     keys.push_back(key(below));
     count_removal(below);
     // A copy in memory stays there; it only has nothing on disk any more.
@@ -154,7 +156,15 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys) {
   return keys.size() - before;
 }
 
+void DiskTier::remember(BlockId block, MissKind why, Duration idle) const {
+  if (departed_ != nullptr) departed_->add(index_.tree(block), index_.hash(block), why, departed_->now(), idle);
+}
+
 void DiskTier::evict(BlockId block) {
+  if (departed_ != nullptr) {
+    const auto used = static_cast<std::int64_t>(index_.recency(block));
+    remember(block, MissKind::kEvicted, departed_->now() - TimePoint(std::chrono::nanoseconds(used)));
+  }
   count_removal(block);
   index_.remove_leaf_end(block);
   ++counters_.evicted_blocks;

@@ -12,6 +12,7 @@
 
 #include "index/prefix_index.h"
 #include "index/stable_table.h"
+#include "store/departed_table.h"
 #include "store/disk.h"
 #include "store/tenant_table.h"
 
@@ -51,6 +52,7 @@ class DiskTier {
   explicit DiskTier(const DiskTierConfig& config);
   /// Before the first block: told of what comes and goes, and asked what may go.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
+  void use_departed(DepartedTable& departed) { departed_ = &departed; }  ///< Told of what is nowhere any more.
 
   /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
@@ -82,7 +84,8 @@ class DiskTier {
   BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
   void move(BlockId block, DiskKey key);  ///< The block was written again, under `key`.
   /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
-  std::size_t remove(BlockId block, std::vector<DiskKey>& keys);
+  /// `why`: they are remembered so, those that are nowhere else.
+  std::size_t remove(BlockId block, std::vector<DiskKey>& keys, MissKind why = MissKind::kDropped);
   /// Evicts until only_bytes() is within the capacity; after that was lowered it takes several calls.
   void trim();
   void set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads);
@@ -173,6 +176,7 @@ class DiskTier {
   void append(DiskKey key, BlockId block);
   void count_removal(BlockId block);
   void evict(BlockId block);
+  void remember(BlockId block, MissKind why, Duration idle = {}) const;
 
   void trim_tenants();
   void count_only(BlockId block, bool is_more);
@@ -180,6 +184,7 @@ class DiskTier {
   DiskTierConfig config_;
   PrefixIndex index_;
   TenantTable* tenants_ = nullptr;
+  DepartedTable* departed_ = nullptr;
   std::vector<Tree> trees_;
   StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.

@@ -209,6 +209,7 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
   pool_.reap(steps, [&](BlockId block, BlockPool::Removal why) {
     if (why == BlockPool::Removal::kDrop) {
       ++dropped;
+      departed_.add(pool_.index().tree(block), pool_.index().hash(block), MissKind::kDropped, now);
       return;
     }
     // clear_oldest_window() has looked for pins just before it cut the block off, and pins need a match to find it.
@@ -527,10 +528,12 @@ void Evictor::count_eviction(BlockId block, TimePoint now) {
   policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   ++stats_.evicted_blocks;
   if (tenants_ != nullptr) tenants_->evicted(pool_.index().tree(block));
-  stats_.unspilled_blocks += !pool_.is_on_disk(block);
+  const bool is_gone = !pool_.is_on_disk(block);
+  stats_.unspilled_blocks += is_gone;
   stats_.evicted_bytes += pool_.block_bytes(block);
-  const auto age =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now - BlockPool::time_of(pool_.index().recency(block)));
+  const Duration idle = now - BlockPool::time_of(pool_.index().recency(block));
+  if (is_gone) departed_.add(pool_.index().tree(block), pool_.index().hash(block), MissKind::kEvicted, now, idle);
+  const auto age = std::chrono::duration_cast<std::chrono::milliseconds>(idle);
   const auto age_ms = static_cast<std::uint64_t>(std::max<std::int64_t>(age.count(), 1));
   ++stats_.age_log2_ms[std::min<std::size_t>(std::bit_width(age_ms) - 1, stats_.age_log2_ms.size() - 1)];
 }

@@ -15,6 +15,7 @@
 #include "index/steps.h"
 #include "store/arena.h"
 #include "store/block_pool.h"
+#include "store/departed_table.h"
 #include "store/eviction_policy.h"
 #include "store/tenant_table.h"
 
@@ -68,9 +69,10 @@ class Evictor {
     bool is_over_quota = false;  ///< Not found because the asker is at its maximum, and all that it has is pinned.
   };
 
-  /// `tenants`: nullptr to tell none apart. Else find_slot() and next_victim() are for its asker.
-  Evictor(BlockPool& pool, EvictionPolicy& policy, TenantTable* tenants = nullptr)
-      : pool_(pool), policy_(policy), tenants_(tenants), queues_(policy.queues()) {}
+  /// `departed` is told of what is nowhere any more. `tenants`: nullptr to tell none apart. Else find_slot() and
+  /// next_victim() are for its asker.
+  Evictor(BlockPool& pool, EvictionPolicy& policy, DepartedTable& departed, TenantTable* tenants = nullptr)
+      : pool_(pool), policy_(policy), departed_(departed), tenants_(tenants), queues_(policy.queues()) {}
 
   /// `may_lose`: whether a block that is not on disk may go (4).
   /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
@@ -174,6 +176,7 @@ class Evictor {
 
   BlockPool& pool_;
   EvictionPolicy& policy_;
+  DepartedTable& departed_;
   TenantTable* const tenants_;
   const LeafQueues queues_;
   std::vector<std::vector<Head>> heads_;       ///< By group and queue; without tenants a class is a group.

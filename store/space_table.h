@@ -16,9 +16,16 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/lease_table.h"
+#include "store/root_sample.h"
 #include "store/tenant_table.h"
 
 namespace kv {
+
+/// What was done in a namespace since the node started.
+struct SpaceTraffic {
+  std::uint64_t stored_blocks = 0;               ///< By puts.
+  std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those that found nothing.
+};
 
 enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of the store. Never reused in that life.
 
@@ -43,6 +50,8 @@ class SpaceTable {
     mutable std::uint64_t last_use = 0;  ///< By use(); not time.
     std::size_t put_count = 0;           ///< Under way.
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
+    SpaceTraffic traffic;
+    RootSample roots;  ///< Of a chain.
 
    private:
     friend class SpaceTable;

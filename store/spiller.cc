@@ -252,7 +252,7 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
     if (outcome.is_written[i]) {
       finish_write(item, work.writes[i].record.key);
     } else if ((!outcome.error || is_given_up[i]) && tier_.index().is_linked(item.disk)) {
-      remove(item.disk);  // lost, or given up: else it would keep its segment for ever
+      remove(item.disk, MissKind::kLost);  // lost, or given up: else it would keep its segment for ever
       ++lost_count_;
     }
     if (item.memory != kNoBlock) pool_.unpin(item.memory);

@@ -87,7 +87,7 @@ class Spiller {
   bool is_memory_short() const;           ///< Less is free than the reserve, or a size class found no slot.
   void stored(BlockId block, Tick tick);  ///< A block was linked in memory.
   /// Takes the block and all below it off the disk, for good.
-  void remove(BlockId disk) { tier_.remove(disk, erased_); }
+  void remove(BlockId disk, MissKind why = MissKind::kDropped) { tier_.remove(disk, erased_, why); }
   void erase_later(std::vector<DiskKey> keys) { erased_.insert(erased_.end(), keys.begin(), keys.end()); }
   void add_tree(TreeId tree, std::shared_ptr<const NamespaceRecord> record);
   /// The namespace is forgotten. Requires: no blocks of it in memory or on disk. Returns whether the disk may have its

@@ -81,6 +81,7 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
     spiller->add_tree(tree, record);
   }
   Space& space = spaces.add(std::move(record), tree);
+  departed.set_tree(tree, space.name);
   space.owner = owner;
   if (tenants) tenants->opened(owner, tree);
   if (!is_set) KV_ASSERT(use_class(space, block_bytes));
@@ -178,7 +179,7 @@ std::vector<NamespaceStats> Store::namespaces() const {
     const std::size_t block_count = index.block_count(space.tree);
     const std::uint64_t total_bytes =
         space.record->is_set() ? index.total_bytes(space.tree) : block_count * space.record->block_bytes();
-    stats.push_back({space.id, space.record->text(), block_count, total_bytes});
+    stats.push_back({space.id, space.record->text(), block_count, total_bytes, space.traffic, space.roots.counts()});
   });
   return stats;
 }
@@ -218,6 +219,10 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
   impl_->counters.match_miss_blocks += hashes.size() - match.memory_block_count - match.disk_block_count;
+  if (!options.is_elsewhere) {
+    impl_->count_lookup(*found, hashes, now);
+    impl_->count_miss(*found, hashes, now);
+  }
 
   if (options.lease && prefix.block_count > 0) {
     const auto lease = impl_->grant(options.session, prefix.last, now);
@@ -315,6 +320,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   // A lease is of a match, which has counted.
   if (options.lease == LeaseId{} && !options.is_part) {
     impl_->ask(*found, hashes, ReuseHint::kNone, {}, now);
+    impl_->count_lookup(*found, hashes, now);
   } else {
     impl_->use(*found, now);
   }
@@ -469,6 +475,7 @@ void Store::expire_leases(TimePoint now) {
 }
 
 void Store::Impl::expire_leases(TimePoint now, Steps& steps) {
+  departed.tell_time(now);
   const auto ended = [&](BlockId block) { end_lease(block, steps); };
   for (std::size_t i = 0; i < kLeasesEndedMax && steps.are_left() && leases.expire(now, 1, ended) > 0; ++i)
     ++counters.leases_expired;

@@ -6,8 +6,8 @@
 //   store_impl.h    the parts that a Store is made of, for its code in store.cc, store_put.cc (a block enters),
 //                   store_set.cc and store_set_put.cc (blocks that stand alone), store_spill.cc (what lies on disk),
 //                   store_paths.cc (what is here, for whoever hands it on), store_look.cc (the same for people to look
-//                   at), store_capacity.cc (more memory, or less, and other limits while it runs) and store_check.cc
-//                   (figures and invariants)
+//                   at), store_misses.cc (why something is not here), store_capacity.cc (more memory, or less, and
+//                   other limits while it runs) and store_check.cc (figures and invariants)
 //   size_class.h    how long a slot the block of a set gets
 //   block_pool.h    the blocks that are here: what they are called and where they lie, kept in step
 //   arena.h         where the bytes lie
@@ -24,6 +24,7 @@
 //   disk_tier.h     which blocks lie on disk, and which of them go
 //   spiller.h       what goes to disk next
 //   spill_loader.h  what comes back from disk after a restart
+//   departed_table.h  when blocks left, and why; root_sample.h: which first blocks are asked for, and which stored
 //   tree_sample.h   what a sample says of the trees: how large, and how much used
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
@@ -43,6 +44,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "index/block_hash.h"
+#include "index/miss_kind.h"
 #include "index/name_groups.h"
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
@@ -80,6 +82,8 @@ struct StoreConfig {
   /// kYield is LRU while requests name parts of chains, of which other nodes have the rest, and nothing is pooled.
   bool lru_unless_pooled = false;
   HitCurveConfig curve;
+  std::size_t departed_count_max =
+      262144;           ///< Blocks that left and are remembered, of 8 bytes each (departed_table.h).
   DiskTierConfig disk;  ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
@@ -99,6 +103,9 @@ struct StoreStats {
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t not_admitted_blocks = 0;  ///< Not in refused_blocks.
   std::uint64_t unlearned_uses = 0;       ///< Of the policy's sample; see Store::learn().
+  /// Matches of chains that did not find all, by why the first block that was missed was not here; [0] of those that
+  /// found nothing, [1] of the others.
+  std::array<std::array<std::uint64_t, kMissKindCount>, 2> match_misses{};
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
   std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
@@ -123,6 +130,8 @@ struct NamespaceStats {
   SpaceId id;
   std::string record;                      ///< Canonical text.
   std::uint64_t block_count, total_bytes;  ///< Of all its blocks; of a set's their lengths.
+  SpaceTraffic traffic = {};
+  RootSample::Counts roots = {};
 };
 
 /// All that a node holds. The daemon reaches it only through LockedStore (store/node/), for microseconds at a time.
@@ -488,6 +497,31 @@ class Store {
   /// Appends blocks in scope, each as the edges from the top of the scope down to its own, some in each call until
   /// `cursor` is done. What changes between the calls may be missed, or come twice.
   void sample_edges(const TreeScope& scope, SampleCursor& cursor, std::vector<EdgeView>& edges) const;
+
+  // -- why something is not here (store_misses.cc)
+  struct Miss {
+    std::size_t memory_block_count = 0, disk_block_count = 0;  ///< As Match.
+    MissKind why = MissKind::kUnknown;  ///< Of the first block behind these. kUnknown: all of the chain is here.
+    Duration left{};                    ///< It left, or was refused, so long ago.
+    Duration idle{};                    ///< And had not been used for so long by then; of an evicted one.
+    Duration remembers{};               ///< kNotRemembered: had it left in this time, that would be known.
+    SpaceTraffic traffic;               ///< Of the namespace.
+  };
+  /// Looks as match() does, and says why the chain ends where it does. Marks and counts nothing. Errors: as match.
+  Result<Miss> explain(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
+  struct SpaceLook {
+    NamespaceId name;
+    std::shared_ptr<const NamespaceRecord> record;
+    bool has_chain = false;  ///< All of the chain that was looked for is here.
+    std::uint64_t block_count = 0;
+    SpaceTraffic traffic;
+  };
+  static constexpr std::size_t kLookedForMax = 64;  ///< Blocks of a chain.
+  /// The next kSpacesPerCall namespaces of chains, by name as in list_spaces(), and whether `chain` (kLookedForMax
+  /// blocks at most) is in them. `tenant`: those of others are left out; nullptr: none is. Moves `after` to the last
+  /// one looked at; false: there are no more.
+  bool look_in_spaces(std::span<const BlockHash> chain, const std::string_view* tenant,
+                      std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const;
 
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.

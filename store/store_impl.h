@@ -14,6 +14,7 @@
 
 #include "index/steps.h"
 #include "store/block_pool.h"
+#include "store/departed_table.h"
 #include "store/disk_tier.h"
 #include "store/evictor.h"
 #include "store/size_class.h"
@@ -81,23 +82,26 @@ struct Store::Impl {
                   ? std::make_unique<HitCurve>(store_config.curve, store_config.hash_seed,
                                                store_config.policy != PolicyKind::kLru, tier != nullptr)
                   : nullptr),
+        departed(store_config.departed_count_max, store_config.hash_seed),
         pool(std::move(arena), tier.get(), store_config.hash_seed, policy->queues()),
         tenants(store_config.has_tenants
                     ? std::make_unique<TenantTable>(pool.index(), tier ? &tier->own_index() : nullptr,
                                                     store_config.tenant_charge_min)
                     : nullptr),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
-        evictor(pool, *policy, tenants.get()),
+        evictor(pool, *policy, departed, tenants.get()),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
         loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {
     pool.use_tenants(tenants.get());
     if (tier) tier->use_tenants(tenants.get());
+    if (tier) tier->use_departed(departed);
   }
 
   StoreConfig config;
   std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<HitCurve> curve;  ///< nullptr: turned off.
+  DepartedTable departed;
   BlockPool pool;
   std::unique_ptr<TenantTable> tenants;  ///< nullptr: they are not told apart.
   LeaseTable leases;
@@ -186,6 +190,12 @@ struct Store::Impl {
   std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now,
                            std::size_t* known = nullptr);
   std::uint16_t tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick);
+  void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
+  void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< Of a match.
+  std::uint64_t root_name(const BlockHash& root) const {
+    return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
+  }
+  const Put* put_of(const Found& found, std::span<const BlockHash> hashes) const;
   void look_for_remembered(Put& put, std::size_t i) const;
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
   double worth(const Put& put, std::size_t i) const;

@@ -64,6 +64,9 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
     if (!options.extras.empty()) put.extras.assign(options.extras.begin() + stored_count, options.extras.end());
   }
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
+  // What another node hands on tells nothing of who stores here and who asks.
+  if (options.idle == Duration::zero())
+    found->space->roots.note(impl_->root_name(hashes.front()), RootSample::Act::kStored, now);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
   impl_->tell_capacity(put.space->record->block_bytes());
   put.trait = impl_->tell_offered({.tree = put.space->tree,
@@ -279,6 +282,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     block = pool.link(tree, put.tail, {put.hashes[i], slot, put.positions[i], token_ids, extra, 0, usage}, tick);
     if (i < put.remembered.size()) impl_->policy->came(tree, put.hashes[i]);
     ++impl_->counters.stored_blocks;
+    ++put.space->traffic.stored_blocks;
     if (impl_->tier) impl_->add_copy(tree, block, put.tail);
     if (impl_->tier) impl_->spiller->stored(block, tick);
   } else {
@@ -315,6 +319,13 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   KV_ASSERT(put_ids_bytes >= put.token_ids.size() * sizeof(put.token_ids[0]));
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
   const std::size_t refused_count = put.hashes.size() - put.slots.size();
+  // The first one stands for those behind it: that is where a match ends.
+  if (refused_count > 0 && !put.is_set()) {
+    const MissKind why = put.is_not_admitted ? MissKind::kNotAdmitted
+                         : put.is_over_quota ? MissKind::kOverQuota
+                                             : MissKind::kRefused;
+    departed.add(put.space->tree, put.hashes[put.slots.size()], why, departed.now());
+  }
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
   // Freed by tidy(), some a call: a put may have thousands staged, and as many pinned.
   Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};

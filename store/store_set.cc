@@ -59,6 +59,8 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
                          .hint = options.hint,
                          .tenant = found->space->tenant},
                         static_cast<std::size_t>(std::ranges::count_if(found->memory, is_here)), now);
+  ++found->space->traffic.lookups;
+  found->space->traffic.empty_lookups += found_count == 0;
   const Tick tick = pool.tick(now);
   SetMatch match{.held = std::vector<Held>(hashes.size(), Held::kNowhere),
                  .lengths = std::vector<std::uint32_t>(hashes.size(), 0)};

@@ -229,6 +229,7 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
       tree, kNoBlock,
       {.hash = put.hashes[i], .slot = slot, .position = length, .group = group, .usage = first_usage(put, i)}, tick);
   ++counters.stored_blocks;
+  ++put.space->traffic.stored_blocks;
   if (tier) {
     add_copy(tree, linked, kNoBlock);
     spiller->stored(linked, tick);

@@ -68,6 +68,7 @@ void Store::set_disk_places(std::vector<DiskPlace> places) {
 bool Store::wants_spill() const { return impl_->tier && impl_->spiller->is_memory_short(); }
 
 SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everything) {
+  impl_->departed.tell_time(now);
   return impl_->tier ? impl_->spiller->next(bytes_max, now, everything) : SpillWork{};
 }
 
@@ -167,7 +168,7 @@ Store::FailedRead Store::read_failed(BlockId block, DiskKey key) {
   // Between the read and this call the block may have been dropped, or moved: the key tells.
   if (!tier.index().is_linked(block)) return {};
   if (tier.key(block) != key) return {.moved_to = tier.key(block)};
-  impl_->spiller->remove(block);
+  impl_->spiller->remove(block, MissKind::kLost);
   ++impl_->counters.lost_blocks;
   return {.is_forgotten = true};
 }

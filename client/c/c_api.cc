@@ -65,6 +65,16 @@ uint32_t kvs_abi_version(void) { return KVS_ABI_VERSION; }
 
 const char* kvs_last_error(void) { return c_api::last_error(); }
 
+int kvs_traceparent(const char* traceparent) {
+  TraceContext& trace = c_api::trace_of_thread();
+  trace = {};
+  if (traceparent == nullptr) return KVS_OK;
+  const auto parsed = TraceContext::parse({traceparent, ::strnlen(traceparent, 512)});
+  if (!parsed) return fail(KVS_BAD_REQUEST, "traceparent: not one of W3C's");
+  trace = *parsed;
+  return KVS_OK;
+}
+
 const char* kvs_status_text(int status) {
   switch (status) {
     case KVS_OK: return "ok";
@@ -429,6 +439,17 @@ int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     blocking.tell_prefill_speed(tokens_per_second);
     return KVS_OK;
+  });
+}
+
+int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us, char* json,
+            size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    std::span<const BlockHash> chain;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const auto report = blocking.why(Space{space}, chain, microseconds(deadline_us));
+    if (!report) return fail(report.error());
+    return c_api::write_text(c_api::miss_json(*report), json, capacity, length);
   });
 }
 

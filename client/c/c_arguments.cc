@@ -49,6 +49,11 @@ std::chrono::microseconds microseconds(std::uint64_t count) {
   return std::chrono::microseconds(std::min(count, kMax + 1));
 }
 
+TraceContext& trace_of_thread() noexcept {
+  thread_local TraceContext trace;
+  return trace;
+}
+
 int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockHash>& chain) {
   if (is_missing(hashes, count)) return fail(KVS_BAD_REQUEST, "hashes is NULL");
   chain = hashes_of(hashes, count);
@@ -113,6 +118,7 @@ int read_match(const kvs_match_options* given, MatchOptions& options) {
   if (is_missing(own.token_ids, own.token_count)) return fail(KVS_BAD_REQUEST, "token_ids is NULL");
   if (is_missing(own.extras, own.extra_count)) return fail(KVS_BAD_REQUEST, "extras is NULL");
   if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -128,6 +134,7 @@ int read_get(const kvs_get_options* given, GetOptions& options) {
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (is_missing(own.segment_ends, own.segment_count)) return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
   if (is_missing(own.checksums, own.checksum_count)) return fail(KVS_BAD_REQUEST, "checksums is NULL");
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.lease = Lease{own.lease};
   options.segment_ends = {own.segment_ends, own.segment_count};
@@ -143,6 +150,7 @@ int read_load(const kvs_load_options* given, LoadOptions& options) {
   if (is_missing(own.segment_ends, own.segment_count)) return fail(KVS_BAD_REQUEST, "segment_ends is NULL");
   if (is_missing(own.checksums, own.checksum_count)) return fail(KVS_BAD_REQUEST, "checksums is NULL");
   if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
+  options.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.block_count_min = own.block_count_min;
   options.tell_match = own.tell_match != 0;
@@ -160,6 +168,7 @@ int read_put(const kvs_put_options* given, PutOptions& options) {
   if (is_missing(own.extras, own.extra_count)) return fail(KVS_BAD_REQUEST, "extras is NULL");
   if (is_missing(own.checksums, own.checksum_count)) return fail(KVS_BAD_REQUEST, "checksums is NULL");
   if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.token_ids = {own.token_ids, own.token_count};
   options.extras = extras_of(own.extras, own.extra_count);
@@ -172,6 +181,7 @@ int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options)
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
   if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.lease = own.lease != 0;
   options.prefetch = own.prefetch != 0;
@@ -182,6 +192,7 @@ int read_get_set(const kvs_get_set_options* given, SetGetOptions& options) {
   kvs_get_set_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   options.lease = Lease{own.lease};
   options.memory_only = own.memory_only != 0;
@@ -193,6 +204,7 @@ int read_put_set(const kvs_put_set_options* given, SetPutOptions& options) {
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;
   if (const int bad = read_groups(own, options.group_counts); bad != KVS_OK) return bad;
   if (const int bad = read_reuse(own.reuse, options.reuse); bad != KVS_OK) return bad;
+  options.control.trace = trace_of_thread();
   options.deadline = microseconds(own.deadline_us);
   return KVS_OK;
 }

@@ -16,6 +16,9 @@ namespace kv::c_api {
 
 std::chrono::microseconds microseconds(std::uint64_t count);
 
+/// Whose requests this thread makes, by kvs_traceparent().
+TraceContext& trace_of_thread() noexcept;
+
 inline std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
   static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
   return {reinterpret_cast<const BlockHash*>(hashes), count};

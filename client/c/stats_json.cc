@@ -68,7 +68,10 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       out += "{\"record\":";
       append_json(out, space.record);
       out += ",\"block_count\":" + std::to_string(space.block_count) +
-             ",\"total_bytes\":" + std::to_string(space.total_bytes) + '}';
+             ",\"total_bytes\":" + std::to_string(space.total_bytes) +
+             ",\"stored_blocks\":" + std::to_string(space.stored_blocks) +
+             ",\"lookups\":" + std::to_string(space.lookups) +
+             ",\"empty_lookups\":" + std::to_string(space.empty_lookups) + '}';
     }
     out += ']';
     if (!node.tenants.empty()) {
@@ -86,6 +89,56 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
       out += ']';
     }
     out += '}';
+  }
+  return out + "]}";
+}
+
+std::string miss_json(const MissReport& report) {
+  const auto number = [](std::uint64_t value) { return std::to_string(value); };
+  // Whole milliseconds: no locale's decimal point can come in between.
+  const auto seconds = [](std::chrono::microseconds time) {
+    const auto ms = static_cast<std::uint64_t>(time.count()) / 1000;
+    const std::string rest = std::to_string(ms % 1000);
+    return std::to_string(ms / 1000) + '.' + std::string(3 - rest.size(), '0') + rest;
+  };
+  std::string out = "{\"blocks\":" + number(report.block_count) +
+                    ",\"disk_blocks\":" + number(report.disk_block_count) +
+                    ",\"whole\":" + (report.is_whole ? "true" : "false") + ",\"reason\":";
+  append_json(out, miss_kind_name(report.kind));
+  out += ",\"node\":";
+  append_json(out, report.node);
+  if (report.why) {
+    out += ",\"error\":";
+    append_json(out, report.why.message());
+  }
+  out += ",\"left_seconds\":" + seconds(report.left) + ",\"idle_seconds\":" + seconds(report.idle) +
+         ",\"remembers_seconds\":" + seconds(report.remembers) + ",\"stored_blocks\":" + number(report.stored_blocks) +
+         ",\"lookups\":" + number(report.lookups) + ",\"empty_lookups\":" + number(report.empty_lookups) +
+         ",\"others\":[";
+  for (const MissReport::Other& other : report.others) {
+    if (out.back() == '}') out += ',';
+    out += "{\"namespace_id\":";
+    append_json(out, to_hex(other.id.bytes));
+    out += std::string(",\"has_block\":") + (other.has_block ? "true" : "false") +
+           ",\"block_count\":" + number(other.block_count) + ",\"stored_blocks\":" + number(other.stored_blocks) +
+           ",\"lookups\":" + number(other.lookups) + ",\"empty_lookups\":" + number(other.empty_lookups) +
+           ",\"differs\":[";
+    for (const FieldDifference& each : other.differs) {
+      if (out.back() == '}') out += ',';
+      out += "{\"field\":";
+      append_json(out, each.field);
+      out += ",\"here\":";
+      append_json(out, each.here);
+      out += ",\"there\":";
+      append_json(out, each.there);
+      out += '}';
+    }
+    out += "]}";
+  }
+  out += "],\"text\":[";
+  for (const std::string& line : report.text()) {
+    if (out.back() == '"') out += ',';
+    append_json(out, line);
   }
   return out + "]}";
 }

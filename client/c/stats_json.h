@@ -1,4 +1,4 @@
-// client/c/stats_json.h: what kvs_stats() writes.
+// client/c/stats_json.h: the documents that kvs_stats() and kvs_why() write.
 #pragma once
 
 #include <string>
@@ -11,5 +11,7 @@ namespace kv::c_api {
 /// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}]}, with "error" where a node did not
 /// answer. Pure ASCII, whatever nodes say of themselves.
 std::string stats_json(const std::vector<NodeStats>& nodes);
+/// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds. As pure.
+std::string miss_json(const MissReport& report);
 
 }  // namespace kv::c_api

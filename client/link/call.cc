@@ -1,6 +1,7 @@
 #include "client/link/call.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
@@ -25,6 +26,16 @@ void CallGroup::cancel() {
     running.back()->cancel();
     KV_ASSERT(running.size() < count);
   }
+}
+
+const wire::Trace* Call::wire_trace(wire::Trace& room) const {
+  static_assert(sizeof room == TraceContext::kBytes);
+  const TraceContext& own = group == nullptr ? TraceContext() : group->control.trace;
+  const TraceContext trace = own.is_set() ? own : session_->shared().config.trace;
+  if (!trace.is_set()) return nullptr;
+  const auto bytes = trace.bytes();
+  std::memcpy(&room, bytes.data(), sizeof room);
+  return &room;
 }
 
 Call::~Call() {

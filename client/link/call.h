@@ -192,6 +192,8 @@ class Call : public DeadlineEntry {
 
   /// Within send(): what the request says of its namespace.
   std::uint64_t space_check() const;
+  /// Within send(): whose request this is, in `room`; nullptr: nobody said.
+  const wire::Trace* wire_trace(wire::Trace& room) const;
   CallSession* session() const { return session_; }  ///< nullptr before it is sent and after its end.
 
  private:

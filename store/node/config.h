@@ -12,6 +12,7 @@
 #include "store/node/membership/membership.h"
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/session.h"
+#include "store/node/slow_log.h"
 #include "store/node/spill/spill_driver.h"
 #include "store/store.h"
 #include "transport/endpoint.h"
@@ -30,6 +31,7 @@ struct NodeOptions {
   Duration drain_timeout = 5s;
   std::string log_level = "info";
   bool log_json = false;
+  SlowLogConfig slow_log;
   bool check_only = false;
   StoreConfig store;
   SessionLimits session;

@@ -9,6 +9,7 @@
 #include "base/assert.h"
 #include "base/busy_poll.h"
 #include "store/node/metrics.h"
+#include "store/node/request_phases.h"
 #include "store/store.h"
 
 namespace kv {
@@ -24,13 +25,25 @@ class LockedStore {
 
   template <class Call>
   auto with(Call&& call) {
+    return with(nullptr, std::forward<Call>(call));
+  }
+  /// The same, and `phases` (may be nullptr) has the times added. It outlives the call.
+  template <class Call>
+  auto with(RequestPhases* phases, Call&& call) {
     using std::chrono::steady_clock;
     const auto asked = steady_clock::now();
     struct Observe {  // made before the lock, so that it is destroyed, and counts, after the unlock
       NodeMetrics& metrics;
+      RequestPhases* phases;
       steady_clock::time_point asked, locked{};
-      ~Observe() { metrics.observe_lock(locked - asked, steady_clock::now() - locked); }
-    } observe{metrics_, asked};
+      ~Observe() {
+        const auto waited = locked - asked, held = steady_clock::now() - locked;
+        metrics.observe_lock(waited, held);
+        if (phases == nullptr) return;
+        phases->lock += waited;
+        phases->store += held;
+      }
+    } observe{metrics_, phases, asked};
     const bool was_free = lock_spinning(mutex_);
     const std::lock_guard lock(mutex_, std::adopt_lock);
     observe.locked = was_free ? asked : steady_clock::now();  // most often free: then a clock call is saved

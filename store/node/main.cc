@@ -178,6 +178,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   node.node_id = options.node_id;
   node.instance = draw_instance_id();
   node.started = clock.now();
+  node.slow.set(options.slow_log);
   // Each region that a client lends is a descriptor too: a
   // quarter of them all, the rest for sessions and the disk tier.
   rlimit descriptors{};

@@ -88,6 +88,19 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   metric.histogram.sample_sum = sum;
   ages.metric.push_back(std::move(metric));
 
+  auto& misses = families.emplace_back(
+      family("match_misses_total", "Matches that did not find all, by why the first block missed was not here",
+             MetricType::Counter));
+  for (std::size_t found = 0; found < 2; ++found) {
+    for (std::size_t kind = 0; kind < kMissKindCount; ++kind) {
+      const auto why = static_cast<MissKind>(kind);
+      // These are found out by those alone who ask why.
+      if (why == MissKind::kUnknown || why == MissKind::kDiskOff || why == MissKind::kBeingStored) continue;
+      add_value(misses, static_cast<double>(stats.match_misses[found][kind]),
+                {{"reason", std::string(miss_kind_name(why))}, {"found", found == 0 ? "nothing" : "some"}});
+    }
+  }
+
   // Classes come and go with the sizes in use, so they are made anew for each scrape.
   auto slots = family("slab_slots", "Slots of a size class", MetricType::Gauge);
   auto used = family("slab_slots_used", "Slots of a size class that hold a block", MetricType::Gauge);
@@ -155,7 +168,7 @@ std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
 struct NodeMetrics::Impl {
   prometheus::Registry registry;
   std::array<Histogram*, kFrameTypeMax + 1> verb_seconds{};
-  std::array<Counter*, kFrameTypeMax + 1> verb_failures{};
+  std::array<Counter*, kFrameTypeMax + 1> verb_failures{}, verb_slow{};
   Histogram *lock_waited, *lock_held;
   std::array<Counter*, kPathCount> bytes_out{}, bytes_in{};
   Counter *tokens_hit, *tokens_missed;
@@ -189,8 +202,13 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
                               .Name("kvstore_request_failures_total")
                               .Help("Requests that did not run to their end, by verb")
                               .Register(registry);
+  auto& slow_family = prometheus::BuildCounter()
+                          .Name("kvstore_slow_requests_total")
+                          .Help("Requests that took slow-log-seconds or longer, by verb")
+                          .Register(registry);
   for (std::uint8_t type = 1; type <= kFrameTypeMax; ++type) {
     const std::string verb = frame_type_name(static_cast<FrameType>(type));
+    impl_->verb_slow[type] = &slow_family.Add({{"verb", verb}});
     impl_->verb_seconds[type] = &seconds_family.Add({{"verb", verb}}, kVerbSeconds);
     impl_->verb_failures[type] = &failures_family.Add({{"verb", verb}});
   }
@@ -262,6 +280,10 @@ void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bo
   if (index == 0 || index > kFrameTypeMax) return;  // a client's type that no request has
   impl_->verb_seconds[index]->Observe(seconds(took));
   if (failed) impl_->verb_failures[index]->Increment();
+}
+void NodeMetrics::request_was_slow(FrameType verb) {
+  const auto index = static_cast<std::size_t>(verb);
+  if (index > 0 && index <= kFrameTypeMax) impl_->verb_slow[index]->Increment();
 }
 void NodeMetrics::observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held) {
   impl_->lock_waited->Observe(seconds(waited));

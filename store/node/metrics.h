@@ -120,6 +120,7 @@ class NodeMetrics {
   void checksum_failed();
   void deadline_missed();
   void request_refused(Errc why);
+  void request_was_slow(FrameType verb);
   void request_denied(Right right);  ///< Of a request, or page, for want of this right; or of the tenant (kBlocks).
 
   std::uint64_t session_count() const;

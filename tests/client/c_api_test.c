@@ -133,6 +133,22 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   int until_restart = 7;
   CHECK(kvs_drop(client, space, hashes, BLOCKS, 5000000, &blocks, &until_restart) == KVS_OK && blocks == 1);
   CHECK(until_restart == 0);
+
+  char why[4096];
+  CHECK(kvs_why(client, space, hashes, BLOCKS, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
+  CHECK(kvs_why(client, space, hashes, BLOCKS, 5000000, why, sizeof why, &length) == KVS_OK && strlen(why) == length);
+  CHECK(strstr(why, "\"reason\":\"dropped\"") != NULL && strstr(why, "\"whole\":false") != NULL);
+  CHECK(kvs_why(client, space, NULL, 1, 5000000, why, sizeof why, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_why(client, space, hashes, 0, 5000000, why, sizeof why, &length) == KVS_BAD_REQUEST);
+
+  CHECK(kvs_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01") == KVS_OK);
+  kvs_match_options traced = KVS_MATCH_OPTIONS_INIT;
+  kvs_match_result of_trace = KVS_MATCH_RESULT_INIT;
+  traced.deadline_us = 5000000;
+  CHECK(kvs_match(client, space, hashes, BLOCKS, &traced, &of_trace) == KVS_OK && of_trace.why == KVS_OK);
+  CHECK(kvs_traceparent("00-nonsense") == KVS_BAD_REQUEST);
+  CHECK(strstr(kvs_last_error(), "traceparent") != NULL);
+  CHECK(kvs_traceparent(NULL) == KVS_OK);
 }
 
 #define NAMES 6

@@ -231,6 +231,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
           return wire::CreateOpenResponse(b, 0, kBlockBytes, b.CreateVector(bytes, name.bytes.size()));
         });
       case FrameType::kMatch:
+        if (const auto* request = read_table<wire::MatchRequest>(frame.table); request->why()) return answer_why(id);
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           return wire::CreateMatchResponse(b, static_cast<std::uint32_t>(input.below(kCount + 1)), 0, 1, 1000, 0, 0,
                                            nullptr, 0, input.below(3), input.below(5));
@@ -334,6 +335,28 @@ struct Connection : std::enable_shared_from_this<Connection> {
   }
   // -- sets: right answers, some of which answer() makes wrong
 
+  void answer_why(std::uint64_t id) {
+    answer(FrameType::kMatch, id, 0, [&](FlatBufferBuilder& b) {
+      std::vector<flatbuffers::Offset<wire::OtherSpace>> others;
+      for (std::size_t i = input.below(20); i > 0; --i) {
+        const std::vector<std::uint8_t> name(input.below(3) == 0 ? 16 : input.below(40));
+        std::vector<flatbuffers::Offset<wire::FieldDifference>> differs;
+        for (std::size_t k = input.below(4); k > 0; --k) {
+          const std::string text(input.below(2000), static_cast<char>(input.below(256)));
+          differs.push_back(wire::CreateFieldDifferenceDirect(b, input.flag() ? text.c_str() : nullptr, text.c_str()));
+        }
+        others.push_back(wire::CreateOtherSpaceDirect(b, input.flag() ? &name : nullptr, input.flag(), input.number(8),
+                                                      input.number(8), 1, 1, input.flag() ? &differs : nullptr));
+      }
+      const auto reason = wire::CreateMissReasonDirect(
+          b, static_cast<std::uint8_t>(input.below(256)), input.number(8), input.number(8), input.number(8),
+          input.number(8), input.number(8), input.number(8), input.flag() ? &others : nullptr);
+      wire::MatchResponseBuilder response(b);
+      response.add_host_blocks(static_cast<std::uint32_t>(input.below(kCount + 2)));
+      if (input.flag()) response.add_reason(reason);
+      return response.Finish();
+    });
+  }
   void answer_set_match(std::uint64_t id) {
     Input& input = scene.input;
     const std::vector<std::uint8_t> held = {static_cast<std::uint8_t>(input.below(8) == 0 ? input.byte() : 0b101)};
@@ -549,8 +572,17 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
       sources.push_back(memory.subspan(k * kBlockBytes, kBlockBytes));
     }
     const std::uint64_t ends[] = {kStripeBytes, kBlockBytes};
-    const std::size_t verb = input.below(7);
-    switch (scene.is_set && verb < 5 ? 7 : verb) {
+    const std::size_t verb = input.below(8);
+    switch (scene.is_set && verb < 5 ? 7 : verb == 7 ? 8 : verb) {
+      case 8: {
+        const auto report = co_await client.why(*space, scene.hashes, kDeadline);
+        KV_ASSERT(!report || (report->block_count <= kCount && report->others.size() <= 16));
+        for (const std::string& line : report ? report->text() : std::vector<std::string>()) {
+          for (const char c : line)
+            KV_ASSERT(static_cast<unsigned char>(c) >= ' ' && c != 127);  // it goes to a terminal
+        }
+        break;
+      }
       case 7: {
         co_await use_set(scene, client, *space, own, in_lent, blocks, kDeadline);
         break;

@@ -278,6 +278,7 @@ class HostileClient {
         }
         const auto tokens = small_numbers(20);
         // Most often right; a node believes none of them.
+        const wire::Trace trace;
         const auto nodes = static_cast<std::uint32_t>(input_.below(8) == 0 ? input_.number(4) : input_.below(9));
         const auto beginning = static_cast<std::uint32_t>(input_.below(hashes.size() + 2));
         const auto hot_blocks = static_cast<std::uint32_t>(input_.below(beginning + 2));
@@ -287,7 +288,8 @@ class HostileClient {
               const auto with = extras(hashes.size());
               const std::uint32_t handle = space();
               return wire::CreateMatchRequestDirect(b, handle, &hashes, &tokens, input_.flag(), false, check_,
-                                                    with.empty() ? nullptr : &with, nodes, beginning, hot_blocks);
+                                                    with.empty() ? nullptr : &with, nodes, beginning, hot_blocks, 0, 0,
+                                                    0, 0, false, /*why=*/nodes == 8, nodes == 7 ? &trace : nullptr);
             },
             id());
       }
@@ -372,7 +374,12 @@ class HostileClient {
       }
       case 18:
         return frame(
-            FrameType::kStats, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); }, id());
+            FrameType::kStats,
+            [&](FlatBufferBuilder& b) {
+              const auto slow = static_cast<std::uint8_t>((is_set_ ? 1 : 0) + (reads_ ? 1 : 0));
+              return wire::CreateStatsRequest(b, false, slow);
+            },
+            id());
       case 19:
       case 20: return connect_lanes();
       case 21: return add_verbs_region();

@@ -320,6 +320,60 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.partial_tokens(), 5u);
         EXPECT_NE(t.partial_block(), nullptr);
       })};
+  frames["match.why"] = {FrameType::kMatch,
+                         0,
+                         3,
+                         "",
+                         [=](auto& b) {
+                           wire::Trace trace;
+                           std::memset(static_cast<void*>(&trace), 0x5A, sizeof trace);
+                           const auto list = b.CreateVectorOfStructs(hashes);
+                           wire::MatchRequestBuilder request(b);
+                           request.add_space(1);
+                           request.add_hashes(list);
+                           request.add_namespace_check(7);
+                           request.add_why(true);
+                           request.add_trace(&trace);
+                           b.Finish(request.Finish());
+                         },
+                         checker<wire::MatchRequest>([](const auto& t) {
+                           EXPECT_TRUE(t.why());
+                           ASSERT_NE(t.trace(), nullptr);
+                           EXPECT_EQ(t.trace()->bytes()->Get(24), 0x5A);
+                         })};
+  frames["match.reason"] = {FrameType::kMatch,
+                            kAnswer,
+                            3,
+                            "",
+                            [](auto& b) {
+                              const std::vector<std::uint8_t> name(16, 9);
+                              const std::vector<flatbuffers::Offset<wire::FieldDifference>> differs = {
+                                  wire::CreateFieldDifferenceDirect(b, "dtype", "bfloat16", nullptr),
+                                  wire::CreateFieldDifferenceDirect(b, "salt")};
+                              const std::vector<flatbuffers::Offset<wire::OtherSpace>> others = {
+                                  wire::CreateOtherSpaceDirect(b, &name, true, 10, 11, 12, 13, &differs)};
+                              const auto reason =
+                                  wire::CreateMissReasonDirect(b, 2, 1'000'000, 2'000'000, 3'000'000, 4, 5, 6, &others);
+                              wire::MatchResponseBuilder response(b);
+                              response.add_host_blocks(1);
+                              response.add_reason(reason);
+                              b.Finish(response.Finish());
+                            },
+                            checker<wire::MatchResponse>([](const auto& t) {
+                              ASSERT_NE(t.reason(), nullptr);
+                              EXPECT_EQ(t.reason()->why(), 2);
+                              EXPECT_EQ(t.reason()->left_us(), 1'000'000u);
+                              EXPECT_EQ(t.reason()->idle_us(), 2'000'000u);
+                              EXPECT_EQ(t.reason()->remembers_us(), 3'000'000u);
+                              EXPECT_EQ(t.reason()->stored_blocks(), 4u);
+                              EXPECT_EQ(t.reason()->lookups(), 5u);
+                              EXPECT_EQ(t.reason()->empty_lookups(), 6u);
+                              const auto* const other = t.reason()->others()->Get(0);
+                              EXPECT_TRUE(other->has_block());
+                              EXPECT_EQ(other->empty_lookups(), 13u);
+                              EXPECT_EQ(other->differs()->Get(0)->here()->str(), "bfloat16");
+                              EXPECT_EQ(other->differs()->Get(0)->there(), nullptr);
+                            })};
   frames["get.request"] = {
       FrameType::kGet,
       0,
@@ -1018,6 +1072,35 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                       EXPECT_EQ(t.learned()->Get(5), 40u);
                                       EXPECT_EQ(t.stats(), nullptr);
                                     })};
+  frames["stats.slow"] = {FrameType::kStats,
+                          0,
+                          14,
+                          "",
+                          [](auto& b) { b.Finish(wire::CreateStatsRequest(b, false, 2)); },
+                          checker<wire::StatsRequest>([](const auto& t) { EXPECT_EQ(t.slow(), 2); })};
+  frames["stats.slow_answer"] = {
+      FrameType::kStats,
+      kAnswer,
+      14,
+      "",
+      [](auto& b) {
+        wire::Trace trace;
+        std::memset(static_cast<void*>(&trace), 0x5A, sizeof trace);
+        const std::vector<std::uint8_t> name(16, 9);
+        const std::vector<flatbuffers::Offset<wire::SlowRequest>> requests = {wire::CreateSlowRequestDirect(
+            b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "get", 11, 12, true, &name, "m", "t", 13, "me", "tcp:1.2.3.4:5", &trace)};
+        const auto slow = wire::CreateSlowLogDirect(b, 100'000, 1, &requests);
+        b.Finish(wire::CreateStatsResponse(b, 0, 0, 0, 0, slow));
+      },
+      checker<wire::StatsResponse>([](const auto& t) {
+        ASSERT_NE(t.slow(), nullptr);
+        EXPECT_EQ(t.slow()->threshold_us(), 100'000u);
+        const auto* const one = t.slow()->requests()->Get(0);
+        EXPECT_EQ(one->other_us(), 10u);
+        EXPECT_EQ(one->verb()->str(), "get");
+        EXPECT_EQ(one->peer()->str(), "tcp:1.2.3.4:5");
+        EXPECT_EQ(one->trace()->bytes()->Get(0), 0x5A);
+      })};
   frames["ping.request"] = {FrameType::kPing,
                             0,
                             15,

@@ -38,7 +38,8 @@ except ImportError as _error:
     ) from _error
 
 from . import device, errors, layouts, models, paging
-from ._kvstore import DropResult, GetResult, LoadResult, MatchResult, Memory, PutResult, __version__
+from ._kvstore import DropResult, GetResult, LoadResult, MatchResult, Memory, MissReport, PutResult, __version__
+from ._trace import traced
 from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
 from .errors import Error
@@ -60,6 +61,7 @@ __all__ = [
     "LoadResult",
     "MatchResult",
     "Memory",
+    "MissReport",
     "Move",
     "Namespace",
     "Node",
@@ -88,6 +90,7 @@ __all__ = [
     "relayout",
     "scatter",
     "table_slots",
+    "traced",
     "wait",
 ]
 __all__ += errors.__all__

@@ -33,6 +33,72 @@ def hashes(hashes: Any) -> npt.NDArray[np.uint8]: ...
 def extra_digest(extra: Any) -> bytes: ...
 def sha256(data: Any) -> bytes: ...
 
+class FieldDifference:
+    """A field in which two namespaces' records differ; "" where one has none, or must not be told (a salt)."""
+
+    @property
+    def field(self) -> str: ...
+    @property
+    def here(self) -> str: ...
+    @property
+    def there(self) -> str: ...
+
+class OtherNamespace:
+    """A namespace that looks like a mistaken twin of the one asked about."""
+
+    @property
+    def namespace_id(self) -> str: ...
+    @property
+    def has_block(self) -> bool:
+        """The block that is missed is there, behind the same blocks."""
+    @property
+    def block_count(self) -> int: ...
+    @property
+    def stored_blocks(self) -> int: ...
+    @property
+    def lookups(self) -> int: ...
+    @property
+    def empty_lookups(self) -> int: ...
+    @property
+    def differs(self) -> list[FieldDifference]: ...
+
+class MissReport:
+    """Why a chain is not found."""
+
+    @property
+    def block_count(self) -> int:
+        """Leading blocks that are held; the next one is missed."""
+    @property
+    def disk_block_count(self) -> int: ...
+    @property
+    def is_whole(self) -> bool:
+        """All are held."""
+    @property
+    def reason(self) -> str:
+        """not_remembered, evicted, dropped, not_admitted, refused, over_quota, lost, disk_off, being_stored; or unknown."""
+    @property
+    def why(self) -> Error | None:
+        """Why the node that owns the block did not say."""
+    @property
+    def node(self) -> str: ...
+    @property
+    def left_seconds(self) -> float: ...
+    @property
+    def idle_seconds(self) -> float: ...
+    @property
+    def remembers_seconds(self) -> float: ...
+    @property
+    def stored_blocks(self) -> int: ...
+    @property
+    def lookups(self) -> int: ...
+    @property
+    def empty_lookups(self) -> int: ...
+    @property
+    def others(self) -> list[OtherNamespace]: ...
+    @property
+    def text(self) -> list[str]:
+        """All of it in sentences."""
+
 class MatchResult:
     """What a match found."""
 
@@ -256,6 +322,7 @@ class Client:
         reuse: int,
         at_once: bool,
     ) -> Call: ...
+    def why(self, space: int, hashes: Any, deadline: float) -> Call: ...
     def get(
         self,
         space: int,

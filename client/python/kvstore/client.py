@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
-from ._kvstore import GetResult, LoadResult, MatchResult, Memory, PutResult
+from ._kvstore import GetResult, LoadResult, MatchResult, Memory, MissReport, PutResult
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, TimedOut
 from .futures import Future
@@ -331,6 +331,13 @@ class Space(OpenedNamespace):
         return cast(
             MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, False).result(-1)
         )
+
+    def why(self, hashes: Hashes, *, deadline: Seconds | None = None) -> MissReport:
+        """Why :meth:`match` does not find all of the chain: what the node that owns the first missing block remembers of
+        it, and whether another namespace has it. Nothing counts as used. docs/operating.md, "Why nothing hits".
+        """
+        time = self._client.deadline if deadline is None else seconds(deadline)
+        return cast(MissReport, self._native.why(self._id, hashes, time).result(-1))
 
     def submit_match(
         self,

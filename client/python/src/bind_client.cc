@@ -185,6 +185,9 @@ class PyCall {
         one["record"] = space.record;
         one["block_count"] = space.block_count;
         one["total_bytes"] = space.total_bytes;
+        one["stored_blocks"] = space.stored_blocks;
+        one["lookups"] = space.lookups;
+        one["empty_lookups"] = space.empty_lookups;
         spaces.append(one);
       }
       entry["name"] = node.name;
@@ -323,6 +326,10 @@ class PyClient {
     orphans_->sweep(io_->is_forked());
     PyCall call(io_, orphans_);
     call.state->at_once = at_once;
+    const nb::object traceparent = trace_.attr("get")();
+    // What is no traceparent is ignored, as W3C asks: engines hand on what their callers made up.
+    if (nb::isinstance<nb::str>(traceparent))
+      call.state->trace = TraceContext::parse(nb::cast<std::string>(traceparent)).value_or(TraceContext());
     return call;
   }
 
@@ -363,6 +370,15 @@ class PyClient {
     options.reuse = static_cast<ReuseHint>(reuse);
     options.control = state.control();
     start<MatchResult>(call, [=, &state](Client& client) { return client.match(Space{space}, state.hashes, options); });
+    return call;
+  }
+
+  PyCall why(std::uint32_t space, nb::handle hashes, double deadline) {
+    PyCall call = begin(hashes, /*at_once=*/false);
+    Call& state = *call.state;
+    start<MissReport>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
+      return client.why(Space{space}, state.hashes, time, state.control());
+    });
     return call;
   }
 
@@ -613,6 +629,7 @@ class PyClient {
   }
 
   std::shared_ptr<IoClient> io_;
+  const nb::object trace_ = nb::module_::import_("kvstore._trace").attr("current");
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
   std::vector<std::weak_ptr<LentMemory>> memory_;
   bool is_closed_ = false;
@@ -671,6 +688,34 @@ void bind_client(nb::module_& module) {
       .def_prop_ro("partial_block", [](const MatchResult& match) {
         return nb::bytes(match.partial_block.bytes.data(), match.partial_block.bytes.size());
       });
+  nb::class_<FieldDifference>(module, "FieldDifference")
+      .def_ro("field", &FieldDifference::field)
+      .def_ro("here", &FieldDifference::here)
+      .def_ro("there", &FieldDifference::there);
+  nb::class_<MissReport::Other>(module, "OtherNamespace")
+      .def_prop_ro("namespace_id", [](const MissReport::Other& other) { return to_hex(other.id.bytes); })
+      .def_ro("has_block", &MissReport::Other::has_block)
+      .def_ro("block_count", &MissReport::Other::block_count)
+      .def_ro("stored_blocks", &MissReport::Other::stored_blocks)
+      .def_ro("lookups", &MissReport::Other::lookups)
+      .def_ro("empty_lookups", &MissReport::Other::empty_lookups)
+      .def_ro("differs", &MissReport::Other::differs);
+  const auto in_seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
+  nb::class_<MissReport>(module, "MissReport")
+      .def_ro("block_count", &MissReport::block_count)
+      .def_ro("disk_block_count", &MissReport::disk_block_count)
+      .def_ro("is_whole", &MissReport::is_whole)
+      .def_prop_ro("reason", [](const MissReport& report) { return std::string(miss_kind_name(report.kind)); })
+      .def_prop_ro("why", [](const MissReport& report) { return why_object(report.why); })
+      .def_ro("node", &MissReport::node)
+      .def_prop_ro("left_seconds", [=](const MissReport& report) { return in_seconds(report.left); })
+      .def_prop_ro("idle_seconds", [=](const MissReport& report) { return in_seconds(report.idle); })
+      .def_prop_ro("remembers_seconds", [=](const MissReport& report) { return in_seconds(report.remembers); })
+      .def_ro("stored_blocks", &MissReport::stored_blocks)
+      .def_ro("lookups", &MissReport::lookups)
+      .def_ro("empty_lookups", &MissReport::empty_lookups)
+      .def_ro("others", &MissReport::others)
+      .def_prop_ro("text", &MissReport::text);
   nb::class_<GetResult>(module, "GetResult")
       .def_ro("block_count", &GetResult::block_count)
       .def_ro("corrupt_count", &GetResult::corrupt_count)
@@ -818,6 +863,7 @@ void bind_client(nb::module_& module) {
       .def("close", &PyClient::close)
       .def("open", &PyClient::open, nb::arg("record"), nb::arg("deadline"), nb::arg("waits"))
       .def("wait_open", &PyClient::wait_open, nb::arg("space"), nb::arg("deadline"))
+      .def("why", &PyClient::why, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"))
       .def("match", &PyClient::match, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("lease"),
            nb::arg("prefetch"), nb::arg("token_ids").none(), nb::arg("extras").none(), nb::arg("reuse"),
            nb::arg("at_once"))

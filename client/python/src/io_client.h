@@ -59,7 +59,7 @@ class ReadyQueue {
 using Outcome =
     std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
                  std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>, std::string,
-                 std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult, LoadResult>;
+                 std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult, LoadResult, MissReport>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
@@ -77,8 +77,9 @@ class Call {
   std::vector<std::uint64_t> segment_ends;
   Cancellation cancellation;  ///< Used on the I/O thread.
   bool at_once = false;       ///< See CallControl.
+  TraceContext trace;         ///< The same.
 
-  CallControl control() { return {.at_once = at_once, .cancellation = &cancellation}; }
+  CallControl control() { return {.at_once = at_once, .cancellation = &cancellation, .trace = trace}; }
   void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Waits at most `time`; whether the call has ended.

@@ -5,7 +5,8 @@
 //   ctl_status.cc     status, namespaces, top
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
-//   ctl_blocks.cc     match, pin, unpin, drop
+//   ctl_blocks.cc     match, why, pin, unpin, drop
+//   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, cluster map
 //   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
@@ -35,6 +36,7 @@ void add_size_command(CLI::App& app);
 void add_config_commands(CLI::App& app);
 void add_spill_command(CLI::App& app);
 void add_support_command(CLI::App& app);
+void add_slowlog_command(CLI::App& app);
 void add_tenants_command(CLI::App& app);
 
 /// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.

@@ -1,15 +1,18 @@
-// kvstorectl match, pin, unpin and drop: one request about one chain, named by a person.
+// kvstorectl match, why, pin, unpin and drop: one request about one chain, named by a person.
+#include <charconv>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
+#include "index/record_differences.h"
 
 namespace kv {
 namespace {
@@ -17,6 +20,7 @@ namespace {
 struct BlockOptions : CtlOptions {
   std::string record_file, space, hash_file;
   std::vector<std::string> hashes;
+  std::string token_file;
   bool all = false;
 };
 
@@ -74,7 +78,124 @@ std::vector<BlockHash> parse_hashes(const BlockOptions& options) {
   return hashes;
 }
 
+std::vector<std::uint32_t> parse_tokens(const BlockOptions& options) {
+  std::vector<std::uint32_t> tokens;
+  std::istringstream text(read_text(options.token_file));
+  for (std::string word; text >> word;) {
+    std::uint32_t token = 0;
+    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (wrong != std::errc() || end != word.data() + word.size())
+      throw CLI::ValidationError("--tokens", "'" + word + "' is no token id: a number of 32 bits");
+    tokens.push_back(token);
+  }
+  return tokens;
+}
+
+nlohmann::json json_of(const MissReport& report) {
+  const auto seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
+  nlohmann::json others = nlohmann::json::array();
+  for (const MissReport::Other& other : report.others) {
+    nlohmann::json differs = nlohmann::json::array();
+    for (const FieldDifference& each : other.differs)
+      differs.push_back({{"field", each.field}, {"here", each.here}, {"there", each.there}});
+    others.push_back({{"namespace_id", to_hex(other.id.bytes)},
+                      {"has_block", other.has_block},
+                      {"block_count", other.block_count},
+                      {"stored_blocks", other.stored_blocks},
+                      {"lookups", other.lookups},
+                      {"empty_lookups", other.empty_lookups},
+                      {"differs", std::move(differs)}});
+  }
+  nlohmann::json document = {{"blocks", report.block_count},
+                             {"disk_blocks", report.disk_block_count},
+                             {"whole", report.is_whole},
+                             {"reason", miss_kind_name(report.kind)},
+                             {"node", report.node},
+                             {"left_seconds", seconds(report.left)},
+                             {"idle_seconds", seconds(report.idle)},
+                             {"remembers_seconds", seconds(report.remembers)},
+                             {"stored_blocks", report.stored_blocks},
+                             {"lookups", report.lookups},
+                             {"empty_lookups", report.empty_lookups},
+                             {"others", std::move(others)}};
+  if (report.why) document["error"] = describe(report.why);
+  return document;
+}
+
+/// With token ids the chain can be named as any namespace would name it: so here, other than at a node, it can be said
+/// for sure that another one has the same prompt.
+std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& options, const NamespaceRecord& own,
+                                        std::span<const std::uint32_t> tokens, nlohmann::json& found) {
+  std::vector<std::string> lines;
+  const auto stats = client.run(client->stats(options.node.deadline));
+  if (!stats) return lines;
+  std::set<std::string> records;
+  for (const NodeStats& node : *stats) {
+    for (const NodeStats::Namespace& space : node.namespaces) records.insert(space.record);
+  }
+  for (const std::string& text : records) {
+    const auto record = NamespaceRecord::parse(text);
+    // Of an engine's own hashes nobody here knows how they are made.
+    if (!record || text == own.text() || record->is_set() || !record->has_own_chain()) continue;
+    const auto hashes = hash_chain(record->digest(), tokens, record->block_size());
+    const auto space = client.open(*record, options.node.deadline);
+    if (hashes.empty() || !space) continue;
+    const auto report = client.run(client->why(*space, hashes, options.node.deadline));
+    if (!report || report->block_count == 0) continue;
+    const auto differences = record_differences(own, *record);
+    found.push_back({{"namespace_id", to_hex(record->id().bytes)},
+                     {"blocks", report->block_count},
+                     {"differs", differences_text(differences)}});
+    lines.push_back("namespace " + to_hex(record->id().bytes) + " has " +
+                    format_count(report->block_count * record->block_size()) + " of these tokens; it differs in " +
+                    differences_text(differences));
+  }
+  return lines;
+}
+
+void run_why(const BlockOptions& options) {
+  if (options.record_file.empty() == options.space.empty())
+    throw CLI::ValidationError("why", "name the namespace with --space or --record");
+  std::vector<BlockHash> hashes = parse_hashes(options);
+  if (hashes.empty() == options.token_file.empty())
+    throw CLI::ValidationError("why", "give the hashes of a chain, first block first, or --tokens");
+  const std::vector<std::uint32_t> tokens =
+      options.token_file.empty() ? std::vector<std::uint32_t>() : parse_tokens(options);
+  BlockOptions own = options;
+  ToolClient client(ctl_config(own.node));
+  const NamespaceRecord record = find_record(client, own);
+  if (record.is_set()) throw ToolFailed("a set's blocks stand alone: kvstorectl match says which are there");
+  if (!tokens.empty()) {
+    if (!record.has_own_chain())
+      throw ToolFailed("the namespace has hashes of '" + std::string(record.field("hash")) +
+                       "': give them, not tokens");
+    hashes = hash_chain(record.digest(), tokens, record.block_size());
+    if (hashes.empty()) throw ToolFailed("fewer tokens than one block has: " + std::to_string(record.block_size()));
+  }
+  const auto space = client.open(record, own.node.deadline);
+  if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
+  const auto report = client.run(client->why(*space, hashes, own.node.deadline));
+  if (!report) throw ToolFailed(describe(report.error()));
+  std::vector<std::string> lines = report->text();
+  nlohmann::json document = json_of(*report);
+  if (!tokens.empty() && !report->is_whole) {
+    document["same_tokens"] = nlohmann::json::array();
+    for (std::string& line : look_elsewhere(client, own, record, tokens, document["same_tokens"]))
+      lines.push_back(std::move(line));
+  }
+  document["namespace"] = to_hex(record.id().bytes);
+  document["hashes"] = hashes.size();
+  document["text"] = lines;
+  if (own.json) {
+    std::cout << json_text(document) << '\n';
+  } else {
+    for (const std::string& line : lines) std::cout << line << '\n';
+  }
+  if (report->why) throw ToolFailed::said();
+}
+
 void run_command(const std::string& name, BlockOptions options) {
+  if (name == "why") return run_why(options);
   if (options.record_file.empty() == options.space.empty()) {
     throw CLI::ValidationError(name, "name the namespace with --space or --record");
   }
@@ -155,6 +276,14 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
   command->add_option("--hashes", options->hash_file, "A file of block hashes in chain order; - reads them from stdin")
       ->type_name("FILE");
   command->add_option("hash", options->hashes, "Block hashes in chain order, 64 hex digits each")->type_name("HASH");
+  if (name == "why") {
+    command
+        ->add_option(
+            "--tokens", options->token_file,
+            "Instead of hashes: a file of token ids; - reads them from stdin. Then other namespaces are looked "
+            "into for the same prompt")
+        ->type_name("FILE");
+  }
   if (name == "drop") command->add_flag("--all", options->all, "The whole namespace instead of a chain");
   command->footer(footer);
   command->callback([name, options] { run_command(name, *options); });
@@ -165,6 +294,10 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
 void add_block_commands(CLI::App& app) {
   add_command(app, "match", "How many leading blocks of a chain are there, or how many blocks of a set",
               "Example:\n  kvstorectl match --space my-model --hashes chain.txt\n");
+  add_command(app, "why", "Why not more of a chain is there: what the nodes remember of the first block that is missed",
+              "Nothing counts as used by the question. docs/operating.md: \"Why nothing hits\".\n\nExamples:\n"
+              "  kvstorectl why --space my-model --hashes chain.txt\n"
+              "  kvstorectl why --record record.txt --tokens prompt.txt\n");
   add_command(
       app, "pin", "Keep the longest cached prefix of a chain until it is unpinned or dropped",
       "At most half of a node can be pinned.\n\nExample:\n  kvstorectl pin --space 3fa9 --hashes system-prompt.txt\n");

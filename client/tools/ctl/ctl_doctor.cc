@@ -12,6 +12,7 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <sstream>
 
 #include "base/assert.h"
@@ -20,6 +21,7 @@
 #include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
+#include "index/record_differences.h"
 #include "transport/tls/tls_network.h"
 
 namespace kv {
@@ -203,6 +205,85 @@ void check_security(const NodeStats& node, Findings& findings) {
   }
 }
 
+/// What a person calls a namespace: its model, and enough of its id.
+std::string space_name(const NamespaceRecord& record) {
+  return std::string(record.field("model")) + " (" + to_hex(record.id().bytes).substr(0, 8) + ")";
+}
+
+/// "It writes and never reads": namespaces that are looked up where nothing is stored, beside those that are stored
+/// where nobody looks, with the fields in which they differ; and chains whose first blocks never meet.
+void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
+  constexpr std::uint64_t kLookupsMin = 16;  // fewer may be chance
+  constexpr std::uint32_t kRootsMin = 8;
+  constexpr std::size_t kDifferencesMax = 3, kFindingsMax = 8;
+  struct Use {
+    NamespaceRecord record;
+    std::uint64_t stored = 0, lookups = 0, empty_lookups = 0;
+    std::uint32_t roots = 0, stored_only = 0, asked_only = 0;
+  };
+  std::map<std::string, Use> spaces;  // by record, over all nodes: a chain's parts lie here and there
+  for (const NodeStats& node : nodes) {
+    for (const NodeStats::Namespace& one : node.namespaces) {
+      auto record = NamespaceRecord::parse(one.record);
+      if (!record || record->is_set()) continue;
+      Use& use = spaces.try_emplace(one.record, Use{.record = *std::move(record)}).first->second;
+      use.stored += one.stored_blocks;
+      use.lookups += one.lookups;
+      use.empty_lookups += one.empty_lookups;
+      use.roots += one.roots;
+      use.stored_only += one.roots_stored_only;
+      use.asked_only += one.roots_asked_only;
+    }
+  }
+  const std::size_t before = findings.size();
+  const auto add = [&](const Use& use, std::string found, std::string advice) {
+    if (findings.size() - before < kFindingsMax)
+      findings.push_back(
+          {"lookups in " + space_name(use.record), Verdict::kWarning, std::move(found), std::move(advice)});
+  };
+  for (const auto& [text, use] : spaces) {
+    if (use.lookups < kLookupsMin || use.empty_lookups < use.lookups) continue;
+    const std::string looked = format_count(use.lookups) + " lookups, and none has found anything";
+    if (use.stored > 0) {
+      // The same namespace, and other names for the same prompts.
+      if (use.asked_only >= kRootsMin && use.stored_only >= kRootsMin)
+        add(use, looked + ": stored under roots that nobody looks up, looked up under roots that nobody stores",
+            "whoever stores and whoever looks up name the same prompts differently: one seed for both (vLLM: "
+            "PYTHONHASHSEED), one block size, one version of the engine");
+      continue;
+    }
+    const Use* twin = nullptr;
+    std::vector<FieldDifference> differences;
+    for (const auto& [other_text, other] : spaces) {
+      if (other.stored == 0 || other.lookups > other.empty_lookups) continue;  // where something is found all is well
+      auto differs = record_differences(use.record, other.record);
+      if (differs.empty() || differs.size() > kDifferencesMax ||
+          (twin != nullptr && differs.size() >= differences.size()))
+        continue;
+      twin = &other;
+      differences = std::move(differs);
+    }
+    if (twin == nullptr) {
+      add(use, looked + "; nothing was ever stored there",
+          "does anybody store in this namespace? kvstorectl namespaces shows what is stored in which; kvstorectl why "
+          "asks "
+          "for one chain");
+    } else {
+      add(use,
+          looked + "; stored is in " + space_name(twin->record) + ", where nothing is found either. They differ in " +
+              differences_text(differences),
+          "make the records of those who store and those who look up equal (docs/operating.md, \"Why nothing hits\")");
+    }
+  }
+  for (const auto& [text, use] : spaces) {
+    if (use.lookups > 0 || use.stored == 0 || use.roots < kRootsMin || use.stored_only < use.roots) continue;
+    if (findings.size() - before >= kFindingsMax) break;
+    findings.push_back({"lookups in " + space_name(use.record), Verdict::kNote,
+                        format_count(use.stored) + " blocks stored, and nobody has looked one up",
+                        "a writer without readers: do they use another namespace?"});
+  }
+}
+
 /// The status line of GET `path` without its "HTTP/1.1 ", or what went wrong. Asio alone does it: one request is not
 /// worth an HTTP library.
 std::string http_status(const std::string& host, const std::string& port, const std::string& path, Duration timeout,
@@ -345,6 +426,7 @@ Findings check_all(DoctorOptions& options) {
     }
     for (const NodeStats& node : *stats) check_contents(node, findings);
     for (const NodeStats& node : *stats) check_security(node, findings);
+    check_lookups(*stats, findings);
   }
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);

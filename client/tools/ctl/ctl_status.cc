@@ -256,7 +256,13 @@ void run_namespaces(CtlOptions options) {
                                         {"kind", record && record->is_set() ? "set" : "chain"},
                                         {"block_bytes", record ? record->block_bytes() : 0},
                                         {"bytes", space.total_bytes},
-                                        {"block_count", space.block_count}});
+                                        {"block_count", space.block_count},
+                                        {"stored_blocks", space.stored_blocks},
+                                        {"lookups", space.lookups},
+                                        {"empty_lookups", space.empty_lookups},
+                                        {"roots", space.roots},
+                                        {"roots_stored_only", space.roots_stored_only},
+                                        {"roots_asked_only", space.roots_asked_only}});
     }
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
   }

@@ -24,7 +24,8 @@ constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
 }  // namespace
 
 Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path)
-    : GetInProgress(std::move(session), space, FrameType::kGet, order.request_id, std::move(path)),
+    : GetInProgress(std::move(session), space, FrameType::kGet, order.request_id, std::move(path), order.block_count,
+                    order.trace),
       block_bytes_(space.block_bytes),
       order_(std::move(order)) {
   if (order_.segment_ends.empty()) order_.segment_ends.push_back(block_bytes_);
@@ -68,7 +69,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
   const TimePoint now = node_.clock.now();
   const bool is_last =
       !has_more_windows_ || hashes.size() - std::min(before, hashes.size()) <= length || hashes_.empty();
-  auto pinned = node_.store.with([&](Store& store) -> Result<Store::PinnedPrefix> {
+  auto pinned = node_.store.with(&in_flight_->about.phases, [&](Store& store) -> Result<Store::PinnedPrefix> {
     if (!is_last) {
       Store::GetOptions options{.session = order_.options.session};
       options.is_part = true;
@@ -227,6 +228,7 @@ asio::awaitable<void> Get::read_from_disk() {
     }
     const TimePoint until = std::min(node_.clock.now() + node_.limits->disk_timeout, order_.deadline);
     ahead.wake_at(until);
+    const TimePoint waits_since = node_.clock.now();
     // Also while what was read before waits for a move: more would be held than a get may.
     while ((!ahead.is_ready() || (is_streamed && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
            node_.clock.now() < until) {
@@ -237,6 +239,7 @@ asio::awaitable<void> Get::read_from_disk() {
       }
       co_await ahead.progress().wait();
     }
+    in_flight_->about.phases.disk += node_.clock.now() - waits_since;
     if (!ahead.is_ready() || is_stopped()) break;
     DiskBlock block;
     const ReadAhead::Taken taken = ahead.take(&block);
@@ -393,7 +396,7 @@ void Get::tell_of(const Part& part) {
                                    checksums);
       },
       payload, std::move(done), OwnerId(in_flight_.get()));
-  node_.metrics.add_bytes_out(part.way, part.count * length);
+  count_bytes(part.way, part.count * length);
   if (order_.segment_ends.size() > 1) return;
   // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
   for (std::size_t i = part.first; i < part.first + part.count; ++i) {

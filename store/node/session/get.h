@@ -24,6 +24,8 @@ struct GetOrder {
   TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
   Store::GetOptions options;
   std::vector<std::uint64_t> segment_ends;  ///< Where each segment of a block ends, the last at block_bytes.
+  std::size_t block_count = 0;              ///< Named by the request.
+  TraceContext trace = {};
 };
 
 /// On entry a block is pinned in the arena, or lies on disk. It goes inline straight from its slot, is copied into the

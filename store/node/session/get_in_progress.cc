@@ -6,7 +6,8 @@
 namespace kv {
 
 GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type,
-                             std::uint64_t request_id, BlockPath path)
+                             std::uint64_t request_id, BlockPath path, std::size_t block_count,
+                             const TraceContext& trace)
     : session_(std::move(session)),
       node_(session_->node),
       space_(space.id),
@@ -16,7 +17,15 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
       path_(std::move(path)),
       began_(node_.clock.now()),
       is_inline_(path_.way() == Path::kInline),
-      in_flight_(std::make_shared<GetInFlight>(session_, began_, type_)) {}
+      in_flight_(std::make_shared<GetInFlight>(session_, began_, type_)) {
+  // What is not measured is, by far, this: bytes in the stream wait for the client, others for a copy or a device.
+  in_flight_->about = {.space = space_,
+                       .space_name = space_name_,
+                       .verb = type_,
+                       .block_count = block_count,
+                       .trace = trace,
+                       .rest = is_inline_ ? &RequestPhases::client : &RequestPhases::move};
+}
 
 error_code GetInProgress::first_pinned(error_code error) {
   // From here on it counts as a get in flight, whatever becomes of it.

@@ -15,6 +15,7 @@
 #include "store/node/session/block_path.h"
 #include "store/node/session/region_table.h"
 #include "store/node/session/session_core.h"
+#include "store/node/session/slow_requests.h"
 #include "store/node/session/space_handles.h"
 #include "store/node/session/store_guards.h"
 
@@ -28,7 +29,10 @@ struct GetInFlight {
   ~GetInFlight() {
     KV_ASSERT(session->sending_count > 0);
     --session->sending_count;
-    if (is_pinned) session->node.metrics.observe_verb(type, session->node.clock.now() - began, has_failed);
+    if (!is_pinned) return;
+    const Duration took = session->node.clock.now() - began;
+    session->node.metrics.observe_verb(type, took, has_failed);
+    if (session->node.slow.is_slow(took)) tell_slow(*session, about, took, has_failed);
   }
   GetInFlight(const GetInFlight&) = delete;
   GetInFlight& operator=(const GetInFlight&) = delete;
@@ -36,6 +40,7 @@ struct GetInFlight {
   std::shared_ptr<SessionCore> session;
   TimePoint began;
   FrameType type;
+  TransferDetails about;    ///< For the slow log.
   bool is_pinned = false;   ///< The request was not refused.
   bool has_failed = false;  ///< Some of it did not leave.
 };
@@ -76,7 +81,7 @@ class GetInProgress {
   static constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Copying up to this size is not worth a coroutine.
 
   GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type, std::uint64_t request_id,
-                BlockPath path);
+                BlockPath path, std::size_t block_count, const TraceContext& trace);
 
   virtual bool is_moving() const = 0;
   virtual void stop_moves() = 0;
@@ -89,6 +94,11 @@ class GetInProgress {
   error_code first_pinned(error_code error);
   /// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
   std::uint64_t ahead_bytes_max() const;
+  /// Of a part that the client is told of.
+  void count_bytes(Path way, std::uint64_t bytes) {
+    in_flight_->about.moved_bytes += bytes;
+    node_.metrics.add_bytes_out(way, bytes);
+  }
   /// memcpy() in pieces that fit a core's second-level cache.
   static void copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from);
 

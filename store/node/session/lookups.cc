@@ -13,6 +13,7 @@
 #include "store/node/access/tenant_figures.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
+#include "store/node/session/misses.h"
 
 namespace kv {
 namespace {
@@ -107,6 +108,10 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
                         count_text("hot_blocks", request->hot_blocks(), request->beginning()));
     return std::nullopt;
   }
+  if (request->why()) {
+    answer_why(session_, frame, *space, hashes);
+    return std::nullopt;
+  }
   Store::MatchOptions options;
   options.session = session_.id;
   options.lease = request->lease();
@@ -116,7 +121,8 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.chain = {request->chain_blocks(), request->chain_first(), request->chain_last(), {}};
   options.is_elsewhere = request->elsewhere();
   // Both under one lock, so that the sums agree; the text is made outside of it.
-  auto match = node.store.with([&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
+  auto match = node.store.with(&session_.phases,
+                               [&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
   if (!match) {
     session_.refuse(frame, match.error(),
                     "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
@@ -276,8 +282,8 @@ Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<con
   error_code error;
   for_each_part(hashes, group_counts, [&](std::span<const BlockHash> part, std::span<const std::uint32_t> counts) {
     options.group_counts = counts;
-    auto found =
-        node.store.with([&](Store& store) { return store.match_set(space.id, part, options, node.clock.now()); });
+    auto found = node.store.with(
+        &session_.phases, [&](Store& store) { return store.match_set(space.id, part, options, node.clock.now()); });
     if (!found) {
       error = found.error();
       return false;
@@ -332,7 +338,7 @@ void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<co
 
 Result<std::size_t> Lookups::count(FrameType type, SpaceId space, std::span<const BlockHash> hashes,
                                    std::vector<BlockHash>* fresh) {
-  return session_.node.store.with([&](Store& store) {
+  return session_.node.store.with(&session_.phases, [&](Store& store) {
     switch (type) {
       case FrameType::kTouch: return store.touch(space, hashes, session_.node.clock.now());
       case FrameType::kRetain: return store.retain(space, hashes, fresh);
@@ -366,6 +372,7 @@ void Lookups::on_stats(const Frame& frame) {
   if (request == nullptr) return;
   NodeContext& node = session_.node;
   if (request->learned()) return tell_learned(frame);
+  if (request->slow() > 0) return tell_slow_log(frame, /*empties=*/request->slow() >= 2);
   StoreStats stats;
   std::vector<NamespaceStats> spaces;
   std::vector<TenantStats> tenants;
@@ -411,8 +418,10 @@ void Lookups::on_stats(const Frame& frame) {
     }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
-      namespaces.push_back(
-          wire::CreateNamespaceStatDirect(builder, space.record.c_str(), space.block_count, space.total_bytes));
+      namespaces.push_back(wire::CreateNamespaceStatDirect(
+          builder, space.record.c_str(), space.block_count, space.total_bytes, space.traffic.stored_blocks,
+          space.traffic.lookups, space.traffic.empty_lookups, static_cast<std::uint32_t>(space.roots.roots),
+          static_cast<std::uint32_t>(space.roots.stored_only), static_cast<std::uint32_t>(space.roots.asked_only)));
     }
     std::vector<flatbuffers::Offset<wire::TenantStat>> of_tenants;
     const auto rates = node.access == nullptr ? std::vector<TenantRates::Stats>() : node.access->tenants().stats();
@@ -423,6 +432,48 @@ void Lookups::on_stats(const Frame& frame) {
       of_tenants.push_back(wire::CreateTenantStatDirect(builder, tenant.name.c_str(), &figures));
     }
     return wire::CreateStatsResponseDirect(builder, &values, &namespaces, nullptr, &of_tenants);
+  });
+}
+
+/// Who may read counters may read it; to empty it takes the right to operate, which the verb alone does not ask for.
+void Lookups::tell_slow_log(const Frame& frame, bool empties) {
+  NodeContext& node = session_.node;
+  if (empties) {
+    const std::string why = session_.access.denial("stats.slow: 2", Right::kOperate);
+    if (!why.empty()) {
+      node.metrics.request_denied(Right::kOperate);
+      session_.warn(LogKind::kDenied, [&] { return why; });
+      return session_.refuse(frame, Errc::kPermissionDenied, why);
+    }
+  }
+  const SlowLog::Told told = node.slow.told();
+  if (empties) node.slow.clear();
+  const auto microseconds = [](Duration time) {
+    return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+  };
+  session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::SlowRequest>> requests;
+    for (const SlowRequest& each : told.requests) {
+      const auto verb = builder.CreateString(frame_type_name(each.verb));
+      const auto name = each.space ? create_bytes(builder, each.space->bytes) : 0;
+      const auto model = builder.CreateString(printable(each.model)),
+                 tenant = builder.CreateString(printable(each.tenant));
+      const auto identity = builder.CreateString(each.identity), peer = builder.CreateString(printable(each.peer));
+      wire::Trace trace;
+      const auto trace_bytes = each.trace.bytes();
+      std::memcpy(&trace, trace_bytes.data(), sizeof trace);
+      const Duration other = std::max(Duration::zero(), each.took - each.phases.sum());
+      const auto began = std::chrono::duration_cast<std::chrono::microseconds>(each.began.time_since_epoch()).count();
+      requests.push_back(wire::CreateSlowRequest(
+          builder, each.number, static_cast<std::uint64_t>(began), microseconds(each.took),
+          microseconds(each.phases.lock), microseconds(each.phases.store), microseconds(each.phases.room),
+          microseconds(each.phases.disk), microseconds(each.phases.move), microseconds(each.phases.client),
+          microseconds(other), verb, static_cast<std::uint32_t>(each.block_count), each.moved_bytes, each.has_failed,
+          name, model, tenant, each.session, identity, peer, each.trace.is_set() ? &trace : nullptr));
+    }
+    const auto list = builder.CreateVector(requests);
+    const auto slow = wire::CreateSlowLog(builder, microseconds(told.threshold), told.count, list);
+    return wire::CreateStatsResponse(builder, 0, 0, 0, 0, slow);
   });
 }
 

@@ -39,6 +39,7 @@ class Lookups {
 
  private:
   void tell_learned(const Frame& frame);  ///< PoolBoard.
+  void tell_slow_log(const Frame& frame, bool empties);
   /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,

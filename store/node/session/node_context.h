@@ -19,6 +19,7 @@
 #include "store/node/session/lent_regions.h"
 #include "store/node/session/live_limits.h"
 #include "store/node/session/space_handles.h"
+#include "store/node/slow_log.h"
 #include "store/node/spill/spill.h"
 
 namespace kv {
@@ -48,6 +49,7 @@ struct NodeContext {
   AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
   MoveBoard moves{};
   PoolBoard pool{};
+  SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off, until somebody sets it.
 };
 
 }  // namespace kv

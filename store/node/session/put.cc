@@ -75,7 +75,13 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       stripes_(stripe_count(space.block_bytes)),
       began_(session_->node.clock.now()),
       deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits->put_wait_max)),
-      path_(std::move(path)) {
+      path_(std::move(path)),
+      about_{.space = space_,
+             .space_name = space_name_,
+             .verb = type_,
+             .block_count = order.hashes.size(),
+             .trace = order.trace,
+             .rest = &RequestPhases::client} {
   // Only version 1 needs them after the offer: its checksums have other seeds.
   if (session_->version < 2) hashes_.assign(order.hashes.begin(), order.hashes.end());
 }
@@ -100,11 +106,12 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   // At most half of the time there is: room that can be made is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits->spill_wait, wait / 2);
   bool is_short = false;
-  auto plan = is_set_ ? offer_set(order, options.may_lose, is_short) : node.store.with([&](Store& store) {
-    auto offered = store.offer(space_, order.hashes, options, began_);
-    is_short = store.wants_spill();
-    return offered;
-  });
+  auto plan =
+      is_set_ ? offer_set(order, options.may_lose, is_short) : node.store.with(&about_.phases, [&](Store& store) {
+        auto offered = store.offer(space_, order.hashes, options, began_);
+        is_short = store.wants_spill();
+        return offered;
+      });
   // Outside the lock: it wakes a thread that will want it.
   if (is_short && node.spill != nullptr) node.spill->notify();
   if (!plan) {
@@ -145,7 +152,7 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
                                          .is_part = at + part.size() < order.hashes.size(),
                                          .group_counts = groups.first(leading.group_count),
                                          .hint = order.hint};
-    auto plan = node.store.with([&](Store& store) {
+    auto plan = node.store.with(&about_.phases, [&](Store& store) {
       auto offered = store.offer_set(space_, part, options, began_);
       if (!offered && whole.put != PutId{}) store.end_put(whole.put);
       is_short = store.wants_spill();
@@ -178,6 +185,7 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
   Store::OfferPlan& plan = self->plan_;
   Event retry(session->executor);
   const auto alarm = node.clock.make_alarm(session->executor);
+  const TimePoint waits_since = node.clock.now();
   while (plan.refused_count > 0 && self->may_pass() && !self->is_over_ && !session->is_ending) {
     const TimePoint now = node.clock.now();
     if (!plan.again && now >= self->deadline_) {
@@ -206,8 +214,14 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
       self->spill_deadline_ = {};
     }
   }
+  self->about_.phases.room += node.clock.now() - waits_since;  // with the tries: so those are not counted apart
   if (!self->is_over_ && !session->is_ending) self->send_want();
   session->writer.flush();
+}
+
+void Put::count_bytes(Path way, std::uint64_t bytes) {
+  about_.moved_bytes += bytes;
+  session_->node.metrics.add_bytes_in(way, bytes);
 }
 
 void Put::send_want() {
@@ -332,7 +346,7 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
   const auto read = co_await reader.read_payload(sink);
   self->sink_ = nullptr;
   if (!read) co_return false;
-  self->session_->node.metrics.add_bytes_in(Path::kInline, self->bytes_of(self->committed_, count));
+  self->count_bytes(Path::kInline, self->bytes_of(self->committed_, count));
   // The sink was cancelled then, and discarded the rest: no slot was touched after it was freed.
   if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile; its end was told
   self->commit(sink.good_count(), count, claimed);
@@ -346,6 +360,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
   const auto blocks = self->staged(first, count);
   Claimed sums;
   std::size_t good = 0, since_turn = 0, at = 0;
+  const TimePoint moves_since = node.clock.now();
   for (; good < count && !self->is_over_; ++good) {
     if (self->path_.has_hole(*node.lent, node.clock.now())) {
       self->fail(Errc::kNoRegion, "put_data: region: memory was taken out of the memfd after it was lent");
@@ -366,7 +381,8 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
       co_await asio::post(self->session_->executor, asio::use_awaitable);
     }
   }
-  node.metrics.add_bytes_in(Path::kMemfd, self->bytes_of(first, good));
+  self->about_.phases.move += node.clock.now() - moves_since;
+  self->count_bytes(Path::kMemfd, self->bytes_of(first, good));
   if (!self->is_over_) self->commit(good, count, claimed);
 }
 
@@ -380,6 +396,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   for (const Store::StagedBlock& block : self->staged(first, count)) {
     if (!self->is_over_) placements.push_back(self->path_.placement(block.index, 0, block.bytes));
   }
+  const TimePoint moves_since = session->node.clock.now();
   const auto own_end = std::make_shared<Event>(session->executor);
   const std::shared_ptr<Event> before = std::exchange(self->last_fetch_, own_end);
   struct Move {
@@ -419,7 +436,8 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
                move->outcome.broken);
   } else if (!self->is_over_) {
     KV_ASSERT(self->committed_ == first);
-    session->node.metrics.add_bytes_in(Path::kVerbs, self->bytes_of(first, good));
+    self->about_.phases.move += session->node.clock.now() - moves_since;
+    self->count_bytes(Path::kVerbs, self->bytes_of(first, good));
     self->commit(good, count, claimed);
   }
   own_end->set();
@@ -471,7 +489,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
       i = commit_groups(i, end, claimed);
       continue;
     }
-    node.store.with([&](Store& store) {
+    node.store.with(&about_.phases, [&](Store& store) {
       for (; i < end; ++i) {
         const std::size_t stripes = stripes_of(plan_.staged[i]);
         count_result(i, store.commit(plan_.put, claimed.first(stripes), node.clock.now()));
@@ -493,7 +511,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
 /// Those of groups that are whole now are committed; the rest waits. Returns `end`.
 std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed) {
   NodeContext& node = session_->node;
-  node.store.with([&](Store& store) {
+  node.store.with(&about_.phases, [&](Store& store) {
     for (std::size_t i = first; i < end; ++i) {
       const auto sums = claimed.first(stripes_of(plan_.staged[i]));
       claimed = claimed.subspan(sums.size());
@@ -531,7 +549,9 @@ void Put::finish() {
   staged_.reset();
   // A put that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
   const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();
-  session_->node.metrics.observe_verb(type_, session_->node.clock.now() - began_, !is_whole);
+  const Duration took = session_->node.clock.now() - began_;
+  session_->node.metrics.observe_verb(type_, took, !is_whole);
+  if (session_->node.slow.is_slow(took)) tell_slow(*session_, about_, took, !is_whole);
   const std::uint32_t broken = path_.broken();
   path_ = {};
   KV_ASSERT(!is_whole || waiting_ == 0);

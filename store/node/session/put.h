@@ -11,6 +11,7 @@
 #include "base/event.h"
 #include "store/node/session/block_path.h"
 #include "store/node/session/session_core.h"
+#include "store/node/session/slow_requests.h"
 #include "store/node/session/space_handles.h"
 #include "store/node/session/store_guards.h"
 #include "transport/block_sink.h"
@@ -49,6 +50,7 @@ struct PutOrder {
   std::optional<std::uint32_t> chain_known = {};
   std::span<const std::uint32_t> lengths;       ///< Of a set: of each block. The spans of a chain are empty then.
   std::span<const std::uint32_t> group_counts;  ///< Of a set, as Store::SetMatchOptions.
+  TraceContext trace = {};
 };
 
 /// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
@@ -117,6 +119,7 @@ class Put : public std::enable_shared_from_this<Put> {
   std::size_t stripes_of(const Store::StagedBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
   }
+  void count_bytes(Path way, std::uint64_t bytes);                     ///< That have come.
   std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of staged blocks.
   std::size_t sum_count(std::size_t first, std::size_t count) const;   ///< Checksums of these.
 
@@ -135,6 +138,7 @@ class Put : public std::enable_shared_from_this<Put> {
   const TimePoint deadline_;    ///< For memory.
   TimePoint spill_deadline_{};  ///< From then on blocks that the disk does not have yet may be evicted.
   BlockPath path_;
+  TransferDetails about_;  ///< For the slow log.
 
   std::vector<BlockHash> hashes_;  ///< Only in a session of version 1: its seeds are in `plan_`.
   Store::OfferPlan plan_;

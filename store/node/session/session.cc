@@ -338,6 +338,7 @@ void Session::serve(const Frame& frame) {
   const FrameType type = frame.header.type;
   const TimePoint began = node.clock.now();
   last_request_ = began;
+  phases = {};
   if (seat_) seat_->set_busy();  // until watch() sees that it is not
   if (!permit(frame)) return;
   if (node.draining && is_of_blocks(type)) return refuse(frame, Errc::kDraining, "the node is shutting down");
@@ -366,7 +367,9 @@ void Session::serve(const Frame& frame) {
     case FrameType::kClusterDrain: lookups_.on_cluster_drain(frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
-  node.metrics.observe_verb(type, node.clock.now() - began, false);
+  const Duration took = node.clock.now() - began;
+  node.metrics.observe_verb(type, took, false);
+  if (node.slow.is_slow(took)) tell_slow(*this, details_of(frame, spaces_, phases), took, false);
 }
 
 /// A request that came over the lane for messages. One that breaks a rule ends the session: who does that may have
@@ -546,6 +549,8 @@ void Session::on_get(const Frame& frame) {
   order.options.disk = reads_disk(request->max_tier());
   order.segment_ends.assign(ends.begin(), ends.end());
   order.deadline = deadline_of(request->deadline_us());
+  order.block_count = hashes.size();
+  order.trace = trace_of(request->trace());
   BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
   const auto get = std::make_shared<Get>(shared_from_this(), *space, std::move(order), std::move(path));
   if (const error_code error = get->pin(hashes)) {
@@ -597,6 +602,7 @@ void Session::on_set_get(const Frame& frame) {
   order.hashes.assign(hashes.begin(), hashes.end());
   order.rooms.assign(rooms.begin(), rooms.end());
   order.group_counts.assign(group_counts.begin(), group_counts.end());
+  order.trace = trace_of(request->trace());
   BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
   const auto get = std::make_shared<SetGet>(shared_from_this(), *space, std::move(order), std::move(path));
   if (const error_code error = get->pin()) return refuse(frame, error, "set_get: " + error.message());
@@ -638,6 +644,7 @@ void Session::on_put(const Frame& frame) {
   order.hint = reuse_of(request->reuse());
   order.chain_blocks = request->chain_blocks();
   if (request->chain_known() > 0) order.chain_known = request->chain_known() - 1;
+  order.trace = trace_of(request->trace());
   start(frame, *space, order, target_of(*request));
 }
 
@@ -667,6 +674,7 @@ void Session::on_set_put(const Frame& frame) {
   }
   order.group_counts = numbers_of(request->group_counts());
   order.hint = reuse_of(request->reuse());
+  order.trace = trace_of(request->trace());
   if (const std::string why = check_groups(order.hashes, order.group_counts); !why.empty())
     return refuse(frame, Errc::kBadRequest, "set_put." + why);
   RegionTarget target = target_of(*request);

@@ -13,6 +13,8 @@
 //   read_ahead.h       blocks that lie on disk; prefetch.h brings some before they are asked for
 //   space_door.h       namespaces; space_handles.h has the numbers by which clients speak of them
 //   lookups.h          requests that move no bytes; drops.h those that erase
+//   misses.h           why a chain is not found
+//   slow_requests.h    what the slow log is told of a request
 //   replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
 //   session_rdma.h     lanes, and memory that is reached by RDMA
 //   session_table.h    who holds a node's sessions, and which goes when there is no room for another

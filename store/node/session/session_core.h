@@ -9,6 +9,7 @@
 
 #include "store/node/access/access.h"
 #include "store/node/access/audit.h"
+#include "store/node/request_phases.h"
 #include "store/node/session/node_context.h"
 #include "store/node/session/replies.h"
 #include "transport/frame_reader.h"
@@ -66,6 +67,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   Audit audit;
   std::string identity;      ///< As the client calls itself at hello; printable.
   std::uint8_t version = 0;  ///< Of the wire, agreed at hello. 0 before.
+  RequestPhases phases;      ///< Of the request that is being served, if it is over when it has been.
   bool is_ending = false;
   std::size_t sending_count = 0;  ///< Gets whose bytes have not all left.
 };

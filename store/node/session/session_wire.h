@@ -9,6 +9,7 @@
 
 #include "index/block_hash.h"
 #include "index/reuse_hint.h"
+#include "transport/trace_context.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -26,6 +27,11 @@ inline FlatBufferBuilder& cleared_builder() {
 /// Values that a later client may have, and this node does not know, are no hints.
 inline ReuseHint reuse_of(std::uint8_t value) {
   return value <= kReuseHintMax ? static_cast<ReuseHint>(value) : ReuseHint::kNone;
+}
+
+inline TraceContext trace_of(const wire::Trace* trace) {
+  static_assert(sizeof(wire::Trace) == TraceContext::kBytes);
+  return trace == nullptr ? TraceContext() : TraceContext::from_bytes(trace->bytes()->data());
 }
 
 inline std::span<const BlockHash> hashes_of(const flatbuffers::Vector<const wire::Hash*>* hashes) {

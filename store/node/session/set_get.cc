@@ -23,7 +23,8 @@ constexpr std::size_t kPartBlocksMax = 16384;  ///< So that the table of a part 
 }  // namespace
 
 SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path)
-    : GetInProgress(std::move(session), space, FrameType::kSetGet, order.request_id, std::move(path)),
+    : GetInProgress(std::move(session), space, FrameType::kSetGet, order.request_id, std::move(path),
+                    order.hashes.size(), order.trace),
       order_(std::move(order)) {
   KV_ASSERT(order_.rooms.size() == order_.hashes.size());
 }
@@ -41,7 +42,8 @@ error_code SetGet::pin_window() {
                                      .bytes_max = node_.limits->inline_window_bytes,
                                      .count_max = kLookupsPerLock,
                                      .group_counts = std::span(order_.group_counts).subspan(pinned_groups_)};
-  auto set = node_.store.with([&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
+  auto set = node_.store.with(&in_flight_->about.phases,
+                              [&](Store& store) { return store.pin_set(space_, hashes, options, node_.clock.now()); });
   if (!set) return set.error();
   KV_ASSERT(set->looked_count > 0 || hashes.empty());
   window_ = std::make_shared<Window>(in_flight_, node_.store, std::move(set->pinned));
@@ -177,10 +179,12 @@ asio::awaitable<void> SetGet::read_from_disk() {
     ahead.start();
     const TimePoint until = std::min(node_.clock.now() + node_.limits->disk_timeout, order_.deadline);
     ahead.wake_at(until);
+    const TimePoint waits_since = node_.clock.now();
     while (!ahead.is_ready() && !is_stopped() && node_.clock.now() < until) {
       ahead.progress().reset();
       co_await ahead.progress().wait();
     }
+    in_flight_->about.phases.disk += node_.clock.now() - waits_since;
     if (!ahead.is_ready() || is_stopped()) break;
     ready_.clear();
     next_ = 0;
@@ -249,7 +253,7 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       },
       payload, std::move(done), OwnerId(in_flight_.get()));
   delivered_ += static_cast<std::uint32_t>(part.size());
-  node_.metrics.add_bytes_out(way, bytes);
+  count_bytes(way, bytes);
   session_->access.moved(bytes);
 }
 

@@ -25,6 +25,7 @@ struct SetGetOrder {
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> rooms;         ///< Of each: bytes that there are for it at the client.
   std::vector<std::uint32_t> group_counts;  ///< As Store::SetGetOptions.
+  TraceContext trace = {};
 };
 
 /// What Get is to a chain. No block waits for another, so the request is carried out in windows, one after the other:

@@ -24,6 +24,8 @@ class SpaceDoor {
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check);
   /// The same, but a namespace of the other kind is refused too.
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind);
+  /// Of a request that was served: for the slow log, and nothing else. nullptr: it is not open here, or no longer.
+  const OpenSpace* known(std::uint32_t handle) { return spaces_.find(handle); }
 
  private:
   bool is_foreign(const Frame& frame, std::string_view tenant);  ///< True after refusing the request.

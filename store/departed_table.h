@@ -1,0 +1,147 @@
+// store/departed_table.h: when blocks left, and why, for whoever asks why nothing is found.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/clock.h"
+#include "index/block_hash.h"
+#include "index/miss_kind.h"
+#include "index/prefix_index.h"
+
+namespace kv {
+
+/// Eight bytes a block: a fingerprint of 28 bits, why it left, when (in seconds) and for how long it had not been used
+/// by then (to an eighth). A line of 8 is a queue of its own: the 9th that is entered pushes the first out. A wrong
+/// answer: one look-up in 30 million.
+///   1. A block that left and was entered is found, unless 8 others of its line left later.
+///   2. Nothing can be learned of another namespace's blocks: names are mixed with the namespace's and with a seed that
+///   nobody knows.
+/// Blocks that are here again are not removed: nobody asks for them, and their next departure takes the old one's
+/// place. Thread safety: none, the Store's lock covers it. Cost: a cache miss for each call.
+class DepartedTable {
+ public:
+  static constexpr std::size_t kWays = 8;
+
+  DepartedTable(std::size_t entries, std::uint64_t seed) : seed_(mix(seed)) {
+    count_ = (entries + kWays - 1) / kWays;
+    if (count_ == 0) return;
+    lines_.reset(static_cast<Line*>(std::calloc(count_, sizeof(Line))));  // what nobody has touched takes no memory
+    if (lines_ == nullptr) throw std::bad_alloc();
+  }
+
+  /// Before the first block of the tree: whose it is.
+  void set_tree(TreeId tree, const NamespaceId& name) {
+    const auto i = static_cast<std::size_t>(tree);
+    if (i >= of_tree_.size()) of_tree_.resize(i + 1);
+    std::uint64_t words[2];
+    static_assert(sizeof words == sizeof name.bytes);
+    std::memcpy(words, name.bytes.data(), sizeof words);
+    of_tree_[i] = mix(mix(words[0] ^ seed_) + words[1]);
+  }
+
+  /// For callers that know no time: it is about `now`.
+  void tell_time(TimePoint now) { now_ = std::max(now_, now); }
+  TimePoint now() const { return now_; }
+  /// `why`: not kUnknown. `idle`: since its last use.
+  void add(TreeId tree, const BlockHash& hash, MissKind why, TimePoint now, Duration idle = {}) {
+    KV_ASSERT(why != MissKind::kUnknown && static_cast<std::size_t>(why) < 16);
+    tell_time(now);
+    if (count_ == 0) return;
+    const std::uint64_t name = name_of(tree, hash);
+    std::uint64_t* const entries = line_of(name).entries;
+    std::size_t way = 0;
+    while (way + 1 < kWays && entries[way] != 0 && !is_of(entries[way], name)) ++way;
+    std::memmove(entries + 1, entries, way * sizeof entries[0]);
+    entries[0] = name << kPrintShift | std::uint64_t{static_cast<std::uint8_t>(why)} << kWhyShift |
+                 std::uint64_t{encode(idle)} << kIdleShift | seconds(now);
+  }
+
+  struct Departed {
+    MissKind why = MissKind::kUnknown;
+    Duration ago{}, idle{};
+  };
+  struct Answer {
+    std::optional<Departed> departed;
+    Duration remembers{};  ///< Had it left in this time, it would be here.
+  };
+  Answer find(TreeId tree, const BlockHash& hash, TimePoint now) {
+    if (count_ == 0) return {};
+    const std::uint64_t name = name_of(tree, hash), at = seconds(now);
+    const std::uint64_t* const entries = line_of(name).entries;
+    const auto since = [&](std::uint64_t when) { return std::chrono::seconds(at - std::min(at, when)); };
+    for (std::size_t way = 0; way < kWays && entries[way] != 0; ++way) {
+      if (!is_of(entries[way], name)) continue;
+      const auto why = static_cast<MissKind>(entries[way] >> kWhyShift & 0xF);
+      const Duration idle = decode(static_cast<std::uint8_t>(entries[way] >> kIdleShift));
+      return {Departed{why, since(entries[way] & kWhenMax), idle}, {}};
+    }
+    const std::uint64_t last = entries[kWays - 1];
+    return {std::nullopt, since(last == 0 ? 0 : last & kWhenMax)};
+  }
+  std::size_t memory_bytes() const { return count_ * sizeof(Line); }
+
+ private:
+  static constexpr int kPrintShift = 36, kWhyShift = 32, kIdleShift = 24;
+  static constexpr std::uint64_t kWhenMax = (1 << 24) - 1;  ///< Half a year; then it stays there.
+  /// | fingerprint 28 | why 4 | idle 8 | when 24 |; the latest first. 0: nothing.
+  struct Line {
+    std::uint64_t entries[kWays];
+  };
+  struct Free {
+    void operator()(Line* lines) const { std::free(lines); }
+  };
+
+  static std::uint64_t mix(std::uint64_t x) {  // SplitMix64's finaliser
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    return x ^ (x >> 31);
+  }
+  std::uint64_t name_of(TreeId tree, const BlockHash& hash) const {
+    KV_ASSERT(static_cast<std::size_t>(tree) < of_tree_.size());
+    return mix(short_hash(hash) ^ of_tree_[static_cast<std::size_t>(tree)]);
+  }
+  /// By the upper bits; the fingerprint is of the lower ones.
+  Line& line_of(std::uint64_t name) const {
+    __extension__ using Wide = unsigned __int128;
+    return lines_[static_cast<std::size_t>((static_cast<Wide>(name) * count_) >> 64)];
+  }
+  static bool is_of(std::uint64_t entry, std::uint64_t name) {
+    return ((entry ^ name << kPrintShift) >> kPrintShift) == 0;
+  }
+  std::uint64_t seconds(TimePoint now) {
+    if (!began_) began_ = now;
+    const auto count = std::chrono::duration_cast<std::chrono::seconds>(now - *began_).count();
+    return std::min<std::uint64_t>(static_cast<std::uint64_t>(std::max<std::int64_t>(count, 0)), kWhenMax);
+  }
+  /// Milliseconds as a floating-point number of 5 + 3 bits.
+  static std::uint8_t encode(Duration idle) {
+    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(idle).count();
+    const std::uint64_t x =
+        static_cast<std::uint64_t>(std::clamp<std::int64_t>(ms, 0, (std::int64_t{1} << 32) - 2)) + 1;
+    const int exponent = static_cast<int>(std::bit_width(x)) - 1;
+    return static_cast<std::uint8_t>(exponent * 8 + static_cast<int>((x << 3 >> exponent) & 7));
+  }
+  static Duration decode(std::uint8_t code) {
+    return std::chrono::milliseconds((std::int64_t{8 + (code & 7)} << (code >> 3) >> 3) - 1);
+  }
+
+  std::uint64_t seed_;
+  std::size_t count_ = 0;
+  std::unique_ptr<Line[], Free> lines_;
+  std::vector<std::uint64_t> of_tree_;
+  std::optional<TimePoint> began_;
+  TimePoint now_{};
+};
+
+}  // namespace kv

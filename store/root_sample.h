@@ -1,0 +1,69 @@
+// store/root_sample.h: which first blocks of a namespace's chains are asked for, and which are stored.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace kv {
+
+/// Of all first blocks that come along, those with the smallest names: the same ones whoever asks or stores, so what is
+/// stored and never asked for shows, and the other way round. Names are even (short_hash with the node's seed), so the
+/// sample is a fair one of different blocks, however often each comes.
+///   1. At most kRootsMax blocks.
+///   2. What neither came to be asked for nor stored for kWindow makes room. A block that enters then may have been
+///   asked for before it was in the sample, so single blocks say little, and shares of the sample much.
+/// Thread safety: none, the Store's lock covers it. Cost: one comparison for most, else O(kRootsMax). Memory: 0.5 KiB.
+class RootSample {
+ public:
+  static constexpr std::size_t kRootsMax = 32;
+  static constexpr Duration kWindow = std::chrono::hours(2);
+  enum class Act : std::uint8_t { kAsked, kStored };
+
+  void note(std::uint64_t name, Act act, TimePoint now) {
+    if (now >= tidy_at_) tidy(now);
+    if (roots_.size() == kRootsMax && name > roots_.back().name) return;
+    const auto at = std::ranges::lower_bound(roots_, name, {}, &Root::name);
+    if (at != roots_.end() && at->name == name) return at->note(act, now);
+    const auto i = at - roots_.begin();
+    if (roots_.size() == kRootsMax) roots_.pop_back();
+    roots_.insert(roots_.begin() + i, Root{.name = name})->note(act, now);
+  }
+
+  struct Counts {
+    std::size_t roots = 0, stored_only = 0, asked_only = 0;
+  };
+  Counts counts() const {
+    Counts counts{.roots = roots_.size()};
+    for (const Root& root : roots_) {
+      counts.stored_only += !root.is_asked;
+      counts.asked_only += !root.is_stored;
+    }
+    return counts;
+  }
+
+ private:
+  struct Root {
+    std::uint64_t name;
+    TimePoint last{};
+    bool is_asked = false, is_stored = false;
+    void note(Act act, TimePoint now) {
+      last = now;
+      (act == Act::kAsked ? is_asked : is_stored) = true;
+    }
+  };
+
+  void tidy(TimePoint now) {
+    std::erase_if(roots_, [&](const Root& root) { return now - root.last >= kWindow; });
+    tidy_at_ = now + kWindow / 8;
+  }
+
+  std::vector<Root> roots_;  ///< By name.
+  TimePoint tidy_at_{};
+};
+
+}  // namespace kv

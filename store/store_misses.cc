@@ -1,0 +1,90 @@
+// store/store_misses.cc: why something is not here: what is remembered of it, what was done in its namespace, and
+// whether other namespaces have it.
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "store/store_impl.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kPutsLookedAt = 256;
+
+}  // namespace
+
+void Store::Impl::count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const {
+  if (hashes.empty()) return;
+  Space& space = *found.space;
+  ++space.traffic.lookups;
+  space.traffic.empty_lookups += found.prefix.block_count + found.disk_block_count() == 0;
+  space.roots.note(root_name(hashes.front()), RootSample::Act::kAsked, now);
+}
+
+void Store::Impl::count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {
+  const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
+  if (found_count == hashes.size()) return;
+  const auto known = departed.find(found.space->tree, hashes[found_count], now);
+  const MissKind why = known.departed ? known.departed->why : MissKind::kNotRemembered;
+  ++counters.match_misses[found_count == 0 ? 0 : 1][static_cast<std::size_t>(why)];
+}
+
+/// The put that is bringing the first block that was not found, among the latest ones.
+const Store::Put* Store::Impl::put_of(const Found& found, std::span<const BlockHash> hashes) const {
+  const std::size_t missed = found.prefix.block_count;
+  std::size_t looks = 0;
+  for (auto each = puts.rbegin(); each != puts.rend() && looks < kPutsLookedAt; ++each, ++looks) {
+    const Put& put = each->second;
+    if (put.space != found.space || put.stored_count > missed) continue;
+    const std::size_t i = missed - put.stored_count;
+    if (i >= put.committed_count && i < put.slots.size() && put.hashes[i] == hashes[missed]) return &put;
+  }
+  return nullptr;
+}
+
+Result<Store::Miss> Store::explain(SpaceId space, std::span<const BlockHash> hashes, TimePoint now) {
+  const auto found = impl_->find(space, hashes);
+  if (!found) return found.error();
+  Miss miss{.memory_block_count = found->prefix.block_count,
+            .disk_block_count = found->disk_block_count(),
+            .traffic = found->space->traffic};
+  const std::size_t found_count = miss.memory_block_count + miss.disk_block_count;
+  if (found_count == hashes.size()) return miss;
+  if (miss.disk_block_count == 0 && impl_->put_of(*found, hashes) != nullptr) {
+    miss.why = MissKind::kBeingStored;
+    return miss;
+  }
+  const auto known = impl_->departed.find(found->space->tree, hashes[found_count], now);
+  if (known.departed) {
+    miss.why = known.departed->why;
+    miss.left = known.departed->ago;
+    miss.idle = known.departed->idle;
+  } else {
+    miss.why = MissKind::kNotRemembered;
+    miss.remembers = known.remembers;
+  }
+  return miss;
+}
+
+bool Store::look_in_spaces(std::span<const BlockHash> chain, const std::string_view* tenant,
+                           std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const {
+  KV_ASSERT(chain.size() <= kLookedForMax);
+  std::size_t count = 0;
+  impl_->spaces.visit_next(after ? &*after : nullptr, kSpacesPerCall, [&](const Space& space) {
+    ++count;
+    after = space.name;  // visit_next() has read it by now
+    if (space.record->is_set() || (tenant != nullptr && space.record->field("tenant") != *tenant)) return;
+    const auto has = [&](const PrefixIndex& index) {
+      return !chain.empty() && index.match(space.tree, chain).block_count == chain.size();
+    };
+    looks.push_back({.name = space.name,
+                     .record = space.record,
+                     .has_chain = has(impl_->pool.index()) || (impl_->tier && has(impl_->tier->index())),
+                     .block_count = impl_->pool.index().block_count(space.tree) +
+                                    (impl_->tier ? impl_->tier->index().block_count(space.tree) : 0),
+                     .traffic = space.traffic});
+  });
+  return count == kSpacesPerCall;
+}
+
+}  // namespace kv
