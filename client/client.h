@@ -248,6 +248,18 @@ struct NodeStats {
   };
   std::vector<Tenant> tenants;  ///< Of a node with a policy.
 };
+/// Whose blocks are meant.
+struct TenantOrShare {
+  std::string name;
+  bool is_share = false;
+};
+/// How far a node is with erasing what a tenant or a share has.
+struct NodeErasure {
+  std::string name;
+  error_code error;  ///< kBusy: it is erasing what another has; kDiskFailed: it broke off, its log says why.
+  std::vector<std::pair<std::string, double>> values;  ///< erase_done, erase_blocks ...; docs/cli.md has them.
+};
+
 /// What a node has learned of the reuse of blocks, as it tells other nodes (store/yield_counts.h).
 struct NodeLearned {
   std::string name;
@@ -346,6 +358,10 @@ class Client {
   /// node; kUnsupported, if it cannot; or why it did not answer.
   Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
+  /// Asks each node to erase all that the tenant or share has, in memory and in the files of its disk; or, if it does
+  /// that already, how far it is. Ask until each has said erase_done, once. An answer for each node, in node order.
+  Async<std::vector<NodeErasure>> erase(TenantOrShare owner, std::chrono::microseconds deadline,
+                                        CallControl control = {});
   Async<std::vector<NodeLearned>> learned(std::chrono::microseconds deadline, CallControl control = {});
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
