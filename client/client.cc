@@ -110,6 +110,31 @@ class StatsCall final : public Call {
   }
 };
 
+class EraseCall final : public Call {
+ public:
+  EraseCall() { type = FrameType::kErase; }
+  std::string owner;  ///< As the request says it.
+  std::vector<std::pair<std::string, double>> values;
+
+ private:
+  error_code send(CallSession& session) override {
+    if (!session.terms().has_erase) return Errc::kUnsupported;
+    auto& builder = session.shared().new_request();
+    builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(owner)));
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::StatsResponse>(frame.table);
+    if (response == nullptr || response->stats() == nullptr) return "erase: malformed";
+    for (const wire::Stat* stat : *response->stats()) {
+      if (stat->name() == nullptr) return "erase: a value without a name";
+      values.emplace_back(stat->name()->str(), stat->value());
+    }
+    return {};
+  }
+};
+
 class SlowLogCall final : public Call {
  public:
   SlowLogCall() { type = FrameType::kStats; }
@@ -228,7 +253,7 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
     if (spaces.size() >= kSpacesMax) co_return error_code(Errc::kBusy);
     auto info = std::make_unique<ClientShared::SpaceInfo>();
     info->record = std::move(record);
-    info->id = info->record.id();
+    info->id = info->record.callers_id();
     spaces.push_back(std::move(info));
   }
   const Space space{static_cast<std::uint32_t>(index)};
@@ -395,6 +420,28 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
     stats.back().error = calls[node].error();
   }
   co_return stats;
+}
+
+Async<std::vector<NodeErasure>> Client::erase(TenantOrShare owner, std::chrono::microseconds deadline,
+                                              CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<std::string> names;
+  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
+  std::vector<EraseCall> calls(impl.members.size());
+  for (EraseCall& call : calls) call.owner = (owner.is_share ? "share=" : "tenant=") + owner.name + "\n";
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  std::vector<NodeErasure> answers;
+  for (std::size_t node = 0; node < calls.size(); ++node) {
+    NodeErasure& answer = answers.emplace_back();
+    answer.name = names[node];
+    answer.error = calls[node].error();
+    if (!answer.error) answer.values = std::move(calls[node].values);
+  }
+  co_return answers;
 }
 
 Async<std::vector<NodeSlowLog>> Client::slow_log(bool empties, std::chrono::microseconds deadline,

@@ -257,6 +257,18 @@ struct NodeStats {
   };
   std::vector<Tenant> tenants;  ///< Of a node with a policy.
 };
+/// Whose blocks are meant.
+struct TenantOrShare {
+  std::string name;
+  bool is_share = false;
+};
+/// How far a node is with erasing what a tenant or a share has.
+struct NodeErasure {
+  std::string name;
+  error_code error;  ///< kBusy: it is erasing what another has; kDiskFailed: it broke off, its log says why.
+  std::vector<std::pair<std::string, double>> values;  ///< erase_done, erase_blocks ...; docs/cli.md has them.
+};
+
 /// A node's slow log: its latest requests that took long.
 struct NodeSlowLog {
   std::string name;
@@ -379,6 +391,10 @@ class Client {
   /// node; kUnsupported, if it cannot; or why it did not answer.
   Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
+  /// Asks each node to erase all that the tenant or share has, in memory and in the files of its disk; or, if it does
+  /// that already, how far it is. Ask until each has said erase_done, once. An answer for each node, in node order.
+  Async<std::vector<NodeErasure>> erase(TenantOrShare owner, std::chrono::microseconds deadline,
+                                        CallControl control = {});
   /// `empties`: what is told is forgotten by the node, for which it asks the right to operate.
   Async<std::vector<NodeSlowLog>> slow_log(bool empties, std::chrono::microseconds deadline, CallControl control = {});
   Async<std::vector<NodeLearned>> learned(std::chrono::microseconds deadline, CallControl control = {});

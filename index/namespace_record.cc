@@ -20,10 +20,10 @@ constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
 /// docs/namespace-record.md says what each means. Adding a key is compatible. Renaming or removing one is not: every
 /// namespace that has it would become another namespace.
-constexpr std::array<std::string_view, 18> kKeys = {
-    "block_bytes", "block_bytes_max", "block_size", "cache_group", "dtype",        "hash",     "head_range", "kind",
-    "layer_range", "layout",          "lora",       "model",       "quantization", "revision", "rope",       "salt",
-    "tenant",      "weights_epoch"};
+constexpr std::array<std::string_view, 19> kKeys = {
+    "block_bytes", "block_bytes_max", "block_size",   "cache_group", "dtype",        "hash",     "head_range", "kind",
+    "layer_range", "layout",          "lora",         "model",       "quantization", "revision", "rope",       "salt",
+    "share",       "tenant",          "weights_epoch"};
 static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
 
 using Fields = std::map<std::string, std::string>;
@@ -42,8 +42,14 @@ Failure refuse(const std::string& message) { return {Errc::kBadRequest, "namespa
 
 bool is_key_char(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; }
 
+/// Of a node's own making.
+bool is_of_node(std::string_view key) {
+  return key == NamespaceRecord::kNodeSalt || key == NamespaceRecord::kNodeTenant;
+}
+
 bool is_known(std::string_view key) {
-  return std::binary_search(kKeys.begin(), kKeys.end(), key) || (key.size() > 2 && key.starts_with("x."));
+  return is_of_node(key) || std::binary_search(kKeys.begin(), kKeys.end(), key) ||
+         (key.size() > 2 && key.starts_with("x."));
 }
 
 std::string known_keys() {
@@ -160,13 +166,21 @@ Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
   }
   if (!problem.empty()) return refuse(problem);
 
-  for (const auto& [key, value] : fields) record.text_.append(key).append("=").append(value).append("\n");
+  std::string callers_text;
+  bool is_completed = false;
+  for (const auto& [key, value] : fields) {
+    record.text_.append(key).append("=").append(value).append("\n");
+    is_completed = is_completed || is_of_node(key);
+    if (!is_of_node(key)) callers_text.append(key).append("=").append(value).append("\n");
+  }
   if (record.text_.size() > kTextBytesMax) {
     return refuse("the text has " + std::to_string(record.text_.size()) + " bytes; allowed: at most 16384");
   }
   record.fields_ = std::move(fields);
   KV_ASSERT(record.block_bytes_ > 0 && (record.block_size_ > 0) != record.is_set());
   record.digest_ = sha256(std::as_bytes(std::span(record.text_)));
+  const BlockHash callers = is_completed ? sha256(std::as_bytes(std::span(callers_text))) : record.digest_;
+  std::memcpy(record.callers_id_.bytes.data(), callers.bytes.data(), record.callers_id_.bytes.size());
   return record;
 }
 
@@ -177,7 +191,26 @@ NamespaceId NamespaceRecord::id() const {
 }
 
 std::uint64_t NamespaceRecord::checksum_seed(const BlockHash& block, std::size_t length) const {
-  return is_set() ? set_checksum_seed(id(), block, length) : kv::checksum_seed(id(), block);
+  return is_set() ? set_checksum_seed(callers_id_, block, length) : kv::checksum_seed(callers_id_, block);
+}
+
+Result<NamespaceRecord, Failure> NamespaceRecord::with(const std::map<std::string, std::string>& fields) const {
+  Fields all = fields_;
+  for (const auto& [key, value] : fields) all[key] = value;
+  return from_fields(std::move(all));
+}
+
+std::string NamespaceRecord::owner() const {
+  if (const auto share = field(kShare); !share.empty()) return "share:" + std::string(share);
+  const auto found_out = field(kNodeTenant);
+  return std::string(found_out.empty() ? field("tenant") : found_out);
+}
+
+NamespaceRecord NamespaceRecord::unsalted() const {
+  if (field(kNodeSalt).empty()) return *this;
+  auto without = with({{std::string(kNodeSalt), ""}});
+  KV_ASSERT(without.has_value());  // a field less breaks no rule
+  return *std::move(without);
 }
 
 bool NamespaceRecord::has_own_chain() const { return field("hash").empty(); }

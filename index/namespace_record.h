@@ -25,17 +25,30 @@ enum class SpaceKind : std::uint8_t {
 /// `kind=set`, `block_bytes_max` (1..1 GiB) in their place. The numbers are decimal without leading zeros, so that one
 /// namespace has one text. A field with an empty value means no field, and is left out of the text. Unknown
 /// keys are refused, but for those that begin with `x.`: these are for callers' own distinctions.
+///
+/// A node that tells tenants apart by a secret completes the record by fields that no caller sends (kNodeSalt,
+/// kNodeTenant): then id() names what is stored, and callers_id() is the name that its callers compute with.
 class NamespaceRecord {
  public:
+  static constexpr std::string_view kShare = "share", kNodeSalt = "node_salt", kNodeTenant = "node_tenant";
+
   /// Parses and checks a canonical text. Errors: kBadRequest; the text names the field, its value and what is
   /// allowed.
   static Result<NamespaceRecord, Failure> parse(std::string_view text);
   /// From fields in any order. Same checks.
   static Result<NamespaceRecord, Failure> from_fields(std::map<std::string, std::string> fields);
+  /// This one with `fields` in place of its own; an empty value takes a field out. Errors: as from_fields().
+  Result<NamespaceRecord, Failure> with(const std::map<std::string, std::string>& fields) const;
 
   const std::string& text() const { return text_; }    ///< Canonical; parse(text()) gives this record again.
   const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].
   NamespaceId id() const;                              ///< First 16 bytes of digest().
+  /// The id of the record without what a node has added. Checksums are bound to this name: callers compute them.
+  const NamespaceId& callers_id() const { return callers_id_; }
+  /// Whom its blocks count for: the tenant that a node found out, else the field `tenant`; of a share "share:NAME".
+  std::string owner() const;
+  /// Without the salt, which is for nobody's eyes and which each node makes for itself.
+  NamespaceRecord unsalted() const;
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
   /// Whether the record says that block hashes come from hash_chain(): it has no field `hash`.
   bool has_own_chain() const;
@@ -50,6 +63,7 @@ class NamespaceRecord {
   std::map<std::string, std::string> fields_;
   std::string text_;
   BlockHash digest_;
+  NamespaceId callers_id_;
   std::size_t block_bytes_ = 0;
   std::size_t block_size_ = 0;
   SpaceKind kind_ = SpaceKind::kChain;

@@ -72,6 +72,13 @@ struct DiskStats {
   std::uint32_t left_out_count = 0;  ///< Directories that failed and are not written to for now.
 };
 
+/// How far a purge has come.
+struct DiskPurge {
+  std::uint64_t file_count = 0, looked_count = 0;  ///< Of blocks, when it began; done.
+  std::uint64_t rewritten_count = 0;               ///< Of these: held bytes of blocks that are wanted no more.
+  std::uint64_t given_back_bytes = 0;
+};
+
 /// Blocks under ever-growing keys, on something that may fail, stall, fill up or lie. All calls block: only spill
 /// threads make them. What is written is not synced: after kill -9 or a power cut the newest writes may be gone, but
 /// load() never names a block that read() then does not find (bar damage). Thread safety: read(), load(), stats() and
@@ -113,6 +120,14 @@ class Disk {
   virtual error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                           const std::function<bool(const DiskRecord& block)>& block) const = 0;
   virtual std::uint32_t epoch() const = 0;  ///< Of this start: larger than of all before.
+
+  /// Rewrites files until none has bytes of a block that load() names no more, or that was written before one of
+  /// `dropped` (whole namespaces) under its name. `goes_on` is told before each file; with false the call ends
+  /// (kCancelled). Reads, and may write, all that the disk has. From any thread; other calls go on meanwhile.
+  virtual Result<DiskPurge> purge([[maybe_unused]] std::span<const DiskDrop> dropped,
+                                  [[maybe_unused]] const std::function<bool(const DiskPurge&)>& goes_on) {
+    return make_error_code(Errc::kUnsupported);
+  }
 
   /// Writes out what is buffered, for a clean stop.
   virtual error_code flush() = 0;

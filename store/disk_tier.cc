@@ -27,17 +27,19 @@ DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(confi
   }
 }
 
-TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t group) {
+TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t group,
+                          const std::optional<NamespaceId>& seeds) {
   const TreeId tree = index_.add_tree(group, kind);
   if (static_cast<std::size_t>(tree) == trees_.size()) trees_.emplace_back();
-  trees_[static_cast<std::size_t>(tree)] = {name, block_bytes};
+  trees_[static_cast<std::size_t>(tree)] = {name, seeds.value_or(name), block_bytes};
   return tree;
 }
 
 std::uint64_t DiskTier::seed(BlockId block) const {
   const TreeId tree = index_.tree(block);
-  return index_.is_set(tree) ? set_checksum_seed(name(tree), index_.hash(block), index_.position(block))
-                             : checksum_seed(name(tree), index_.hash(block));
+  const NamespaceId& seeds = trees_[static_cast<std::size_t>(tree)].seeds;
+  return index_.is_set(tree) ? set_checksum_seed(seeds, index_.hash(block), index_.position(block))
+                             : checksum_seed(seeds, index_.hash(block));
 }
 
 bool DiskTier::is_plausible(TreeId tree, const DiskRecord& record) const {

@@ -56,9 +56,9 @@ class DiskTier {
 
   /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
-  /// `group`: of its tenant.
+  /// `group`: of its tenant. `seeds`: the name that the checksums are bound to, if it is another one.
   TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain,
-                  std::uint32_t group = 0);
+                  std::uint32_t group = 0, const std::optional<NamespaceId>& seeds = std::nullopt);
   PrefixIndex& own_index() { return index_; }                  ///< For the tenants' bands.
   void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
   std::vector<TreeId> take_emptied() { return index_.take_emptied(); }
@@ -158,7 +158,7 @@ class DiskTier {
     std::vector<Entry> entries;  ///< Dead ones stay.
   };
   struct Tree {
-    NamespaceId name;
+    NamespaceId name, seeds;
     std::size_t block_bytes;
   };
   struct DiskSide {

@@ -44,8 +44,7 @@ SpaceTable::Space& SpaceTable::add(std::shared_ptr<const NamespaceRecord> record
   space->record = std::move(record);
   space->name = space->record->id();
   space->tree = tree;
-  const std::string whose =
-      std::string(space->record->field("tenant")) + '\n' + std::string(space->record->field("salt"));
+  const std::string whose = space->record->owner() + '\n' + std::string(space->record->field("salt"));
   space->tenant = std::hash<std::string>()(whose);
   Space& added = *space;
   const auto i = static_cast<std::size_t>(tree);

@@ -52,7 +52,7 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
   if (!pool.arena().fits(block_bytes)) return Errc::kTooLarge;
   if (tenants) {
     if (!tenants->has_room()) return Errc::kBusy;
-    const TenantId owner = tenants->enter(record->field("tenant"));
+    const TenantId owner = tenants->enter(record->owner());
     if (!tenants->may_open(owner) && !forget_one_of(owner)) {
       tenants->refused_namespace(owner);
       return Errc::kOverQuota;
@@ -68,7 +68,7 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
   TenantId owner{};
   std::uint32_t group = is_set ? 0 : pool.arena().add_class(block_bytes);
   if (tenants) {
-    owner = tenants->enter(record->field("tenant"));
+    owner = tenants->enter(record->owner());
     if (!is_set) {
       tenants->use_size(owner, block_bytes, group);
       group = tenants->group(owner, block_bytes);
@@ -77,7 +77,7 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
   const TreeId tree = pool.index().add_tree(group, kind);
   if (tier) {
     const std::uint32_t disk_group = tenants ? tenants->disk_group(owner) : 0;
-    KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind, disk_group) == tree);
+    KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind, disk_group, record->callers_id()) == tree);
     spiller->add_tree(tree, record);
   }
   Space& space = spaces.add(std::move(record), tree);
@@ -182,6 +182,14 @@ std::vector<NamespaceStats> Store::namespaces() const {
     stats.push_back({space.id, space.record->text(), block_count, total_bytes, space.traffic, space.roots.counts()});
   });
   return stats;
+}
+
+bool Store::forget(SpaceId id) {
+  const Space* const found = impl_->spaces.find(id);
+  if (found == nullptr || !impl_->is_idle(*found)) return false;
+  impl_->take_emptied();
+  impl_->forget(*impl_->spaces.find(id));
+  return true;
 }
 
 // -- tenants

@@ -210,6 +210,8 @@ class Store {
   std::shared_ptr<const NamespaceRecord> find_namespace(SpaceId space) const;
   std::size_t namespace_count() const;
   std::vector<NamespaceStats> namespaces() const;
+  /// Forgets a namespace without blocks and puts, whoever has it open. False: it is not idle, or unknown.
+  bool forget(SpaceId space);
 
   // -- tenants
   // Of a Store that has_tenants.

@@ -204,7 +204,7 @@ void Store::Impl::tell_staged(Put& put, OfferPlan& plan) {
                                                      .seed = record.checksum_seed(put.hashes[i], put.lengths[i])}
                                        : StagedBlock{.index = static_cast<std::uint32_t>(put.stored_count + i),
                                                      .bytes = slot,
-                                                     .seed = checksum_seed(put.space->name, put.hashes[i])});
+                                                     .seed = record.checksum_seed(put.hashes[i], slot.size())});
     plan.staged.back().completes_group = put.ends_group(i);
   }
 }

@@ -65,6 +65,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kHotRoots: return "hot_roots";
     case FrameType::kClusterMap: return "cluster_map";
     case FrameType::kClusterDrain: return "cluster_drain";
+    case FrameType::kErase: return "erase";
   }
   return "unknown";
 }

@@ -49,12 +49,14 @@ enum class FrameType : std::uint8_t {
   kHotRoots = 21,      ///< Only to a node whose hello has kFeatureHotRoots.
   kClusterMap = 22,    ///< Only to a node whose hello has kFeatureClusterMap.
   kClusterDrain = 23,  ///< Only to a node whose hello has kFeatureClusterDrain.
+  kErase = 24,         ///< Only to a node whose hello has kFeatureErase.
 };
-inline constexpr std::uint8_t kFrameTypeMax = 23;
+inline constexpr std::uint8_t kFrameTypeMax = 24;
 
 /// HelloResponse.features.
 inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4, kFeatureGroups = 8,
-                               kFeatureHotRoots = 16, kFeatureClusterMap = 32, kFeatureClusterDrain = 64;
+                               kFeatureHotRoots = 16, kFeatureClusterMap = 32, kFeatureClusterDrain = 64,
+                               kFeatureErase = 128;
 inline constexpr std::size_t kHotBlocksMax = 4096;     ///< In one HotRootsResponse.
 inline constexpr std::uint32_t kHotNodesMax = 4096;    ///< Of MatchRequest.nodes.
 inline constexpr std::size_t kClusterNodesMax = 4096;  ///< In one ClusterMapResponse.

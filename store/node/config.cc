@@ -31,8 +31,8 @@ Examples:
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file and the TOML file again, where they
-are given. `kvstorectl config list` shows which options can be changed while the node runs.)";
+Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file, tenant-secret-file and the
+TOML file again, where they are given. `kvstorectl config list` shows which options can be changed while the node runs.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
@@ -248,6 +248,10 @@ std::vector<OptionRow> tls_rows(Given& given) {
        "TOML file of who may do what: certificates' names, tokens and Unix users to roles. None: whoever is let in may "
        "do "
        "everything",
+       kTls},
+      {"tenant-secret-file", &o.tenant_secret_file, kAny,
+       "File with 64 hexadecimal digits, the same on all nodes of a cluster: tenants' namespaces are named by it, so "
+       "that no record of one finds another's. Needs policy-file",
        kTls},
       {"tls-handshake-seconds", &o.handshake_timeout, RealLimits{0.1, 3600},
        "For a connection to prove who it is, before it may say hello", kTls},
@@ -476,7 +480,8 @@ std::string set_policy(Given& given) {
   StoreConfig& store = given.options.store;
   store.has_tenants = !given.options.policy_file.empty();
   const auto read =
-      AccessControl::open(given.options.policy_file, {store.arena.capacity_bytes, store.disk.capacity_bytes});
+      AccessControl::open(given.options.policy_file, {store.arena.capacity_bytes, store.disk.capacity_bytes},
+                          given.options.tenant_secret_file);
   return read ? "" : read.error().text;
 }
 

@@ -45,6 +45,7 @@ struct NodeOptions {
   TlsConfig tls;                        ///< Not given: no listener speaks TLS.
   bool admin_tls = false;               ///< HTTPS.
   std::string policy_file;              ///< Empty: whoever is let in may do everything.
+  std::string tenant_secret_file;       ///< Empty: a tenant's namespaces are told apart by their records alone.
   std::size_t network_count = 0;        ///< Listeners beyond loopback, with and without TLS, the admin server's too.
   std::size_t plain_network_count = 0;  ///< Listeners beyond loopback without TLS, the admin server's too.
   Duration handshake_timeout = 5s;

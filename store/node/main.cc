@@ -32,6 +32,7 @@
 #include "store/node/server.h"
 #include "store/node/spill/spill_tool.h"
 #include "store/node/status/status.h"
+#include "store/node/tenant_eraser.h"
 #include "transport/tls/tls_network.h"
 
 namespace kv {
@@ -162,7 +163,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     return 1;
   }
   auto opened_access =
-      AccessControl::open(options.policy_file, {options.store.arena.capacity_bytes, options.store.disk.capacity_bytes});
+      AccessControl::open(options.policy_file, {options.store.arena.capacity_bytes, options.store.disk.capacity_bytes},
+                          options.tenant_secret_file);
   if (!opened_access) {
     std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
     return 1;
@@ -203,6 +205,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     node.spill = spill.get();
     metrics.watch([&spill] { return spill->stats(); });
   }
+  TenantEraser eraser(store, clock, node.spill);  // after the disk, which it uses to its end
+  node.eraser = &eraser;
   // Read for --check-config already; the files may have changed since.
   std::shared_ptr<TlsSource> tls;
   if (options.tls.is_given()) {

@@ -2,7 +2,9 @@
 // a name under which another tenant holds a block, against one under which nobody does. It knows nothing if its AUC
 // (the chance that it tells a pair the right way round) is a half.
 //
-//     existence_oracle ENDPOINT VICTIM-TOKEN ATTACKER-TOKEN PAIRS       exit status 0: all within 0.48..0.52
+//     existence_oracle ENDPOINT VICTIM-TOKEN ATTACKER-TOKEN PAIRS one|own     exit status 0: all within 0.48..0.52
+//
+// one: both open the same record, and the node tells them apart by its secret; own: each has a record with its tenant.
 //
 // The positive control is the same with blocks of the attacker's own: it must tell these, or the clock is too coarse.
 // tests/attack/existence_oracle.sh starts a node with two tenants and runs this.
@@ -27,6 +29,7 @@ constexpr std::size_t kBlockBytes = 64 << 10, kHeld = 512;
 
 using Blocks = std::vector<BlockHash>;
 
+/// An empty `tenant`: the field is left out.
 NamespaceRecord record_of(const std::string& tenant) {
   return NamespaceRecord::from_fields({{"model", "oracle"},
                                        {"tenant", tenant},
@@ -133,8 +136,10 @@ class Oracle {
   std::mt19937_64 random_{std::random_device{}()};
 };
 
-int run(const char* endpoint, const char* victim_token, const char* attacker_token, std::size_t pair_count) {
-  Tenant victim("victim", endpoint, victim_token), attacker("attacker", endpoint, attacker_token);
+int run(const char* endpoint, const char* victim_token, const char* attacker_token, std::size_t pair_count,
+        bool has_one_record) {
+  Tenant victim(has_one_record ? "" : "victim", endpoint, victim_token),
+      attacker(has_one_record ? "" : "attacker", endpoint, attacker_token);
   Oracle oracle(attacker, pair_count);
   Blocks victims, own, missing;
   for (std::size_t i = 0; i < kHeld; ++i) {
@@ -165,9 +170,10 @@ int run(const char* endpoint, const char* victim_token, const char* attacker_tok
 }  // namespace kv
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: existence_oracle ENDPOINT VICTIM-TOKEN ATTACKER-TOKEN PAIRS\n");
+  const std::string record = argc == 6 ? argv[5] : "";
+  if (record != "one" && record != "own") {
+    std::fprintf(stderr, "usage: existence_oracle ENDPOINT VICTIM-TOKEN ATTACKER-TOKEN PAIRS one|own\n");
     return 2;
   }
-  return kv::run(argv[1], argv[2], argv[3], std::strtoul(argv[4], nullptr, 10));
+  return kv::run(argv[1], argv[2], argv[3], std::strtoul(argv[4], nullptr, 10), record == "one");
 }

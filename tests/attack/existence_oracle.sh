@@ -20,9 +20,18 @@ for who in victim attacker; do
     "$who" "$(printf %s "${!who}" | sha256sum | cut -d' ' -f1)" "$who"
 done > "$dir/policy.toml"
 printf '[tenants.victim]\nmemory-bytes = "64MiB"\n' >> "$dir/policy.toml"
+# Both have one record, and only the node's secret keeps them apart; KV_ORACLE_PLAIN=1: by the record's tenant, as without.
+more=() record=one
+if [ -n "${KV_ORACLE_PLAIN:-}" ]; then
+  record=own
+else
+  head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$dir/secret"
+  chmod 400 "$dir/secret"
+  more=(--tenant-secret-file "$dir/secret")
+fi
 "$build/store/node/kvstore-node" --listen "unix://$dir/node.sock" --capacity 256MiB --policy-file "$dir/policy.toml" \
-  --admin none > "$dir/log" 2>&1 &
+  "${more[@]}" --admin none > "$dir/log" 2>&1 &
 node=$!
 for _ in $(seq 200); do [ -S "$dir/node.sock" ] && break; sleep 0.1; done
 [ -S "$dir/node.sock" ] || { cat "$dir/log" >&2; exit 1; }
-"$build/tests/attack/existence_oracle" "unix://$dir/node.sock" "$victim" "$attacker" "$pairs"
+"$build/tests/attack/existence_oracle" "unix://$dir/node.sock" "$victim" "$attacker" "$pairs" "$record"

@@ -71,6 +71,8 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
     case FrameType::kClusterDrain:
       return frame_bytes(verb, id,
                          [](FlatBufferBuilder& b) { return wire::CreateClusterDrainRequestDirect(b, "node", true); });
+    case FrameType::kErase:
+      return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, "tenant=x\n"); });
     case FrameType::kHotRoots:
       return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
         return wire::CreateHotRootsRequest(b, scene.space.number, scene.space.check);

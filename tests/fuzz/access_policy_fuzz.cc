@@ -14,6 +14,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(policy.error().text.size() < 4096);
     return 0;
   }
+  // A share is for tenants that its lists name, or all that are tenants; never for a client without one.
+  for (const char* const name : {"a", "b", "prompts"}) {
+    const SharePolicy* const share = (*policy)->find_share(name);
+    if (share == nullptr) continue;
+    KV_ASSERT(text.find(name) != std::string::npos && !(share->readers.empty() && share->writers.empty()));
+    KV_ASSERT(!share->is_reader("") && !share->is_writer(""));
+    for (const auto* const list : {&share->readers, &share->writers}) {
+      for (const std::string& tenant : *list) KV_ASSERT(text.find(tenant) != std::string::npos);
+    }
+    KV_ASSERT(share->is_reader("not named anywhere") == share->readers.contains("*"));
+  }
   using Protection = Stream::Protection;
   const std::array peers = {
       PeerIdentity{},
@@ -28,6 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (grant == nullptr) continue;
     KV_ASSERT(!grant->section.empty() && grant->roles <= kAllRoles);
     KV_ASSERT(text.find("[" + grant->section) != std::string::npos || text.find('"') != std::string::npos);
+    KV_ASSERT(grant->tenant.empty() || !has_right(grant->roles, Right::kForTenants));
     for (const PolicyRole role : kEachRole) {
       const bool has = (grant->roles & static_cast<Roles>(role)) != 0;
       KV_ASSERT(!has || text.find(policy_role_name(role)) != std::string::npos);

@@ -7,6 +7,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -264,6 +265,15 @@ class HostileClient {
               [&](FlatBufferBuilder& b) {
                 return wire::CreateClusterDrainRequestDirect(b, input_.below(2) == 0 ? nullptr : "node",
                                                              input_.below(2) == 0);
+              },
+              id());
+        }
+        if (input_.below(16) == 0) {
+          return frame(
+              FrameType::kErase,
+              [&](FlatBufferBuilder& b) {
+                constexpr const char* kOwners[] = {nullptr, "", "tenant=", "tenant=a\n", "share=a\n", "tenant=a\nb\n"};
+                return wire::CreateOpenRequestDirect(b, kOwners[input_.below(std::size(kOwners))]);
               },
               id());
         }

@@ -137,6 +137,29 @@ TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
   }
 }
 
+TEST(NamespaceRecordTest, WhatANodeAddsNamesAnotherNamespaceWithTheSameChecksums) {
+  const std::map<std::string, std::string> fields = {
+      {"model", "m"}, {"block_size", "16"}, {"block_bytes", "100000"}, {"tenant", "blue"}};
+  const auto asked = NamespaceRecord::from_fields(fields).value();
+  EXPECT_EQ(asked.callers_id(), asked.id());
+  EXPECT_EQ(asked.owner(), "blue");
+  const auto stored = asked.with({{"node_salt", "5a17"}, {"node_tenant", "blue"}}).value();
+  EXPECT_NE(stored.id(), asked.id());
+  EXPECT_EQ(stored.callers_id(), asked.id());
+  const BlockHash block = sha256({});
+  EXPECT_EQ(stored.checksum_seed(block, 100000), checksum_seed(asked.id(), block));
+  EXPECT_NE(stored.checksum_seed(block, 100000), checksum_seed(stored.id(), block));
+  EXPECT_EQ(NamespaceRecord::parse(stored.text())->callers_id(), asked.id()) << "after a restart too";
+  EXPECT_EQ(stored.unsalted().text(), asked.with({{"node_tenant", "blue"}})->text());
+  EXPECT_EQ(asked.unsalted().text(), asked.text());
+  EXPECT_EQ(stored.with({{"node_tenant", "red"}})->owner(), "red") << "who the node found it to be";
+  EXPECT_EQ(asked.with({{"share", "p"}, {"tenant", ""}})->owner(), "share:p");
+  const auto set = NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "9"}}).value();
+  EXPECT_EQ(set.with({{"node_salt", "1"}})->checksum_seed(block, 5), set_checksum_seed(set.id(), block, 5));
+  EXPECT_FALSE(asked.with({{"node_other", "1"}}));
+  EXPECT_EQ(NamespaceRecord::from_fields({{"modle", "m"}}).error().text.find("node_"), std::string::npos);
+}
+
 TEST(NamespaceRecordTest, LimitsAreMetExactly) {
   auto fields = kSmall;
   fields["block_size"] = "65536";

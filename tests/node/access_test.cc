@@ -47,6 +47,8 @@ PeerIdentity with_token(const std::string& token, PeerIdentity peer = {}) {
   peer.token = token_hash(token);
   return peer;
 }
+/// All that a section with a tenant may have: nodes belong to none.
+constexpr Roles kTenantRoles = kAllRoles & ~static_cast<Roles>(PolicyRole::kNode);
 const PeerIdentity kLoopback{.protection = Stream::Protection::kLocal}, kNetwork{};
 
 /// "SECTION: ROLES" of who a peer is by the policy.
@@ -301,14 +303,17 @@ TEST(AccessTableTest, IsWhatIsDocumented) {
   for (const PageRule& rule : kPageRules) matrix += std::string(rule.path) + ": " + right_name(rule.right) + "\n";
   // A change here is a change of docs/security.md, and of what people rely on.
   EXPECT_EQ(matrix,
-            "hello: everybody, everybody\nopen: blocks, reader, writer, operator\nmatch: read, reader\n"
-            "get: read, reader\nput: write, writer\nput_data: write, writer\ncancel: everybody, everybody\n"
-            "release: blocks, reader, writer, operator\ntouch: read, reader\npin: operate, operator\n"
-            "unpin: operate, operator\ndrop: operate, operator\nregion_add: blocks, reader, writer, operator\n"
-            "region_remove: blocks, reader, writer, operator\nstats: observe, operator, metrics\n"
-            "ping: everybody, everybody\nverbs_connect: blocks, reader, writer, operator\nset_match: read, reader\n"
-            "set_get: read, reader\nset_put: write, writer\nhot_roots: blocks, reader, writer, operator\n"
-            "cluster_map: member, reader, writer, operator, metrics\ncluster_drain: operate, operator\n"
+            "hello: everybody, everybody\nopen: blocks, reader, writer, operator, node\nmatch: read, reader\n"
+            "get: read, reader\nput: write, writer, node\nput_data: write, writer, node\n"
+            "cancel: everybody, everybody\nrelease: blocks, reader, writer, operator, node\ntouch: read, reader\n"
+            "pin: operate, operator\nunpin: operate, operator\ndrop: operate, operator\n"
+            "region_add: blocks, reader, writer, operator, node\n"
+            "region_remove: blocks, reader, writer, operator, node\nstats: observe, operator, metrics, node\n"
+            "ping: everybody, everybody\nverbs_connect: blocks, reader, writer, operator, node\n"
+            "set_match: read, reader\nset_get: read, reader\nset_put: write, writer, node\n"
+            "hot_roots: blocks, reader, writer, operator, node\n"
+            "cluster_map: member, reader, writer, operator, metrics, node\ncluster_drain: operate, operator\n"
+            "erase: operate, operator\n"
             "/metrics: observe\n/status: everybody\n/status/now.json: observe\n/status/history.json: observe\n"
             "/status/tree.json: observe\n/config/list.json: observe\n/config/set: operate\n/healthz: "
             "everybody\n/readyz: everybody\n/: everybody\n");
@@ -546,7 +551,7 @@ TEST_F(AccessTest, ATokenThatOthersMayHaveReadIsRefusedWithAndWithoutAPolicy) {
 TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
   const auto record_of = [](const std::string& tenant) { return record_for(tenant); };
   const auto about = chain(1, 2);
-  grant(kAllRoles, "tenant = \"blue\"\n");
+  grant(kTenantRoles, "tenant = \"blue\"\n");
   for (const auto version : std::to_array<std::uint8_t>({1, 2})) {
     const auto client = connect();
     ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
@@ -558,14 +563,14 @@ TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
     space = open(*client, record);
     EXPECT_EQ(put(*client, about, version), version == 1 ? 2u : 0u);
     // The session is now another tenant's: what it has open, and what it was given before, is not.
-    grant(kAllRoles, "tenant = \"red\"\n");
+    grant(kTenantRoles, "tenant = \"red\"\n");
     EXPECT_EQ(client->ask(FrameType::kMatch, 4, match_request(about)).error(), Errc::kPermissionDenied);
     EXPECT_EQ(client->ask(FrameType::kDrop, 5, prefix_request(about)).error(), Errc::kPermissionDenied);
     const auto other = connect();  // under the number of another session, which in version 1 is the node's
     ASSERT_FALSE(other->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
     const Answer guess = other->ask(FrameType::kMatch, 4, match_request(about));
     EXPECT_EQ(guess.error(), version == 1 ? Errc::kPermissionDenied : Errc::kNoNamespace);
-    grant(kAllRoles, "tenant = \"blue\"\n");
+    grant(kTenantRoles, "tenant = \"blue\"\n");
     EXPECT_EQ(matched(*client, about), 2u);
     record = make_record("m", kBlockBytes);
   }
@@ -575,7 +580,7 @@ TEST_F(AccessTest, ATenantOverItsRatesIsToldWhichAndHowLongAndGoesOnAfterwards) 
   const auto about = chain(1, 2);
   record = record_for("blue");
   const std::string own = "tenant = \"blue\"\n";
-  grant(kAllRoles, own + "[tenants.blue]\nrequests-per-second = 2\n");
+  grant(kTenantRoles, own + "[tenants.blue]\nrequests-per-second = 2\n");
   const auto client = connect();
   ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
   space = open(*client, record);
@@ -589,7 +594,7 @@ TEST_F(AccessTest, ATenantOverItsRatesIsToldWhichAndHowLongAndGoesOnAfterwards) 
   EXPECT_EQ(matched(*client, about), 0u);
   EXPECT_EQ(client->ask(FrameType::kMatch, 6, match_request(about)).error(), Errc::kOverQuota);
 
-  grant(kAllRoles, own + "[tenants.blue]\nbytes-per-second = " + std::to_string(kBlockBytes) + "\n");
+  grant(kTenantRoles, own + "[tenants.blue]\nbytes-per-second = " + std::to_string(kBlockBytes) + "\n");
   EXPECT_EQ(put(*client, about), 2u) << "with a new policy; and what is saved up is enough to begin";
   EXPECT_EQ(client->ask(FrameType::kPut, 7, put_request(chain(2, 1))).error(), Errc::kOverQuota);
   const Answer late = client->ask(FrameType::kGet, 8, get_request(about));
@@ -599,13 +604,13 @@ TEST_F(AccessTest, ATenantOverItsRatesIsToldWhichAndHowLongAndGoesOnAfterwards) 
   world.run_for(1100ms);
   EXPECT_EQ(get(*client, about).bytes, blocks(about));
   EXPECT_EQ(client->ask(FrameType::kGet, 9, get_request(about)).error(), Errc::kOverQuota);
-  grant(kAllRoles, own);
+  grant(kTenantRoles, own);
   EXPECT_EQ(get(*client, about).bytes, blocks(about)) << "without limits";
   record = make_record("m", kBlockBytes);
 }
 
 TEST_F(AccessTest, ATenantHasSoManySessionsAndNoMore) {
-  grant(kAllRoles, "tenant = \"blue\"\n[tenants.blue]\nsessions-max = 2\n");
+  grant(kTenantRoles, "tenant = \"blue\"\n[tenants.blue]\nsessions-max = 2\n");
   const auto first = connect();
   ASSERT_FALSE(first->ask(FrameType::kHello, 1, hello_request()).is_error());
   {
@@ -620,7 +625,7 @@ TEST_F(AccessTest, ATenantHasSoManySessionsAndNoMore) {
   const auto fourth = connect();
   EXPECT_FALSE(fourth->ask(FrameType::kHello, 1, hello_request()).is_error());
   // They become another tenant's, of which there may be one only: those that are here stay.
-  grant(kAllRoles, "tenant = \"red\"\n[tenants.blue]\nsessions-max = 2\n[tenants.red]\nsessions-max = 1\n");
+  grant(kTenantRoles, "tenant = \"red\"\n[tenants.blue]\nsessions-max = 2\n[tenants.red]\nsessions-max = 1\n");
   EXPECT_FALSE(is_denied(*first, FrameType::kStats));
   EXPECT_FALSE(is_denied(*fourth, FrameType::kStats));
   EXPECT_EQ(access->tenants().find("blue")->stats().session_count, 0u);
@@ -630,8 +635,8 @@ TEST_F(AccessTest, ATenantHasSoManySessionsAndNoMore) {
 TEST_F(AccessTest, WhatATenantHoldsIsToldAndRefusalsNameTheLimit) {
   has_tenants = true;
   start(8);
-  grant(kAllRoles, "tenant = \"blue\"\n[tenants.blue]\nnamespaces-max = 1\nmemory-bytes-max = " +
-                       std::to_string(2 * kBlockBytes) + "\n");
+  grant(kTenantRoles, "tenant = \"blue\"\n[tenants.blue]\nnamespaces-max = 1\nmemory-bytes-max = " +
+                          std::to_string(2 * kBlockBytes) + "\n");
   store->with([&](Store& each) { each.set_tenants(access->tenant_limits()); });
   record = record_for("blue");
   const auto client = greet();

@@ -4,9 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
+#include <span>
+#include <utility>
 
 #include "tests/client/real_nodes.h"
 
@@ -183,6 +189,70 @@ TEST_F(MoverTest, ANodeThatLeavesHandsAllOverFirstAndNothingIsMissedMeanwhileOrA
   loop.run_for(2s);
   EXPECT_EQ(found(), all());
   EXPECT_EQ(moves("a").moved_blocks + moves("c").moved_blocks, 0u) << "what they own, they owned before";
+}
+
+/// Of clients with the two tokens below, and of nodes, which come without one.
+std::string policy_of_two_tenants(const std::string& blue, const std::string& red) {
+  const auto hex = [](const std::string& token) {
+    const TokenHash hash = token_hash(token);
+    return to_hex(std::as_bytes(std::span(hash)));
+  };
+  std::string text = "[nodes]\nmatch = [\"loopback\"]\nroles = [\"node\"]\n";
+  for (const auto& [name, token] : {std::pair("blue", blue), std::pair("red", red)})
+    text += std::string("[") + name + "]\ntoken-sha256 = [\"" + hex(token) + "\"]\ntenant = \"" + name +
+            "\"\nroles = [\"reader\", \"writer\"]\n";
+  return text + "[shares.prompts]\nreaders = [\"*\"]\nwriters = [\"blue\"]\n";
+}
+
+TEST_F(MoverTest, WhatATenantHasIsHandedOverForThatTenantAndEachNodeNamesItByItsOwnSecret) {
+  const std::string blue(40, 'b'), red(40, 'r');
+  const auto folder = std::filesystem::temp_directory_path() / ("kvstore-mover-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "policy") << policy_of_two_tenants(blue, red);
+  store.has_tenants = true;
+  config.token = Secret(blue);
+  std::map<std::string, std::unique_ptr<AccessControl>> access;
+  for (const std::string name : {"a", "b", "c"}) {
+    // One of them has another secret, as while a new one is given out.
+    const std::string secret = folder / name;
+    std::ofstream(secret) << std::string(64, name == "c" ? 'c' : 'a');
+    std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+    access[name] = AccessControl::open(folder / "policy", {}, secret).value();
+    start(name);
+    nodes[name]->context().access = access[name].get();
+  }
+  std::filesystem::remove_all(folder);
+  run_until([&] { return is_serving("a") && is_serving("b") && is_serving("c"); });
+  start_client();
+  put_all(40);
+  const NamespaceRecord shared = record.with({{"share", "prompts"}}).value();
+  const Space own = space, of_share = loop.run(client->open(shared, 5s)).value();
+  const auto prompt = test_chain(shared, 60, 77);
+  space = of_share;
+  EXPECT_EQ(put(prompt), prompt.size());
+  space = own;
+  movers["b"]->leave();
+  run_until([&] { return movers["b"]->has_left(); });
+  EXPECT_GT(moves("b").moved_blocks, all() / 6);
+  EXPECT_EQ(moves("b").failed_paths, 0u);
+  kill("b");
+  loop.run_for(2s);
+  EXPECT_EQ(found(), all());
+  space = of_share;
+  EXPECT_EQ(get(prompt), prompt.size());
+  // The same record, and another tenant: there is nothing but what is shared.
+  config.token = Secret(red);
+  start_client();
+  EXPECT_EQ(found(), 0u);
+  space = loop.run(client->open(shared, 5s)).value();
+  EXPECT_EQ(get(prompt), prompt.size());
+  client.reset();
+  loop.run_for(1s);
+  for (auto& [name, mover] : movers) mover->stop();
+  loop.run_for(5s);
+  movers.clear();
+  for (auto& [name, node] : nodes) node->kill();  // before what they ask who may
+  loop.run_for(1s);
 }
 
 TEST_F(MoverTest, ANodeThatJoinsServesOnceItHasBeenGivenItsOwnAndNothingIsMissedMeanwhile) {

@@ -8,7 +8,11 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "store/node/disk/spill_format.h"
@@ -76,6 +80,126 @@ TEST_F(RocksDiskTest, DropBeforeForgetsSmallerKeysAndGivesTheirFilesBack) {
   }
   ASSERT_FALSE(disk->drop_before(key(*disk, 10)));  // a smaller end than before changes nothing
   EXPECT_EQ(numbers(*disk), down_from(99, 20));
+}
+
+/// What all files of the directory hold.
+std::vector<std::string> files_of(const std::filesystem::path& directory) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    std::string& text = files.emplace_back(entry.file_size(), '\0');
+    std::ifstream(entry.path(), std::ios::binary).read(text.data(), static_cast<std::streamsize>(text.size()));
+  }
+  return files;
+}
+
+TEST_F(RocksDiskTest, APurgeTakesTheBytesOfWhatIsGoneOutOfTheFilesAndLeavesTheRest) {
+  constexpr std::uint64_t kCount = 60;
+  constexpr std::size_t kBytes = 30000;
+  NamespaceId other;
+  other.bytes.fill(std::byte{0x77});
+  const auto block_of = [&](std::uint64_t number) {
+    NumberedBlock block(number, kBytes);
+    if (number % 4 == 3) block.record.space = other;
+    block_checksums(checksum_seed(block.record.space, block.record.hash), block.bytes, block.checksums);
+    return block;
+  };
+  const auto lies_in = [&](const std::vector<std::string>& files, std::uint64_t number) {
+    const NumberedBlock block = block_of(number);
+    // A part that lies in the file in one piece.
+    const std::string_view part(reinterpret_cast<const char*>(block.bytes.data()) + 1000, 64);
+    return std::ranges::any_of(files, [&](const std::string& file) { return file.find(part) != std::string::npos; });
+  };
+  const auto expect_rest = [&](const RocksDisk& disk, std::uint32_t epoch) {
+    for (std::uint64_t number = 0; number < kCount; number += 2) {
+      const auto block = disk.read(DiskKey{std::uint64_t{epoch} << 40 | number});
+      ASSERT_TRUE(block) << number << ": " << block.error().message();
+      EXPECT_TRUE(std::ranges::equal(block->bytes, block_of(number).bytes)) << number;
+    }
+  };
+  std::uint32_t epoch = 0;
+  {
+    const auto disk = open();
+    epoch = disk->epoch();
+    std::vector<DiskKey> erased;
+    for (std::uint64_t number = 0; number < kCount; ++number) {
+      NumberedBlock block = block_of(number);
+      block.record.key = key(*disk, number);
+      const DiskWrite write{block.record, block.bytes, block.checksums};
+      ASSERT_FALSE(disk->write({&write, 1}));
+      if (number % 4 == 1) erased.push_back(block.record.key);
+    }
+    ASSERT_FALSE(disk->erase(erased));
+    ASSERT_FALSE(disk->flush());
+    const auto before = files_of(path);
+    for (std::uint64_t number = 0; number < kCount; ++number)
+      ASSERT_TRUE(lies_in(before, number)) << "dead blocks stay in files";
+    const std::size_t file_count = disk->block_files().size();
+    ASSERT_GT(file_count, 3u);
+    const DiskDrop dropped[] = {{.space = other, .hash = {}, .before = key(*disk, kCount - 1)}};
+    EXPECT_EQ(disk->purge(dropped, [](const DiskPurge&) { return false; }).error(), Errc::kCancelled);
+    std::uint64_t looked = 0;
+    const auto purged = disk->purge(dropped, [&](const DiskPurge& so_far) {
+      looked = so_far.looked_count;
+      return true;
+    });
+    ASSERT_TRUE(purged) << purged.error().message();
+    EXPECT_EQ(looked + 1, purged->looked_count);
+    EXPECT_EQ(purged->looked_count, purged->file_count);
+    EXPECT_GE(purged->rewritten_count, file_count - 1);
+    EXPECT_GT(purged->given_back_bytes, kCount / 2 * kBytes * 9 / 10);
+    const auto after = files_of(path);
+    for (std::uint64_t number = 0; number + 1 < kCount; ++number)
+      EXPECT_EQ(lies_in(after, number), number % 2 == 0) << number;
+    EXPECT_TRUE(lies_in(after, kCount - 1)) << "written after the drop";
+    expect_rest(*disk, epoch);
+    // Files are still one after the other, and given back as ever.
+    const auto files = disk->block_files();
+    for (std::size_t i = 1; i < files.size(); ++i) EXPECT_LT(files[i - 1].last, files[i].first);
+    EXPECT_GE(files.size() + 1, file_count) << "none was merged with another";
+    const auto again = disk->purge(dropped, [](const DiskPurge&) { return true; });
+    ASSERT_TRUE(again);
+    EXPECT_EQ(again->rewritten_count, 0u) << "there is nothing to do any more";
+    ASSERT_FALSE(write(*disk, kCount, 20, kBytes));
+    ASSERT_FALSE(disk->flush());
+  }
+  const auto disk = open();
+  EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+  expect_rest(*disk, epoch);
+  EXPECT_TRUE(disk->read(DiskKey{std::uint64_t{epoch} << 40 | (kCount + 3)}));
+  // Of files that this start has not written, a drop that knows no key means all.
+  const DiskDrop all[] = {{.space = other, .hash = {}}};
+  const auto late = disk->purge(all, [](const DiskPurge&) { return true; });
+  ASSERT_TRUE(late) << late.error().message();
+  EXPECT_EQ(late->rewritten_count, 1u);
+  EXPECT_FALSE(lies_in(files_of(path), kCount - 1));
+  expect_rest(*disk, epoch);
+}
+
+TEST_F(RocksDiskTest, APurgeRunsBesideWritesAndReads) {
+  const auto disk = open();
+  constexpr std::uint64_t kBefore = 40, kMore = 60;
+  constexpr std::size_t kBytes = 30000;
+  ASSERT_FALSE(write(*disk, 0, kBefore, kBytes));
+  std::vector<DiskKey> erased;
+  for (std::uint64_t number = 0; number < kBefore; number += 2) erased.push_back(key(*disk, number));
+  ASSERT_FALSE(disk->erase(erased));
+  ASSERT_FALSE(disk->flush());
+  error_code failed;
+  std::thread writer([&] { failed = write(*disk, kBefore, kMore, kBytes); });
+  std::thread purger([&] {
+    const auto purged = disk->purge({}, [](const DiskPurge&) { return true; });
+    EXPECT_TRUE(purged) << purged.error().message();
+  });
+  for (int round = 0; round < 20; ++round) {
+    for (std::uint64_t number = 1; number < kBefore; number += 2) EXPECT_TRUE(disk->read(key(*disk, number)));
+  }
+  writer.join();
+  purger.join();
+  EXPECT_FALSE(failed);
+  for (std::uint64_t number = kBefore; number < kBefore + kMore; ++number)
+    EXPECT_TRUE(disk->read(key(*disk, number))) << number;
+  for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record));
 }
 
 TEST_F(RocksDiskTest, ACleanStopKeepsEverythingAndTheEpochGrows) {

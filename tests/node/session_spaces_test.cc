@@ -217,9 +217,10 @@ TEST_F(SessionSpacesTest, AnOldClientsHandlesMeanNothingInTheNextLife) {
 
 TEST(NodeHandlesTest, TheOldestIsForgottenBeyondTheLimit) {
   const auto space = [](std::uint32_t i) {
-    return OpenSpace(SpaceId{i}, NamespaceRecord::from_fields(
-                                     {{"model", std::to_string(i)}, {"block_size", "1"}, {"block_bytes", "64"}})
-                                     .value());
+    return OpenSpace(
+        SpaceId{i},
+        {NamespaceRecord::from_fields({{"model", std::to_string(i)}, {"block_size", "1"}, {"block_bytes", "64"}})
+             .value()});
   };
   NodeHandles handles;
   InstanceId instance{};

@@ -746,6 +746,26 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                     "",
                                     [](auto& b) { b.Finish(wire::CreateEmptyResponse(b)); },
                                     checker<wire::EmptyResponse>([](const auto&) {})};
+  frames["erase.request"] = {
+      FrameType::kErase,
+      0,
+      28,
+      "",
+      [](auto& b) { b.Finish(wire::CreateOpenRequestDirect(b, "tenant=research\n")); },
+      checker<wire::OpenRequest>([](const auto& t) { EXPECT_EQ(t.record()->str(), "tenant=research\n"); })};
+  frames["erase.answer"] = {
+      FrameType::kErase,
+      kAnswer,
+      28,
+      "",
+      [](auto& b) {
+        const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "erase_done", 1)};
+        b.Finish(wire::CreateStatsResponseDirect(b, &stats));
+      },
+      checker<wire::StatsResponse>([](const auto& t) {
+        EXPECT_EQ(t.stats()->Get(0)->name()->str(), "erase_done");
+        EXPECT_EQ(t.stats()->Get(0)->value(), 1);
+      })};
   frames["put.idle"] = {FrameType::kPut,
                         0,
                         27,

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
   kv::add_status_commands(app);
   kv::add_curve_command(app);
   kv::add_tenants_command(app);
+  kv::add_erase_command(app);
   kv::add_block_commands(app);
   kv::add_slowlog_command(app);
   kv::add_ping_command(app);

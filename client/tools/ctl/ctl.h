@@ -5,6 +5,7 @@
 //   ctl_status.cc     status, namespaces, top
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
+//   ctl_erase.cc      erase
 //   ctl_blocks.cc     match, why, pin, unpin, drop
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
@@ -38,6 +39,7 @@ void add_spill_command(CLI::App& app);
 void add_support_command(CLI::App& app);
 void add_slowlog_command(CLI::App& app);
 void add_tenants_command(CLI::App& app);
+void add_erase_command(CLI::App& app);
 
 /// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
 struct ToolFailed : std::runtime_error {

@@ -26,18 +26,24 @@ Result<std::string, Failure> read_text(const std::string& path) {
 
 }  // namespace
 
-Result<std::unique_ptr<AccessControl>, Failure> AccessControl::open(const std::string& file, Room room) {
+Result<std::unique_ptr<AccessControl>, Failure> AccessControl::open(const std::string& file, Room room,
+                                                                    const std::string& secret_file) {
   auto control = std::make_unique<AccessControl>();
   control->room_ = room;
   control->file_ = file;
+  control->secret_file_ = secret_file;
+  if (file.empty() && !secret_file.empty()) {
+    return Failure(Errc::kBadRequest,
+                   "tenant-secret-file: " + printable(secret_file) + ": no policy-file says who belongs to a tenant");
+  }
   if (file.empty()) return control;
-  if (Failure failed = control->read(FileStamp::of(file)); failed.code) return failed;
+  if (Failure failed = control->read(control->look()); failed.code) return failed;
   control->reloads_ = 0;
   return control;
 }
 
 /// `seen` was looked at before the file is read: what changes in between is then seen as a change.
-Failure AccessControl::read(const FileStamp& seen) {
+Failure AccessControl::read(const Seen& seen) {
   KV_ASSERT(has_policy());
   const auto text = read_text(file_);
   auto parsed = text ? AccessPolicy::parse(*text) : text.error();
@@ -48,8 +54,16 @@ Failure AccessControl::read(const FileStamp& seen) {
   if (parsed) {
     if (Failure failed = (*parsed)->check_room(room.memory_bytes, room.disk_bytes); failed.code) parsed = failed;
   }
+  std::shared_ptr<const TenantSecret> secret;
+  if (parsed && !secret_file_.empty()) {
+    if (auto from_file = TenantSecret::read(secret_file_)) {
+      secret = std::make_shared<const TenantSecret>(*std::move(from_file));
+    } else {
+      parsed = from_file.error();
+    }
+  }
   const std::lock_guard lock(mutex_);
-  stamp_ = seen;
+  seen_ = seen;
   last_failed_ = !parsed;
   if (!parsed) {
     ++failures_;
@@ -57,9 +71,15 @@ Failure AccessControl::read(const FileStamp& seen) {
   }
   ++reloads_;
   policy_ = std::move(*parsed);
+  secret_ = std::move(secret);
+  secret_epoch_.store(secret_ ? secret_->epoch() : 0, std::memory_order_release);
   tenants_.set(policy_->tenants());  // before the version tells sessions to look
   version_.fetch_add(1, std::memory_order_release);
   return {};
+}
+
+AccessControl::Seen AccessControl::look() const {
+  return {FileStamp::of(file_), secret_file_.empty() ? FileStamp() : FileStamp::of(secret_file_)};
 }
 
 std::string AccessControl::set_room(Room room) {
@@ -74,27 +94,34 @@ std::string AccessControl::set_room(Room room) {
 
 Failure AccessControl::reload() {
   const std::lock_guard lock(reading_);
-  return read(FileStamp::of(file_));
+  return read(look());
 }
 
 std::optional<Failure> AccessControl::reload_if_changed() {
   if (!has_policy()) return std::nullopt;
   const std::lock_guard lock(reading_);
-  const FileStamp now = FileStamp::of(file_);
+  const Seen now = look();
   {
     const std::lock_guard state(mutex_);
-    if (now == stamp_) return std::nullopt;
+    if (now == seen_) return std::nullopt;
   }
   return read(now);
 }
 
+std::shared_ptr<const AccessPolicy> AccessControl::policy() const {
+  const std::lock_guard lock(mutex_);
+  return policy_;
+}
+
+std::shared_ptr<const TenantSecret> AccessControl::secret() const {
+  const std::lock_guard lock(mutex_);
+  return secret_;
+}
+
 AccessGrant AccessControl::grant_of(const PeerIdentity& peer) const {
   if (!has_policy()) return {.roles = kAllRoles};
-  const auto policy = [&] {
-    const std::lock_guard lock(mutex_);
-    return policy_;
-  }();
-  const AccessGrant* const found = policy->find(peer);
+  const auto in_force = policy();
+  const AccessGrant* const found = in_force->find(peer);
   return found == nullptr ? AccessGrant() : *found;
 }
 
@@ -137,6 +164,7 @@ const AccessGrant& PeerAccess::grant() {
   // The version first: a policy that comes in between is then looked at the next time.
   if (const std::uint64_t now = control_->version(); now != version_) {
     grant_ = control_->grant_of(peer_);
+    policy_ = control_->policy();
     version_ = now;
     auto rates = grant_.tenant.empty() ? nullptr : control_->tenants().find(grant_.tenant);
     if (is_counted_ && rates != rates_) {
@@ -175,11 +203,68 @@ std::string PeerAccess::denial(std::string_view what, Right right) {
          "' is missing (roles with it: " + roles_text(enough) + "); " + who() + " has: " + roles_text(roles);
 }
 
-std::string PeerAccess::tenant_denial(std::string_view tenant) {
-  const std::string& own = grant().tenant;
-  if (own.empty() || own == tenant) return "";
-  return "the namespace's record has the tenant '" + printable(tenant) + "', and " + who() + " belongs to '" + own +
-         "'";
+Result<StoredSpace, Failure> PeerAccess::stored(const NamespaceRecord& asked) {
+  const auto bad = [](const std::string& why) { return Failure(Errc::kBadRequest, why); };
+  const std::string vouched(asked.field(NamespaceRecord::kNodeTenant)), named(asked.field("tenant"));
+  const auto secret = is_watched() ? control_->secret() : nullptr;
+  if (!asked.field(NamespaceRecord::kNodeSalt).empty()) return bad("field \"node_salt\" is added by nodes, never sent");
+  if (!vouched.empty() && !secret) return bad("field \"node_tenant\" is for nodes that have a tenant-secret-file");
+  const AccessGrant& own = grant();
+  SpaceOwner owner{.share = std::string(asked.field(NamespaceRecord::kShare))};
+  if (!owner.share.empty()) {
+    if (!named.empty() || !vouched.empty())
+      return bad("field \"tenant\" is not allowed beside \"share\": what is shared belongs to no tenant");
+  } else if (!vouched.empty()) {
+    if (!named.empty() && named != vouched) return bad("field \"node_tenant\" is not the record's tenant");
+    owner.tenant = vouched;
+  } else {
+    // With a secret a record need not say whose it is: the node knows.
+    owner.tenant = secret && named.empty() ? own.tenant : named;
+  }
+  owner.is_salted = secret != nullptr && (!owner.share.empty() || !vouched.empty() || !own.tenant.empty());
+  if (const std::string why = space_denial(owner, Right::kBlocks); !why.empty())
+    return Failure(Errc::kPermissionDenied, why);
+  if (!owner.is_salted) return StoredSpace{asked, std::move(owner)};
+  owner.epoch = secret->epoch();
+  const bool is_shared = !owner.share.empty();
+  auto record = asked.with({{std::string(NamespaceRecord::kNodeTenant), owner.tenant},
+                            {std::string(NamespaceRecord::kNodeSalt),
+                             is_shared ? secret->salt_of_share(owner.share) : secret->salt_of_tenant(owner.tenant)}});
+  if (!record) return record.error();  // at its longest already
+  return StoredSpace{*std::move(record), std::move(owner)};
+}
+
+std::string PeerAccess::space_denial(const SpaceOwner& owner, Right right) {
+  if (!is_watched()) return "";
+  const AccessGrant& own = grant();
+  if (!own.tenant.empty() && owner.share.empty()) {
+    if (own.tenant == owner.tenant) return "";
+    return "the namespace's record has the tenant '" + printable(owner.tenant) + "', and " + who() + " belongs to '" +
+           own.tenant + "'";
+  }
+  if (owner.share.empty() && !owner.is_salted) return "";
+  if (!own.tenant.empty()) return share_denial(owner.share, right);
+  // Of nobody in particular. An operator's right was looked at before; nodes store for all, and read for none.
+  if (right == Right::kOperate) return "";
+  if (right == Right::kBlocks && has_right(own.roles, Right::kOperate)) return "";
+  if (right != Right::kRead && has_right(own.roles, Right::kForTenants)) return "";
+  if (!owner.share.empty()) return share_denial(owner.share, right);
+  if (right == Right::kRead) return "a tenant's blocks are for its own clients, and " + who() + " belongs to no tenant";
+  return std::string("the right '") + right_name(Right::kForTenants) +
+         "' is missing (roles with it: " + roles_text(roles_with(Right::kForTenants)) + "); " + who() +
+         " has: " + roles_text(own.roles);
+}
+
+/// The words are the same whether there is such a share or not: names of shares are not to be tried out.
+std::string PeerAccess::share_denial(const std::string& share, Right right) {
+  const SharePolicy* const found = policy_ == nullptr ? nullptr : policy_->find_share(share);
+  const std::string& tenant = grant_.tenant;
+  const bool reads = found != nullptr && found->is_reader(tenant),
+             writes = found != nullptr && found->is_writer(tenant);
+  if (right == Right::kRead ? reads : right == Right::kBlocks ? reads || writes : writes) return "";
+  const char* const missing = right == Right::kRead ? "read" : right == Right::kBlocks ? "read or write" : "write";
+  return std::string("the right '") + missing + "' in the share '" + printable(share) + "' is missing; " + who() +
+         (tenant.empty() ? " belongs to no tenant" : " belongs to '" + tenant + "'");
 }
 
 }  // namespace kv

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <ranges>
 #include <set>
 #include <span>
 #include <sstream>
@@ -35,7 +36,7 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-constexpr std::string_view kTenants = "tenants";
+constexpr std::string_view kTenants = "tenants", kShares = "shares", kShareOwner = "share:";
 constexpr std::uint64_t kAmountMax = std::uint64_t{1} << 52;  ///< 4 PiB; exact as a double, too.
 
 /// A whole number; of bytes, also with a unit.
@@ -173,8 +174,9 @@ class AccessPolicyReader {
 
   Failure begin(const CLI::ConfigItem& item) {
     if (Failure failed = end(); failed.code) return failed;
+    is_share_ = !item.parents.empty() && item.parents[0] == kShares;
     is_tenant_ = !item.parents.empty() && item.parents[0] == kTenants;
-    if (is_tenant_) return begin_tenant(item);
+    if (is_tenant_ || is_share_) return begin_tenant(item);
     const std::string name = item.parents.size() == 1 ? item.parents[0] : "";
     if (!is_name(name) || name.find('.') != std::string::npos) {
       std::string given;
@@ -190,41 +192,60 @@ class AccessPolicyReader {
     return {};
   }
 
-  /// [tenants.NAME]. To the file's reader a dot in the name would be a section of its own.
+  /// [tenants.NAME] and [shares.NAME]. To the file's reader a dot in the name would be a section of its own.
   Failure begin_tenant(const CLI::ConfigItem& item) {
     parents_.clear();
-    name_ = std::string(kTenants) + ".";
+    name_ = std::string(is_share_ ? kShares : kTenants) + ".";
     if (item.parents.size() == 1) return {};  // what the reader puts before the first one
     const std::string& name = item.parents[1];
+    const std::string shown_name = "[" + name_ + printable(name.substr(0, kShownBytes)) + "]";
     if (item.parents.size() > 2 || !is_name(name)) {
-      return wrong("[tenants." + printable(name.substr(0, kShownBytes)) + "]",
-                   "a tenant's section is [tenants.NAME], of 1 to 64 letters, digits, '-' and '_'");
+      return wrong(shown_name, std::string(is_share_ ? "a share's" : "a tenant's") + " section is [" + name_ +
+                                   "NAME], of 1 to 64 letters, digits, '-' and '_'");
     }
+    const std::string owner = is_share_ ? std::string(kShareOwner) + name : name;
     for (const TenantPolicy& other : policy_->tenants_)
-      if (other.holds.name == name) return wrong("[tenants." + name + "]", "stands there twice");
+      if (other.holds.name == owner) return wrong(shown_name, "stands there twice");
     if (policy_->tenants_.size() == AccessPolicy::kTenantsMax)
-      return wrong("file", "more than " + std::to_string(AccessPolicy::kTenantsMax) + " tenants");
+      return wrong("file", "more than " + std::to_string(AccessPolicy::kTenantsMax) + " tenants and shares");
     name_ += name;
     parents_ = item.parents;
     given_.clear();
-    policy_->tenants_.emplace_back().holds.name = name;
+    policy_->tenants_.emplace_back().holds.name = owner;
+    if (is_share_) share_ = &policy_->shares_[name];
+    return {};
+  }
+
+  /// Of a share that was begun last.
+  Failure take_share_list(const CLI::ConfigItem& item) {
+    auto& list = item.name == "readers" ? share_->readers : share_->writers;
+    for (const std::string& tenant : item.inputs) {
+      if (tenant != "*" && !is_name(tenant))
+        return wrong_here(item.name, shown(tenant) + ", allowed are names of tenants, and * for all");
+      list.insert(tenant);
+    }
     return {};
   }
 
   /// Of the section that was begun last.
   Failure end() {
-    if (name_.starts_with(std::string(kTenants) + ".")) return parents_.empty() ? Failure() : end_tenant();
+    for (const std::string_view of : {kTenants, kShares})
+      if (name_.starts_with(std::string(of) + ".")) return parents_.empty() ? Failure() : end_tenant();
     if (policy_->sections_.empty()) return {};
     if (here().match.empty() && here().tokens.empty())
       return wrong_here("match", "none, and no token-sha256: the section fits nobody");
     if (!has_roles_)
       return wrong_here("roles", "not given, allowed are " + roles_text(kAllRoles) + ", and [] for none");
+    if (!here().grant.tenant.empty() && has_right(here().grant.roles, Right::kForTenants))
+      return wrong_here("roles", "node, which stores for all tenants, in a section that belongs to one");
     has_roles_ = false;
     return {};
   }
 
   Failure end_tenant() {
     const TenantLimits& holds = policy_->tenants_.back().holds;
+    if (holds.name.starts_with(kShareOwner) && share_->readers.empty() && share_->writers.empty())
+      return wrong_here("readers", "none, and no writers: the share is for nobody");
     if (holds.memory_bytes > holds.memory_bytes_max) return wrong_here("memory-bytes", "more than memory-bytes-max");
     if (holds.disk_bytes > holds.disk_bytes_max) return wrong_here("disk-bytes", "more than disk-bytes-max");
     return {};
@@ -248,10 +269,16 @@ class AccessPolicyReader {
                             {"sessions-max", &tenant.session_count_max},
                             {"requests-per-second", nullptr, &tenant.requests_per_second},
                             {"bytes-per-second", nullptr, &tenant.bytes_per_second}};
-    const auto field = std::ranges::find(fields, item.name, &Field::name);
+    // What several tenants have together has no sessions and no requests of its own.
+    const auto is_allowed_here = [&](const Field& field) {
+      return !is_share_ || (field.rate == nullptr && field.name != "sessions-max");
+    };
+    const auto field = std::ranges::find_if(
+        fields, [&](const Field& each) { return each.name == item.name && is_allowed_here(each); });
     if (field == std::end(fields)) {
-      std::string allowed;
-      for (const Field& each : fields) allowed += (allowed.empty() ? "" : ", ") + std::string(each.name);
+      std::string allowed = is_share_ ? "readers, writers" : "";
+      for (const Field& each : fields | std::views::filter(is_allowed_here))
+        allowed += (allowed.empty() ? "" : ", ") + std::string(each.name);
       return wrong_here(shown(item.name), "allowed are " + allowed);
     }
     if (!given_.insert(item.name).second) return wrong_here(item.name, "stands there twice");
@@ -273,7 +300,9 @@ class AccessPolicyReader {
 
   Failure take(const CLI::ConfigItem& item) {
     if (item.inputs.empty() && item.name == "--") return {};
-    if (is_tenant_ && item.parents == parents_) return take_limit(item);
+    if (is_share_ && item.parents == parents_ && (item.name == "readers" || item.name == "writers"))
+      return take_share_list(item);
+    if ((is_tenant_ || is_share_) && item.parents == parents_) return take_limit(item);
     if (policy_->sections_.empty() || item.parents.size() != 1 || item.parents[0] != name_)
       return wrong(shown(item.name), "stands in no section; a section begins with its [name]");
     if (item.name == "match") return take_match(item.inputs);
@@ -323,7 +352,9 @@ class AccessPolicyReader {
 
   std::shared_ptr<AccessPolicy> policy_ = std::make_shared<AccessPolicy>();
   std::string name_;
-  bool is_tenant_ = false;            ///< The section that was begun last is a tenant's:
+  bool is_tenant_ = false;            ///< The section that was begun last is a tenant's,
+  bool is_share_ = false;             ///< or a share's:
+  SharePolicy* share_ = nullptr;      ///< this one,
   std::vector<std::string> parents_;  ///< as the file's reader names it,
   std::set<std::string> given_;       ///< with these fields so far.
   bool has_roles_ = false;
@@ -333,6 +364,11 @@ class AccessPolicyReader {
 
 Result<std::shared_ptr<const AccessPolicy>, Failure> AccessPolicy::parse(std::string_view text) {
   return AccessPolicyReader().read(text);
+}
+
+const SharePolicy* AccessPolicy::find_share(std::string_view name) const {
+  const auto found = shares_.find(name);
+  return found == shares_.end() ? nullptr : &found->second;
 }
 
 Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const {

@@ -10,12 +10,19 @@
 //     memory-bytes = "10GiB"
 //     memory-bytes-max = "20GiB"
 //     requests-per-second = 5000
+//
+//     [shares.system-prompts]                              # what several tenants have together
+//     readers = ["*"]                                      # tenants; "*" for all
+//     writers = ["research"]
+//     memory-bytes-max = "2GiB"
 #pragma once
 
 #include <array>
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +55,20 @@ struct AccessGrant {
   Roles roles = 0;
 };
 
+/// Who may use what a record with this `share` names.
+struct SharePolicy {
+  std::set<std::string, std::less<>> readers = {}, writers = {};  ///< Tenants; "*": all.
+
+  bool is_reader(std::string_view tenant) const { return has(readers, tenant); }
+  bool is_writer(std::string_view tenant) const { return has(writers, tenant); }
+
+ private:
+  /// A client without a tenant is in no list, that of all included.
+  static bool has(const std::set<std::string, std::less<>>& list, std::string_view tenant) {
+    return !tenant.empty() && (list.contains(tenant) || list.contains("*"));
+  }
+};
+
 /// Never changes, so it is shared by threads.
 ///   1. A peer that shows a token is who the token says, or nobody. Any other is of the first section that it fits.
 ///   2. Tokens are compared in a time that does not depend on where they differ.
@@ -59,7 +80,9 @@ class AccessPolicy {
   static Result<std::shared_ptr<const AccessPolicy>, Failure> parse(std::string_view text);
   /// nullptr: no section fits. As long as this lives.
   const AccessGrant* find(const PeerIdentity& peer) const;
-  const std::vector<TenantPolicy>& tenants() const { return tenants_; }  ///< Each once.
+  /// Each once. What a share may hold is in it too, as a tenant "share:NAME" (NamespaceRecord::owner).
+  const std::vector<TenantPolicy>& tenants() const { return tenants_; }
+  const SharePolicy* find_share(std::string_view name) const;  ///< nullptr: there is none. As long as this lives.
   /// What is wrong with the tenants on a node with so many bytes; no code: nothing.
   Failure check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const;
 
@@ -72,6 +95,7 @@ class AccessPolicy {
   };
   std::vector<Section> sections_;  ///< In the order of the file.
   std::vector<TenantPolicy> tenants_;
+  std::map<std::string, SharePolicy, std::less<>> shares_;
 };
 
 }  // namespace kv

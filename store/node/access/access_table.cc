@@ -29,6 +29,7 @@ const char* right_name(Right right) {
     case Right::kWrite: return "write";
     case Right::kOperate: return "operate";
     case Right::kObserve: return "observe";
+    case Right::kForTenants: return "for_tenants";
   }
   return "?";
 }
@@ -39,6 +40,7 @@ const char* policy_role_name(PolicyRole role) {
     case PolicyRole::kWriter: return "writer";
     case PolicyRole::kOperator: return "operator";
     case PolicyRole::kMetrics: return "metrics";
+    case PolicyRole::kNode: return "node";
   }
   return "?";
 }

@@ -6,6 +6,7 @@
 // Files, in reading order:
 //   access_table.h   the one table: each request and page, and the right that it needs; each role, and its rights
 //   access_policy.h  a policy file as it was read: who belongs to which section, with which roles and tenant
+//   tenant_secret.h  the secret by which names of different tenants are kept apart
 //   tenant_rates.h   how much a tenant may ask for in a time, and how many sessions it may have
 //   tenant_figures.h what each tenant holds, may hold and was refused, for metrics and tools
 //   access.h         the policy in force, read again when the file changes; what one peer may do
@@ -32,17 +33,18 @@ enum class Right : std::uint8_t {
   kRead,       ///< To look blocks up, and to have them.
   kWrite,      ///< To store them.
   kOperate,    ///< To change what is kept for all, and whether the node serves.
-  kObserve     ///< To read counters, and the names of namespaces.
+  kObserve,    ///< To read counters, and the names of namespaces.
+  kForTenants  ///< To store blocks for any tenant, as the nodes of a cluster do.
 };
-inline constexpr std::size_t kRightCount = 8;
+inline constexpr std::size_t kRightCount = 9;
 const char* right_name(Right right);
 
 /// What a policy gives, any number of them. None contains another.
-enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8 };
+enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8, kNode = 16 };
 using Roles = std::uint8_t;  ///< A set of them.
 inline constexpr std::array kEachRole = {PolicyRole::kReader, PolicyRole::kWriter, PolicyRole::kOperator,
-                                         PolicyRole::kMetrics};
-inline constexpr Roles kAllRoles = 15;
+                                         PolicyRole::kMetrics, PolicyRole::kNode};
+inline constexpr Roles kAllRoles = 31;
 const char* policy_role_name(PolicyRole role);
 std::optional<PolicyRole> find_role(std::string_view name);
 std::string roles_text(Roles roles);  ///< "reader, writer"; "none".
@@ -51,16 +53,17 @@ std::string roles_text(Roles roles);  ///< "reader, writer"; "none".
 constexpr Roles roles_with(Right right) {
   constexpr auto kReader = static_cast<Roles>(PolicyRole::kReader), kWriter = static_cast<Roles>(PolicyRole::kWriter),
                  kOperator = static_cast<Roles>(PolicyRole::kOperator),
-                 kMetrics = static_cast<Roles>(PolicyRole::kMetrics);
+                 kMetrics = static_cast<Roles>(PolicyRole::kMetrics), kNode = static_cast<Roles>(PolicyRole::kNode);
   switch (right) {
     case Right::kNobody: return 0;
     case Right::kEverybody:
     case Right::kMember: return kAllRoles;
-    case Right::kBlocks: return kReader | kWriter | kOperator;
+    case Right::kBlocks: return kReader | kWriter | kOperator | kNode;
     case Right::kRead: return kReader;
-    case Right::kWrite: return kWriter;
+    case Right::kWrite: return kWriter | kNode;
     case Right::kOperate: return kOperator;
-    case Right::kObserve: return kOperator | kMetrics;
+    case Right::kObserve: return kOperator | kMetrics | kNode;
+    case Right::kForTenants: return kNode;
   }
   return 0;
 }
@@ -103,6 +106,7 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kHotRoots, Right::kBlocks},
     {FrameType::kClusterMap, Right::kMember},
     {FrameType::kClusterDrain, Right::kOperate},
+    {FrameType::kErase, Right::kOperate},
 }};
 // clang-format on
 /// Pages of the admin server. A path without a row is not served.

@@ -8,6 +8,7 @@
 //   spill_directory.h   the directory before RocksDB sees it: ours or not, locked, writable
 //   file.h              a descriptor that closes itself
 //   rocks_options.h     how RocksDB is set up, and why
+//   purge_filter.h      leaves blocks that nobody wants out of a file that is written anew
 //   write_behind.h      a table is built while the part that is built already is written
 //   rocks_open.h        from a directory in any state to an open database
 //   table_footer.h      the one part of a table that RocksDB believes unchecked, checked

@@ -6,9 +6,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <thread>
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "store/node/disk/purge_filter.h"
 #include "store/node/disk/rocks_scan.h"
 #include "store/node/disk/spill_format.h"
 
@@ -53,9 +57,11 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   auto directory = SpillDirectory::open(config.path, config.read_only);
   if (!directory) return directory.error();
   if (accepted) accepted();
-  auto rocks = open_rocks(*directory, config, &told);
+  RocksDiskConfig own = config;
+  own.purge_filter = std::make_shared<PurgeFilter>();
+  auto rocks = open_rocks(*directory, own, &told);
   if (!rocks) return rocks.error();
-  std::unique_ptr<RocksDisk> disk(new RocksDisk(config, std::move(*directory), std::move(*rocks)));
+  std::unique_ptr<RocksDisk> disk(new RocksDisk(own, std::move(*directory), std::move(*rocks)));
   if (const error_code error = disk->start_epoch(config.read_only))
     return Failure(error, config.path.string() + ": the epoch of this start cannot be written: " + error.message());
   return disk;
@@ -311,6 +317,111 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
     spdlog::warn("spill: {}: {} damaged places among the records were stepped over: {}", config_.path.string(),
                  scan.damaged_places, scan.damage.ToString());
   return to_error(scan.status);
+}
+
+/// Keys that lie in the file and are to stay. Its keys are a range of their own, since files are disjoint.
+Result<std::vector<DiskKey>> RocksDisk::wanted_keys(const BlockFile& file, std::span<const DiskDrop> dropped) const {
+  std::vector<DiskKey> wanted;
+  const DiskKeyText first = encode_key(file.first);
+  const std::unique_ptr<rocksdb::Iterator> at(rocks_.db->NewIterator(rocksdb::ReadOptions(), rocks_.records.get()));
+  for (at->Seek(slice(first)); at->Valid(); at->Next()) {
+    const auto key = decode_key(at->key().ToStringView());
+    if (!key) continue;
+    if (*key > file.last) break;
+    const auto record = decode_record(*key, at->value().ToStringView());
+    if (!record) continue;  // load() does not name it either
+    const bool is_dropped = std::ranges::any_of(
+        dropped, [&](const DiskDrop& drop) { return drop.space == record->space && *key < drop.before; });
+    if (!is_dropped) wanted.push_back(*key);
+  }
+  if (!at->status().ok()) return to_error(at->status());
+  return wanted;
+}
+
+/// All that lie in the file, dead ones too. From the file itself: what RocksDB has at hand is 0 after a start.
+Result<std::uint64_t> RocksDisk::count_blocks(const BlockFile& file) const {
+  const DiskKeyText first = encode_key(file.first), last = encode_key(file.last);
+  const rocksdb::Range range(slice(first), slice(last));
+  rocksdb::TablePropertiesCollection properties;
+  const Status status = rocks_.db->GetPropertiesOfTablesInRange(rocks_.blocks.get(), &range, 1, &properties);
+  if (!status.ok()) return to_error(status);
+  std::uint64_t count = 0;
+  for (const auto& [name, table] : properties) count += table->num_entries;
+  return count;
+}
+
+error_code RocksDisk::purge_file(BlockFile file, std::span<const DiskDrop> dropped, DiskPurge* purge) {
+  constexpr int kTries = 100;
+  constexpr std::chrono::milliseconds kPause{50};
+  Status status;
+  for (int i = 0; i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(kPause);
+    const std::shared_lock lock(reopening_);
+    if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+    const auto files = kv::block_files(rocks_);
+    const auto now = std::ranges::find(files, file.number, &BlockFile::number);
+    if (now == files.end()) return {};  // given back meanwhile
+    // Not before it has been moved: what is rewritten on the way there would take its neighbours along.
+    if (now->level == 0 && i + 1 < kTries) continue;
+    const auto wanted = wanted_keys(*now, dropped);
+    if (!wanted) return wanted.error();
+    const auto count = count_blocks(*now);
+    if (!count) return count.error();
+    if (wanted->size() >= *count) return {};
+    config_.purge_filter->use(*wanted, now->first, now->last);
+    std::array<char, 32> name{};
+    std::snprintf(name.data(), name.size(), "/%06llu.sst", static_cast<unsigned long long>(file.number));
+    rocksdb::CompactionOptions options;
+    options.compression = rocksdb::kNoCompression;
+    status = rocks_.db->CompactFiles(options, rocks_.blocks.get(), {name.data()}, /*output_level=*/1);
+    config_.purge_filter->rest();
+    if (!status.ok() && !status.IsCorruption() && !status.IsNoSpace() && !status.IsIOError()) continue;  // in use
+    if (!status.ok()) return to_error(status);
+    ++purge->rewritten_count;
+    std::uint64_t left = 0;
+    for (const BlockFile& each : kv::block_files(rocks_))
+      left += each.first >= now->first && each.last <= now->last ? each.bytes : 0;
+    purge->given_back_bytes += now->bytes - std::min(now->bytes, left);
+    return {};
+  }
+  spdlog::warn("spill: {}: a file is not rewritten: {}", config_.path.string(), status.ToString());
+  return make_error_code(Errc::kBusy);
+}
+
+/// Beside the writer: RocksDB's calls are safe for that, and what is flushed early is only flushed early.
+Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
+                                   const std::function<bool(const DiskPurge&)>& goes_on) {
+  DiskPurge purge;
+  std::vector<BlockFile> files;
+  const auto compact = [this](rocksdb::ColumnFamilyHandle* family) {
+    rocksdb::CompactRangeOptions options;
+    options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+    return rocks_.db->CompactRange(options, family, nullptr, nullptr);
+  };
+  {
+    const std::shared_lock lock(reopening_);
+    if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+    if (const Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all()); !status.ok())
+      return to_error(status);
+    files = kv::block_files(rocks_);
+  }
+  purge.file_count = files.size();
+  // As when drops are kept: one that knows no key means all that earlier starts wrote.
+  std::vector<DiskDrop> bounded(dropped.begin(), dropped.end());
+  for (DiskDrop& drop : bounded) drop.before = std::max(drop.before, DiskKey{std::uint64_t{epoch_} << 40});
+  for (const BlockFile& file : files) {
+    if (!goes_on(purge)) return make_error_code(Errc::kCancelled);
+    if (const error_code error = purge_file(file, bounded, &purge)) return error;
+    ++purge.looked_count;
+  }
+  // Names of what is gone: erased entries stay in the small families' files until these are written anew.
+  const std::shared_lock lock(reopening_);
+  if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
+  Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
+  if (status.ok()) status = compact(rocks_.records.get());
+  if (status.ok()) status = compact(rocks_.state.get());
+  if (!status.ok()) return to_error(status);
+  return purge;
 }
 
 /// Writes out all families at once (1). What was erased up to here stays erased after a crash, so there is nothing left

@@ -24,7 +24,8 @@ namespace kv {
 ///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
 ///      after kill -9 both are there or neither is, and what is there is a prefix of what was written.
 ///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
-///      moved and dropped whole, so covering means holding.
+///      moved, dropped whole, and by a purge rewritten one by one without blocks that have no record: so covering means
+///      holding.
 ///   3. After a failed write, the next call that writes opens the database anew if RocksDB cannot go on by itself. What
 ///      was in memtables is then gone together with its records, as in 1.
 ///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
@@ -62,6 +63,8 @@ class RocksDisk final : public Disk {
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                   const std::function<bool(const DiskRecord& block)>& block) const override;
   std::uint32_t epoch() const override { return epoch_; }
+  Result<DiskPurge> purge(std::span<const DiskDrop> dropped,
+                          const std::function<bool(const DiskPurge&)>& goes_on) override;
   error_code flush() override;
   DiskStats stats() const override;
 
@@ -81,6 +84,9 @@ class RocksDisk final : public Disk {
   error_code put_namespace(const NamespaceId& id, const std::string& record);
   error_code erase_records(std::span<const DiskKey> keys);
   bool is_in_a_file(DiskKey key) const;
+  Result<std::vector<DiskKey>> wanted_keys(const BlockFile& file, std::span<const DiskDrop> dropped) const;
+  Result<std::uint64_t> count_blocks(const BlockFile& file) const;
+  error_code purge_file(BlockFile file, std::span<const DiskDrop> dropped, DiskPurge* purge);
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;

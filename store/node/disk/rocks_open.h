@@ -48,7 +48,7 @@ struct RocksHandles {
   }
 };
 
-/// A file of blocks. It holds all keys from first to last that were ever written.
+/// A file of blocks. It holds all keys from first to last that were ever written, but those that a purge took out.
 struct BlockFile {
   std::uint64_t number = 0;
   DiskKey first{}, last{};

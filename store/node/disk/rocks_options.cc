@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "store/node/disk/purge_filter.h"
 #include "store/node/disk/write_behind.h"
 
 namespace kv {
@@ -79,6 +80,7 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   family.target_file_size_base = std::uint64_t{1} << 40;
   family.ttl = 0;  // RocksDB's default rewrites every file after 30 days
   family.periodic_compaction_seconds = 0;
+  family.compaction_filter_factory = config.purge_filter;
   // 16 KiB: small blocks share an index entry, which costs memory for as long as the file lives, and reading 16 KiB
   // takes hardly longer than reading 4.
   family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table_options(16 << 10)));

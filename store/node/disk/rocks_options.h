@@ -7,11 +7,14 @@
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <vector>
 
 #include "base/result.h"
 
 namespace kv {
+
+class PurgeFilter;
 
 enum class DirectIo {
   kAuto,  ///< On where the file system allows it. Elsewhere the page cache is used, and the log says so.
@@ -28,6 +31,7 @@ struct RocksDiskConfig {
   /// How long a write waits for room in the memtables before it fails. Longer than the slowest flush of all of them.
   std::chrono::milliseconds write_patience = std::chrono::seconds(30);
   bool read_only = false;  ///< For tools: nothing is repaired or written, epoch() is that of the last start.
+  std::shared_ptr<PurgeFilter> purge_filter = nullptr;  ///< RocksDisk's own.
 };
 
 /// Column families. `default` is RocksDB's own and stays empty, since it cannot be dropped and made again.

@@ -380,6 +380,29 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
 
+/// One after the other, on the caller's thread: it hangs with a disk that hangs, and nobody else does. All of them, or
+/// it is an error: what one of them still has is not gone.
+Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
+                                     const std::function<bool(const DiskPurge&)>& goes_on) {
+  DiskPurge sum;
+  error_code first;
+  for (const auto& member : members_) {
+    const DiskPurge before = sum;
+    const auto added = [&before](const DiskPurge& own) {
+      return DiskPurge{before.file_count + own.file_count, before.looked_count + own.looked_count,
+                       before.rewritten_count + own.rewritten_count, before.given_back_bytes + own.given_back_bytes};
+    };
+    const auto own = member->part.disk->purge(dropped, [&](const DiskPurge& so_far) { return goes_on(added(so_far)); });
+    if (own) {
+      sum = added(*own);
+    } else if (!first) {
+      first = own.error();
+    }
+  }
+  if (first) return first;
+  return sum;
+}
+
 /// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget
 /// before its next call.
 error_code StripedDisk::flush() {

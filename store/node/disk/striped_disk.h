@@ -51,6 +51,8 @@ class StripedDisk final : public Disk {
   error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                   const std::function<bool(const DiskRecord& block)>& block) const override;
   std::uint32_t epoch() const override;
+  Result<DiskPurge> purge(std::span<const DiskDrop> dropped,
+                          const std::function<bool(const DiskPurge&)>& goes_on) override;
   error_code flush() override;
   DiskStats stats() const override;
   std::string hanging(Duration after) const override;

@@ -353,7 +353,9 @@ Async<Space> Mover::open(Hand& hand, SpaceId id) {
   if (const auto found = hand.spaces.find(id); found != hand.spaces.end()) co_return found->second;
   const auto record = store_.with([&](Store& store) { return store.find_namespace(id); });
   if (!record) co_return error_code(Errc::kNoNamespace);
-  auto opened = co_await hand.client->open(*record, kOpenDeadline);  // learns what is hot on each node, too
+  // With the tenant that the record was stored for (its node_tenant), which nodes alone may say; the other node salts
+  // it anew, by its own secret, so that its tenant's clients find the blocks there.
+  auto opened = co_await hand.client->open(record->unsalted(), kOpenDeadline);  // learns what is hot on each node, too
   if (opened) hand.spaces.emplace(id, *opened);
   co_return opened;
 }

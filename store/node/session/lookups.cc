@@ -14,6 +14,7 @@
 #include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/misses.h"
+#include "store/node/tenant_eraser.h"
 
 namespace kv {
 namespace {
@@ -91,6 +92,12 @@ double eviction_age_p50_seconds(const StoreStats& stats) {
   return 0;
 }
 
+/// The text of a record without what the node has salted it with.
+std::string shown(const std::string& record) {
+  const auto parsed = NamespaceRecord::parse(record);
+  return parsed ? parsed->unsalted().text() : record;
+}
+
 }  // namespace
 
 std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
@@ -163,9 +170,9 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
 std::uint64_t Lookups::count_beginning(const wire::MatchRequest& request, const OpenSpace& space) {
   if (request.nodes() == 0) return 0;  // it has no use for hot roots, or does not know of them
   HotRoots& roots = *session_.node.hot_roots;
-  if (request.beginning() == 0) return roots.version(space.name);
+  if (request.beginning() == 0) return roots.version(space.stored_name);
   const auto beginning = hashes_of(request.hashes()).first(request.beginning());
-  return roots.count(space.name, beginning, request.hot_blocks(), request.nodes());
+  return roots.count(space.stored_name, beginning, request.hot_blocks(), request.nodes());
 }
 
 void Lookups::on_hot_roots(const Frame& frame) {
@@ -173,7 +180,7 @@ void Lookups::on_hot_roots(const Frame& frame) {
   if (request == nullptr) return;
   const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
   if (space == nullptr) return;
-  const auto list = session_.node.hot_roots->list(space->name);
+  const auto list = session_.node.hot_roots->list(space->stored_name);
   session_.replies.reply(FrameType::kHotRoots, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto* blocks = reinterpret_cast<const wire::Hash*>(list->blocks.data());
     return wire::CreateHotRootsResponse(builder, list->version,
@@ -217,6 +224,45 @@ void Lookups::on_cluster_drain(const Frame& frame) {
   }
   node.moves.drain_wanted = request->drain();
   session_.replies.reply_empty(FrameType::kClusterDrain, frame.header.request_id);
+}
+
+/// Begins, or tells how far it is: what may take as long as reading the whole disk is no request's business to wait
+/// for.
+void Lookups::on_erase(const Frame& frame) {
+  const auto* request = read_request<wire::OpenRequest>(session_, frame);
+  if (request == nullptr) return;
+  const std::string_view asked = request->record() == nullptr ? "" : request->record()->string_view();
+  constexpr std::string_view kTenant = "tenant=", kShare = "share=";
+  constexpr std::size_t kNameBytesMax = 1024;  // of a record's value
+  const bool is_share = asked.starts_with(kShare);
+  const std::string_view name =
+      is_share || asked.starts_with(kTenant) ? asked.substr((is_share ? kShare : kTenant).size()) : std::string_view();
+  if (name.size() < 2 || name.size() > kNameBytesMax + 1 || name.find('\n') != name.size() - 1) {
+    return session_.refuse(
+        frame, Errc::kBadRequest,
+        "erase.record: '" + printable(asked.substr(0, 128)) + "', allowed is one line, tenant=NAME or share=NAME");
+  }
+  const std::string owner = std::string(is_share ? "share:" : "") + std::string(name.substr(0, name.size() - 1));
+  session_.audit.on(FrameType::kErase, frame.header.request_id, "owner='" + printable(owner) + "'");
+  NodeContext& node = session_.node;
+  if (const std::string& own = session_.access.grant().tenant; !own.empty() && own != owner) {
+    node.metrics.request_denied(Right::kOperate);
+    return session_.refuse(frame, Errc::kPermissionDenied,
+                           "erase: " + session_.access.who() + " belongs to '" + own + "', and operates on that alone");
+  }
+  if (node.eraser == nullptr) return session_.refuse(frame, Errc::kUnsupported, "erase: not by this node");
+  const auto progress = node.eraser->ask(owner);
+  if (!progress) return session_.refuse(frame, progress.error(), "erase: the node is erasing what another owner has");
+  if (!progress->trouble.empty()) return session_.refuse(frame, Errc::kDiskFailed, "erase: " + progress->trouble);
+  session_.audit.answered(
+      FrameType::kErase, frame.header.request_id,
+      std::string("ok done=") + (progress->is_done ? "true" : "false") + " blocks=" + std::to_string(progress->blocks));
+  session_.replies.reply(FrameType::kErase, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::Stat>> values;
+    for (const NodeMetrics::Value& each : progress->values(node.clock.now()))
+      values.push_back(wire::CreateStatDirect(builder, each.name, each.value));
+    return wire::CreateStatsResponseDirect(builder, &values);
+  });
 }
 
 std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
@@ -419,7 +465,7 @@ void Lookups::on_stats(const Frame& frame) {
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
     for (const NamespaceStats& space : spaces) {
       namespaces.push_back(wire::CreateNamespaceStatDirect(
-          builder, space.record.c_str(), space.block_count, space.total_bytes, space.traffic.stored_blocks,
+          builder, shown(space.record).c_str(), space.block_count, space.total_bytes, space.traffic.stored_blocks,
           space.traffic.lookups, space.traffic.empty_lookups, static_cast<std::uint32_t>(space.roots.roots),
           static_cast<std::uint32_t>(space.roots.stored_only), static_cast<std::uint32_t>(space.roots.asked_only)));
     }

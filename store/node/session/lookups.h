@@ -33,6 +33,7 @@ class Lookups {
   void on_hot_roots(const Frame& frame);
   void on_cluster_map(const Frame& frame);
   void on_cluster_drain(const Frame& frame);
+  void on_erase(const Frame& frame);
   void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.

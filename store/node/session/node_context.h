@@ -24,6 +24,7 @@
 
 namespace kv {
 
+class TenantEraser;
 class VerbsNode;
 
 /// Outlives the sessions.
@@ -47,6 +48,7 @@ struct NodeContext {
   ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
   AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
+  TenantEraser* eraser = nullptr;    ///< nullptr: nothing is erased by tenant here.
   MoveBoard moves{};
   PoolBoard pool{};
   SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off, until somebody sets it.

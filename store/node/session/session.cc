@@ -365,6 +365,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kHotRoots: lookups_.on_hot_roots(frame); break;
     case FrameType::kClusterMap: lookups_.on_cluster_map(frame); break;
     case FrameType::kClusterDrain: lookups_.on_cluster_drain(frame); break;
+    case FrameType::kErase: lookups_.on_erase(frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   const Duration took = node.clock.now() - began;
@@ -466,9 +467,9 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
-                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups) |
-                                   (node.moves.is_here ? kFeatureClusterDrain : 0);
+    const std::uint64_t features =
+        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap | (version < 2 ? 0 : kFeatureSets | kFeatureGroups) |
+        (node.moves.is_here ? kFeatureClusterDrain : 0) | (node.eraser != nullptr ? kFeatureErase : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
@@ -730,7 +731,7 @@ void Session::on_prefix(const Frame& frame) {
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   audit.on(frame.header.type, frame.header.request_id,
-           "namespace=" + to_hex(space->name.bytes) + " hashes=" + std::to_string(hashes.size()));
+           "namespace=" + to_hex(space->shown_name.bytes) + " hashes=" + std::to_string(hashes.size()));
   if (frame.header.type == FrameType::kDrop) return drops_.drop(frame, *space, hashes);
   lookups_.on_prefix(frame, *space, hashes);
 }

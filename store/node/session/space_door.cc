@@ -15,13 +15,16 @@ void SpaceDoor::on_open(const Frame& frame) {
   if (!record) return session_.refuse(frame, record.error());
   if (record->is_set() && session_.version < 2)
     return session_.refuse(frame, Errc::kUnsupported, "open: kind: set, spoken from version 2 of the wire on");
-  if (is_foreign(frame, record->field("tenant"))) return;
+  const auto stored = session_.access.stored(*record);
+  if (!stored && stored.error().code == Errc::kPermissionDenied)
+    return deny(frame, Right::kBlocks, "open: " + stored.error().text);
+  if (!stored) return session_.refuse(frame, stored.error().code, "open: " + stored.error().text);
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {
     // Under the same lock as the refusal, whose text names it.
     count = store.namespace_count();
-    return store.open(*record, session_.id);
+    return store.open(stored->record, session_.id);
   });
   if (!space && space.error() == Errc::kBusy) {
     return session_.refuse(
@@ -32,7 +35,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   }
   if (!space && space.error() == Errc::kOverQuota) {
     return session_.refuse(frame, space.error(),
-                           "open: the tenant '" + printable(record->field("tenant")) +
+                           "open: the tenant '" + printable(stored->record.owner()) +
                                "' has as many namespaces with blocks as its namespaces-max allows");
   }
   if (!space) {
@@ -40,7 +43,7 @@ void SpaceDoor::on_open(const Frame& frame) {
         frame, space.error(),
         "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
   }
-  const OpenSpace opened(*space, *record);
+  const OpenSpace opened(*space, *stored);
   // Clients of version 1 go on using a handle after they have reconnected, so theirs are the node's. From version 2 on
   // they open again, and a handle is worth nothing to other sessions.
   const bool is_v1 = session_.version < 2;
@@ -53,14 +56,18 @@ void SpaceDoor::on_open(const Frame& frame) {
 
 /// Asked of each request, and not only where a namespace is opened: handles of version 1 are the node's, and a policy
 /// changes.
-bool SpaceDoor::is_foreign(const Frame& frame, std::string_view tenant) {
-  const std::string why = session_.access.tenant_denial(tenant);
+bool SpaceDoor::is_foreign(const Frame& frame, const SpaceOwner& owner) {
+  const Right right = right_for(frame.header.type);
+  const std::string why = session_.access.space_denial(owner, right);
   if (why.empty()) return false;
-  session_.node.metrics.request_denied(Right::kBlocks);
-  const std::string text = std::string(frame_type_name(frame.header.type)) + ": " + why;
-  session_.warn(LogKind::kDenied, [&] { return text; });
-  session_.refuse(frame, Errc::kPermissionDenied, text);
+  deny(frame, right, std::string(frame_type_name(frame.header.type)) + ": " + why);
   return true;
+}
+
+void SpaceDoor::deny(const Frame& frame, Right right, const std::string& why) {
+  session_.node.metrics.request_denied(right);
+  session_.warn(LogKind::kDenied, [&] { return why; });
+  session_.refuse(frame, Errc::kPermissionDenied, why);
 }
 
 const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check) {
@@ -74,7 +81,10 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
     const auto of_node = session_.node.handles.find(handle);
     if (of_node) space = &spaces_.remember(handle, *of_node);
   }
-  if (space != nullptr && is_foreign(frame, space->tenant)) return nullptr;
+  if (space != nullptr && is_foreign(frame, space->owner)) return nullptr;
+  if (space != nullptr && space->owner.is_salted && space->owner.epoch != session_.access.secret_epoch())
+    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
+                                        ", of a tenant secret that was replaced; open the namespace again");
   if (is_v1 && space != nullptr) return space;  // version 1 sends no namespace_check
   if (space == nullptr) {
     return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +

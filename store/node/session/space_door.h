@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
+#include <string>
 
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_handles.h"
@@ -12,7 +12,11 @@ namespace kv {
 /// Opens namespaces, and finds the one that a request is about.
 ///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
 ///      with the check of that namespace (version 2 of the wire). A mix-up is an error, never another namespace.
-///   2. A client that the policy gives a tenant meets that tenant's namespaces only, by the policy as it is now.
+///   2. A client that the policy gives a tenant meets that tenant's namespaces only, and those of shares that its
+///   tenant
+///      may use, by the policy as it is now.
+///   3. With a secret, what a client opens is stored under a name that its tenant is a part of (PeerAccess::stored):
+///      whatever it asks for, it finds nothing of another tenant's.
 /// Thread safety: none; on the session's executor.
 class SpaceDoor {
  public:
@@ -28,7 +32,8 @@ class SpaceDoor {
   const OpenSpace* known(std::uint32_t handle) { return spaces_.find(handle); }
 
  private:
-  bool is_foreign(const Frame& frame, std::string_view tenant);  ///< True after refusing the request.
+  bool is_foreign(const Frame& frame, const SpaceOwner& owner);  ///< True after refusing the request.
+  void deny(const Frame& frame, Right right, const std::string& why);
 
   SessionCore& session_;
   SessionSpaces spaces_;

@@ -16,14 +16,16 @@ InstanceId draw_instance_id() {
   return id;
 }
 
-OpenSpace::OpenSpace(SpaceId space, const NamespaceRecord& record)
+OpenSpace::OpenSpace(SpaceId space, const StoredSpace& stored)
     : id(space),
-      name(record.id()),
+      name(stored.record.callers_id()),
+      stored_name(stored.record.id()),
+      shown_name(stored.record.unsalted().id()),
       check(namespace_check(name)),
-      block_bytes(record.block_bytes()),
-      block_size(record.block_size()),
-      kind(record.kind()),
-      tenant(record.field("tenant")) {}
+      block_bytes(stored.record.block_bytes()),
+      block_size(stored.record.block_size()),
+      kind(stored.record.kind()),
+      owner(stored.owner) {}
 
 std::uint32_t NodeHandles::open(const InstanceId& instance, const OpenSpace& space) {
   const std::lock_guard lock(mutex_);

@@ -15,6 +15,7 @@
 #include <unordered_map>
 
 #include "index/namespace_record.h"
+#include "store/node/access/access.h"
 #include "store/store.h"
 #include "transport/frame.h"
 
@@ -26,14 +27,16 @@ InstanceId draw_instance_id();
 
 /// An opened namespace, as far as requests need it. Copied out of the record: a namespace may go away.
 struct OpenSpace {
-  OpenSpace(SpaceId space, const NamespaceRecord& record);
+  OpenSpace(SpaceId space, const StoredSpace& stored);
   SpaceId id;
-  NamespaceId name;
+  NamespaceId name;           ///< As its callers know it: of checks and seeds, and of nothing in here.
+  NamespaceId stored_name;    ///< Under which others in the node know it.
+  NamespaceId shown_name;     ///< As people know it (kvstorectl namespaces).
   std::uint64_t check;        ///< namespace_check() of `name`.
   std::uint64_t block_bytes;  ///< Of every block of a chain; of a set's largest.
   std::size_t block_size;     ///< 0 in a set.
   SpaceKind kind;
-  std::string tenant;  ///< Of the record.
+  SpaceOwner owner;
 };
 
 /// Handles of sessions that speak version 1: running numbers from a base that the instance decides. A number that was

@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -53,6 +55,14 @@ class Spill {
   /// Keeps a drop durably, so that a restart does not undo it. `done` is called once, on some thread, perhaps before
   /// this returns, with whether the drop is kept. That may take any time: whoever waits has a deadline of its own.
   virtual void keep_drop(const DiskDrop& drop, std::function<void(bool is_kept)> done) = 0;
+
+  /// As Disk::purge(). Errors: kBusy while no disk is open and loaded; so of the next.
+  virtual Result<DiskPurge> purge([[maybe_unused]] std::span<const DiskDrop> dropped,
+                                  [[maybe_unused]] const std::function<bool(const DiskPurge&)>& goes_on) {
+    return make_error_code(Errc::kUnsupported);
+  }
+  /// The records of all namespaces that the disk keeps, those included that no restart has found room for.
+  virtual Result<std::vector<std::string>> namespaces_on_disk() const { return make_error_code(Errc::kUnsupported); }
 
   virtual void notify() = 0;  ///< Memory was taken: there may be something to write.
   /// Whether a put should wait a moment for the disk, rather than evict blocks that are not on it yet.

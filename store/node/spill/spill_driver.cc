@@ -258,6 +258,24 @@ void SpillDriver::keep_drop(const DiskDrop& drop, std::function<void(bool)> done
   done(false);
 }
 
+/// On the caller's thread: nobody else waits for it, and writes go on.
+Result<DiskPurge> SpillDriver::purge(std::span<const DiskDrop> dropped,
+                                     const std::function<bool(const DiskPurge&)>& goes_on) {
+  Disk* const disk = open_disk_;
+  if (disk == nullptr || loading_) return make_error_code(Errc::kBusy);
+  return disk->purge(dropped, [&](const DiskPurge& so_far) { return !stopping_ && goes_on(so_far); });
+}
+
+Result<std::vector<std::string>> SpillDriver::namespaces_on_disk() const {
+  const Disk* const disk = open_disk_;
+  if (disk == nullptr || loading_) return make_error_code(Errc::kBusy);
+  std::vector<std::string> records;
+  const error_code error = disk->load([&](const NamespaceId&, const std::string& record) { records.push_back(record); },
+                                      [](const DiskRecord&) { return false; });
+  if (error) return error;
+  return records;
+}
+
 /// On a thread of its own: an answer waits for each drop, and the writer may be busy with 8 MiB. Drops that come while
 /// the disk keeps some share the next sync.
 void SpillDriver::keep_drops() {

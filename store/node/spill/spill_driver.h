@@ -66,6 +66,9 @@ class SpillDriver final : public Spill {
   void read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter, ReadDone done) override;
   std::chrono::microseconds estimate_read(std::uint64_t bytes) const override { return reader_.estimate(bytes); }
   void keep_drop(const DiskDrop& drop, std::function<void(bool)> done) override;
+  Result<DiskPurge> purge(std::span<const DiskDrop> dropped,
+                          const std::function<bool(const DiskPurge&)>& goes_on) override;
+  Result<std::vector<std::string>> namespaces_on_disk() const override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
   /// Takes up write_bytes_per_second, scrub_bytes_per_second and give_up_after.

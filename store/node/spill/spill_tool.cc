@@ -5,8 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <memory>
-#include <set>
 
 #include "base/assert.h"
 #include "base/checksum.h"
@@ -127,15 +127,14 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   SpillVerification result;
   Progress progress(contents.report.bytes, err);
   const auto started = std::chrono::steady_clock::now();
-  std::set<NamespaceId> sets;  // the length is a part of the seed of their blocks
+  std::map<NamespaceId, NamespaceRecord> spaces;
   for (const auto& [id, space] : contents.report.spaces) {
-    const auto record = NamespaceRecord::parse(space.record);
-    if (record && record->is_set()) sets.insert(id);
+    if (auto record = NamespaceRecord::parse(space.record)) spaces.emplace(id, *std::move(record));
   }
   for (const DiskRecord& record : contents.records) {
-    const std::uint64_t seed = sets.contains(record.space)
-                                   ? set_checksum_seed(record.space, record.hash, record.block_bytes)
-                                   : checksum_seed(record.space, record.hash);
+    const auto space = spaces.find(record.space);
+    const std::uint64_t seed = space == spaces.end() ? checksum_seed(record.space, record.hash)
+                                                     : space->second.checksum_seed(record.hash, record.block_bytes);
     // Oldest first, which is the order of the files: the disk is read from front to back.
     const auto block = disk->read(record.key);
     if (!block) {

@@ -41,7 +41,8 @@ json fields_of(const NamespaceRecord& record) {
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos) continue;
     const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
-    fields[std::string(key)] = key == "salt" ? "(set)" : std::string(value.substr(0, kFieldChars));
+    fields[std::string(key)] =
+        key == "salt" || key == NamespaceRecord::kNodeSalt ? "(set)" : std::string(value.substr(0, kFieldChars));
   }
   return fields;
 }
@@ -217,7 +218,7 @@ std::string StatusAnswers::now_json() {
       to.blocks += space.block_count;
       to.bytes += space.total_bytes;
     };
-    add(tenants[std::string(space.record->field("tenant").substr(0, kFieldChars))]);
+    add(tenants[space.record->owner().substr(0, kFieldChars)]);
     if (shown.size() < kSpacesShown) {
       shown.push_back(space_json(space));
     } else {

@@ -1,0 +1,127 @@
+// kvstorectl erase: all that a tenant has on all nodes goes, from memory and from the files of their disks.
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+struct EraseOptions : CtlOptions {
+  std::string name;
+  bool is_share = false;
+  double wait_seconds = 3600;
+};
+
+double value_in(const NodeErasure& node, std::string_view name) {
+  const auto found = std::ranges::find(node.values, name, [](const auto& value) { return value.first; });
+  return found == node.values.end() ? 0 : found->second;
+}
+
+std::string count_in(const NodeErasure& node, std::string_view name) {
+  return format_count(static_cast<std::uint64_t>(value_in(node, name)));
+}
+
+/// What stays as it is whoever asks again: no use in waiting.
+bool is_final(error_code error) {
+  return error == Errc::kPermissionDenied || error == Errc::kUnsupported || error == Errc::kBadRequest ||
+         error == Errc::kDiskFailed;
+}
+
+std::string state_of(const NodeErasure& node, bool is_over) {
+  if (node.error) return describe(node.error) + (node.error == Errc::kDiskFailed ? " (the node's log says why)" : "");
+  if (is_over) return "gone";
+  if (value_in(node, "erase_files") > 0)
+    return "file " + count_in(node, "erase_files_looked_at") + " of " + count_in(node, "erase_files");
+  return "dropping";
+}
+
+nlohmann::json json_of(const NodeErasure& node, bool is_over) {
+  nlohmann::json values = nlohmann::json::object();
+  for (const auto& [name, value] : node.values) values[name] = value;
+  return {{"node", node.name}, {"gone", is_over}, {"state", state_of(node, is_over)}, {"values", std::move(values)}};
+}
+
+void print(const std::map<std::string, NodeErasure>& last, const std::map<std::string, bool>& over,
+           const EraseOptions& options) {
+  nlohmann::json nodes = nlohmann::json::array();
+  TextTable table({"node", "state", "namespaces", "blocks", "files rewritten", "of", "given back", "stored since"});
+  for (const auto& [name, node] : last) {
+    nodes.push_back(json_of(node, over.at(name)));
+    const bool has_disk = value_in(node, "erase_has_disk") > 0;
+    table.add({name, state_of(node, over.at(name)), count_in(node, "erase_namespaces"), count_in(node, "erase_blocks"),
+               has_disk ? count_in(node, "erase_files_rewritten") : "-", has_disk ? count_in(node, "erase_files") : "-",
+               has_disk ? format_bytes(static_cast<std::uint64_t>(value_in(node, "erase_given_back_bytes"))) : "-",
+               count_in(node, "erase_blocks_left")});
+  }
+  if (options.json) {
+    std::cout << json_text({{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}) << '\n';
+  } else {
+    table.print(std::cout);
+  }
+}
+
+void run_erase(EraseOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.wait_seconds);
+  std::map<std::string, NodeErasure> last;
+  std::map<std::string, bool> over;  ///< By node: all is gone there.
+  const TenantOrShare owner{options.name, options.is_share};
+  std::map<std::string, int> silent;  ///< Answers in a row that did not come.
+  constexpr int kSilentMax = 10;
+  std::string said;
+  for (;;) {
+    const auto asked = client.run(client->erase(owner, options.node.deadline));
+    if (!asked) throw ToolFailed(describe(asked.error()));
+    bool is_final_everywhere = true;
+    std::string progress;
+    for (const NodeErasure& node : *asked) {
+      if (over[node.name]) continue;  // one that is done begins anew when it is asked again, and finds nothing
+      over[node.name] = !node.error && value_in(node, "erase_done") > 0;
+      last[node.name] = node;
+      silent[node.name] = node.error && node.error != Errc::kBusy ? silent[node.name] + 1 : 0;
+      is_final_everywhere =
+          is_final_everywhere && (over[node.name] || is_final(node.error) || silent[node.name] >= kSilentMax);
+      progress += (progress.empty() ? "" : "; ") + node.name + ": " + state_of(node, over[node.name]);
+    }
+    if (is_final_everywhere) break;
+    if (!options.json && progress != said) std::cerr << progress << '\n';
+    said = progress;
+    if (std::chrono::steady_clock::now() >= until) {
+      std::cerr << "kvstorectl: not done after " << options.wait_seconds << " s; nodes go on, ask again\n";
+      break;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  print(last, over, options);
+  const bool is_gone = std::ranges::all_of(over, [](const auto& node) { return node.second; });
+  if (!is_gone) throw ToolFailed::said();
+}
+
+}  // namespace
+
+void add_erase_command(CLI::App& app) {
+  const auto options = std::make_shared<EraseOptions>();
+  CLI::App* const command = add_ctl_command(
+      app, "erase", "Erase all that a tenant has on all nodes, in memory and in the files of their disks", options);
+  command->add_option("tenant", options->name, "The tenant; with --share, the share")->required();
+  command->add_flag("--share", options->is_share, "A share of the policy instead of a tenant");
+  command->add_option("--wait-seconds", options->wait_seconds, "How long to wait for the end; then exit status 1")
+      ->capture_default_str();
+  command->footer(
+      "Needs the role operator. What the tenant stores meanwhile stays: take its rights away first. Files that hold "
+      "its blocks,\nor any that were evicted, are written anew without them. Exit status 0: it is gone on every "
+      "node.\n\n"
+      "Example:\n  kvstorectl erase research\n");
+  command->callback([options] { run_erase(*options); });
+}
+
+}  // namespace kv

@@ -1,0 +1,178 @@
+#include "store/node/tenant_eraser.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "base/printable.h"
+#include "index/namespace_record.h"
+
+namespace kv {
+
+TenantEraser::TenantEraser(LockedStore& store, Clock& clock, Spill* spill)
+    : store_(store), clock_(clock), spill_(spill) {}
+
+TenantEraser::~TenantEraser() {
+  stops_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
+  std::unique_lock lock(mutex_);
+  if (is_running_ && progress_.owner != owner) return make_error_code(Errc::kBusy);
+  if (!is_running_ && (is_told_ || progress_.owner != owner)) {
+    if (thread_.joinable()) thread_.join();  // it has said its last word, and takes no lock any more
+    progress_ = {};
+    progress_.owner = owner;
+    progress_.has_disk = spill_ != nullptr;
+    progress_.began = clock_.now();
+    is_running_ = true;
+    is_told_ = false;
+    thread_ = std::thread([this, owner] { run(owner); });
+  } else if (!is_running_) {
+    is_told_ = true;
+  }
+  return progress_;
+}
+
+void TenantEraser::run(std::string owner) {
+  const std::string trouble = erase(owner);
+  const std::lock_guard lock(mutex_);
+  progress_.trouble = trouble;
+  progress_.is_done = trouble.empty();
+  progress_.ended = clock_.now();
+  is_running_ = false;
+  if (trouble.empty()) {
+    spdlog::info("erase: all of '{}' is gone: namespaces={} blocks={} files_rewritten={} blocks_stored_since={}",
+                 printable(owner), progress_.namespaces, progress_.blocks, progress_.disk.rewritten_count,
+                 progress_.blocks_left);
+  } else {
+    spdlog::error("erase: '{}' is not gone: {}", printable(owner), trouble);
+  }
+}
+
+std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint64_t* block_count) const {
+  std::vector<SpaceId> spaces;
+  for (const NamespaceStats& each : store_.with([](Store& store) { return store.namespaces(); })) {
+    const auto record = NamespaceRecord::parse(each.record);
+    if (!record || record->owner() != owner) continue;
+    spaces.push_back(each.id);
+    if (block_count != nullptr) *block_count += each.block_count;
+  }
+  return spaces;
+}
+
+/// Why it failed, or nothing.
+std::string TenantEraser::erase(const std::string& owner) {
+  // What lies on disk and was not loaded, for lack of room, is known there alone. Named first: a namespace that is
+  // forgotten below is on record no more.
+  std::vector<DiskDrop> drops;
+  if (spill_ != nullptr) {
+    const auto on_disk = spill_->namespaces_on_disk();
+    if (!on_disk) return "the disk cannot be asked: " + on_disk.error().message();
+    for (const std::string& text : *on_disk) {
+      const auto record = NamespaceRecord::parse(text);
+      // Of all earlier starts: the disk's bound for a drop that knows no key.
+      if (record && record->owner() == owner) drops.push_back({.space = record->id(), .hash = {}});
+    }
+  }
+  const std::vector<SpaceId> spaces = spaces_of(owner, nullptr);
+  std::set<NamespaceId> names;
+  for (const DiskDrop& drop : drops) names.insert(drop.space);
+  for (const SpaceId space : spaces) {
+    if (stops_) return "the node stops";
+    DiskDrop drop;
+    bool has_rest = false;
+    const auto count = store_.with([&](Store& store) {
+      auto dropped = store.drop(space, {}, &drop);
+      has_rest = store.is_dropping();
+      return dropped;
+    });
+    if (!count) continue;  // forgotten meanwhile: it had no block
+    names.insert(drop.space);
+    std::uint64_t blocks = *count;
+    while (has_rest && !stops_) {
+      store_.with([&](Store& store) {
+        blocks += store.drop_more(clock_.now());
+        has_rest = store.is_dropping();
+      });
+      std::this_thread::yield();
+    }
+    drops.push_back(drop);
+    update([&](Progress& progress) { progress.blocks += blocks; });
+  }
+  update([&](Progress& progress) { progress.namespaces = names.size(); });
+  const auto forget = [&] {
+    std::uint64_t left = 0;
+    for (const SpaceId space : spaces_of(owner, &left))
+      store_.with([&](Store& store) { static_cast<void>(store.forget(space)); });
+    return left;
+  };
+  if (spill_ != nullptr) {  // without a namespace as well: what was evicted long ago still lies in files
+    forget();               // so that the disk forgets their records, too
+    if (!keep(drops)) return stops_ ? "the node stops" : "the disk does not keep the drops; they hold until a restart";
+    const auto purged = spill_->purge(drops, [this](const DiskPurge& so_far) {
+      update([&](Progress& progress) { progress.disk = so_far; });
+      return !stops_;
+    });
+    if (!purged) return "the files of the disk: " + purged.error().message();
+    update([&](Progress& progress) { progress.disk = *purged; });
+  }
+  const std::uint64_t left = forget();
+  update([&](Progress& progress) { progress.blocks_left = left; });
+  return "";
+}
+
+/// Whether the next start will know of all of them.
+bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
+  struct Waiting {
+    std::mutex mutex;
+    std::condition_variable done;
+    std::size_t count = 0, not_kept = 0;
+  };
+  // Some at a time: the disk's queue is everybody's. Shared, since an answer may come after the node was told to stop.
+  constexpr std::size_t kAtOnce = 256;
+  std::uint64_t not_kept = 0;
+  for (std::size_t at = 0; at < drops.size(); at += kAtOnce) {
+    const auto waiting = std::make_shared<Waiting>();
+    const std::size_t end = std::min(drops.size(), at + kAtOnce);
+    waiting->count = end - at;
+    for (std::size_t i = at; i < end; ++i) {
+      spill_->keep_drop(drops[i], [waiting](bool is_kept) {
+        const std::lock_guard lock(waiting->mutex);
+        waiting->not_kept += !is_kept;
+        --waiting->count;
+        waiting->done.notify_all();
+      });
+    }
+    std::unique_lock lock(waiting->mutex);
+    while (waiting->count > 0 && !stops_) waiting->done.wait_for(lock, std::chrono::milliseconds(50));
+    not_kept += waiting->not_kept + waiting->count;
+  }
+  update([&](Progress& progress) { progress.drops_not_kept = not_kept; });
+  return not_kept == 0;
+}
+
+std::vector<NodeMetrics::Value> TenantEraser::Progress::values(TimePoint now) const {
+  const auto number = [](auto count) { return static_cast<double>(count); };
+  const bool is_over = is_done || !trouble.empty();
+  const double seconds = std::chrono::duration<double>((is_over ? ended : now) - began).count();
+  return {{"erase_done", is_done ? 1.0 : 0.0, false, ""},
+          {"erase_failed", trouble.empty() ? 0.0 : 1.0, false, ""},
+          {"erase_namespaces", number(namespaces), false, ""},
+          {"erase_blocks", number(blocks), false, ""},
+          {"erase_drops_not_kept", number(drops_not_kept), false, ""},
+          {"erase_has_disk", has_disk ? 1.0 : 0.0, false, ""},
+          {"erase_files", number(disk.file_count), false, ""},
+          {"erase_files_looked_at", number(disk.looked_count), false, ""},
+          {"erase_files_rewritten", number(disk.rewritten_count), false, ""},
+          {"erase_given_back_bytes", number(disk.given_back_bytes), false, ""},
+          {"erase_blocks_left", number(blocks_left), false, ""},
+          {"erase_seconds", seconds, false, ""}};
+}
+
+}  // namespace kv
