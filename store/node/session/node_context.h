@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "store/node/access/access.h"
@@ -47,6 +49,7 @@ struct NodeContext {
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
   AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
   MoveBoard moves{};
+  std::vector<std::pair<std::string, double>> settings{};  ///< That should be equal on all nodes of a cluster.
   PoolBoard pool{};
 };
 
