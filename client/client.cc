@@ -3,6 +3,7 @@
 #include "client/client.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "base/assert.h"
@@ -523,7 +524,12 @@ Async<void> Client::drain_node(std::string_view id, bool drain, std::chrono::mic
 
 std::vector<NodeStatus> Client::nodes() const {
   std::vector<NodeStatus> nodes;
-  for (const std::size_t node : impl_->members) nodes.push_back(impl_->links[node]->status());
+  for (const std::size_t node : impl_->members) {
+    nodes.push_back(impl_->links[node]->status());
+    const Hedger::Node& reads = impl_->hedger.node(node);
+    nodes.back().hedges = reads.hedges;
+    nodes.back().hedge_wins = reads.wins;
+  }
   return nodes;
 }
 
@@ -537,6 +543,25 @@ std::string Client::metrics_text() const {
 
 void Client::tell_prefill_speed(double tokens_per_second) {
   impl_->shared->metrics.set_prefill_speed(tokens_per_second);
+}
+
+Async<void> Client::learn_hot_roots(Space space, std::chrono::microseconds deadline, CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
+  if (!impl.has_hot_roots() || impl.find_space(space)->record.is_set()) co_return Result<void>();
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::deque<HotRootsCall> calls;
+  for (const std::size_t node : impl.members) {
+    HotRootsCall& call = calls.emplace_back(impl.hot_sets, node);
+    impl.start(call, node, space, group, impl.deadline_after(deadline));
+  }
+  co_await wait_all(group);
+  co_return Result<void>();
+}
+
+std::size_t Client::hot_block_count(Space space, std::span<const BlockHash> hashes) const {
+  return impl_->find_space(space) == nullptr ? 0 : impl_->hot_roots(space, hashes).now;
 }
 
 ClusterStatus Client::cluster() const { return impl_->cluster; }

@@ -19,6 +19,7 @@
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
 //   cluster_map.h             which node owns a block
 //   hot/hot_sets.h            which blocks the nodes take for hot, and where a chain lies therefore
+//   hedge/hedger.h            when a node is late and another one is asked
 //   link/call.h               one request to one node, and what it needs of those who carry it
 //   link/node_link.h          the sessions with one node: connect, back off, break, prepare calls
 //   link/link_session.h       one connection to a node: requests out, frames in, each checked and given to its call;
@@ -89,6 +90,13 @@ struct ClientConfig {
   /// where it would belong if that node left. There its second copies are (docs/cluster.md). False: it is missed until
   /// then.
   bool stand_ins = true;
+  /// Where nodes own extents: a match or get that a node has not begun to answer after longer than 99 of 100 of its
+  /// recent answers took is asked of the second node as well, which has a copy if there are any (docs/cluster.md). At
+  /// most this share of all reads, 0..1; 0: none is.
+  double hedge_share = 0.02;
+  Duration hedge_after_min = 1ms, hedge_after_max = 200ms;  ///< But not sooner, and not later.
+  /// Where this client is. Of nodes that have the same, those of its own zone are asked. Empty: it does not matter.
+  std::string zone = {};
   std::size_t calls_max = 1024;               ///< In flight, per client; more are refused with kBusy.
   std::size_t region_bytes_max = 8ull << 30;  ///< Memory lent in all.
   enum class Rdma : std::uint8_t { kOff, kAuto };
@@ -215,6 +223,8 @@ struct NodeStatus {
   std::string rdma_text;       ///< Why there is no RDMA, or less than there could be. Empty: it was not asked for yet.
   bool connected = false, breaker_open = false;
   std::uint64_t calls = 0, failures = 0, timeouts = 0, reconnects = 0, breaker_openings = 0;
+  std::uint64_t hedges = 0,
+                hedge_wins = 0;  ///< Reads on which it was late and another node was asked; that then answered.
   error_code last_error;
   std::string last_error_text;
 };
@@ -405,6 +415,11 @@ class Client {
   std::string metrics_text() const;
   /// How many tokens a second the engine computes, as far as it knows, for the estimate of what loading saves.
   void tell_prefill_speed(double tokens_per_second);
+  /// Asks all nodes what many chains of this namespace begin with (docs/cluster.md), as matches do now and then. For
+  /// who places chains without matching any. Errors: as open(); a node that does not answer is none.
+  Async<void> learn_hot_roots(Space space, std::chrono::microseconds deadline, CallControl control = {});
+  /// How many leading blocks of the chain that is, as far as this client has heard.
+  std::size_t hot_block_count(Space space, std::span<const BlockHash> hashes) const;
   /// The map in use. A call that runs goes on with the map with which it began. cluster().nodes are nodes(), in order.
   ClusterStatus cluster() const;
   /// Asks all nodes, and takes up the map that they know. Returns cluster(). Errors: as those of ping, if none answers.

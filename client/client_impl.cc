@@ -1,5 +1,6 @@
 #include "client/client_impl.h"
 
+#include <array>
 #include <stdexcept>
 #include <utility>
 
@@ -41,6 +42,9 @@ ClientConfig checked(ClientConfig config) {
         "backoff_min: must be positive and at most backoff_max");
   check(config.breaker_failures >= 1, "breaker_failures: must be at least 1");
   check(config.breaker_open >= Duration::zero(), "breaker_open: must not be negative");
+  check(config.hedge_share >= 0 && config.hedge_share <= 1, "hedge_share: must be 0..1");
+  check(config.hedge_after_min >= Duration::zero() && config.hedge_after_min <= config.hedge_after_max,
+        "hedge_after_min: must not be negative, and at most hedge_after_max");
   check(config.calls_max >= 1, "calls_max: must be at least 1");
   for (const std::string& name : config.rdma_devices) {
     const auto wish = verbs::parse_device_wish(name);
@@ -103,7 +107,11 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
     owned.emplace_back().hashes = chain;
     return owned;
   }
-  return split_extents(map, chain, map.extents(chain, hot_blocks));
+  std::vector<OwnedChain> parts = split_extents(map, chain, map.extents(chain, hot_blocks));
+  if (map.has_extents() && !parts.empty()) {
+    parts.front().anchor = std::min(hot_blocks, parts.front().hashes.size() - 1);
+  }
+  return parts;
 }
 
 std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const BlockHash> chain,
@@ -152,7 +160,8 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
       map(make_map(shared->config)),
       map_event(shared->executor),
       idle_gets(make_idle_gets()),
-      hot_sets(map->node_count()) {
+      hot_sets(map->node_count()),
+      hedger(shared->config.hedge_share, shared->config.hedge_after_min, shared->config.hedge_after_max) {
   if (shared->config.follow_cluster) {
     shared->on_map_epoch = [this](const NodeLink& node) { follow(node); };
     shared->on_node_failure = [this] { node_failed(); };
@@ -191,6 +200,9 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const B
   std::vector<OwnedChain> chains(1);
   chains[0].node = *place.node;
   chains[0].hashes = hashes;
+  chains[0].anchor = hashes.size() - 1;
+  // It may have gone since: others have it too.
+  if (links[*place.node]->is_away()) chains[0].node = nearest(*reachable_map(), hashes.back(), *place.node);
   return chains;
 }
 
@@ -234,6 +246,29 @@ std::shared_ptr<const ClusterMap> Client::Impl::reachable_map() {
     reachable = {map, std::make_shared<const ClusterMap>(map->without(away)), std::move(away)};
   }
   return reachable.rest;
+}
+
+std::optional<std::size_t> Client::Impl::second_node(const ClusterMap& on, const OwnedChain& chain) const {
+  KV_ASSERT(chain.anchor < chain.hashes.size());
+  const std::size_t second = on.owner(chain.hashes[chain.anchor], chain.node);
+  if (second == chain.node || links[second]->is_away()) return std::nullopt;
+  return second;
+}
+
+std::size_t Client::Impl::nearest(const ClusterMap& on, const BlockHash& block, std::size_t except) {
+  const std::string& zone = shared->config.zone;
+  std::vector<std::size_t> others;  // that are farther away
+  for (std::size_t i = 0; i < members.size() && !zone.empty() && i < cluster.nodes.size(); ++i) {
+    if (cluster.nodes[i].zone != zone) others.push_back(members[i]);
+  }
+  const ClusterMap own = others.empty() ? on : on.without(others);
+  const std::size_t first = own.owner(block, except);
+  if (first == except) return on.owner(block, except);
+  if (!hedger.is_on() || own.owner_count() < 2) return first;
+  const std::size_t other = own.without(std::array{first}).owner(block, except);
+  const auto time = hedger.node(first).match.p50(), time_of_other = hedger.node(other).match.p50();
+  const bool is_far_sooner = time && time_of_other && *time > 2 * *time_of_other;
+  return is_far_sooner && other != except ? other : first;
 }
 
 bool Client::Impl::is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "client/client.h"
 #include "client/cluster/cluster_map_call.h"
 #include "client/cluster_map.h"
+#include "client/hedge/hedger.h"
 #include "client/hot/hot_roots_call.h"
 #include "client/hot/hot_sets.h"
 #include "client/hot/known_chains.h"
@@ -70,6 +72,12 @@ struct Client::Impl {
   void ask_hot_roots(Space space, std::size_t node, bool at_once);
   /// A node answered that its hot root has this version: asks it for its blocks if that is news.
   void hear_hot_version(Space space, std::size_t node, std::uint64_t version);
+  /// Who is asked for `chain` besides its owner, if that is late: its second node, which stands in for it as well. None
+  /// where there is no such, or it is away.
+  std::optional<std::size_t> second_node(const ClusterMap& on, const OwnedChain& chain) const;
+  /// Of equals that have what `block` names, the one to ask: in this client's zone, if one is, and by hash among those,
+  /// so that each has its share; unless another one answers far sooner.
+  std::size_t nearest(const ClusterMap& on, const BlockHash& block, std::size_t except);
   /// Of the block at `position`: others stand in for its owner.
   bool is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const;
   /// `group` is told of the end. The call may have ended when this returns.
@@ -127,6 +135,7 @@ struct Client::Impl {
   std::map<std::uint64_t, LeaseEntry> leases;  ///< In order of grant.
   std::uint64_t last_lease = 0;
   HotSets hot_sets;
+  Hedger hedger;  ///< Nodes by number.
   KnownChains known_chains;
   std::vector<std::unique_ptr<HotRootsCall>> hot_calls;  ///< By node. They end with the links.
   /// Gone with the client: what was posted to the executor and comes later finds that out here.
@@ -162,6 +171,7 @@ struct OwnedChain {
   std::span<const BlockHash> hashes;
   std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: first, first + 1, ...
   std::size_t first = 0;
+  std::size_t anchor = 0;  ///< With extents: which of the hashes says whose it is.
   std::size_t position(std::size_t i) const { return positions.empty() ? first + i : positions[i]; }
 
   std::span<const std::uint32_t> group_counts;  ///< Of a set whose names come in groups: how these are cut.

@@ -3,10 +3,13 @@
 // get() asks the owner of each part of the chain, all at once. Answers come in parts, each some
 // blocks of one segment. Their bytes follow in the same frame and are verified while they land
 // (inline); or they lie in the lent region already and are verified there (memfd, RDMA). The
-// result is cut at the first block of the whole chain that did not make it. What lands in a
-// device's memory is for the caller to verify, on that device: the part's checksums are handed on.
+// result is cut at the first block of the whole chain that did not make it. A node that has not begun when it is late
+// is given up for the second one, if that has all of the part; two never write to one place. What lands in a device's
+// memory is for the caller to verify, on that device: the part's checksums are handed on.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -48,6 +51,7 @@ class GetCall final : public Call {
 
   /// Nothing has landed yet. Before each get, since the object served another one, and before each time it is sent.
   void forget_answer() {
+    answered_ = {};
     asked_ = limit_ = segment_ = next_block_ = good_ = part_blocks_ = corrupt_count_ = 0;
     row_broken_ = is_cut_ = false;
     segment_good_.clear();
@@ -60,6 +64,10 @@ class GetCall final : public Call {
     if (segment < segment_) return segment_good_[segment];
     return segment == segment_ ? good_ : 0;
   }
+  /// When the first part of the answer came. TimePoint{}: none did.
+  TimePoint answered() const { return answered_; }
+  /// Whether some node may still write to the destinations, after this call has been given up too.
+  bool has_lent() const { return region && send_count() > 0; }
   bool segment_done(std::size_t segment) const { return has_ended() || segment < segment_; }
   std::size_t corrupt_count() const { return corrupt_count_; }
   /// Why good() is not the whole part.
@@ -90,6 +98,11 @@ class GetCall final : public Call {
   void next_segment();
   void landed(std::size_t good, std::size_t count);  ///< Of `count` blocks after next_block_, the first `good` passed.
 
+  void note_answer() {
+    if (answered_ == TimePoint{}) answered_ = session()->shared().clock.now();
+  }
+
+  TimePoint answered_{};
   std::size_t asked_ = 0;        ///< Blocks in the request: as many as the node takes.
   std::size_t limit_ = 0;        ///< Blocks that can still come in a segment: asked_, later what the first one had.
   std::size_t segment_ = 0;      ///< Arriving; ends.size() when there is none left.
@@ -145,6 +158,7 @@ error_code GetCall::send(CallSession& session) {
 }
 
 std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& frame) {
+  note_answer();
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
   // The node holds fewer blocks than it was asked for: the first segment shows it by ending early. Only in the first
@@ -267,6 +281,7 @@ void GetCall::next_segment() {
 }
 
 std::string GetCall::on_last(const FrameReader::Frame& frame) {
+  note_answer();
   const auto* response = read_table<wire::GetResponse>(frame.table);
   if (response == nullptr) return "get: malformed";
   session()->cut_lanes(response->broken_lanes());
@@ -336,6 +351,7 @@ class GetCalls {
   }
   std::size_t size() const { return calls_.size(); }
   const GetCall& operator[](std::size_t i) const { return *calls_[i]; }
+  GetCall& operator[](std::size_t i) { return *calls_[i]; }
 
  private:
   std::shared_ptr<IdleGets> idle_;
@@ -390,6 +406,113 @@ class SegmentReport {
   const GetPlan& plan_;
   const GetOptions& options_;
   std::size_t block_count_, next_ = 0, wire_segment_ = 0;
+};
+
+/// The second nodes of a get's parts. Two nodes must not write to one place: what the later one writes might be wrong,
+/// after the other's was verified. So the second node is asked first whether it has the part, which costs no bytes; and
+/// if it has, and the first has not begun by then, that is given up and can write no more: what comes is swallowed. In
+/// lent memory it could still write, so a get that was sent with such stays where it is. `Impl`: Client's own.
+template <class Impl>
+class GetHedges {
+ public:
+  GetHedges(Impl& impl, Space space, const GetPlan& plan, GetCalls& calls, CallGroup& group)
+      : impl_(impl),
+        space_(space),
+        plan_(plan),
+        calls_(calls),
+        group_(group),
+        alarm_(impl.shared->deadlines, group),
+        tries_(calls.size()) {
+    sent_ = impl.shared->clock.now();
+    for (std::size_t i = 0; i < tries_.size(); ++i)
+      tries_[i].late = sent_ + impl.hedger.begin(calls[i].chain->node, Hedger::Kind::kGet);
+    arm();
+  }
+
+  /// To be called whenever the group's event was set.
+  void look() {
+    const TimePoint now = impl_.shared->clock.now();
+    for (std::size_t i = 0; i < tries_.size(); ++i) {
+      Try& each = tries_[i];
+      if (each.probe) {
+        settle(each, calls_[i], now);
+      } else if (now >= each.late) {
+        each.late = TimePoint::max();
+        if (is_silent(calls_[i])) probe(each, calls_[i], now);
+      }
+    }
+    arm();
+  }
+  /// After the last call has ended.
+  void count() {
+    const TimePoint now = impl_.shared->clock.now();
+    for (std::size_t i = 0; i < tries_.size(); ++i) {
+      const GetCall& call = calls_[i];
+      Hedger::Node& node = impl_.hedger.node(call.chain->node);
+      if (tries_[i].is_switched) {
+        node.wins += call.good() == call.chain->hashes.size();
+      } else if (call.answered() != TimePoint{}) {
+        node.get.add(call.answered() - sent_);
+      } else if (call.error() == asio::error::timed_out || call.error() == Errc::kCancelled) {
+        node.get.add(now - sent_);
+      }
+    }
+  }
+
+ private:
+  struct Try {
+    TimePoint late{};  ///< max: it has been looked at.
+    std::size_t second = 0;
+    std::unique_ptr<HoldsCall> probe;
+    bool is_settled = false, is_switched = false;
+  };
+
+  static bool is_silent(const GetCall& call) { return !call.has_ended() && !call.has_begun() && !call.has_lent(); }
+
+  void probe(Try& each, const GetCall& call, TimePoint now) {
+    const auto second = impl_.second_node(*impl_.reachable_map(), *call.chain);
+    if (!second || now >= plan_.until || !impl_.hedger.take(call.chain->node, now)) return;
+    each.second = *second;
+    each.probe = std::make_unique<HoldsCall>();
+    each.probe->hashes = call.chain->hashes;
+    impl_.start(*each.probe, *second, space_, group_, plan_.until);
+  }
+  void settle(Try& each, GetCall& call, TimePoint now) {
+    if (each.is_settled) return;
+    const bool is_answered = call.has_begun() || (call.has_ended() && !call.error());
+    if (!each.probe->has_ended()) {
+      if (is_answered) each.probe->cancel();
+      return;
+    }
+    each.is_settled = true;
+    if (!each.probe->error()) impl_.hedger.answered(each.probe->found() > 0, now);
+    if (is_answered || !each.probe->has_all() || call.has_lent()) return;
+    if (now >= plan_.until || group_.control.is_cancelled()) return;
+    impl_.hedger.node(call.chain->node).get.add(now - sent_);
+    if (!call.has_ended()) call.cancel();
+    each.is_switched = true;
+    call.lease = 0;
+    call.session_wanted.reset();
+    call.region = plan_.region;
+    call.forget_answer();
+    impl_.start(call, each.second, space_, group_, plan_.until);
+  }
+  void arm() {
+    TimePoint next = TimePoint::max();
+    for (std::size_t i = 0; i < tries_.size(); ++i) {
+      if (is_silent(calls_[i])) next = std::min(next, tries_[i].late);
+    }
+    alarm_.arm(next);
+  }
+
+  Impl& impl_;
+  const Space space_;
+  const GetPlan& plan_;
+  GetCalls& calls_;
+  CallGroup& group_;
+  LateAlarm alarm_;
+  TimePoint sent_{};
+  boost::container::small_vector<Try, 2> tries_;
 };
 
 /// Fills plan.ends: segments as the wire has them, in whole stripes, since a stripe is what has a checksum. Several of
@@ -474,11 +597,15 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   // Blocks land and are verified meanwhile, by the calls. The
   // caller is told of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
+  std::optional<GetHedges<Impl>> hedges;
+  if (impl.hedger.is_on() && impl.has_hot_roots()) hedges.emplace(impl, space, plan, calls, group);
   while (!group.running.empty()) {
     group.event.reset();
     co_await group.event.wait();
+    if (hedges) hedges->look();
     report.run(calls);
   }
+  if (hedges) hedges->count();
   report.run(calls);  // calls may all have ended before the first wait
 
   // A prefix is what counts: cut at the first gap.

@@ -111,9 +111,18 @@ typedef struct kvs_options {
    * with one, read again for each connection. At most one of the two; NULL: none. */
   const char* token;
   const char* token_file;
+  /* A match or get on which a node is late is asked of the second node too, for at most this share of reads, up to 1
+   * (docs/cluster.md); 0: 0.02; negative: none. Late: after 99 of 100 of its answers, and not sooner or later than: */
+  double hedge_share;
+  uint64_t hedge_after_min_us; /* 0: 1,000 */
+  uint64_t hedge_after_max_us; /* 0: 200,000 */
+  const char* zone;            /* where this client is: of equals, nodes of its zone are asked; NULL: anywhere */
 } kvs_options;
-#define KVS_OPTIONS_INIT \
-  { sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL }
+#define KVS_OPTIONS_INIT                                                                                              \
+  {                                                                                                                   \
+    sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
+        0, 0, 0, NULL                                                                                                 \
+  }
 
 /* When the blocks of a request will be asked for again, as far as you know. A wrong hint costs hits, never a wrong
  * byte; hints of a tenant that do not come true are ignored. */

@@ -6,11 +6,15 @@
 //
 // A node that does not answer is passed over: who would have what is its, if it left, stands in for it.
 //
+// A node that is late (hedge/hedger.h) is not passed over, but its second node is asked as well, and the first good
+// answer counts.
+//
 // Where a chain lies follows from its hot root (hot/hot_sets.h), which changes now and then. A chain that is not found
 // where it belongs now is looked for where it lay before. One owner of each match is told that it counts the match.
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -46,7 +50,16 @@ class MatchCall final : public Call {
   std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
   error_code lease_error;
   std::weak_ptr<CallSession> answered_by;
+  TimePoint sent{}, answered{};  ///< The first is set by who starts it.
+  MatchCall* hedge = nullptr;    ///< Of the same, to the second node.
+  bool is_hedge = false;
 
+  bool has_all() const { return has_ended() && !error() && block_count == chain.hashes.size(); }
+  /// What counts, of the two that were asked.
+  const MatchCall& best() const {
+    if (hedge == nullptr || !hedge->has_ended() || hedge->error()) return *this;
+    return error() || hedge->block_count > block_count ? *hedge : *this;
+  }
   error_code reason() const {
     if (error()) return error();
     return block_count == asked && asked < chain.hashes.size() ? make_error_code(Errc::kTooLarge) : error_code();
@@ -87,6 +100,7 @@ class MatchCall final : public Call {
              std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
     }
     if (response->lease_error() >= kErrcLocal) return "match: lease_error " + std::to_string(response->lease_error());
+    answered = session()->shared().clock.now();
     disk_block_count = response->disk_blocks();
     block_count = response->host_blocks() + disk_block_count;
     disk_us = response->disk_us();
@@ -126,16 +140,22 @@ class MatchRounds {
     if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
   }
 
-  /// Of a root alone: from `node`, one round. Not counted.
-  MatchRounds(const ClusterMap& map, std::span<const BlockHash> root, std::size_t node)
-      : MatchRounds(map, root, root.size(), /*is_counted=*/false) {
-    extents_ = {{0, root.size(), node}};
+  /// Of a root alone: from `node`, one round.
+  struct FromNode {
+    std::size_t node;
+  };
+  MatchRounds(const ClusterMap& map, std::span<const BlockHash> root, FromNode from, bool is_counted)
+      : MatchRounds(map, root, root.size(), is_counted) {
+    extents_ = {{0, root.size(), from.node}};
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
   /// The calls to start. They end before end().
   std::span<MatchCall> begin_next(const MatchOptions& options, std::size_t block_size);
   void end();
+  const ClusterMap& map() const { return map_; }
+  /// The same request once more, to be started for `node`; it ends before end(), too.
+  MatchCall& add_hedge(MatchCall& of, std::size_t node);
   /// No further round, for `why`.
   void stop(error_code why) {
     if (has_next()) why_ = why;
@@ -157,7 +177,7 @@ class MatchRounds {
   template <class Visit>
   void for_each_call(Visit&& visit) const {
     for (std::size_t round = 0; round < round_; ++round) {
-      for (const MatchCall& call : calls_[round]) visit(call);
+      for (const MatchCall& call : calls_[round]) visit(call.best());
     }
   }
 
@@ -169,6 +189,7 @@ class MatchRounds {
   std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has all.
   std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
+  std::vector<std::unique_ptr<MatchCall>> hedges_;
   std::size_t round_ = 0;  ///< Rounds that have begun.
   std::size_t asked_ = 0;  ///< Leading blocks asked for.
   std::size_t held_ = 0;   ///< Leading blocks found.
@@ -193,6 +214,10 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
   calls_[round_] = std::vector<MatchCall>(chains.size());
   for (std::size_t i = 0; i < chains.size(); ++i) {
     calls_[round_][i].chain = std::move(chains[i]);
+    if (chains[i].first == 0 && map_.has_extents()) {
+      OwnedChain& first = calls_[round_][i].chain;
+      first.anchor = std::min(hot_blocks_, first.hashes.size() - 1);
+    }
     tell_of_root(calls_[round_][i]);
     calls_[round_][i].is_elsewhere = !is_counted_;
     if (map_.owner_count() > 1 && calls_[round_][i].chain.hashes.size() < hashes_.size())
@@ -223,14 +248,33 @@ void MatchRounds::tell_tokens(MatchCall& call, const MatchOptions& options, std:
   call.extras = extras.first(std::min(count, extras.size()));
 }
 
+MatchCall& MatchRounds::add_hedge(MatchCall& of, std::size_t node) {
+  KV_ASSERT(of.hedge == nullptr && !of.is_hedge);
+  MatchCall& call = *hedges_.emplace_back(std::make_unique<MatchCall>());
+  call.options = of.options;
+  call.chain.node = node;
+  call.chain.hashes = of.chain.hashes;
+  call.chain.first = of.chain.first;
+  call.chain.anchor = of.chain.anchor;
+  call.token_ids = of.token_ids;
+  call.extras = of.extras;
+  call.node_count = of.node_count;  // it says what is hot, and does not count
+  call.chain_blocks = of.chain_blocks;
+  call.is_elsewhere = call.is_hedge = true;
+  of.hedge = &call;
+  return call;
+}
+
 void MatchRounds::end() {
   std::size_t gap = asked_;
-  for (const MatchCall& call : calls_[round_ - 1]) {
+  for (const MatchCall& asked : calls_[round_ - 1]) {
+    KV_ASSERT(asked.has_ended() && (asked.hedge == nullptr || asked.hedge->has_ended()));
+    const MatchCall& call = asked.best();
     const OwnedChain& chain = call.chain;
     KV_ASSERT(call.has_ended() && call.block_count <= chain.hashes.size());
     if (call.block_count < chain.hashes.size() && chain.position(call.block_count) < gap) {
       gap = chain.position(call.block_count);
-      why_ = call.reason();
+      why_ = asked.error() ? asked.reason() : call.reason();  // what the second has not, the first may have
     }
   }
   held_ = std::max(held_, gap);  // 2
@@ -275,6 +319,93 @@ std::vector<const MatchCall*> MatchRounds::leases() const {
   });
   return leases;
 }
+
+/// The calls of one round, and those that are made because others are late. `Impl`: Client's own.
+template <class Impl>
+class MatchHedges {
+ public:
+  MatchHedges(Impl& impl, Space space, MatchRounds& rounds, std::span<MatchCall> calls, CallGroup& group,
+              TimePoint until)
+      : impl_(impl),
+        space_(space),
+        rounds_(rounds),
+        calls_(calls),
+        group_(group),
+        until_(until),
+        alarm_(impl.shared->deadlines, group) {
+    const TimePoint now = impl.shared->clock.now();
+    late_.reserve(calls.size());
+    for (MatchCall& call : calls) {
+      call.sent = now;
+      late_.push_back(now + impl.hedger.begin(call.chain.node, Hedger::Kind::kMatch));
+    }
+    arm();
+  }
+
+  asio::awaitable<void> wait() {
+    while (look()) {
+      group_.event.reset();
+      co_await group_.event.wait();
+    }
+    for (const MatchCall& call : calls_) count(call);
+  }
+
+ private:
+  /// False once nothing is waited for.
+  bool look() {
+    const TimePoint now = impl_.shared->clock.now();
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      MatchCall& call = calls_[i];
+      if (call.hedge != nullptr) {
+        settle(call, *call.hedge);
+      } else if (!call.has_ended() && now >= late_[i]) {
+        late_[i] = TimePoint::max();
+        hedge(call, now);
+      }
+    }
+    arm();
+    return !group_.running.empty();
+  }
+  /// Once one of the two has said enough, the other is not waited for.
+  void settle(MatchCall& call, MatchCall& hedge) {
+    if (!call.has_ended() && hedge.has_all()) call.cancel();
+    if (!hedge.has_ended() && call.has_ended() && !call.error()) hedge.cancel();
+  }
+  void hedge(MatchCall& call, TimePoint now) {
+    const auto second = impl_.second_node(rounds_.map(), call.chain);
+    if (!second || now >= until_ || !impl_.hedger.take(call.chain.node, now)) return;
+    MatchCall& again = rounds_.add_hedge(call, *second);
+    again.sent = now;
+    impl_.start(again, *second, space_, group_, until_);
+    settle(call, again);
+  }
+  void arm() {
+    TimePoint next = TimePoint::max();
+    for (std::size_t i = 0; i < calls_.size(); ++i) {
+      if (!calls_[i].has_ended() && calls_[i].hedge == nullptr) next = std::min(next, late_[i]);
+    }
+    alarm_.arm(next);
+  }
+  /// Of one that was given up it is known that it took longer than it had.
+  void count(const MatchCall& call) {
+    Hedger::Node& node = impl_.hedger.node(call.chain.node);
+    const TimePoint now = impl_.shared->clock.now();
+    const bool was_sent = !call.error() || call.error() == Errc::kCancelled || call.error() == asio::error::timed_out;
+    if (was_sent) node.match.add((call.error() ? now : call.answered) - call.sent);
+    if (call.hedge == nullptr) return;
+    if (!call.hedge->error()) impl_.hedger.answered(call.hedge->block_count > 0, now);
+    node.wins += &call.best() == call.hedge;
+  }
+
+  Impl& impl_;
+  const Space space_;
+  MatchRounds& rounds_;
+  const std::span<MatchCall> calls_;
+  CallGroup& group_;
+  const TimePoint until_;
+  std::vector<TimePoint> late_;  ///< When each is; max: it has been looked at.
+  LateAlarm alarm_;
+};
 
 }  // namespace
 
@@ -343,10 +474,18 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
           call.options = &how;
           on.start(call, call.chain.node, of, running, end);
         }
-        co_await wait_all(running);
+        if (on.hedger.is_on() && asked.map().has_extents() && asked.map().owner_count() > 1) {
+          MatchHedges hedges(on, of, asked, calls, running, end);
+          co_await hedges.wait();
+        } else {
+          co_await wait_all(running);
+        }
         asked.end();
         for (const MatchCall& call : calls) {
           if (call.node_count > 0 && !call.error()) on.hear_hot_version(of, call.chain.node, call.hot_version);
+          if (call.hedge == nullptr) continue;
+          const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
+          if (loser.lease != 0) on.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
         }
         if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds no call would end for it
       }
@@ -362,7 +501,13 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   impl.meet_hot_roots(space);
   const HotSets::Roots roots = impl.hot_roots(space, hashes);
   const auto first_map = map;
-  MatchRounds first(*first_map, hashes, roots.now, /*is_counted=*/true);
+  const bool is_root = !impl.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
+  // What lies in its root whole is on every node.
+  const auto from_nearest = [&] {
+    return MatchRounds::FromNode{impl.nearest(*first_map, hashes.back(), first_map->node_count())};
+  };
+  MatchRounds first = is_root ? MatchRounds(*first_map, hashes, from_nearest(), /*is_counted=*/true)
+                              : MatchRounds(*first_map, hashes, roots.now, /*is_counted=*/true);
   co_await run(first);
   const MatchRounds* best = &first;
 
@@ -385,7 +530,8 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   // that no node is asked by all.
   if (best->held() < roots.now && has_time()) {
     const std::size_t asked = *(again ? *again : first).place().node;
-    root.emplace(*map, hashes.first(roots.now), map->owner(hashes.back(), asked));
+    const MatchRounds::FromNode from{impl.nearest(*map, hashes.back(), asked)};
+    root.emplace(*map, hashes.first(roots.now), from, /*is_counted=*/false);
     co_await run(*root);
     if (root->held() > best->held()) best = &*root;
   }

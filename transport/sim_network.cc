@@ -35,8 +35,10 @@ struct SimNetwork::Pipe {
 /// Both directions of one connection; shared by its two ends. Known to the network by number and not by address, so
 /// that a run visits links in the same order every time.
 struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
-  Link(SimNetwork& net, std::string name, const asio::any_io_executor& client, const asio::any_io_executor& server)
+  Link(SimNetwork& net, std::string from, std::string name, const asio::any_io_executor& client,
+       const asio::any_io_executor& server)
       : network(net),
+        client_host(std::move(from)),
         host(std::move(name)),
         to_server(server, client, net.clock_),
         to_client(client, server, net.clock_) {
@@ -44,7 +46,13 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   }
   ~Link() { network.links_.erase(number); }
 
-  bool is_frozen() const { return network.frozen_.contains(host); }
+  /// Nothing of this direction arrives now, nor that it has ended.
+  bool is_held(const Pipe& pipe) const {
+    const bool is_out = &pipe == &to_server;
+    return network.frozen_.contains(host) || network.frozen_.contains(client_host) ||
+           network.is_cut(is_out ? client_host : host, is_out ? host : client_host);
+  }
+  bool is_of(const std::string& name) const { return host == name || client_host == name; }
   void break_now() {
     broken = true;
     for (Pipe* pipe : {&to_server, &to_client}) {
@@ -56,7 +64,7 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   }
   /// Wakes the reader when the first chunk is here, or arms the alarm for when it will be.
   void schedule(Pipe& pipe) {
-    if (broken || is_frozen()) return;
+    if (broken || is_held(pipe)) return;
     if (pipe.chunks.empty()) {
       if (pipe.ended) pipe.readable.set();
       return;
@@ -72,7 +80,8 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
 
   SimNetwork& network;
   const std::uint64_t number = network.link_count_++;
-  std::string host;
+  const std::string client_host;  ///< Empty: of nobody that has a name.
+  const std::string host;
   Pipe to_server, to_client;
   bool broken = false;
 };
@@ -91,7 +100,7 @@ class SimNetwork::SimStream final : public Stream {
       auto* target = static_cast<std::byte*>(buffer.data());
       std::size_t room = buffer.size();
       // Only what has arrived: a chunk becomes readable at its time, whole, and in order.
-      while (room > 0 && !link_->is_frozen() && !pipe.chunks.empty() &&
+      while (room > 0 && !link_->is_held(pipe) && !pipe.chunks.empty() &&
              pipe.chunks.front().arrives <= link_->network.clock_.now()) {
         Pipe::Chunk& chunk = pipe.chunks.front();
         if (chunk.fd && pipe.offset == 0 && !received_) received_ = std::move(chunk.fd);
@@ -113,7 +122,7 @@ class SimNetwork::SimStream final : public Stream {
       pipe.writable.set();
       return total;
     }
-    if (pipe.ended && pipe.chunks.empty() && !link_->is_frozen()) return error_code(asio::error::eof);
+    if (pipe.ended && pipe.chunks.empty() && !link_->is_held(pipe)) return error_code(asio::error::eof);
     return error_code(asio::error::would_block);
   }
 
@@ -121,7 +130,7 @@ class SimNetwork::SimStream final : public Stream {
     if (closed_) return error_code(asio::error::operation_aborted);
     SimNetwork& network = link_->network;
     if (!link_->broken && network.chance(network.faults_.break_probability)) link_->break_now();
-    if (link_->broken || in().ended) return error_code(asio::error::connection_reset);  // ended: the peer closed
+    if (link_->broken || peer_has_closed()) return error_code(asio::error::connection_reset);
     Pipe& pipe = out();
     if (pipe.bytes >= network.faults_.capacity_bytes || network.chance(network.faults_.full_probability))
       return error_code(asio::error::would_block);
@@ -167,7 +176,7 @@ class SimNetwork::SimStream final : public Stream {
   Async<void> wait_writable() override {
     Pipe& pipe = out();
     pipe.writable.reset();
-    if (!closed_ && !link_->broken && !in().ended && pipe.bytes >= link_->network.faults_.capacity_bytes) {
+    if (!closed_ && !link_->broken && !peer_has_closed() && pipe.bytes >= link_->network.faults_.capacity_bytes) {
       co_await pipe.writable.wait();
     }
     if (closed_) co_return error_code(asio::error::operation_aborted);
@@ -197,6 +206,7 @@ class SimNetwork::SimStream final : public Stream {
  private:
   Pipe& in() { return is_client_ ? link_->to_client : link_->to_server; }
   Pipe& out() { return is_client_ ? link_->to_server : link_->to_client; }
+  bool peer_has_closed() { return in().ended && !link_->is_held(in()); }
 
   std::shared_ptr<Link> link_;
   bool is_client_;
@@ -245,6 +255,22 @@ class SimNetwork::SimListener final : public Listener {
   bool closed_ = false;
 };
 
+/// Names where its streams come from.
+class SimNetwork::Host final : public Network {
+ public:
+  Host(SimNetwork& network, std::string name) : network_(network), name_(std::move(name)) {}
+  Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override {
+    return network_.listen(endpoint, std::move(executor));
+  }
+  Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override {
+    return network_.connect_from(name_, std::move(endpoint), std::move(executor));
+  }
+
+ private:
+  SimNetwork& network_;
+  const std::string name_;
+};
+
 SimNetwork::SimNetwork(VirtualClock& clock, std::uint64_t seed) : clock_(clock), random_(seed) {}
 SimNetwork::~SimNetwork() = default;
 
@@ -256,7 +282,22 @@ Result<std::unique_ptr<Listener>> SimNetwork::listen(const Endpoint& endpoint, a
   return std::unique_ptr<Listener>(std::move(listener));
 }
 
+Network& SimNetwork::from(const std::string& name) {
+  auto& host = hosts_[name];
+  if (!host) host = std::make_unique<Host>(*this, name);
+  return *host;
+}
+
 Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_io_executor executor) {
+  return connect_from("", std::move(endpoint), std::move(executor));
+}
+
+bool SimNetwork::is_unreachable(const std::string& from, const std::string& to) const {
+  return frozen_.contains(to) || frozen_.contains(from) || is_cut(from, to) || is_cut(to, from);
+}
+
+Async<std::unique_ptr<Stream>> SimNetwork::connect_from(std::string from, Endpoint endpoint,
+                                                        asio::any_io_executor executor) {
   if (endpoint.scheme != Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
   Event arrived(executor);
   const auto alarm = clock_.make_alarm(executor);
@@ -264,7 +305,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
   alarm->arm(clock_.now() + 2 * random_delay(), [&] { arrived.set(); });
   co_await arrived.wait();
   if (!arrived.is_set()) co_return error_code(asio::error::operation_aborted);
-  while (frozen_.contains(endpoint.host)) {  // a SYN into a black hole: the caller's deadline ends the wait
+  while (is_unreachable(from, endpoint.host)) {  // a SYN into a black hole: the caller's deadline ends the wait
     arrived.reset();
     alarm->arm(clock_.now() + 100ms, [&] { arrived.set(); });
     co_await arrived.wait();
@@ -274,7 +315,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
   if (listener == listeners_.end() || killed_.contains(endpoint.host)) {
     co_return error_code(asio::error::connection_refused);
   }
-  const auto link = std::make_shared<Link>(*this, endpoint.host, executor, listener->second->executor());
+  const auto link = std::make_shared<Link>(*this, from, endpoint.host, executor, listener->second->executor());
   listener->second->add(std::make_unique<SimStream>(link, false));
   co_return std::unique_ptr<Stream>(std::make_unique<SimStream>(link, true));
 }
@@ -282,17 +323,27 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect(Endpoint endpoint, asio::any_
 void SimNetwork::kill(const std::string& name) {
   killed_.insert(name);
   for (const auto& [number, link] : links_) {
-    if (link->host == name) link->break_now();
+    if (link->is_of(name)) link->break_now();
   }
 }
 void SimNetwork::revive(const std::string& name) { killed_.erase(name); }
 void SimNetwork::freeze(const std::string& name) { frozen_.insert(name); }
 void SimNetwork::thaw(const std::string& name) {
   frozen_.erase(name);
+  reschedule_all();
+}
+void SimNetwork::cut(const std::string& from, const std::string& to) { cuts_.insert({from, to}); }
+void SimNetwork::mend_all() {
+  cuts_.clear();
+  reschedule_all();
+}
+/// Of streams that are held still, that does nothing. Writers look again: their peer may have gone meanwhile.
+void SimNetwork::reschedule_all() {
   for (const auto& [number, link] : links_) {
-    if (link->host != name) continue;
-    link->schedule(link->to_server);
-    link->schedule(link->to_client);
+    for (Pipe* pipe : {&link->to_server, &link->to_client}) {
+      link->schedule(*pipe);
+      pipe->writable.set();
+    }
   }
 }
 

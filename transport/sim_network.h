@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "transport/stream.h"
@@ -35,15 +36,23 @@ class SimNetwork final : public Network {
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override;
   Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override;
 
+  /// The network as one host has it: what it connects to knows where it comes from. Lives as long as this.
+  Network& from(const std::string& name);
+
   void set_faults(const SimFaults& faults) { faults_ = faults; }  ///< Of streams from now on and of those that exist.
-  /// Breaks every stream of the host at once, as kill -9 does. The listener stays until its owner closes it, and
-  /// refuses connections.
+  /// Breaks every stream of the host at once, to it and from it, as kill -9 does. The listener stays until its owner
+  /// closes it, and refuses connections.
   void kill(const std::string& name);
   void revive(const std::string& name);
   /// Nothing arrives at the host or leaves any more, as with SIGSTOP or a black hole. thaw() ends that; nothing is
   /// lost.
   void freeze(const std::string& name);
   void thaw(const std::string& name);
+  /// Nothing that `from` sends reaches `to` any more, and no connection between the two is made. Of hosts that connect
+  /// by from(). mend_all() ends it; nothing is lost.
+  void cut(const std::string& from, const std::string& to);
+  void mend_all();
+  bool is_cut(const std::string& from, const std::string& to) const { return cuts_.contains({from, to}); }
   /// Whether streams pass descriptors, as Unix sockets do and TCP does not. At first they do.
   void set_passes_descriptors(bool passes) { passes_descriptors_ = passes; }
   /// What streams say that they are. At first kLocal: nobody listens to a simulation.
@@ -58,7 +67,11 @@ class SimNetwork final : public Network {
   struct Link;
   class SimStream;
   class SimListener;
+  class Host;
 
+  Async<std::unique_ptr<Stream>> connect_from(std::string from, Endpoint endpoint, asio::any_io_executor executor);
+  bool is_unreachable(const std::string& from, const std::string& to) const;
+  void reschedule_all();
   Duration random_delay();
   bool chance(double probability);
 
@@ -66,7 +79,9 @@ class SimNetwork final : public Network {
   std::mt19937_64 random_;
   SimFaults faults_;
   std::map<std::string, SimListener*> listeners_;
+  std::map<std::string, std::unique_ptr<Host>> hosts_;
   std::set<std::string> killed_, frozen_;
+  std::set<std::pair<std::string, std::string>> cuts_;  ///< From, to.
   bool passes_descriptors_ = true;
   Stream::Protection protection_ = Stream::Protection::kLocal;
   std::uint64_t link_count_ = 0;          ///< Ever made.

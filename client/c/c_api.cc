@@ -1,4 +1,5 @@
 // client/c/c_api.cc: kvstore.h over BlockingClient. No exception leaves it.
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -155,6 +156,10 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     }
     if (options.token != nullptr) config.token = Secret(options.token);
     if (options.token_file != nullptr) config.token_file = options.token_file;
+    if (options.hedge_share != 0) config.hedge_share = std::max(options.hedge_share, 0.0);
+    if (options.hedge_after_max_us != 0) config.hedge_after_max = microseconds(options.hedge_after_max_us);
+    if (options.hedge_after_min_us != 0) config.hedge_after_min = microseconds(options.hedge_after_min_us);
+    if (options.zone != nullptr) config.zone = options.zone;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down

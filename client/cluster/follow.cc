@@ -105,7 +105,9 @@ void Client::Impl::adopt(ClusterStatus status) {
   }
   const TimePoint now = shared->clock.now();
   for (const std::size_t node : members) {
-    if (!is_taken[node]) hot_sets.forget_node(node, now);
+    if (is_taken[node]) continue;
+    hot_sets.forget_node(node, now);
+    hedger.forget_node(node);
   }
   std::size_t free = shared->config.nodes.size();  // those of the client's own list are kept: see node_failed()
   for (std::size_t i = 0; i < numbers.size(); ++i) {

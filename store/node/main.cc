@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <random>
@@ -119,6 +120,24 @@ bool is_serving(const ClusterView& view, const std::string& id) {
   return self != view.members.end() && self->state == Member::State::kServing;
 }
 
+/// What a person would want to know of if two nodes had different ones. A version is 1,002,003 for 1.2.3.
+std::vector<std::pair<std::string, double>> cluster_settings(const NodeOptions& options) {
+  unsigned major = 0, minor = 0, patch = 0;
+  static_cast<void>(std::sscanf(KV_VERSION, "%u.%u.%u", &major, &minor, &patch));
+  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
+  std::vector<std::pair<std::string, double>> settings = {
+      {"version", major * 1e6 + minor * 1e3 + patch},
+      {"policy", static_cast<double>(options.store.policy)},
+      {"pool-seconds", seconds(options.pool_period)},
+      {"lease-seconds", seconds(options.store.lease_duration)},
+  };
+  if (options.etcd.endpoints.empty()) return settings;
+  settings.emplace_back("etcd-lease-seconds", static_cast<double>(options.membership.lease.count()));
+  settings.emplace_back("copy-uses", static_cast<double>(options.copy_uses));
+  settings.emplace_back("move-rate", static_cast<double>(options.move_rate));
+  return settings;
+}
+
 /// Serving goes on meanwhile. A second signal ends it.
 void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asio::signal_set& signals) {
   const auto until = std::chrono::steady_clock::now() + most;
@@ -180,6 +199,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   node.node_id = options.node_id;
   node.instance = draw_instance_id();
   node.started = clock.now();
+  node.settings = cluster_settings(options);
   node.slow.set(options.slow_log);
   // Each region that a client lends is a descriptor too: a
   // quarter of them all, the rest for sessions and the disk tier.

@@ -204,6 +204,84 @@ TEST_F(E2eClusterTest, WhatWasAskedForAgainIsFoundThoughItsNodeIsKilledAndNoMapS
   EXPECT_EQ(work(client, 1), kBlocks) << "what is put meanwhile is found";
 }
 
+TEST_F(E2eClusterTest, WhatANodeThatStandsStillOwnsIsReadFromItsSecondNode) {
+  const EtcdProcesses etcd;
+  for (const char* id : {"n0", "n1", "n2"}) {
+    nodes.push_back(start_node(etcd, id, {"--copy-uses", "2", "--etcd-lease-seconds", "300"}));
+  }
+  wait_for_members(3);
+  ClientConfig config;
+  config.breaker_failures = 1'000'000;  // it is late, and nobody says that it is dead
+  config.hedge_share = 1;
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks, config);
+  put_chains(client, 4);
+  ASSERT_EQ(missing(client), 0u) << "asked for again";
+  EXPECT_TRUE(eventually([&] {
+    double copied = 0;
+    for (const auto& node : nodes) copied += node->metric("kvstore_cluster_copied_blocks_total");
+    return copied == 4 * kBlocks;
+  }));
+  nodes[1]->signal(SIGSTOP);
+  const auto began = std::chrono::steady_clock::now();
+  for (const auto& chain : chains) {
+    const GetResult got = client.get(chain);
+    EXPECT_EQ(got.block_count, chain.size()) << got.why.message();
+    EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kDeadline / 2);
+  nodes[1]->signal(SIGCONT);
+  std::uint64_t hedges = 0, wins = 0;
+  for (const NodeStatus& node : client->nodes()) {
+    hedges += node.hedges;
+    wins += node.hedge_wins;
+  }
+  EXPECT_GT(wins, 0u);
+  EXPECT_LE(wins, hedges);
+}
+
+TEST_F(E2eClusterTest, ToolsShowWhatIsHotAndThatAllIsWell) {
+  const EtcdProcesses etcd;
+  start_nodes(etcd);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  const auto root = make_chain(7, 20);
+  for (std::uint64_t i = 0; i < 400; ++i) {
+    auto chain = root;
+    const auto more = make_chain(100 + i, 5);
+    chain.insert(chain.end(), more.begin(), more.end());
+    EXPECT_TRUE(client->match(client.space(), chain, {.deadline = kDeadline}));
+  }
+  const json hot = ask(*nodes[2], "hot");
+  EXPECT_EQ(hot["nodes"].size(), 3u);
+  ASSERT_EQ(hot["beginnings"].size(), 1u) << hot.dump();
+  EXPECT_EQ(hot["beginnings"][0]["blocks"], 20);
+  EXPECT_EQ(hot["beginnings"][0]["hot"], true);
+  EXPECT_GT(hot["beginnings"][0]["share"], 0.5);
+  const Finished table = ctl(*nodes[0], {"hot"});
+  EXPECT_EQ(table.status, 0);
+  EXPECT_NE(table.out.find("of matches"), std::string::npos);
+
+  const auto findings = [&] {
+    const Finished finished =
+        run_program({ctl_program(), "doctor", "--json", "--admin", "none", "-e", nodes[1]->tcp()});
+    return json::parse(finished.out, nullptr, /*allow_exceptions=*/false);
+  };
+  const auto verdict_of = [](const json& found, const std::string& check) -> std::string {
+    for (const json& each : found["findings"]) {
+      if (each["check"] == check) return each["verdict"];
+    }
+    return "";
+  };
+  EXPECT_TRUE(eventually([&] { return verdict_of(findings(), "node to node") == "ok"; })) << "asked every ten seconds";
+  const json well = findings();
+  for (const char* check : {"reach n0", "reach n1", "reach n2", "maps", "clocks", "settings"})
+    EXPECT_EQ(verdict_of(well, check), "ok") << check << well.dump(1);
+  nodes.push_back(start_node(etcd, "n3", {"--copy-uses", "3", "--etcd-lease-seconds", "30"}));
+  wait_for_members(4);
+  const json unequal = findings();
+  EXPECT_EQ(verdict_of(unequal, "copy-uses"), "warning");
+  EXPECT_EQ(verdict_of(unequal, "etcd-lease-seconds"), "warning");
+}
+
 TEST_F(E2eClusterTest, ANodeThatIsAskedToStopSaysSoFirstAndIsOffTheMapAtOnce) {
   const EtcdProcesses etcd;
   const std::vector<std::string> options = {"--etcd-prefix", "/other"};

@@ -7,6 +7,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/assert.h"
@@ -39,6 +40,10 @@ class SimNode {
   ~SimNode() { kill(); }
 
   void start() {
+    if (std::exchange(has_lost_power_, false)) {
+      network_.kill(name_);  // whoever still waits for its last life is told now
+      network_.thaw(name_);
+    }
     network_.revive(name_);
     life_ = std::make_shared<Life>(*this);
     auto listener = network_.listen({Endpoint::Scheme::kSim, name_, ""}, context_.get_executor());
@@ -50,7 +55,15 @@ class SimNode {
   void kill() { end_life(/*saves=*/false); }
   /// As asked to: what is in memory goes to disk first, if there is one.
   void stop() { end_life(/*saves=*/true); }
+  /// As a machine goes: nobody is told. Who was connected waits for an answer until the node starts again.
+  void lose_power() {
+    if (!life_) return;
+    has_lost_power_ = true;
+    network_.freeze(name_);
+    end_life(/*saves=*/false);
+  }
   bool is_alive() const { return life_ != nullptr; }
+  bool is_without_power() const { return has_lost_power_; }
   const std::string& name() const { return name_; }
 
   /// Empty, or what is broken.
@@ -66,6 +79,11 @@ class SimNode {
   NodeContext& context() {
     KV_ASSERT(life_);
     return life_->context;
+  }
+  /// The same, kept beyond its life.
+  std::shared_ptr<NodeContext> share_context() {
+    KV_ASSERT(life_);
+    return {life_, &life_->context};
   }
   StoreStats stats() const {
     return life_ ? life_->store.with([](Store& store) { return store.stats(); }) : StoreStats{};
@@ -145,7 +163,7 @@ class SimNode {
 
   void end_life(bool saves) {
     if (!life_) return;
-    network_.kill(name_);
+    if (!has_lost_power_) network_.kill(name_);
     if (verbs_ != nullptr) {
       for (const std::string& device : devices_) verbs_->kill(device);
     }
@@ -192,6 +210,7 @@ class SimNode {
   std::vector<std::string> devices_;
   std::shared_ptr<Life> life_;
   int life_count_ = 0;
+  bool has_lost_power_ = false;
 };
 
 }  // namespace kv::sim

@@ -186,6 +186,52 @@ TEST_F(SimNetworkTest, AFrozenHostHearsNothingAndLosesNothing) {
   EXPECT_EQ(at_client, "from the node");
 }
 
+/// Between two hosts that have names, one way or both, and nothing else.
+TEST_F(SimNetworkTest, AWayThatIsCutCarriesNothingUntilItIsMendedAndTheOtherWayDoes) {
+  SimNetwork& network = world.network;
+  const auto connect_from = [&](const std::string& name) {
+    Pair pair;
+    pair.client = world.await(network.from(name).connect(kNode, world.io.get_executor())).value().value();
+    pair.server = world.await(listener->accept(world.io.get_executor())).value().value();
+    return pair;
+  };
+  const Pair a = connect_from("a"), b = connect_from("b");
+  network.cut("a", "node");
+  for (const Pair* pair : {&a, &b}) {
+    ASSERT_TRUE(write(*pair->client, "to the node"));
+    ASSERT_TRUE(write(*pair->server, "from the node"));
+  }
+  world.run_for(60s);
+  EXPECT_EQ(read(*a.server).error(), asio::error::would_block);
+  EXPECT_EQ(world.await(read_some(*a.client, 13)).value(), "from the node");
+  EXPECT_EQ(world.await(read_some(*b.server, 11)).value(), "to the node");
+  std::unique_ptr<Stream> later;
+  asio::co_spawn(world.io, network.from("a").connect(kNode, world.io.get_executor()),
+                 [&](std::exception_ptr, Result<std::unique_ptr<Stream>> got) { later = std::move(*got); });
+  world.run_for(60s);
+  EXPECT_EQ(later, nullptr) << "a connection needs both ways";
+  network.mend_all();
+  world.run_for(1s);
+  EXPECT_NE(later, nullptr);
+  EXPECT_EQ(world.await(read_some(*a.server, 11)).value(), "to the node");
+}
+
+TEST_F(SimNetworkTest, TheEndOfAStreamIsNotSeenWhereTheWayIsCut) {
+  SimNetwork& network = world.network;
+  Pair pair;
+  pair.client = world.await(network.from("a").connect(kNode, world.io.get_executor())).value().value();
+  pair.server = world.await(listener->accept(world.io.get_executor())).value().value();
+  network.cut("node", "a");
+  pair.server.reset();
+  world.run_for(10s);
+  EXPECT_EQ(read(*pair.client).error(), asio::error::would_block);
+  EXPECT_TRUE(write(*pair.client, "into the void"));
+  network.mend_all();
+  world.run_for(1s);
+  EXPECT_EQ(read(*pair.client).error(), asio::error::eof);
+  EXPECT_EQ(write(*pair.client, "x").error(), asio::error::connection_reset);
+}
+
 TEST_F(SimNetworkTest, ConnectingToAFrozenHostWaitsUntilItThaws) {
   world.network.freeze("node");
   std::unique_ptr<Stream> stream;

@@ -302,6 +302,8 @@ class Client:
         tls: dict[str, str],
         token: str,
         token_file: str,
+        hedge_share: float,
+        zone: str,
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...

@@ -75,6 +75,8 @@ class Client:
     ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
     ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal
     on all clients of a cluster, as the nodes are.
+    ``hedge_share``: of matches and gets at most this share is asked of a second node as well, where the first is late; 0:
+    none. ``zone``: where this client is; of nodes that have the same, those of its zone are asked (docs/cluster.md).
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
@@ -111,6 +113,8 @@ class Client:
         tls_server_name: str | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
+        hedge_share: float = 0.02,
+        zone: str = "",
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -141,6 +145,8 @@ class Client:
             },
             token=secret,
             token_file=secret_file,
+            hedge_share=hedge_share,
+            zone=zone,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

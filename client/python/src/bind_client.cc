@@ -214,6 +214,8 @@ class PyCall {
       entry["failures"] = node.failures;
       entry["timeouts"] = node.timeouts;
       entry["reconnects"] = node.reconnects;
+      entry["hedges"] = node.hedges;
+      entry["hedge_wins"] = node.hedge_wins;
       entry["breaker_openings"] = node.breaker_openings;
       entry["last_error"] = node.last_error_text;
       list.append(entry);
@@ -832,7 +834,8 @@ void bind_client(nb::module_& module) {
           [](PyClient* self, const std::vector<nb::object>& nodes, const std::string& identity, std::size_t connections,
              double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
              std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll,
-             std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file) {
+             std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file,
+             double hedge_share, const std::string& zone) {
             ClientConfig config = config_of(nodes);
             config.extent_blocks = extent_blocks;
             for (const auto& [name, to] :
@@ -843,6 +846,8 @@ void bind_client(nb::module_& module) {
             }
             if (nb::len(token) > 0) config.token = Secret(token.c_str());
             config.token_file = token_file;
+            config.hedge_share = hedge_share;
+            config.zone = zone;
             config.identity = identity;
             config.connections_per_node = connections;
             config.connect_timeout = duration_of(connect_timeout);
@@ -857,7 +862,8 @@ void bind_client(nb::module_& module) {
           nb::kw_only(), nb::arg("nodes"), nb::arg("identity"), nb::arg("connections_per_node"),
           nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"),
-          nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"))
+          nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"), nb::arg("hedge_share"),
+          nb::arg("zone"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
       .def("close", &PyClient::close)

@@ -9,8 +9,8 @@
 //   ctl_blocks.cc     match, why, pin, unpin, drop
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
-//   ctl_cluster.cc    cluster status, cluster map
-//   ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
+//   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h lays nodes' words side
+//   by side ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
 //   ctl_size.cc       size; model_config.h reads a model's shape
 //   ctl_config.cc     config list, config get, config set
 //   ctl_spill.cc      spill: hands over to kvstore-node
@@ -23,6 +23,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "client/tools/ctl/cluster_look.h"
 #include "client/tools/tool_client.h"
 
 namespace kv {
@@ -32,6 +33,7 @@ void add_curve_command(CLI::App& app);
 void add_block_commands(CLI::App& app);
 void add_ping_command(CLI::App& app);
 void add_cluster_commands(CLI::App& app);
+void add_cluster_hot_command(CLI::App& cluster);
 void add_doctor_command(CLI::App& app);
 void add_size_command(CLI::App& app);
 void add_config_commands(CLI::App& app);
@@ -76,6 +78,8 @@ struct CtlCluster {
 };
 /// Errors: of Client::learn_cluster(), if no node answers; then the config is of the endpoints alone.
 CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error = nullptr);
+/// What each node of the cluster says of itself, in the map's order. Throws ToolFailed if there is none.
+std::vector<MemberWord> ask_members(CtlOptions& options);
 /// The same with the endpoints alone, as they were given.
 ClientConfig seed_config(ConnectionOptions& node);
 

@@ -337,6 +337,20 @@ void add_drain_command(CLI::App& cluster, const char* name, const std::string& a
 
 }  // namespace
 
+std::vector<MemberWord> ask_members(CtlOptions& options) {
+  CtlCluster cluster = ask_map(options);
+  ToolClient client(std::move(cluster.config));
+  (void)client.run(client->ping(options.node.deadline));  // so that connecting does not count as the way there
+  const double asked_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto stats = client.run(client->stats(options.node.deadline));
+  if (!stats) throw ToolFailed(describe(stats.error()));
+  KV_ASSERT(stats->size() == cluster.map.nodes.size());
+  std::vector<MemberWord> words;
+  for (std::size_t i = 0; i < stats->size(); ++i)
+    words.push_back(word_of(cluster.map.nodes[i].id, (*stats)[i], asked_at));
+  return words;
+}
+
 void add_cluster_commands(CLI::App& app) {
   CLI::App* const cluster = app.add_subcommand("cluster", "Which nodes belong together, and what each knows of it");
   cluster->require_subcommand(1);
@@ -349,6 +363,7 @@ void add_cluster_commands(CLI::App& app) {
   const auto map_options = std::make_shared<CtlOptions>();
   add_ctl_command(*cluster, "map", "The map as a node has it: what clients place blocks by", map_options)
       ->callback([map_options] { run_cluster_map(*map_options); });
+  add_cluster_hot_command(*cluster);
   const auto plan_options = std::make_shared<PlanOptions>();
   CLI::App* const plan = add_ctl_command(
       *cluster, "plan", "What nodes that come or go would move, and whether there is room; changes nothing",

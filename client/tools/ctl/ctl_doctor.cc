@@ -413,11 +413,19 @@ void check_machine(Findings& findings) {
   }
 }
 
+/// Of a cluster on etcd: what its nodes say, side by side.
+void check_members(DoctorOptions& options, Findings& findings) {
+  if (ctl_cluster(options.node).map.epoch == 0) return;
+  const Findings found = check_cluster(ask_members(options));
+  findings.insert(findings.end(), found.begin(), found.end());
+}
+
 /// Nodes first, then the machine: what fails is at the top of the table, what could be faster at its end.
 Findings check_all(DoctorOptions& options) {
   Findings findings;
   ToolClient client(ctl_config(options.node));
-  for (std::size_t i = 0; i < options.node.endpoints.size(); ++i) check_node(client, options, i, findings);
+  // Of a cluster all its nodes, whichever was named.
+  for (std::size_t i = 0, count = client->nodes().size(); i < count; ++i) check_node(client, options, i, findings);
   if (const auto stats = client.run(client->stats(options.node.deadline))) {
     for (const NodeStats& node : *stats) {
       if (node.error != Errc::kPermissionDenied) continue;
@@ -428,6 +436,7 @@ Findings check_all(DoctorOptions& options) {
     for (const NodeStats& node : *stats) check_security(node, findings);
     check_lookups(*stats, findings);
   }
+  check_members(options, findings);
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);
   const Findings rdma = check_rdma_here(/*is_asked_for=*/false, {});

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace kv {
 
@@ -58,11 +61,19 @@ class ClusterBoard {
     }
     epoch_.store(epoch, std::memory_order_relaxed);  // after the view: who is told of an epoch finds it
   }
+  /// This node's lease runs until then, if it is not kept before.
+  void set_lease_end(TimePoint end) { lease_end_.store(end.time_since_epoch().count(), std::memory_order_relaxed); }
+  /// How long it runs still. None: there is none.
+  std::optional<Duration> lease_left(TimePoint now) const {
+    const Duration end(lease_end_.load(std::memory_order_relaxed));
+    return end == Duration::zero() ? std::nullopt : std::optional(end - now.time_since_epoch());
+  }
 
  private:
   mutable std::mutex mutex_;
   std::shared_ptr<const ClusterView> view_ = std::make_shared<const ClusterView>();
   std::atomic<std::uint64_t> epoch_{0};
+  std::atomic<Duration::rep> lease_end_{0};
 };
 
 }  // namespace kv

@@ -16,6 +16,7 @@ namespace kv {
 namespace {
 
 constexpr std::uint32_t kExtentBlocksMax = 1 << 20;
+constexpr std::uint64_t kEpochBaseMax = 1ull << 62;
 
 }  // namespace
 
@@ -84,6 +85,7 @@ Membership::Step Membership::keep_lease() {
     if (!kept) co_return kept;
     if (*kept) {
       kept_ = asked;
+      board_.set_lease_end(kept_ + config_.lease);
     } else {
       spdlog::warn("cluster: this node's lease has ended, it joins anew");
       lease_ = 0;
@@ -95,6 +97,8 @@ Membership::Step Membership::keep_lease() {
     if (!granted) co_return granted.error();
     lease_ = *granted;
     kept_ = asked;
+    board_.set_lease_end(kept_ + config_.lease);
+    if (joins_ > 0) rejoined_ = asked;
     must_put_ = true;
     ++joins_;
   }
@@ -103,6 +107,9 @@ Membership::Step Membership::keep_lease() {
 
 Membership::Step Membership::announce() {
   if (!has_constant_) {
+    // First: whoever finds the constant finds this too.
+    auto based = co_await keys_.put_new(config_.prefix + "/epoch_base", std::to_string(epoch_base()));
+    if (!based) co_return based;
     auto put = co_await keys_.put_new(config_.prefix + "/extent_blocks", std::to_string(config_.extent_blocks));
     if (!put) co_return put;
     has_constant_ = true;
@@ -124,6 +131,7 @@ void Membership::adopt(const KeyStore::Listing& listing) {
   const Member* self = nullptr;
   std::map<std::string, Member> members;
   std::string bad;
+  std::uint64_t base = 0;
   for (const KeyStore::Entry& entry : listing.entries) {
     if (entry.key == config_.prefix + "/extent_blocks") {
       const char* const end = entry.value.data() + entry.value.size();
@@ -132,6 +140,12 @@ void Membership::adopt(const KeyStore::Listing& listing) {
         continue;
       view.extent_blocks = 0;
       bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 1..1048576";
+    } else if (entry.key == config_.prefix + "/epoch_base") {
+      const char* const end = entry.value.data() + entry.value.size();
+      const auto [at, error] = std::from_chars(entry.value.data(), end, base);
+      if (error == std::errc() && at == end && base <= kEpochBaseMax) continue;
+      base = 0;
+      bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 0..2^62";
     } else if (entry.key.starts_with(nodes)) {
       auto member = read_member(entry.value);
       if (member && entry.key == nodes + member->id && members.size() < kClusterNodesMax) {
@@ -170,12 +184,40 @@ void Membership::adopt(const KeyStore::Listing& listing) {
   for (auto& [id, member] : members) view.members.push_back(std::move(member));
   const auto known = board_.view();
   if (known->members == view.members && known->extent_blocks == view.extent_blocks) return;
+  if (is_coming_back(*known, view)) return;
   if (view.extent_blocks != config_.extent_blocks && known->epoch == 0) {
     spdlog::warn("cluster: extent_blocks is {} in this cluster, not {}", view.extent_blocks, config_.extent_blocks);
   }
-  view.epoch = std::max(listing.revision, known->epoch + 1);  // 2
+  view.epoch = base + listing.revision;
+  if (view.epoch <= known->epoch && base == 0) {  // 2: revisions have begun anew
+    has_constant_ = false;
+    return;
+  }
+  view.epoch = std::max(view.epoch, known->epoch + 1);
   spdlog::info("cluster: epoch={} members={}", view.epoch, view.members.size());
   board_.set(std::move(view));
+}
+
+/// Revisions begin anew where etcd does, and clients that were there before would take all maps for old ones. So where
+/// a cluster begins the time does: etcd counts on by less than 1,024 a second. From 2025 on, to keep numbers short.
+std::uint64_t Membership::epoch_base() const {
+  constexpr std::uint64_t kFirst = 1'735'689'600, kChangesPerSecond = 1024;
+  const auto from_clock = [] {
+    return static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
+  };
+  const std::uint64_t now = config_.wall_seconds ? config_.wall_seconds() : from_clock();
+  return (std::max(now, kFirst) - kFirst) * kChangesPerSecond;
+}
+
+/// All leases have ended, or etcd was made anew, and this node is one of the first that put itself there again. The
+/// others do within seconds, and a map without them would cost all that they hold. Who is really gone is on the map for
+/// the time of one lease more.
+bool Membership::is_coming_back(const ClusterView& known, const ClusterView& view) const {
+  if (rejoined_ == TimePoint{} || clock_.now() >= rejoined_ + config_.lease + 2 * config_.poll) return false;
+  return std::ranges::any_of(known.members, [&](const Member& member) {
+    return std::ranges::find(view.members, member.id, &Member::id) == view.members.end();
+  });
 }
 
 /// The log has a line when the store goes and when it is back, not one a second.

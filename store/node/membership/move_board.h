@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "store/node/metrics.h"
@@ -20,6 +23,20 @@ struct MoveBoard {
   std::atomic<std::uint64_t> remaining_paths{0};  ///< Of the pass under way.
   std::atomic<std::uint64_t> copied_blocks{0}, copied_bytes{0}, failed_copies{0};
 
+  /// Another member, and whether it answered this node the last time it was asked.
+  struct Peer {
+    std::string id;
+    bool is_reached;
+  };
+  void set_peers(std::vector<Peer> peers) {
+    const std::lock_guard lock(mutex_);
+    peers_ = std::move(peers);
+  }
+  std::vector<Peer> peers() const {
+    const std::lock_guard lock(mutex_);
+    return peers_;
+  }
+
   std::vector<NodeMetrics::Value> stats() const {
     const auto value = [](const auto& number) { return static_cast<double>(number.load()); };
     return {
@@ -33,6 +50,10 @@ struct MoveBoard {
         {"cluster_drain_wanted", value(drain_wanted), false, "1: asked to hand over all that it owns"},
     };
   }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Peer> peers_;
 };
 
 }  // namespace kv

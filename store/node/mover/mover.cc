@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -16,7 +17,7 @@
 namespace kv {
 namespace {
 
-constexpr std::chrono::microseconds kPutDeadline = 10s, kOpenDeadline = 2s, kStatsDeadline = 1s;
+constexpr std::chrono::microseconds kPutDeadline = 10s, kOpenDeadline = 2s, kStatsDeadline = 1s, kPingDeadline = 500ms;
 /// After a change some clients go on by the old map until an answer tells them.
 constexpr Duration kUnsettled = 5s;
 constexpr Duration kDelta = 1s;  ///< Between two passes over what was used meanwhile.
@@ -79,6 +80,7 @@ asio::awaitable<void> Mover::run() {
     co_await work();
     if (!stops_) co_await step();
     if (!stops_) co_await copy();
+    if (!stops_) co_await ping_others();
     if (!stops_) co_await pause(clock_.now() + kLook);
   }
   drop_hands();  // no call of them runs
@@ -174,7 +176,7 @@ asio::awaitable<void> Mover::work() {
     moves_.settled = digest_;
     co_return;
   }
-  Paths paths = co_await list(is_whole ? TimePoint::min() : pass_begun_,
+  Paths paths = co_await list(is_whole ? TimePoint::min() : pass_begun_, mover(),
                               [this](const Store::PathEnd&, std::span<const BlockHash> path, std::size_t hot_blocks) {
                                 return is_moving(path, hot_blocks);
                               });
@@ -220,9 +222,10 @@ asio::awaitable<void> Mover::copy() {
   if (!has_others() || !target_->owns(target_->self)) co_return;
   const Target* const target = target_.get();
   const auto is_over = [&] { return stops_ || target_.get() != target || is_pass_due_ || wants_out(); };
-  const Paths paths = co_await list(copied_until_, [this](const auto& end, const auto& path, std::size_t hot_blocks) {
-    return is_worth_a_copy(end, path, hot_blocks);
-  });
+  const Paths paths =
+      co_await list(copied_until_, copier(), [this](const auto& end, const auto& path, std::size_t hot_blocks) {
+        return is_worth_a_copy(end, path, hot_blocks);
+      });
   for (const Store::PathEnd& end : paths) {
     if (is_over()) co_return;
     const bool is_done = co_await send(end, copier(), {moves_.copied_blocks, moves_.copied_bytes});
@@ -244,7 +247,7 @@ bool Mover::is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash
 }
 
 /// Paths that are to go, of those used at `since` or later; the latest used first.
-asio::awaitable<Mover::Paths> Mover::list(TimePoint since, IsWanted is_wanted) {
+asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted is_wanted) {
   Paths ends;
   Store::PathCursor cursor;
   while (!cursor.is_done && !stops_) {
@@ -258,7 +261,11 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, IsWanted is_wanted) {
   std::ranges::sort(ends, is_hotter);
   if (ends.size() > kEndsMax) ends.resize(kEndsMax);
   Paths wanted;
-  std::map<SpaceId, std::unordered_set<BlockHash>> hot_sets;
+  struct Hot {
+    std::unordered_set<BlockHash> own;
+    std::optional<Space> others;  ///< Of `hand`, that has asked them.
+  };
+  std::map<SpaceId, Hot> hot_sets;
   std::size_t looked = 0;
   for (const Store::PathEnd& end : ends) {
     if (stops_) break;
@@ -272,10 +279,15 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, IsWanted is_wanted) {
     const auto [hot, is_new] = hot_sets.try_emplace(end.space);
     if (is_new) {
       const auto list = hot_roots_.list(record->id());
-      hot->second.insert(list->blocks.begin(), list->blocks.end());
+      hot->second.own.insert(list->blocks.begin(), list->blocks.end());
+      const auto space = co_await open(hand, end.space);
+      if (space && !stops_) static_cast<void>(co_await hand.client->learn_hot_roots(*space, kStatsDeadline));
+      if (space) hot->second.others = *space;
     }
     std::size_t hot_blocks = 0;
-    while (hot_blocks < path->size() && hot->second.contains((*path)[hot_blocks])) ++hot_blocks;
+    while (hot_blocks < path->size() && hot->second.own.contains((*path)[hot_blocks])) ++hot_blocks;
+    // Each list has all that is above a hot block; so the longest root is all nodes' together.
+    if (hot->second.others) hot_blocks = std::max(hot_blocks, hand.client->hot_block_count(*hot->second.others, *path));
     if (is_wanted(end, *path, hot_blocks)) wanted.push_back(end);
   }
   co_return wanted;
@@ -461,6 +473,19 @@ asio::awaitable<void> Mover::step() {
       }
       break;
   }
+}
+
+/// For people who ask which nodes do not reach one another (kvstorectl doctor). Never while blocks are handed over.
+asio::awaitable<void> Mover::ping_others() {
+  if (!view_ || !target_ || is_unsettled() || clock_.now() < next_pings_) co_return;
+  std::vector<MoveBoard::Peer> peers;
+  for (const NodeConfig& node : target_->nodes) peers.push_back({node.name, false});
+  const auto times = co_await mover().client->ping(kPingDeadline);
+  next_pings_ = clock_.now() + kPings;
+  if (!times || times->size() != peers.size()) co_return;
+  for (std::size_t i = 0; i < peers.size(); ++i) peers[i].is_reached = (*times)[i].count() >= 0;
+  std::erase_if(peers, [this](const MoveBoard::Peer& peer) { return peer.id == config_.node_id; });
+  moves_.set_peers(std::move(peers));
 }
 
 /// Whether those that serve have handed over what the map to come takes from them. Who does not answer is not waited

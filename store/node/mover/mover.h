@@ -65,6 +65,7 @@ class Mover {
   static constexpr std::size_t kBatchBytes = 8 << 20;  ///< Of one put, or one block.
   static constexpr Duration kLook = 200ms;             ///< Between two looks at the map.
   static constexpr Duration kCopyPause = 1s;           ///< Between two passes of second copies.
+  static constexpr Duration kPings = 10s;              ///< Between two looks at whether others can be reached.
   static constexpr Duration kGrace = 2s;               ///< For clients to hear of a change, so that they put elsewhere.
 
   /// Tells all what this node is about.
@@ -113,9 +114,10 @@ class Mover {
   bool is_unsettled() const;
   asio::awaitable<void> work();
   asio::awaitable<void> copy();
-  /// Whether a path, which begins with so many hot blocks, is to go.
+  /// Whether a path, which begins with so many hot blocks, is to go. Hot is what any node says, as for clients: by its
+  /// own word alone this node would look for owners where no client does.
   using IsWanted = std::function<bool(const Store::PathEnd&, std::span<const BlockHash>, std::size_t)>;
-  asio::awaitable<Paths> list(TimePoint since, IsWanted is_wanted);
+  asio::awaitable<Paths> list(TimePoint since, Hand& hand, IsWanted is_wanted);
   bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const;
   bool is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash> path, std::size_t hot_blocks) const;
   asio::awaitable<bool> send(Store::PathEnd end, Hand& hand, Tally tally);
@@ -128,6 +130,7 @@ class Mover {
   Hand make_hand(std::vector<NodeConfig> nodes, const std::string& what) const;
   asio::awaitable<void> step();
   asio::awaitable<bool> have_others_settled();
+  asio::awaitable<void> ping_others();
   void play(Role role);
   asio::awaitable<void> pause(TimePoint until);
   bool wants_out() const { return is_leaving_ || moves_.drain_wanted; }
@@ -156,7 +159,7 @@ class Mover {
   TimePoint pass_begun_{};                     ///< The last one that ended.
   std::uint64_t stored_count_ = 0;             ///< By all puts, when the last pass began.
   TimePoint copied_until_ = TimePoint::min();  ///< What was used by then has its copies.
-  TimePoint next_copies_{};
+  TimePoint next_copies_{}, next_pings_{};
   TimePoint paid_until_{};  ///< By when what was sent so far is paid for, at the configured rate.
 
   Role role_ = Role::kJoining;

@@ -81,6 +81,31 @@ void add_curve(const Store::Curve& curve, Add&& add) {
   }
 }
 
+/// What many matches begin with, the most used first; names as their first 48 bits, which a double keeps.
+template <class Add>
+void add_hot(const HotRoots& roots, Add&& add) {
+  constexpr std::size_t kBeginningsMax = 32;
+  add("hot_blocks", static_cast<double>(roots.hot_block_count()));
+  const std::vector<HotRoots::Beginning> most_used = roots.most_used(kBeginningsMax);
+  for (std::size_t i = 0; i < most_used.size(); ++i) {
+    const HotRoots::Beginning& one = most_used[i];
+    const auto add_of = [&](const char* name, double value) {
+      add(("hot/" + std::to_string(i) + "/" + name).c_str(), value);
+    };
+    const auto first_48_bits = [](std::span<const std::byte> bytes) {
+      std::uint64_t bits = 0;
+      for (std::size_t k = 0; k < 6; ++k) bits = bits << 8 | std::to_integer<std::uint64_t>(bytes[k]);
+      return static_cast<double>(bits);
+    };
+    add_of("blocks", static_cast<double>(one.block_count));
+    add_of("share", one.share);
+    add_of("is_hot", one.is_hot ? 1 : 0);
+    add_of("last", first_48_bits(one.last.bytes));
+    add_of("namespace", first_48_bits(one.space.bytes));
+    add_of("version", static_cast<double>(roots.version(one.space) >> 16));
+  }
+}
+
 /// Half of the evicted blocks were last used at most this long before, to within a factor of two; 0: none was evicted.
 double eviction_age_p50_seconds(const StoreStats& stats) {
   std::uint64_t total = 0, seen = 0;
@@ -443,9 +468,17 @@ void Lookups::on_stats(const Frame& frame) {
       add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
       add("cluster_members", static_cast<double>(view->members.size()));
     }
+    add("wall_seconds", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+    for (const auto& [name, value] : node.settings) add(("setting/" + name).c_str(), value);
+    if (const auto left = node.cluster.lease_left(node.clock.now()))
+      add("cluster_lease_left_seconds", std::chrono::duration<double>(*left).count());
+    add_hot(*node.hot_roots, add);
     if (node.moves.is_here) {
       add("cluster_settled", static_cast<double>(node.moves.settled));
       add_all(node.moves.stats());
+      for (const MoveBoard::Peer& peer : node.moves.peers()) {
+        add(("cluster_node/" + peer.id + "/reached").c_str(), peer.is_reached ? 1 : 0);
+      }
     }
     add("sessions", static_cast<double>(node.metrics.session_count()));
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "store/node/access/access.h"
@@ -50,6 +52,7 @@ struct NodeContext {
   AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
   TenantEraser* eraser = nullptr;    ///< nullptr: nothing is erased by tenant here.
   MoveBoard moves{};
+  std::vector<std::pair<std::string, double>> settings{};  ///< That should be equal on all nodes of a cluster.
   PoolBoard pool{};
   SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off, until somebody sets it.
 };

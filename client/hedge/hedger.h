@@ -1,0 +1,111 @@
+// client/hedge/hedger.h: when a read is asked for a second time, of another node, and what it may cost.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/assert.h"
+#include "client/client.h"
+#include "client/hedge/latencies.h"
+#include "client/link/call.h"
+
+namespace kv {
+
+/// A read is *late* once its node takes longer than 99 of 100 of its recent answers of that kind took. Then the second
+/// node of the rendezvous order is asked as well: there second copies lie, and the hot root (docs/cluster.md).
+///   1. Second requests are at most `share` of all reads, and kBurst besides.
+///   2. Where kFruitlessMax in a row found nothing there are no copies, most likely: none is made for kRest, and then
+///      one.
+/// Thread safety: none; on the client's executor.
+class Hedger {
+ public:
+  static constexpr double kBurst = 8;
+  static constexpr std::size_t kFruitlessMax = 8;
+  static constexpr Duration kRest = 60s;
+  enum class Kind : std::uint8_t { kMatch, kGet };
+
+  struct Node {
+    Latencies match, get;  ///< To the answer; to the first part of it.
+    std::uint64_t hedges = 0, wins = 0;
+    Latencies& of(Kind kind) { return kind == Kind::kMatch ? match : get; }
+  };
+
+  /// Requires 0 <= share <= 1 and after_min <= after_max.
+  Hedger(double share, Duration after_min, Duration after_max)
+      : share_(share), after_min_(after_min), after_max_(after_max) {
+    KV_ASSERT(share >= 0 && share <= 1 && after_min <= after_max);
+  }
+
+  bool is_on() const { return share_ > 0; }
+  Node& node(std::size_t number) {
+    if (nodes_.size() <= number) nodes_.resize(number + 1);
+    return nodes_[number];
+  }
+  void forget_node(std::size_t number) { node(number) = {}; }
+
+  /// A read is sent to `number` now. Returns how long it may take before it is late.
+  Duration begin(std::size_t number, Kind kind) {
+    tokens_ = std::min(tokens_ + share_, kBurst);
+    const auto usual = node(number).of(kind).p99();
+    return std::clamp(usual.value_or(after_max_), after_min_, after_max_);
+  }
+  /// Whether it may be asked a second time. If so, that is counted.
+  bool take(std::size_t number, TimePoint now) {
+    if (tokens_ < 1 || now < rests_until_) return false;
+    tokens_ -= 1;
+    ++node(number).hedges;
+    return true;
+  }
+  /// What became of a second request that was answered: whether it found anything.
+  void answered(bool has_found, TimePoint now) {
+    fruitless_ = has_found ? 0 : fruitless_ + 1;
+    if (fruitless_ < kFruitlessMax) return;
+    rests_until_ = now + kRest;
+    fruitless_ = kFruitlessMax - 1;
+  }
+
+ private:
+  const double share_;
+  const Duration after_min_, after_max_;
+  std::vector<Node> nodes_;  ///< By number.
+  double tokens_ = kBurst;
+  std::size_t fruitless_ = 0;
+  TimePoint rests_until_{};
+};
+
+/// Wakes the calls' verb when the next of them is late.
+class LateAlarm final : public DeadlineEntry {
+ public:
+  LateAlarm(DeadlineQueue& queue, CallGroup& group) : queue_(queue), group_(group) {}
+  /// Replaces an earlier time.
+  void arm(TimePoint when) {
+    queue_.remove(*this);
+    if (when != TimePoint::max()) queue_.add(*this, when);
+  }
+
+ private:
+  void on_deadline() override { group_.event.set(); }
+
+  DeadlineQueue& queue_;
+  CallGroup& group_;
+};
+
+/// Asks whether a node has all of a part of a chain, before its bytes are asked for there.
+class HoldsCall final : public Call {
+ public:
+  HoldsCall() { type = FrameType::kMatch; }
+  std::span<const BlockHash> hashes;
+
+  std::size_t found() const { return error() ? 0 : found_; }
+  bool has_all() const { return !error() && found_ == hashes.size(); }
+
+ private:
+  error_code send(CallSession& session) override;
+  std::string on_last(const FrameReader::Frame& frame) override;
+
+  std::size_t found_ = 0;
+};
+
+}  // namespace kv

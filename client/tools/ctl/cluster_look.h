@@ -1,0 +1,44 @@
+// client/tools/ctl/cluster_look.h: what the nodes of a cluster say, laid side by side: what is hot, and what is wrong.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+#include "client/tools/ctl/doctor.h"
+
+namespace kv {
+
+/// What one node said when it was asked.
+struct MemberWord {
+  std::string id;
+  bool has_answered = false;
+  std::map<std::string, double> values;  ///< Of its stats.
+  double asked_at = 0;                   ///< By this machine's clock on the wall, when it was asked. Seconds.
+};
+MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at);
+
+/// Blocks that many prompts begin with, by the last of them.
+struct HotBeginning {
+  std::uint64_t space = 0, last = 0;  ///< The first 48 bits of the namespace's id, and of the last block's hash.
+  std::uint64_t block_count = 0;
+  bool is_hot = false;  ///< For some node.
+  struct Word {
+    std::string node;
+    double share = 0;  ///< Of the matches that this node has counted lately.
+    bool is_hot = false;
+    std::uint64_t version = 0;  ///< Of the namespace's list there.
+  };
+  std::vector<Word> words;
+  double share() const;  ///< The largest.
+};
+/// The most used first.
+std::vector<HotBeginning> hot_beginnings(const std::vector<MemberWord>& words);
+
+/// Clocks, versions, pairs that do not reach each other, maps, hot sets, leases, settings.
+Findings check_cluster(const std::vector<MemberWord>& words);
+
+}  // namespace kv

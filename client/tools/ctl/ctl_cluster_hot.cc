@@ -1,0 +1,78 @@
+// kvstorectl cluster hot: what many prompts begin with, and so lies on every node.
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+
+#include "client/tools/ctl/cluster_look.h"
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/json_text.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+std::string hex_48(std::uint64_t bits) {
+  char text[13];
+  std::snprintf(text, sizeof text, "%012llx", static_cast<unsigned long long>(bits));
+  return text;
+}
+
+struct HotOptions : CtlOptions {
+  bool all = false;
+};
+
+void run_cluster_hot(HotOptions options) {
+  const std::vector<MemberWord> words = ask_members(options);
+  std::vector<HotBeginning> list = hot_beginnings(words);
+  if (!options.all) std::erase_if(list, [](const HotBeginning& one) { return !one.is_hot; });
+  if (options.json) {
+    nlohmann::json document = {{"beginnings", nlohmann::json::array()}, {"nodes", nlohmann::json::array()}};
+    for (const MemberWord& word : words) {
+      nlohmann::json node = {{"id", word.id}, {"answers", word.has_answered}};
+      if (const auto hot = word.values.find("hot_blocks"); hot != word.values.end()) node["hot_blocks"] = hot->second;
+      document["nodes"].push_back(node);
+    }
+    for (const HotBeginning& one : list) {
+      nlohmann::json entry = {{"namespace", hex_48(one.space)}, {"last_block", hex_48(one.last)},
+                              {"blocks", one.block_count},      {"hot", one.is_hot},
+                              {"share", one.share()},           {"nodes", nlohmann::json::array()}};
+      for (const HotBeginning::Word& word : one.words) {
+        entry["nodes"].push_back(
+            {{"id", word.node}, {"share", word.share}, {"hot", word.is_hot}, {"version", word.version}});
+      }
+      document["beginnings"].push_back(entry);
+    }
+    std::cout << json_text(document) << '\n';
+    return;
+  }
+  TextTable table({"namespace", "up to block", "blocks", "of matches", "hot for", "version"});
+  for (const HotBeginning& one : list) {
+    std::string nodes, version;
+    for (const HotBeginning::Word& word : one.words) {
+      if (!word.is_hot) continue;
+      nodes += (nodes.empty() ? "" : " ") + word.node;
+      const std::string named = hex_48(word.version);
+      version = version.empty() || version == named ? named : "differs";
+    }
+    table.add({hex_48(one.space), hex_48(one.last), std::to_string(one.block_count),
+               format_number(100 * one.share(), 1) + " %", nodes.empty() ? "-" : nodes,
+               version.empty() ? "-" : version});
+  }
+  table.print(std::cout);
+  if (list.empty()) std::cout << "Nothing is hot: no block begins more than 1 % of recent prompts.\n";
+}
+
+}  // namespace
+
+void add_cluster_hot_command(CLI::App& cluster) {
+  const auto options = std::make_shared<HotOptions>();
+  CLI::App* const command = add_ctl_command(
+      cluster, "hot",
+      "What many prompts begin with: how long it is, its share of the matches that a node has counted, and which nodes "
+      "take it for hot. Clients keep that on every node",
+      options);
+  command->add_flag("--all", options->all, "Beginnings too that are no longer hot, or not yet: from half a percent on");
+  command->callback([options] { run_cluster_hot(*options); });
+}
+
+}  // namespace kv

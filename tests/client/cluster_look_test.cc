@@ -1,0 +1,123 @@
+#include "client/tools/ctl/cluster_look.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace kv {
+namespace {
+
+/// Three nodes that say the same, and are well.
+std::vector<MemberWord> well() {
+  std::vector<MemberWord> words;
+  for (const char* id : {"a", "b", "c"}) {
+    MemberWord word{id, true, {}, 1000};
+    word.values = {{"cluster_epoch", 7},
+                   {"cluster_digest", 12345},
+                   {"wall_seconds", 1000.01},
+                   {"cluster_lease_left_seconds", 8},
+                   {"setting/etcd-lease-seconds", 10},
+                   {"setting/copy-uses", 2},
+                   {"setting/version", 1'002'003},
+                   {"hot_blocks", 32},
+                   {"hot/0/blocks", 32},
+                   {"hot/0/share", 0.4},
+                   {"hot/0/is_hot", 1},
+                   {"hot/0/last", 0xABCDEF},
+                   {"hot/0/namespace", 0x123456},
+                   {"hot/0/version", 99}};
+    for (const char* other : {"a", "b", "c"}) {
+      if (other != std::string(id)) word.values[std::string("cluster_node/") + other + "/reached"] = 1;
+    }
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+const Finding* find(const Findings& findings, const std::string& check) {
+  const auto found = std::ranges::find(findings, check, &Finding::check);
+  return found == findings.end() ? nullptr : &*found;
+}
+
+Verdict worst(const Findings& findings) {
+  Verdict worst = Verdict::kOk;
+  for (const Finding& each : findings) worst = std::max(worst, each.verdict);
+  return worst;
+}
+
+TEST(ClusterLookTest, AClusterThatIsWellHasNothingToDo) {
+  const Findings findings = check_cluster(well());
+  EXPECT_EQ(worst(findings), Verdict::kOk);
+  for (const Finding& each : findings) EXPECT_EQ(each.advice, "") << each.check;
+  for (const char* check : {"maps", "node to node", "clocks", "settings", "hot sets"})
+    EXPECT_TRUE(find(findings, check)) << check;
+}
+
+TEST(ClusterLookTest, EachThingThatIsWrongIsNamedWithItsNodes) {
+  auto words = well();
+  words[1].values["wall_seconds"] = 1003;
+  words[2].values["cluster_digest"] = 54321;
+  words[2].values["cluster_epoch"] = 6;
+  words[0].values["cluster_node/c/reached"] = 0;
+  words[1].values["cluster_lease_left_seconds"] = 2.5;
+  words[2].values["setting/copy-uses"] = 0;
+  words[0].values["setting/version"] = 1'003'000;
+  words[1].values["hot/0/is_hot"] = 0;
+  const Findings findings = check_cluster(words);
+  EXPECT_EQ(find(findings, "clocks")->verdict, Verdict::kWarning);
+  EXPECT_NE(find(findings, "clocks")->found.find("b is 3.0 s ahead of"), std::string::npos);
+  EXPECT_EQ(find(findings, "maps")->verdict, Verdict::kWarning);
+  EXPECT_NE(find(findings, "maps")->found.find("c: 6"), std::string::npos);
+  EXPECT_EQ(find(findings, "node to node")->verdict, Verdict::kFailed);
+  EXPECT_EQ(find(findings, "node to node")->found, "not reached: a -> c");
+  EXPECT_EQ(find(findings, "lease of b")->verdict, Verdict::kWarning);
+  EXPECT_EQ(find(findings, "lease of a"), nullptr);
+  EXPECT_EQ(find(findings, "copy-uses")->verdict, Verdict::kWarning);
+  EXPECT_EQ(find(findings, "copy-uses")->found, "c: 0; a, b: 2");
+  EXPECT_EQ(find(findings, "versions")->verdict, Verdict::kNote);
+  EXPECT_EQ(find(findings, "versions")->found, "b, c: 1.2.3; a: 1.3.0");
+  EXPECT_EQ(find(findings, "hot sets")->verdict, Verdict::kNote);
+}
+
+TEST(ClusterLookTest, ALeaseThatHasEndedIsAFailure) {
+  auto words = well();
+  words[0].values["cluster_lease_left_seconds"] = -1;
+  EXPECT_EQ(find(check_cluster(words), "lease of a")->verdict, Verdict::kFailed);
+}
+
+TEST(ClusterLookTest, ANodeThatDoesNotAnswerIsNotBlamedOnItsPairs) {
+  auto words = well();
+  words[2] = {"c", false, {}, 1000};
+  words[0].values["cluster_node/c/reached"] = words[1].values["cluster_node/c/reached"] = 0;
+  const Findings findings = check_cluster(words);
+  EXPECT_EQ(find(findings, "node to node")->verdict, Verdict::kOk);
+  EXPECT_EQ(find(findings, "maps")->verdict, Verdict::kOk);
+}
+
+TEST(ClusterLookTest, NodesThatSayNothingAreOfAnEarlierVersion) {
+  EXPECT_EQ(worst(check_cluster({{"a", true, {}, 1000}, {"b", true, {}, 1000}})), Verdict::kOk);
+  EXPECT_EQ(worst(check_cluster({})), Verdict::kOk);
+}
+
+TEST(ClusterLookTest, HotBeginningsAreLaidSideBySideTheMostUsedFirst) {
+  auto words = well();
+  words[1].values["hot/0/share"] = 0.5;
+  words[1].values["hot/1/blocks"] = 3;
+  words[1].values["hot/1/share"] = 0.006;
+  words[1].values["hot/1/is_hot"] = 0;
+  words[1].values["hot/1/last"] = 5;
+  words[1].values["hot/1/namespace"] = 6;
+  words[1].values["hot/1/version"] = 0;
+  const auto list = hot_beginnings(words);
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0].block_count, 32u);
+  EXPECT_EQ(list[0].words.size(), 3u);
+  EXPECT_DOUBLE_EQ(list[0].share(), 0.5);
+  EXPECT_TRUE(list[0].is_hot);
+  EXPECT_EQ(list[0].words[2].version, 99u);
+  EXPECT_FALSE(list[1].is_hot);
+  EXPECT_EQ(list[1].words[0].node, "b");
+}
+
+}  // namespace
+}  // namespace kv
