@@ -520,10 +520,10 @@ class Store {
   };
   static constexpr std::size_t kLookedForMax = 64;  ///< Blocks of a chain.
   /// The next kSpacesPerCall namespaces of chains, by name as in list_spaces(), and whether `chain` (kLookedForMax
-  /// blocks at most) is in them. `tenant`: those of others are left out; nullptr: none is. Moves `after` to the last
+  /// blocks at most) is in them. `owner`: those of others are left out; nullptr: none is. Moves `after` to the last
   /// one looked at; false: there are no more.
-  bool look_in_spaces(std::span<const BlockHash> chain, const std::string_view* tenant,
-                      std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const;
+  bool look_in_spaces(std::span<const BlockHash> chain, const std::string* owner, std::optional<NamespaceId>& after,
+                      std::vector<SpaceLook>& looks) const;
 
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.

@@ -66,14 +66,14 @@ Result<Store::Miss> Store::explain(SpaceId space, std::span<const BlockHash> has
   return miss;
 }
 
-bool Store::look_in_spaces(std::span<const BlockHash> chain, const std::string_view* tenant,
+bool Store::look_in_spaces(std::span<const BlockHash> chain, const std::string* owner,
                            std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const {
   KV_ASSERT(chain.size() <= kLookedForMax);
   std::size_t count = 0;
   impl_->spaces.visit_next(after ? &*after : nullptr, kSpacesPerCall, [&](const Space& space) {
     ++count;
     after = space.name;  // visit_next() has read it by now
-    if (space.record->is_set() || (tenant != nullptr && space.record->field("tenant") != *tenant)) return;
+    if (space.record->is_set() || (owner != nullptr && space.record->owner() != *owner)) return;
     const auto has = [&](const PrefixIndex& index) {
       return !chain.empty() && index.match(space.tree, chain).block_count == chain.size();
     };

@@ -317,10 +317,11 @@ std::vector<OptionRow> session_rows(Given& given) {
       live({"log-level", &o.log_level, OneOf{"trace", "debug", "info", "warn", "error"},
             "trace, debug, info, warn or error"}),
       {"log-json", &o.log_json, kAny, "One JSON object a line instead of text"},
-      {"slow-log-seconds", &o.slow_log.threshold, RealLimits{0, 3600},
-       "Requests that take so long are kept with where their time went (kvstorectl slowlog), and logged; 0: none"},
-      {"slow-log-count", &o.slow_log.count_max, IntegerLimits{1, static_cast<int>(SlowLog::kCountMax)},
-       "How many of them are kept"},
+      live(
+          {"slow-log-seconds", &o.slow_log.threshold, RealLimits{0, 3600},
+           "Requests that take so long are kept with where their time went (kvstorectl slowlog), and logged; 0: none"}),
+      live({"slow-log-count", &o.slow_log.count_max, IntegerLimits{1, static_cast<int>(SlowLog::kCountMax)},
+            "How many of them are kept"}),
   };
 }
 

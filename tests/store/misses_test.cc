@@ -323,7 +323,7 @@ TEST_F(MissTest, AnotherNamespaceWithTheChainIsFoundByThoseOfItsTenantOnly) {
                 foreign = store->open(record_of("b", "bfloat16")).value();
   put(twin, chain(1, 3));
   put(foreign, chain(1, 3));
-  const auto look = [&](const std::string_view* tenant, std::size_t count) {
+  const auto look = [&](const std::string* tenant, std::size_t count) {
     std::vector<Store::SpaceLook> looks;
     std::optional<NamespaceId> after;
     const auto hashes = chain(1, count);
@@ -335,7 +335,7 @@ TEST_F(MissTest, AnotherNamespaceWithTheChainIsFoundByThoseOfItsTenantOnly) {
     }
     return std::pair(looks.size(), have);
   };
-  const std::string_view a = "a", nobody = "";
+  const std::string a = "a", nobody = "";
   EXPECT_EQ(look(&a, 2), std::pair(std::size_t{2}, std::size_t{1}));
   EXPECT_EQ(look(&a, 4), std::pair(std::size_t{2}, std::size_t{0})) << "not all of it";
   EXPECT_EQ(look(nullptr, 2), std::pair(std::size_t{3}, std::size_t{2}));

@@ -60,6 +60,10 @@ void wire_up(Settings& settings, const LiveParts& parts) {
   settings.on({"index-bytes-max", "namespace-count-max", "lease-count-max", "lease-count-per-session-max",
                "pinned-fraction-max", "leased-fraction-max"},
               [parts](const NodeOptions& next) { return take_limits(parts, next); });
+  settings.on({"slow-log-seconds", "slow-log-count"}, [parts](const NodeOptions& next) {
+    parts.node.slow.set(next.slow_log);
+    return std::string();
+  });
   settings.on_demand({"drain-seconds"});
   if (parts.capacity != nullptr)
     settings.on({"capacity", "capacity-blocks"},

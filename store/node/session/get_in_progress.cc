@@ -20,7 +20,7 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
       in_flight_(std::make_shared<GetInFlight>(session_, began_, type_)) {
   // What is not measured is, by far, this: bytes in the stream wait for the client, others for a copy or a device.
   in_flight_->about = {.space = space_,
-                       .space_name = space_name_,
+                       .space_name = space.shown_name,
                        .verb = type_,
                        .block_count = block_count,
                        .trace = trace,

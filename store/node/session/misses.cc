@@ -26,21 +26,28 @@ struct Twin {
 
 /// Namespaces that the writer, or the reader, may have meant to be this one: those that have the block; and, if nothing
 /// was ever stored here, those where something was, and that differ in little. The likeliest first.
-std::vector<Twin> find_twins(NodeContext& node, const OpenSpace& space, std::span<const BlockHash> chain,
-                             const std::string_view* tenant, const SpaceTraffic& own) {
+/// `sees_all`: whosever they are; else of this one's owner alone.
+std::vector<Twin> find_twins(NodeContext& node, const OpenSpace& space, std::span<const BlockHash> chain, bool sees_all,
+                             const SpaceTraffic& own) {
   const auto record = node.store.with([&](Store& store) { return store.find_namespace(space.id); });
   std::vector<Twin> twins;
   if (record == nullptr) return twins;
+  const NamespaceRecord shown = record->unsalted();
+  const std::string owner = record->owner();
   std::optional<NamespaceId> after;
   bool has_more = true;
   for (std::size_t looked = 0; has_more && looked < kSpacesLookedAt; looked += Store::kSpacesPerCall) {
     std::vector<Store::SpaceLook> looks;
-    has_more = node.store.with([&](Store& store) { return store.look_in_spaces(chain, tenant, after, looks); });
+    has_more = node.store.with(
+        [&](Store& store) { return store.look_in_spaces(chain, sees_all ? nullptr : &owner, after, looks); });
     for (Store::SpaceLook& look : looks) {
       const bool is_used = look.traffic.stored_blocks > 0 || look.block_count > 0;
-      if (look.name == space.name || !(look.has_chain || (own.stored_blocks == 0 && is_used))) continue;
+      if (look.name == space.stored_name || !(look.has_chain || (own.stored_blocks == 0 && is_used))) continue;
       Twin twin{std::move(look), {}};
-      twin.differences = record_differences(*record, *twin.look.record);
+      const NamespaceRecord other = twin.look.record->unsalted();
+      twin.look.name = other.id();
+      twin.differences = record_differences(shown, other);
+      if (twin.differences.empty()) continue;  // of an earlier secret
       if (twin.look.has_chain || twin.differences.size() <= kTwinDifferencesMax) twins.push_back(std::move(twin));
     }
   }
@@ -102,8 +109,7 @@ void answer_why(SessionCore& session, const SessionCore::Frame& frame, const Ope
   if (says_why && miss->why != MissKind::kBeingStored && found_count < Store::kLookedForMax) {
     const AccessGrant& grant = session.access.grant();
     const bool sees_all = grant.tenant.empty() && has_right(grant.roles, Right::kObserve);
-    const std::string_view tenant = space.tenant;
-    twins = find_twins(node, space, hashes.first(found_count + 1), sees_all ? nullptr : &tenant, miss->traffic);
+    twins = find_twins(node, space, hashes.first(found_count + 1), sees_all, miss->traffic);
   }
   session.replies.reply(FrameType::kMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     flatbuffers::Offset<wire::MissReason> reason;

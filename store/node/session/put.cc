@@ -77,7 +77,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       deadline_(began_ + std::min<Duration>(order.wait, session_->node.limits->put_wait_max)),
       path_(std::move(path)),
       about_{.space = space_,
-             .space_name = space_name_,
+             .space_name = space.shown_name,
              .verb = type_,
              .block_count = order.hashes.size(),
              .trace = order.trace,

@@ -18,7 +18,7 @@ const Table* note_hashes(const SessionCore::Frame& frame, SpaceDoor& door, Trans
   details.block_count = hashes_of(request->hashes()).size();
   if (const OpenSpace* const space = door.known(request->space())) {
     details.space = space->id;
-    details.space_name = space->name;
+    details.space_name = space->shown_name;
   }
   return request;
 }
@@ -64,7 +64,7 @@ void tell_slow(SessionCore& session, const TransferDetails& details, Duration to
   if (details.space_name) {
     const auto record = node.store.with([&](Store& store) { return store.find_namespace(details.space); });
     if (record) request.model = record->field("model");
-    if (record) request.tenant = record->field("tenant");
+    if (record) request.tenant = record->owner();
   }
   node.metrics.request_was_slow(details.verb);
   session.warn(LogKind::kSlow, [&] { return slow_request_text(request); });
