@@ -333,9 +333,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
       default: return answer(type, id, 0, [](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); });
     }
   }
-  // -- sets: right answers, some of which answer() makes wrong
 
   void answer_why(std::uint64_t id) {
+    Input& input = scene.input;
     answer(FrameType::kMatch, id, 0, [&](FlatBufferBuilder& b) {
       std::vector<flatbuffers::Offset<wire::OtherSpace>> others;
       for (std::size_t i = input.below(20); i > 0; --i) {
@@ -357,6 +357,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
       return response.Finish();
     });
   }
+
+  // -- sets: right answers, some of which answer() makes wrong
+
   void answer_set_match(std::uint64_t id) {
     Input& input = scene.input;
     const std::vector<std::uint8_t> held = {static_cast<std::uint8_t>(input.below(8) == 0 ? input.byte() : 0b101)};

@@ -300,7 +300,7 @@ TEST_F(SlowSessionTest, APutThatWaitsForMemorySaysSo) {
 }
 
 TEST_F(SlowSessionTest, AGetOfAClientThatDoesNotReadSaysSo) {
-  node->limits.inline_window_bytes = 4 * kBlockBytes;
+  node->limits.before_start().inline_window_bytes = 4 * kBlockBytes;
   const auto client = greet();
   const auto hashes = chain(1, 24);
   put(*client, hashes);
