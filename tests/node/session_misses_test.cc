@@ -67,6 +67,8 @@ TEST_F(MissSessionTest, ANodeSaysWhyAChainEnds) {
   const Answer dropped = why(*client, chain(1, 3));
   EXPECT_EQ(dropped.as<wire::MatchResponse>().host_blocks(), 1u);
   EXPECT_EQ(kind(dropped), MissKind::kDropped);
+  client->close();
+  world.run_until([&] { return session_count == 0; }, 10s);
   start(4);
   const auto other = greet();
   put(*other, chain(1, 4));

@@ -40,6 +40,7 @@ class SimMember {
         clock_(clock),
         etcd_(etcd),
         config_(config),
+        seed_(seed | 1),
         failed_(std::move(failed)),
         node_(context, network, clock, std::move(name), std::move(store), disk, seed) {
     begin();
@@ -144,6 +145,7 @@ class SimMember {
     config.bytes_per_second = config_.move_rate;
     config.join_max = config_.join_max;
     config.copy_uses = config_.copy_uses;
+    config.seed = seed_;
     return config;
   }
   void begin() {
@@ -170,6 +172,7 @@ class SimMember {
   VirtualClock& clock_;
   SimEtcd& etcd_;
   const SimMemberConfig config_;
+  const std::uint64_t seed_;
   const Failed failed_;
   SimNode node_;
   std::vector<std::shared_ptr<Work>> works_;  ///< Of all lives; the last is this one, or was.

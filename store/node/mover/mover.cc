@@ -403,6 +403,7 @@ Mover::Hand Mover::make_hand(std::vector<NodeConfig> nodes, const std::string& w
   config.identity = what + config_.node_id.substr(0, 100);
   config.connections_per_node = 1;
   config.rdma = ClientConfig::Rdma::kOff;
+  config.seed = config_.seed;
   config.tls = config_.tls;
   config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
   return {std::make_unique<Client>(executor_, config, network_, clock_), {}};

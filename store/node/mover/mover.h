@@ -33,6 +33,7 @@ struct MoverConfig {
   Duration join_max = 300s;                    ///< A node that joins serves after so long, whatever it has been given.
   /// Of a path that was used so often, the put that brought it included, a second copy is made. 0: of none.
   std::size_t copy_uses = 0;
+  std::uint64_t seed = 0;  ///< As ClientConfig's.
 };
 
 /// Before a change of the map costs hits, the blocks go where it will look for them. Nodes *push*: who has a block

@@ -129,7 +129,8 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto started = std::chrono::steady_clock::now();
   std::map<NamespaceId, NamespaceRecord> spaces;
   for (const auto& [id, space] : contents.report.spaces) {
-    if (auto record = NamespaceRecord::parse(space.record)) spaces.emplace(id, *std::move(record));
+    auto record = NamespaceRecord::parse(space.record);
+    if (record && record->id() == id) spaces.emplace(id, *std::move(record));
   }
   for (const DiskRecord& record : contents.records) {
     const auto space = spaces.find(record.space);
