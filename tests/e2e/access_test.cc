@@ -85,8 +85,10 @@ class E2eAccessTest : public testing::Test {
   /// A line of an HTTP answer with the status, for a GET with this header.
   static int status_of(const NodeProcess& node, const std::string& page, const std::string& header) {
     RawSession session("tcp://" + node.admin());
-    const std::string request =
-        "GET " + page + " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header + "\r\n";
+    const bool changes = page.starts_with("/config/set");
+    const std::string request = (changes ? "POST " : "GET ") + page +
+                                " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + header +
+                                (changes ? "X-Kvstore-Config: a test\r\n" : "") + "\r\n";
     EXPECT_TRUE(session.send_bytes(std::as_bytes(std::span(request))));
     std::array<char, 13> line{};
     std::size_t count = 0;
@@ -137,7 +139,8 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
   }
   for (Roles roles = 0; roles <= kAllRoles; ++roles) {
     for (const PageRule& rule : kPageRules) {
-      EXPECT_EQ(status_of(node, std::string(rule.path), "Authorization: Bearer " + token_of(roles) + "\r\n"),
+      const std::string page = std::string(rule.path) + (rule.path == "/config/set" ? "?log-level=info" : "");
+      EXPECT_EQ(status_of(node, page, "Authorization: Bearer " + token_of(roles) + "\r\n"),
                 has_right(roles, rule.right) ? 200 : 403)
           << rule.path << " with " << roles_text(roles);
     }

@@ -10,8 +10,8 @@ namespace {
 
 /// Conversations over such links, whose bytes are all checked. A text: why the machine or its kernel cannot.
 nlohmann::json chat_over(const std::vector<std::string>& links) {
-  std::vector<std::string> command = {"bash",    KV_WITH_LINKS, "--build",     KV_BUILD_DIR,
-                                      "--nodes", "3",           "--node-args", "--capacity 64MiB"};
+  std::vector<std::string> command = {"/bin/bash", KV_WITH_LINKS, "--build",     KV_BUILD_DIR,
+                                      "--nodes",   "3",           "--node-args", "--capacity 64MiB"};
   command.insert(command.end(), links.begin(), links.end());
   for (const char* each : {"--", KV_BUILD_DIR "/client/tools/kvstore-bench", "chat", "--json", "--extent-blocks", "16",
                            "--deadline", "20s", "--block-bytes", "16KiB", "--sessions", "4"})
