@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <utility>
 
 #include "base/assert.h"
@@ -69,7 +70,7 @@ class CountCall final : public Call {
 class StatsCall final : public Call {
  public:
   StatsCall() { type = FrameType::kStats; }
-  NodeStats stats;
+  NodeStats answer;
 
  private:
   error_code send(CallSession& session) override {
@@ -84,21 +85,21 @@ class StatsCall final : public Call {
     if (response->stats() != nullptr) {
       for (const wire::Stat* stat : *response->stats()) {
         if (stat->name() == nullptr) return "stats: a value without a name";
-        stats.values.emplace_back(stat->name()->str(), stat->value());
+        answer.values.emplace_back(stat->name()->str(), stat->value());
       }
     }
     if (response->namespaces() != nullptr) {
       for (const wire::NamespaceStat* one : *response->namespaces()) {
         if (one->record() == nullptr) return "stats: a namespace without a record";
-        stats.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes(), one->stored_blocks(),
-                                    one->lookups(), one->empty_lookups(), one->roots(), one->roots_stored_only(),
-                                    one->roots_asked_only()});
+        answer.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes(), one->stored_blocks(),
+                                     one->lookups(), one->empty_lookups(), one->roots(), one->roots_stored_only(),
+                                     one->roots_asked_only()});
       }
     }
     if (response->tenants() != nullptr) {
       for (const wire::TenantStat* one : *response->tenants()) {
         if (one->name() == nullptr) return "stats: a tenant without a name";
-        NodeStats::Tenant& tenant = stats.tenants.emplace_back();
+        NodeStats::Tenant& tenant = answer.tenants.emplace_back();
         tenant.name = one->name()->str();
         if (one->stats() == nullptr) continue;
         for (const wire::Stat* stat : *one->stats()) {
@@ -115,7 +116,7 @@ class EraseCall final : public Call {
  public:
   EraseCall() { type = FrameType::kErase; }
   std::string owner;  ///< As the request says it.
-  std::vector<std::pair<std::string, double>> values;
+  NodeErasure answer;
 
  private:
   error_code send(CallSession& session) override {
@@ -130,7 +131,7 @@ class EraseCall final : public Call {
     if (response == nullptr || response->stats() == nullptr) return "erase: malformed";
     for (const wire::Stat* stat : *response->stats()) {
       if (stat->name() == nullptr) return "erase: a value without a name";
-      values.emplace_back(stat->name()->str(), stat->value());
+      answer.values.emplace_back(stat->name()->str(), stat->value());
     }
     return {};
   }
@@ -140,7 +141,7 @@ class SlowLogCall final : public Call {
  public:
   SlowLogCall() { type = FrameType::kStats; }
   bool empties = false;
-  NodeSlowLog log;
+  NodeSlowLog answer;
 
  private:
   error_code send(CallSession& session) override {
@@ -152,19 +153,19 @@ class SlowLogCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::StatsResponse>(frame.table);
     if (response == nullptr) return "stats: malformed";
-    log = {};
+    answer = {};
     const auto* const slow = response->slow();
     if (slow == nullptr) return {};  // it answered as to any stats
     const auto time = [](std::uint64_t us) {
       return std::chrono::microseconds(std::min<std::uint64_t>(us, std::uint64_t{1} << 62));
     };
     const auto text = [](const flatbuffers::String* of) { return of == nullptr ? std::string() : of->str(); };
-    log.is_kept = true;
-    log.threshold = time(slow->threshold_us());
-    log.count = slow->count();
+    answer.is_kept = true;
+    answer.threshold = time(slow->threshold_us());
+    answer.count = slow->count();
     if (slow->requests() == nullptr) return {};
     for (const wire::SlowRequest* const one : *slow->requests()) {
-      NodeSlowLog::Request& request = log.requests.emplace_back();
+      NodeSlowLog::Request& request = answer.requests.emplace_back();
       request.number = one->number();
       request.began = time(one->began_us());
       request.took = time(one->took_us());
@@ -195,7 +196,7 @@ class SlowLogCall final : public Call {
 class LearnedCall final : public Call {
  public:
   LearnedCall() { type = FrameType::kStats; }
-  std::string learned;
+  NodeLearned answer;
 
  private:
   error_code send(CallSession& session) override {
@@ -208,7 +209,7 @@ class LearnedCall final : public Call {
     const auto* response = read_table<wire::StatsResponse>(frame.table);
     if (response == nullptr) return "stats: malformed";
     if (const auto* bytes = response->learned())
-      learned.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+      answer.learned.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
     return {};
   }
 };
@@ -401,90 +402,53 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
 
 // -- about the nodes
 
+namespace {
+
 /// An answer for each node, in node order: a node that failed has an error instead of values. The call itself succeeds,
-/// since a tool wants to see the nodes that answer.
-Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, CallControl control) {
-  Impl& impl = *impl_;
+/// since a tool wants to see the nodes that answer. `prepare` is shown each call before it is sent. `Impl`: Client's.
+template <class AnyCall, class Impl>
+Async<std::vector<decltype(AnyCall::answer)>> ask_each(
+    Impl& impl, std::chrono::microseconds deadline, CallControl control,
+    std::function<void(AnyCall&)> prepare = [](AnyCall&) {}) {
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
   CallGroup group(impl.shared->executor, control);
   std::vector<std::string> names;  // the map may change meanwhile
   for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
-  std::vector<StatsCall> calls(impl.members.size());
+  std::vector<AnyCall> calls(impl.members.size());
+  for (AnyCall& call : calls) prepare(call);
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
-  std::vector<NodeStats> stats;
+  std::vector<decltype(AnyCall::answer)> answers;
   for (std::size_t node = 0; node < calls.size(); ++node) {
-    if (calls[node].error()) calls[node].stats = {};  // half of an answer is none
-    stats.push_back(std::move(calls[node].stats));
-    stats.back().name = names[node];
-    stats.back().error = calls[node].error();
+    if (calls[node].error()) calls[node].answer = {};  // half of an answer is none
+    answers.push_back(std::move(calls[node].answer));
+    answers.back().name = names[node];
+    answers.back().error = calls[node].error();
   }
-  co_return stats;
+  co_return answers;
+}
+
+}  // namespace
+
+Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, CallControl control) {
+  return ask_each<StatsCall>(*impl_, deadline, control);
 }
 
 Async<std::vector<NodeErasure>> Client::erase(TenantOrShare owner, std::chrono::microseconds deadline,
                                               CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<std::string> names;
-  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
-  std::vector<EraseCall> calls(impl.members.size());
-  for (EraseCall& call : calls) call.owner = (owner.is_share ? "share=" : "tenant=") + owner.name + "\n";
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  std::vector<NodeErasure> answers;
-  for (std::size_t node = 0; node < calls.size(); ++node) {
-    NodeErasure& answer = answers.emplace_back();
-    answer.name = names[node];
-    answer.error = calls[node].error();
-    if (!answer.error) answer.values = std::move(calls[node].values);
-  }
-  co_return answers;
+  return ask_each<EraseCall>(
+      *impl_, deadline, control,
+      [said = (owner.is_share ? "share=" : "tenant=") + owner.name + "\n"](EraseCall& call) { call.owner = said; });
 }
 
 Async<std::vector<NodeSlowLog>> Client::slow_log(bool empties, std::chrono::microseconds deadline,
                                                  CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<std::string> names;
-  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
-  std::vector<SlowLogCall> calls(impl.members.size());
-  for (SlowLogCall& call : calls) call.empties = empties;
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  std::vector<NodeSlowLog> logs;
-  for (std::size_t node = 0; node < calls.size(); ++node) {
-    if (calls[node].error()) calls[node].log = {};
-    logs.push_back(std::move(calls[node].log));
-    logs.back().name = names[node];
-    logs.back().error = calls[node].error();
-  }
-  co_return logs;
+  return ask_each<SlowLogCall>(*impl_, deadline, control, [empties](SlowLogCall& call) { call.empties = empties; });
 }
 
 Async<std::vector<NodeLearned>> Client::learned(std::chrono::microseconds deadline, CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<std::string> names;
-  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
-  std::vector<LearnedCall> calls(impl.members.size());
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  std::vector<NodeLearned> answers;
-  for (std::size_t node = 0; node < calls.size(); ++node) {
-    NodeLearned& answer = answers.emplace_back();
-    answer.name = names[node];
-    answer.error = calls[node].error();
-    if (!answer.error) answer.learned = std::move(calls[node].learned);
-  }
-  co_return answers;
+  return ask_each<LearnedCall>(*impl_, deadline, control);
 }
 
 Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline, CallControl control) {
