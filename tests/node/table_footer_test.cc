@@ -1,5 +1,5 @@
-// Whatever byte of a table's footer changes is found before RocksDB sees it, and no sound table is taken for damaged:
-// those of earlier builds, those of today in every state, and what else RocksDB may write.
+// Whatever byte of a table's footer or properties changes is found before RocksDB sees it, and no sound table is taken
+// for damaged: those of earlier builds, those of today in every state, and what else RocksDB may write.
 #include "store/node/disk/table_footer.h"
 
 #include <gmock/gmock.h>
@@ -61,6 +61,26 @@ void expect_every_change_is_found(const std::string& name, std::string table) {
   }
 }
 
+/// Changes each byte of the properties, which lie right before the metaindex, and of their checksum.
+void expect_changed_properties_are_found(const std::string& name, std::string table) {
+  SCOPED_TRACE(name);
+  ASSERT_EQ(look(table), TableEnd::kSound);
+  const std::size_t begin = table.rfind("rocksdb.block.based.table.index.type");
+  std::size_t end = 0;  // where the metaindex begins: the first number of the footer, seven bits a byte
+  for (std::size_t i = 0, at = table.size() - kTableFooterBytes + 1; i < 9; ++i, ++at) {
+    end |= std::size_t{static_cast<unsigned char>(table[at])} % 0x80 << (7 * i);
+    if (static_cast<unsigned char>(table[at]) < 0x80) break;
+  }
+  ASSERT_LT(begin + 300, end);
+  for (std::size_t at = begin; at < end; ++at) {
+    for (const int flip : {0x01, 0x80, 0xff}) {
+      table[at] = static_cast<char>(table[at] ^ flip);
+      ASSERT_EQ(look(table), TableEnd::kDamaged) << at << " ^ " << flip;
+      table[at] = static_cast<char>(table[at] ^ flip);
+    }
+  }
+}
+
 class TableFooterTest : public DiskTest {
  protected:
   /// Tables of every family, some with erasures and with ranges dropped, on both levels.
@@ -83,6 +103,7 @@ TEST_F(TableFooterTest, EveryChangedByteOfAFooterIsFoundInTablesOfEveryFamily) {
   std::size_t count = 0, dropping_count = 0;
   for (const auto& [name, table] : fresh_tables()) {
     expect_every_change_is_found(name, table);
+    expect_changed_properties_are_found(name, table);
     EXPECT_EQ(version_of(table), 5) << "whatever the library's default is: other releases read it";
     ++count;
     dropping_count += table.find("rocksdb.range_del") != std::string::npos;
@@ -94,7 +115,10 @@ TEST_F(TableFooterTest, EveryChangedByteOfAFooterIsFoundInTablesOfEveryFamily) {
 TEST_F(TableFooterTest, EveryChangedByteOfAFooterIsFoundInTablesOfEarlierBuilds) {
   const auto tables = tables_in(fs::path(KV_GOLDEN_DIR) / "spill-v1" / "db");
   EXPECT_EQ(tables.size(), 6u);
-  for (const auto& [name, table] : tables) expect_every_change_is_found(name, table);
+  for (const auto& [name, table] : tables) {
+    expect_every_change_is_found(name, table);
+    expect_changed_properties_are_found(name, table);
+  }
 }
 
 /// Two tables of version 6, by RocksDB 9.10: one for each checksum. KV_GOLDEN_UPDATE=1 writes them anew where the

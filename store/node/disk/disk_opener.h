@@ -11,7 +11,7 @@
 //   purge_filter.h      leaves blocks that nobody wants out of a file that is written anew
 //   write_behind.h      a table is built while the part that is built already is written
 //   rocks_open.h        from a directory in any state to an open database
-//   table_footer.h      the one part of a table that RocksDB believes unchecked, checked
+//   table_footer.h      the parts of a table that RocksDB believes unchecked, checked
 //   rocks_scan.h        a walk over small entries that steps over damage
 //   drop_log.h          what was dropped, durably
 //   striped_disk.h      several directories as one disk, of which some may fail or hang

@@ -179,7 +179,7 @@ error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& d
   fs::create_directory(lost_files(directory), error);
   for (const fs::path& table : tables) {
     if (!error) fs::rename(table, lost_files(directory) / table.filename(), error);
-    *text += table.filename().string() + " has a damaged footer and is taken out. ";
+    *text += table.filename().string() + " has a damaged end (footer or properties) and is taken out. ";
   }
   return {error.value(), boost::system::generic_category()};
 }
@@ -255,13 +255,14 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
   const bool direct_io = *chosen == DirectIo::kOn;
   const std::string path = config.path.string();
   std::string trouble;  // what was wrong, for the operator
-  // Before RocksDB sees the tables: a damaged footer ends the process instead of failing the call.
+  // Before RocksDB sees the tables: a damaged end of a table ends the process instead of failing the call.
   DiskRecovery first_step = DiskRecovery::kNone;
   if (const auto damaged = tables_with_damaged_end(directory.database()); !damaged.empty()) {
     const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
     const error_code error = may_take_out ? take_out(damaged, directory, &trouble) : Errc::kDiskFailed;
     if (error) {
-      return Failure(error, path + ": " + damaged.front().filename().string() + " has a damaged footer; " +
+      return Failure(error, path + ": " + damaged.front().filename().string() +
+                                " has a damaged end (footer or properties); " +
                                 (may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out"));
     }
     first_step = DiskRecovery::kSalvaged;

@@ -1,6 +1,6 @@
 // store/node/disk/rocks_open.h: from a directory in any state to an open database, giving up no more than must be.
 //
-// Before anything else, tables whose footer is damaged are taken out (table_footer.h): RocksDB must not see them. Then,
+// Before anything else, tables whose end is damaged are taken out (table_footer.h): RocksDB must not see them. Then,
 // in this order, each step logged, until RocksDB opens and its small families can be read:
 //   as it is      the rule, also after kill -9; not when a table was taken out
 //   salvaged      CURRENT pointed at the newest MANIFEST; files that are gone or have no readable index dropped, with

@@ -21,12 +21,13 @@ namespace kv {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x88e241b785f4cff7;
-constexpr std::uint32_t kVersion = 5;                  // that rocks_options.cc asks for
-constexpr std::uint32_t kNewVersion = 6;               // RocksDB's default from 9 on
-constexpr char kXxHash64 = 3;                          // that rocks_options.cc asks for
-constexpr char kXxh3 = 4;                              // that earlier builds asked for
-constexpr std::size_t kTrailerBytes = 5;               // of a block: its compression, its checksum
-constexpr std::size_t kVersionAt = 41, kMagicAt = 45;  // in the footer
+constexpr std::uint32_t kVersion = 5;                           // that rocks_options.cc asks for
+constexpr std::uint32_t kNewVersion = 6;                        // RocksDB's default from 9 on
+constexpr char kXxHash64 = 3;                                   // that rocks_options.cc asks for
+constexpr char kXxh3 = 4;                                       // that earlier builds asked for
+constexpr std::size_t kTrailerBytes = 5;                        // of a block: its compression, its checksum
+constexpr std::size_t kVersionAt = 41, kMagicAt = 45;           // in the footer
+constexpr std::string_view kProperties = "rocksdb.properties";  // in the metaindex
 constexpr std::size_t kThreadsMax = 8;
 
 std::uint64_t little_endian(std::string_view bytes) {
@@ -64,24 +65,33 @@ std::optional<Handle> take_handle(std::string_view& from) {
   return Handle{*offset, *bytes};
 }
 
+struct NamedBlock {
+  std::string name;
+  Handle place;
+};
+
 /// The blocks that a metaindex names; nothing if it is no metaindex. An entry: three varints (bytes of the name shared
 /// with the entry before, further bytes of the name, bytes of the value), the name, the value. After the entries come 4
 /// bytes for each restart, and the number of restarts.
-std::optional<std::vector<Handle>> named_blocks(std::string_view metaindex) {
+std::optional<std::vector<NamedBlock>> named_blocks(std::string_view metaindex) {
   if (metaindex.size() < 4) return std::nullopt;
   const std::uint64_t restart_bytes = 4 * (little_endian(metaindex.substr(metaindex.size() - 4)) + 1);
   if (restart_bytes > metaindex.size()) return std::nullopt;
   metaindex.remove_suffix(restart_bytes);
-  std::vector<Handle> blocks;
+  std::vector<NamedBlock> blocks;
+  std::string name;
   while (!metaindex.empty()) {
     const auto shared = take_varint(metaindex);
     const auto name_bytes = shared ? take_varint(metaindex) : std::nullopt;
     const auto value_bytes = name_bytes ? take_varint(metaindex) : std::nullopt;
-    if (!value_bytes || *name_bytes > metaindex.size() || *value_bytes > metaindex.size() - *name_bytes)
+    if (!value_bytes || *shared > name.size() || *name_bytes > metaindex.size() ||
+        *value_bytes > metaindex.size() - *name_bytes)
       return std::nullopt;
+    name.resize(*shared);
+    name += metaindex.substr(0, *name_bytes);
     std::string_view value = metaindex.substr(*name_bytes, *value_bytes);
     metaindex.remove_prefix(*name_bytes + *value_bytes);
-    if (const auto block = take_handle(value); block && value.empty()) blocks.push_back(*block);
+    if (const auto block = take_handle(value); block && value.empty()) blocks.push_back({name, *block});
   }
   return blocks;
 }
@@ -137,9 +147,9 @@ TableEnd look_at_file(const std::filesystem::path& path) {
 
 }  // namespace
 
-/// Every byte that RocksDB would believe without a check is compared with something that has a checksum: the metaindex
-/// must end where the footer begins, and the index where the blocks begin that the metaindex names. In doubt the answer
-/// is kForeign, and RocksDB decides.
+/// Every byte that RocksDB would believe without a check is compared with something that has a checksum: the properties
+/// with their own, and the footer with its surroundings. The metaindex must end where the footer begins, and the index
+/// where the blocks begin that the metaindex names. In doubt the answer is kForeign, and RocksDB decides.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (tail.size() < kTableFooterBytes || tail.size() > file_bytes) return TableEnd::kForeign;
   const std::string_view footer = tail.substr(tail.size() - kTableFooterBytes);
@@ -157,16 +167,24 @@ TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
     return TableEnd::kDamaged;
   const std::uint64_t tail_offset = file_bytes - tail.size();
   if (metaindex->offset < tail_offset) return TableEnd::kForeign;  // no table of ours has so large a metaindex
-  const std::string_view block = tail.substr(metaindex->offset - tail_offset, metaindex->end() - metaindex->offset);
-  KV_ASSERT(block.size() == metaindex->bytes + kTrailerBytes);
-  if (!has_its_checksum(block, footer[0])) return TableEnd::kDamaged;
-  auto named = named_blocks(block.substr(0, metaindex->bytes));
+  const auto in_tail = [&](const Handle& place) {
+    return tail.substr(place.offset - tail_offset, place.bytes + kTrailerBytes);
+  };
+  if (!has_its_checksum(in_tail(*metaindex), footer[0])) return TableEnd::kDamaged;
+  auto named = named_blocks(in_tail(*metaindex).substr(0, metaindex->bytes));
   if (!named) return TableEnd::kForeign;
+  for (const auto& [name, place] : *named) {
+    if (name != kProperties) continue;
+    if (place.offset < tail_offset) return TableEnd::kForeign;  // nor so large properties
+    if (std::max(place.offset, place.bytes) > metaindex->offset || place.end() > metaindex->offset ||
+        !has_its_checksum(in_tail(place), footer[0]))
+      return TableEnd::kDamaged;
+  }
   // Backwards over all blocks that the metaindex names. The one before them is the index, which it does not name.
   std::uint64_t begin = metaindex->offset;
-  std::ranges::sort(*named, std::greater(), &Handle::offset);
-  for (const Handle& each : *named) {
-    if (each.offset < begin && each.end() == begin) begin = each.offset;
+  std::ranges::sort(*named, std::greater(), [](const NamedBlock& block) { return block.place.offset; });
+  for (const auto& [name, place] : *named) {
+    if (place.offset < begin && place.end() == begin) begin = place.offset;
   }
   if (index->bytes == 0 || std::max(index->offset, index->bytes) > begin || index->end() != begin)
     return TableEnd::kDamaged;

@@ -1,8 +1,10 @@
 // store/node/disk/table_footer.h: whether the end of one of RocksDB's tables is as it was written.
 //
-// The footer is the one part of a table without a checksum, and RocksDB believes it. A changed byte makes it take a
-// block of one kind for a block of another, which ends the process where the library has assertions on, as Debian's
-// has. But nearly all of a footer follows from what lies around it, so a change shows:
+// RocksDB believes two parts of a table unchecked, and a changed byte in either may end the process where the library
+// has assertions on, as Debian's has. The properties have a checksum, but RocksDB takes them apart before comparing
+// (a tool that ingests tables may have changed them): here the checksum comes first. The footer has none, and a
+// change makes RocksDB take a block of one kind for a block of another. But nearly all of a footer follows from its
+// surroundings, so a change shows:
 //
 //     data blocks | index | [compression dictionary] | [range deletions] | properties | metaindex | footer
 //                         └─────────── named by the metaindex, which has a checksum ──┘           |
@@ -16,7 +18,8 @@
 //     8
 //
 // That checksum covers the 53 bytes, with zeros in its own place. Added to it is the context XORed with the footer's
-// place in the file (the two halves of the place added up).
+// place in the file (the two halves of the place added up). No build of ours writes version 6, and the properties of
+// such a table are left to RocksDB.
 #pragma once
 
 #include <cstddef>
@@ -35,10 +38,11 @@ enum class TableEnd {
 };
 
 inline constexpr std::size_t kTableFooterBytes = 53;
-inline constexpr std::size_t kTableTailBytes = 4096;  ///< Holds footer and metaindex of every table that we write.
+/// Holds footer, metaindex and properties of every table that we write.
+inline constexpr std::size_t kTableTailBytes = 4096;
 
-/// `tail`: the last kTableTailBytes of a file of `file_bytes`, or all of it. A sound footer with any one byte changed
-/// is not kSound.
+/// `tail`: the last kTableTailBytes of a file of `file_bytes`, or all of it. A sound end with any one byte of its
+/// footer or properties changed is not kSound.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes);
 
 /// The tables (*.sst) right in `database` whose end is damaged. A table that cannot be read is left to RocksDB, which
