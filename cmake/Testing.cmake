@@ -2,10 +2,12 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL] [TIMEOUT seconds]): one GoogleTest binary; every TEST in it is a
-# ctest test of its own. SERIAL: its tests run with nothing beside them (real sockets, a whole machine's memory).
+# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL] [ONE_THREAD] [TIMEOUT seconds]): one GoogleTest binary; every TEST
+# in it is a ctest test of its own. SERIAL: its tests run with nothing beside them (real sockets, a whole machine's memory).
+# ONE_THREAD: none of its tests starts a thread, which is checked. ThreadSanitizer has nothing to find in such tests, so they
+# are not part of its build.
 function(kv_add_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;ONE_THREAD" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()
@@ -15,6 +17,14 @@ function(kv_add_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main GTest::gmock kv_warnings)
+  if(ARG_ONE_THREAD)
+    if(KV_SANITIZE MATCHES thread)
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL TRUE)
+      return()
+    endif()
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/one_thread.cc)
+    kv_compile_alone(${PROJECT_SOURCE_DIR}/cmake/one_thread.cc)
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
   set_property(GLOBAL APPEND PROPERTY KV_TEST_TARGETS ${name})
 endfunction()
