@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/ssl.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -187,6 +185,11 @@ struct AdminServer::Impl {
     return response;
   }
 
+  asio::awaitable<http::response<http::string_body>> answer_there(const http::request<http::empty_body>& request,
+                                                                  const PeerIdentity& peer) {
+    co_return answer(request, peer);
+  }
+
   /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
   /// client that sends slowly, or without end, from holding one of the few connections.
   template <class AnyStream>
@@ -199,12 +202,15 @@ struct AdminServer::Impl {
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
-      // What takes its time is made elsewhere: a probe must not wait for a tree.
+      // What takes its time is made elsewhere: a probe must not wait for a tree. A coroutine of its own lives there,
+      // since one that changes its thread may go on with the other's thread-local variables.
       const auto target = parser.get().target();
       const bool is_slow = target.starts_with("/status/") || target.starts_with("/config/");
-      if (is_slow) co_await asio::post(slow, asio::bind_executor(slow, asio::use_awaitable));
-      const auto response = answer(parser.get(), peer);
-      if (is_slow) co_await asio::post(context, asio::bind_executor(context, asio::use_awaitable));
+      http::response<http::string_body> response;
+      if (is_slow)
+        response = co_await asio::co_spawn(slow, answer_there(parser.get(), peer), asio::use_awaitable);
+      else
+        response = answer(parser.get(), peer);
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
