@@ -614,16 +614,17 @@ run_in_vm() {
   count "rdma $name" "$good" "$bad" "$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)"
 }
 
-# doctor_in_vm: kvstorectl doctor on a whole device, then on one that is broken in one way after another
-doctor_in_vm() {
-  local log=$logs/rdma-doctor.log status=0 bad
-  if cut "rdma doctor"; then return; fi
+# script_in_vm NAME PROGRAM...: tests/rdma_vm/NAME.sh with these programs; its lines "passed: " and "FAILED: " are counted
+script_in_vm() {
+  local name=$1 log=$logs/rdma-$1.log status=0 bad
+  shift
+  if cut "rdma $name"; then return; fi
   KV_VERBS_MODULE=$root/build/release/transport/ibverbs/libkvstore_verbs.so \
-    tests/rdma_vm/run.sh --timeout "$(left 300)" tests/rdma_vm/doctor.sh build/release/client/tools/kvstorectl > "$log" 2>&1 || status=$?
+    tests/rdma_vm/run.sh --timeout "$(left 300)" "tests/rdma_vm/$name.sh" "$@" > "$log" 2>&1 || status=$?
   [ "$status" = 0 ] || tail -n 100 "$log"
   bad=$(grep -c '^FAILED: ' "$log" || true)
-  if [ "$status" != 0 ] && [ "$bad" = 0 ] && ! cut "rdma doctor"; then bad=1; fi  # it did not get to the end
-  count "rdma doctor" "$(grep -c '^passed: ' "$log" || true)" "$bad" 0
+  if [ "$status" != 0 ] && [ "$bad" = 0 ] && ! cut "rdma $name"; then bad=1; fi  # it did not get to the end
+  count "rdma $name" "$(grep -c '^passed: ' "$log" || true)" "$bad" 0
 }
 
 step_rdma() {
@@ -640,7 +641,8 @@ step_rdma() {
     count rdma 0 0 1
     return
   fi
-  doctor_in_vm
+  script_in_vm doctor build/release/client/tools/kvstorectl
+  KV_RDMA_VM_NUMA=2 script_in_vm numa build/release/store/node/kvstore-node build/release/client/tools/kvstorectl
   run_in_vm loop loop transport/verbs_test '*/device'
   run_in_vm pair pair transport/verbs_test '*Conformance*/device:*Message*/device:*Model*/device:*Mover*/device:*Process*/device'
   run_in_vm e2e-loop loop e2e/e2e_test '*/verbs*:*RdmaDevice*:DeviceMemoryE2eTest.BlocksReach*'

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "store/count_pool.h"
 #include "store/node/access/access.h"
+#include "store/node/machine/numa.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"
@@ -28,6 +29,7 @@ Examples:
   kvstore-node --capacity 64GiB --listen unix:///run/kvstore/kvstore.sock --listen tcp://127.0.0.1:7400
   kvstore-node --config /etc/kvstore/kvstore-node.toml --check-config
   kvstore-node --capacity-blocks 10000 --capacity-block-bytes 2MiB      exactly 10,000 blocks of 2 MiB
+  kvstore-node --config /etc/kvstore/kvstore-node.toml --autotune        what to set on this machine, and why
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
@@ -95,6 +97,9 @@ std::vector<OptionRow> memory_rows(Given& given) {
       {"curve", &o.store.curve.is_on, kAny,
        "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
+      {"numa-nodes", &o.numa_nodes, kAny,
+       "NUMA nodes, such as 1 or 0-1: memory for blocks lies on them in turns, and the node's threads keep to their "
+       "processors. auto: on all there are, without keeping to any; off: wherever the kernel puts it"},
   };
 }
 
@@ -379,6 +384,17 @@ bool read_given(int argc, const char* const* argv, Given& given, int* exit_code,
   const std::vector<OptionRow> rows = all_rows(given);
   add_options(app, rows);
   app.add_flag("--check-config", given.options.check_only, "Check the options, print the result and exit");
+  NodeOptions::Autotune& autotune = given.options.autotune;
+  auto* const is_asked = app.add_flag("--autotune", autotune.is_asked,
+                                      "Measure this machine for a node with these options, say what to set and why, "
+                                      "and exit. Writes 256 MiB to each --spill-path, and takes them away again")
+                             ->configurable(false);
+  auto* const as_json = app.add_flag("--json", autotune.as_json, "With --autotune: one JSON document, for scripts");
+  as_json->configurable(false)->needs(is_asked);
+  app.add_flag("--toml", autotune.as_toml, "With --autotune: lines for the TOML file")
+      ->configurable(false)
+      ->needs(is_asked)
+      ->excludes(as_json);
   try {
     app.parse(arguments_of(argc, argv, rows));
   } catch (const CLI::Success& done) {  // --help, --version
@@ -605,10 +621,21 @@ std::string set_cluster(Given& given) {
   return why.starts_with("endpoints:") ? "advertise" + why.substr(std::string("endpoints").size()) : why;
 }
 
+/// A thread for each processor; of those that belong to the chosen NUMA nodes, where some are chosen.
+std::size_t threads_of(const NumaChoice& numa) {
+  if (numa.processors.empty()) return std::max(1u, std::thread::hardware_concurrency());
+  const std::vector<unsigned> allowed = allowed_processors();
+  const auto count =
+      std::ranges::count_if(numa.processors, [&](unsigned each) { return std::ranges::binary_search(allowed, each); });
+  return std::max<std::size_t>(1, static_cast<std::size_t>(count));
+}
+
 /// What is 0 where the machine decides.
 std::string set_machine(Given& given) {
   NodeOptions& options = given.options;
-  if (options.threads == 0) options.threads = std::max(1u, std::thread::hardware_concurrency());
+  const auto numa = choose_numa(NumaTopology::read(), options.numa_nodes);
+  if (!numa) return "numa-nodes: " + numa.error().text;
+  if (options.threads == 0) options.threads = threads_of(*numa);
   if (options.region_bytes_max_node > 0) return "";
   // Clients have touched what they lend, so all of it fits into the machine's memory besides the arena. A client that
   // offers more than that has not touched it, and a copy into it would take memory from everyone.

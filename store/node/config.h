@@ -33,6 +33,12 @@ struct NodeOptions {
   bool log_json = false;
   SlowLogConfig slow_log;
   bool check_only = false;
+  struct Autotune {
+    bool is_asked = false;  ///< Measure the machine, say what to set, and end.
+    bool as_json = false, as_toml = false;
+  };
+  Autotune autotune;
+  std::string numa_nodes = "auto";  ///< As choose_numa() takes it, which took it.
   StoreConfig store;
   SessionLimits session;
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.

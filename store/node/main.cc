@@ -25,6 +25,8 @@
 #include "store/node/live/live_options.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
+#include "store/node/machine/autotune.h"
+#include "store/node/machine/numa.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/mover/mover_thread.h"
@@ -41,6 +43,7 @@ namespace {
 
 constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between two rounds of learning: by what there is.
 constexpr int kLearnedAtOnce = 64;                               ///< Slices a round at most, some 30 us each.
+constexpr std::size_t kPagesLookedAt = 1024;                     ///< Of the arena, for where it lies: 0.2 ms.
 constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the files of certificates and policy.
 
 /// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
@@ -150,9 +153,66 @@ void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asi
   signals.cancel();
 }
 
+/// Where blocks are to lie and which processors the node keeps to, which begins here: threads that are started later
+/// do so too. Nothing: it was asked for and cannot be, and stderr says why.
+std::optional<NumaChoice> settle_on_nodes(const NumaTopology& topology, const std::string& wish) {
+  const auto refuse = [](const std::string& why) {
+    std::cerr << "kvstore-node: numa-nodes: " << why << "\n";
+    return std::nullopt;
+  };
+  auto choice = choose_numa(topology, wish);
+  if (!choice) return refuse(choice.error().text);  // the machine has changed since the options were read
+  if (wish == "auto" && !choice->memory.empty() && has_memory_policy()) {
+    spdlog::info("numa: memory lies where numactl, or what started this node, has said");
+    choice->memory.clear();
+  }
+  if (!choice->processors.empty()) {
+    if (const error_code why = keep_to_processors(choice->processors))
+      return refuse("their processors " + number_list_text(choice->processors) + " may not be used: " + why.message());
+  }
+  if (const MemoryPlacement trial(choice->memory); trial.error()) {
+    if (wish != "auto") return refuse("memory may not be placed: " + trial.error().message());
+    spdlog::warn("numa: blocks are not spread over the nodes: {}", trial.error().message());
+    choice->memory.clear();
+  }
+  if (!choice->memory.empty()) {
+    spdlog::info("numa: blocks lie on nodes {} in turns; threads keep to {}", number_list_text(choice->memory),
+                 choice->processors.empty() ? "no processors in particular"
+                                            : "processors " + number_list_text(choice->processors));
+  }
+  return *std::move(choice);
+}
+
+/// On a machine with one node there is nothing to look for.
+NumaLook look_at_arena(LockedStore& store, const NumaTopology& topology, const NumaChoice& choice) {
+  NumaLook look{.node_count = topology.with_memory().size(), .chosen = choice.memory, .spread = std::nullopt};
+  if (look.node_count < 2) return look;
+  const auto memory = store.with([](Store& each) { return each.memory(); });
+  if (auto spread = look_where_pages_lie(memory, kPagesLookedAt)) look.spread = *std::move(spread);
+  return look;
+}
+
+std::vector<NodeMetrics::Value> numa_values(const NumaLook& look) {
+  std::vector<NodeMetrics::Value> values = {
+      {"numa_nodes", static_cast<double>(look.node_count), false, "NUMA nodes of this machine that have memory"}};
+  if (look.node_count < 2) return values;
+  values.push_back({"arena_numa_nodes", static_cast<double>(look.chosen.size()), false,
+                    "Of them, those that memory for blocks was asked of; 0: the kernel places it"});
+  if (const auto share = look.largest_share())
+    values.push_back({"arena_numa_largest_ratio", *share, false,
+                      "Share of the memory for blocks on the node that has most of it, by a sample"});
+  if (const auto share = look.misplaced_share())
+    values.push_back(
+        {"arena_numa_misplaced_ratio", *share, false, "Share of it on nodes that it was not asked of, by a sample"});
+  return values;
+}
+
 int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   set_up_log(options);
   raise_descriptor_limit();  // before anything looks at the limit
+  const NumaTopology topology = NumaTopology::read();
+  const std::optional<NumaChoice> numa = settle_on_nodes(topology, options.numa_nodes);
+  if (!numa) return 1;
   // Signals first, so that one that comes while the memory is being touched is not lost.
   asio::io_context signals_context{1};
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
@@ -175,7 +235,10 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   };
   spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}", options.node_id, KV_VERSION, capacity,
                options.threads);
-  auto made = Store::create(store_config);
+  auto made = [&] {
+    const MemoryPlacement placement(numa->memory);
+    return Store::create(store_config);
+  }();
   if (!made) {
     std::cerr << "kvstore-node: cannot get " << capacity << " bytes for blocks: " << made.error().message()
               << ". Lower --capacity, or free memory.\n";
@@ -254,6 +317,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
         "them may read, write and drop every block",
         options.plain_network_count);
   }
+  const auto look_where_blocks_lie = [&] { return look_at_arena(store, topology, *numa); };
+  metrics.watch([look_where_blocks_lie] { return numa_values(look_where_blocks_lie()); });
   metrics.watch_store([&store] { return store.with([](Store& each) { return each.stats(); }); });
   metrics.watch_curve([&store] { return store.with([](Store& each) { return each.curve(); }); });
 
@@ -283,12 +348,13 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                        {.version = KV_VERSION,
                         .disk_capacity_bytes = options.store.disk.capacity_bytes,
                         .disk_capacity_now = [&settings] { return settings.in_force().store.disk.capacity_bytes; },
+                        .numa = look_where_blocks_lie,
                         .is_ready = is_ready});
   metrics.watch([&node] { return node.pool.stats(node.clock.now()); });
   metrics.watch([&settings] { return settings.stats(); });
   std::unique_ptr<CapacityKeeper> keeper;  // outlives the admin server, whose scrapes look at it
   if (options.store.arena.capacity_bytes_max > 0) {
-    keeper = std::make_unique<CapacityKeeper>(store, spill.get());
+    keeper = std::make_unique<CapacityKeeper>(store, spill.get(), numa->memory);
     metrics.watch([&keeper] { return keeper->stats(); });
   }
   std::unique_ptr<AdminServer> admin;
@@ -493,6 +559,11 @@ int main(int argc, char** argv) {
     for (const auto& endpoint : options->listen) std::cout << " " << endpoint.to_string();
     std::cout << "\n";
     return 0;
+  }
+  if (options->autotune.is_asked) {
+    if (given) return kv::run_autotune(*options, *given, std::cout, std::cerr);
+    std::cerr << "kvstore-node: " << wrong << "\n";  // the file has changed since
+    return 2;
   }
   try {
     if (!given) throw std::runtime_error(wrong);  // the file has changed since

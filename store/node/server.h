@@ -19,6 +19,7 @@
 //   metrics.h        what is counted
 //   admin.h          metrics and readiness over HTTP, and the options
 //   live/            options changed while the node serves
+//   machine/         what this machine has and allows: NUMA nodes, limits, disks; --autotune
 //   log_format.h     what a line of the log looks like
 //   log_limit.h      how many lines a client can cause
 #pragma once

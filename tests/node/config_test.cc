@@ -73,6 +73,8 @@ TEST_F(ConfigTest, WithoutOptionsTheNodeIsOnLoopbackWithFourGiB) {
   EXPECT_GE(options.threads, 1u);
   EXPECT_FALSE(options.node_id.empty());
   EXPECT_FALSE(options.check_only);
+  EXPECT_FALSE(options.autotune.is_asked);
+  EXPECT_EQ(options.numa_nodes, "auto");
   EXPECT_EQ(options.store.lease_duration, 10s);
   EXPECT_EQ(options.session.hello_timeout, 10s);
 }
@@ -156,6 +158,14 @@ TEST_F(ConfigTest, FlagsSetWhatTheySay) {
   EXPECT_EQ(options.drain_timeout, 500ms);
   EXPECT_EQ(options.log_level, "debug");
   EXPECT_TRUE(options.check_only);
+}
+
+TEST_F(ConfigTest, AutotuneHasFormsAndNodesOfMemoryAreThoseOfTheMachine) {
+  const NodeOptions json = good({"--autotune", "--json"});
+  EXPECT_TRUE(json.autotune.is_asked && json.autotune.as_json && !json.autotune.as_toml);
+  expect_refused({"--toml"}, {"--autotune"});
+  EXPECT_EQ(good({"--numa-nodes", "off"}).numa_nodes, "off");
+  expect_refused({"--numa-nodes", "8000"}, {"numa-nodes", "8000", "not there"});
 }
 
 TEST_F(ConfigTest, TheCurveIsToldUnlessItIsTurnedOff) {

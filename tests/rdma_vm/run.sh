@@ -13,7 +13,7 @@
 # Exits with the command's status; 124 if time ran out, 125 if the guest gave no status, 126 if it cannot run here.
 # The kernel (70 MB, by apt-get download) and the initrd are kept in KV_RDMA_VM_CACHE [~/.cache/kvstore-rdma-vm].
 # KV_RDMA_VM_KERNEL names another image package, KV_RDMA_VM_MEMORY the guest's MiB [3072], KV_RDMA_VM_CPUS its processors
-# [as many as here].
+# [as many as here], KV_RDMA_VM_NUMA its NUMA nodes [1], which share both evenly.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${KV_RDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvstore-rdma-vm}
@@ -127,9 +127,19 @@ share host / ,readonly=on
 share control "$run/control" ""
 share work "$PWD" ""
 
+cpus=${KV_RDMA_VM_CPUS:-$(nproc)} memory=${KV_RDMA_VM_MEMORY:-3072} nodes=${KV_RDMA_VM_NUMA:-1} numa=()
+if [ "$nodes" -gt 1 ]; then
+  each=$(((cpus + nodes - 1) / nodes)) part=$((memory / nodes))
+  cpus=$((each * nodes)) memory=$((part * nodes))
+  for ((i = 0; i < nodes; ++i)); do
+    numa+=(-object "memory-backend-ram,id=memory$i,size=${part}M"
+      -numa "node,nodeid=$i,memdev=memory$i,cpus=$((i * each))-$((i * each + each - 1))")
+  done
+fi
+
 # setpriv: QEMU ends with this script, however that ends.
 setpriv --pdeathsig KILL timeout --signal KILL "$limit" setpriv --pdeathsig KILL \
-  qemu-system-x86_64 -M pc "${machine[@]}" -smp "${KV_RDMA_VM_CPUS:-$(nproc)}" -m "${KV_RDMA_VM_MEMORY:-3072}" -nodefaults -no-user-config \
+  qemu-system-x86_64 -M pc "${machine[@]}" -smp "$cpus" -m "$memory" "${numa[@]}" -nodefaults -no-user-config \
   -display none -no-reboot -kernel "$tree/boot/vmlinuz-$version" -initrd "$initrd" -serial "file:$run/console" \
   -append 'console=ttyS0 quiet panic=-1 mitigations=off clearcpuid=rep_good tsc=reliable' \
   "${shares[@]}" < /dev/null > "$run/qemu" 2>&1 &

@@ -17,6 +17,7 @@
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/doctor_numa.h"
 #include "client/tools/ctl/doctor_rdma.h"
 #include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"
@@ -284,10 +285,18 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
   }
 }
 
-/// The status line of GET `path` without its "HTTP/1.1 ", or what went wrong. Asio alone does it: one request is not
-/// worth an HTTP library.
-std::string http_status(const std::string& host, const std::string& port, const std::string& path, Duration timeout,
-                        bool* ok) {
+constexpr std::size_t kPageBytesMax = 4 << 20;  ///< Of /metrics, the longest page that is asked for.
+
+/// Of GET `path`.
+struct AdminPage {
+  bool ok = false;
+  std::string status;  ///< The line without its "HTTP/1.1 ", or what went wrong.
+  std::string text;    ///< Head and body.
+};
+
+/// Asio alone does it: one request is not worth an HTTP library.
+AdminPage http_page(const std::string& host, const std::string& port, const std::string& path, Duration timeout) {
+  AdminPage page;
   asio::ip::tcp::iostream stream;
   stream.expires_after(timeout);
   stream.connect(host, port);
@@ -296,10 +305,15 @@ std::string http_status(const std::string& host, const std::string& port, const 
     stream << "GET " << path << " HTTP/1.1\r\nHost: " << host << "\r\nConnection: close\r\n\r\n" << std::flush;
     std::getline(stream, line);
   }
-  *ok = line.starts_with("HTTP/1.1 200") || line.starts_with("HTTP/1.0 200");
-  if (line.empty()) return stream.error() ? stream.error().message() : "no answer";
+  page.ok = line.starts_with("HTTP/1.1 200") || line.starts_with("HTTP/1.0 200");
+  if (line.empty()) {
+    page.status = stream.error() ? stream.error().message() : "no answer";
+    return page;
+  }
   line.erase(line.find_last_not_of("\r\n") + 1);
-  return line.substr(std::min<std::size_t>(line.size(), 9));
+  page.status = line.substr(std::min<std::size_t>(line.size(), 9));
+  for (std::string next; page.text.size() < kPageBytesMax && std::getline(stream, next);) page.text += next + '\n';
+  return page;
 }
 
 asio::awaitable<void> fetch(Network& network, Endpoint endpoint, std::string request, std::string& answer) {
@@ -310,16 +324,16 @@ asio::awaitable<void> fetch(Network& network, Endpoint endpoint, std::string req
   }
   const asio::const_buffer out(request.data(), request.size());
   if (!(*stream)->try_write(std::span(&out, 1))) co_return;
-  std::array<char, 1024> bytes;
+  std::array<char, 16384> bytes;
   const asio::mutable_buffer in(bytes.data(), bytes.size());
-  while (answer.find('\n') == std::string::npos) {
+  while (answer.size() < kPageBytesMax) {
     const auto got = (*stream)->try_read(std::span(&in, 1));
     if (got) {
       answer.append(bytes.data(), *got);
       continue;
     }
     if (got.error() != asio::error::would_block) {
-      if (got.error() != asio::error::eof) answer = got.error().message();
+      if (answer.empty() && got.error() != asio::error::eof) answer = got.error().message();
       co_return;
     }
     const auto ready = co_await (*stream)->wait_readable();
@@ -328,21 +342,31 @@ asio::awaitable<void> fetch(Network& network, Endpoint endpoint, std::string req
 }
 
 /// The same by HTTPS, with the certificates of --tls-....
-std::string https_status(const DoctorOptions& options, const Endpoint& endpoint, const std::string& path, bool* ok) {
-  *ok = false;
+AdminPage https_page(const DoctorOptions& options, const Endpoint& endpoint, const std::string& path) {
+  AdminPage page;
   auto source = TlsSource::open(options.node.tls, TlsSide::kClient);
-  if (!source) return source.error().text;
+  if (!source) {
+    page.status = source.error().text;
+    return page;
+  }
   const auto network =
       make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
-  std::string answer;
+  std::string& answer = page.text;
   asio::io_context context{1};  // its coroutine goes before what that uses
   std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + endpoint.host + "\r\nConnection: close\r\n\r\n";
   asio::co_spawn(context, fetch(*network, endpoint, std::move(request), answer), asio::detached);
   context.run_for(options.node.deadline);
-  *ok = answer.starts_with("HTTP/1.1 200");
-  if (answer.empty()) return "no answer";
-  const std::string line = answer.substr(0, answer.find_first_of("\r\n"));
-  return line.starts_with("HTTP/") ? line.substr(std::min<std::size_t>(line.size(), 9)) : line;
+  page.ok = answer.starts_with("HTTP/1.1 200");
+  const std::string line = answer.empty() ? "no answer" : answer.substr(0, answer.find_first_of("\r\n"));
+  page.status = line.starts_with("HTTP/") ? line.substr(std::min<std::size_t>(line.size(), 9)) : line;
+  return page;
+}
+
+/// Where the node's blocks lie. Without the right `metrics` nothing is said: this is advice on speed.
+void check_place(const AdminPage& metrics, Findings& findings) {
+  if (!metrics.ok) return;
+  const Findings found = check_numa(metrics.text);
+  findings.insert(findings.end(), found.begin(), found.end());
 }
 
 /// A warning at most: a node serves without its admin server, and nobody but its operator knows where that listens.
@@ -352,26 +376,26 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
     const auto endpoint = parse_endpoint("tls://" + options.admin.substr(kHttps.size()));
     if (!endpoint) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not https://HOST:PORT");
     for (const char* path : {"/healthz", "/readyz"}) {
-      bool ok = false;
-      const std::string found = https_status(options, *endpoint, path, &ok);
-      findings.push_back({std::string("admin ") + path, ok ? Verdict::kOk : Verdict::kWarning,
-                          options.admin + ": " + found,
-                          ok ? "" : "name the node's admin address with --admin; --tls-... as for its data port"});
-      if (!ok) return;
+      const AdminPage page = https_page(options, *endpoint, path);
+      findings.push_back({std::string("admin ") + path, page.ok ? Verdict::kOk : Verdict::kWarning,
+                          options.admin + ": " + page.status,
+                          page.ok ? "" : "name the node's admin address with --admin; --tls-... as for its data port"});
+      if (!page.ok) return;
     }
+    check_place(https_page(options, *endpoint, "/metrics"), findings);
     return;
   }
   const std::size_t colon = options.admin.rfind(':');
   if (colon == std::string::npos) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT");
   const std::string host = options.admin.substr(0, colon), port = options.admin.substr(colon + 1);
   for (const char* path : {"/healthz", "/readyz"}) {
-    bool ok = false;
-    const std::string found = http_status(host, port, path, options.node.deadline, &ok);
+    const AdminPage page = http_page(host, port, path, options.node.deadline);
     findings.push_back(
-        {std::string("admin ") + path, ok ? Verdict::kOk : Verdict::kWarning, options.admin + ": " + found,
-         ok ? "" : "name the node's admin address with --admin HOST:PORT; without it there are no metrics"});
-    if (!ok) return;
+        {std::string("admin ") + path, page.ok ? Verdict::kOk : Verdict::kWarning, options.admin + ": " + page.status,
+         page.ok ? "" : "name the node's admin address with --admin HOST:PORT; without it there are no metrics"});
+    if (!page.ok) return;
   }
+  check_place(http_page(host, port, "/metrics", options.node.deadline), findings);
 }
 
 // -- this machine: what slows a node down without anybody noticing

@@ -5,6 +5,7 @@
 //   rdma_machine.h     what the kernel tells about RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
 //   doctor_rdma.h      both, judged: what is wrong with RDMA, and what to do
+//   doctor_numa.h      where a node's memory for blocks lies
 #pragma once
 
 #include <string>

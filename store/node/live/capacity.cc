@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/assert.h"
+#include "store/node/machine/numa.h"
 
 namespace kv {
 namespace {
@@ -29,8 +30,11 @@ std::uint64_t available_memory_bytes() {
   return ~std::uint64_t{0};
 }
 
-CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill)
-    : store_(store), spill_(spill), pages_(*store.with([](Store& each) { return &each.pages(); })) {
+CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes)
+    : store_(store),
+      spill_(spill),
+      numa_nodes_(std::move(numa_nodes)),
+      pages_(*store.with([](Store& each) { return &each.pages(); })) {
   const Store::CapacityBounds bounds = store.with([](Store& each) { return each.capacity_bounds(); });
   granule_bytes_ = bounds.granule_bytes;
   bytes_max_ = bounds.max_bytes;
@@ -83,6 +87,7 @@ std::uint64_t CapacityKeeper::step_bytes() const {
 }
 
 void CapacityKeeper::run() {
+  const MemoryPlacement placement(numa_nodes_);  // an error of it was told at the start
   Lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stops_ || now_bytes_ != target_bytes_; });

@@ -27,8 +27,9 @@ namespace kv {
 /// Thread safety: all calls from any thread; the destructor waits for the step under way.
 class CapacityKeeper {
  public:
-  /// `spill`: nullptr without a disk tier. Both outlive this.
-  CapacityKeeper(LockedStore& store, Spill* spill);
+  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: where more memory is to lie, as what there
+  /// is (machine/numa.h).
+  CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes = {});
   ~CapacityKeeper();
 
   /// The capacity is to be `bytes`, soon. Returns "", or why it cannot be: what is wrong with it, or that the machine
@@ -51,6 +52,7 @@ class CapacityKeeper {
 
   LockedStore& store_;
   Spill* const spill_;
+  const std::vector<unsigned> numa_nodes_;
   ArenaMemory& pages_;
   std::uint64_t granule_bytes_ = 0, bytes_max_ = 0;
   mutable std::mutex mutex_;  ///< Of what follows.

@@ -118,6 +118,17 @@ json cluster_json(const ClusterView& view, const std::string& self) {
   return {{"epoch", view.epoch}, {"count", view.members.size()}, {"members", members}};
 }
 
+json numa_json(const NumaLook& look) {
+  json shares = nullptr;
+  if (look.spread) {
+    double pages = 0;
+    shares = json::object();
+    for (const auto& [node, count] : *look.spread) pages += static_cast<double>(count);
+    for (const auto& [node, count] : *look.spread) shares[std::to_string(node)] = static_cast<double>(count) / pages;
+  }
+  return {{"nodes", look.node_count}, {"chosen", look.chosen}, {"shares", shares}};
+}
+
 /// The median of the ages at eviction, from counts by powers of two; null before the first eviction.
 json eviction_age(const StoreStats& stats) {
   std::uint64_t total = 0, below = 0;
@@ -180,6 +191,7 @@ std::string StatusAnswers::now_json() {
                       {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
                       {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
                       {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", eviction_age(stats)}};
+  if (config_.numa) result["numa"] = numa_json(config_.numa());
   if (node_.spill != nullptr) {
     bool is_on = false;
     for (const NodeMetrics::Value& each : node_.spill->stats()) {

@@ -20,6 +20,7 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "store/node/machine/numa.h"
 #include "store/node/session/node_context.h"
 #include "store/node/status/history.h"
 
@@ -29,6 +30,7 @@ struct StatusConfig {
   std::string version;
   std::uint64_t disk_capacity_bytes = 0;                  ///< 0: no disk tier.
   std::function<std::uint64_t()> disk_capacity_now = {};  ///< Where it may change.
+  std::function<NumaLook()> numa = {};                    ///< Where memory for blocks lies; none: not told.
   std::function<bool()> is_ready;                         ///< As AdminPages.
 };
 

@@ -1,0 +1,50 @@
+// store/node/machine/facts.h: what the kernel tells of memory, processors, limits and devices.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/node/machine/disk_probe.h"
+#include "store/node/machine/numa.h"
+
+namespace kv {
+
+/// What could not be read is absent, and nothing is concluded from it.
+struct MachineFacts {
+  static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
+
+  struct HugePages {
+    std::uint64_t count = 0, free_count = 0;  ///< Of 2 MiB, which the arena asks for.
+  };
+  struct Room {
+    std::uint64_t limit_bytes = kUnlimited, left_bytes = kUnlimited;  ///< What is cached of files counts as left.
+  };
+  struct Limit {
+    std::uint64_t soft = kUnlimited, hard = kUnlimited;
+  };
+  struct Device {
+    std::string name;
+    bool is_rdma = false;  ///< Else an accelerator.
+    int numa_node = -1;    ///< -1: the machine does not say.
+  };
+
+  std::optional<std::uint64_t> memory_available_bytes;
+  std::optional<HugePages> huge_pages;
+  std::string shmem_huge;                  ///< "always within_size advise [never] deny force"; empty: not told.
+  std::optional<Room> group_memory;        ///< Of the control groups around this process, the tightest; none: no limit.
+  std::optional<double> group_processors;  ///< The same for processor time, in processors.
+  std::size_t processor_count = 0;         ///< That this process may run on.
+  std::optional<Limit> locked_memory, files;  ///< RLIMIT_MEMLOCK, RLIMIT_NOFILE of this process.
+  bool ignores_locked_limit = false;          ///< It has CAP_IPC_LOCK.
+  std::optional<std::uint64_t> tcp_receive_max, tcp_send_max, socket_send_max;  ///< Bytes of a socket's buffers.
+  NumaTopology numa;
+  std::vector<Device> devices;  ///< By name.
+  std::vector<DiskFacts> disks;
+};
+
+/// All but the disks. Files are read below `root`, which tests set; limits and processors are this process's own.
+MachineFacts read_machine_facts(const std::string& root = "");
+
+}  // namespace kv
