@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs the tests and counts them. Without arguments: everything that CI runs.
 #
-#   deploy/test.sh               all of the below, but only a third of the planted bugs, and no more than fits into 80 minutes. Which of
-#                                the long ones come first, and which third it is, changes with each commit
+#   deploy/test.sh               all of the below, but only a third of the planted bugs, and no more than fits into 75 minutes
 #   deploy/test.sh --quick       release build: all tests, include rules, headers that compile alone, format
 #   deploy/test.sh --asan        the tests under AddressSanitizer and UndefinedBehaviorSanitizer (Clang)
 #   deploy/test.sh --tsan        the tests under ThreadSanitizer (Clang)
@@ -39,16 +38,13 @@
 #                                by node under load (skipped where the history lacks that commit)
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
 #
-# KV_TEST_MINUTES=N: after N minutes, what is left is counted as skipped. Without arguments N is 80, else there is no limit. The
+# KV_TEST_MINUTES=N: after N minutes, what is left is counted as skipped. Without arguments N is 75, else there is no limit. The
 # build of the release step has no limit in any case: without it nothing would have been tested.
 #
 # Logs and JUnit files: build/test-logs/. Exits 0 only if nothing failed. The last line counts it all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
-
-# A number that changes with each commit
-turn=$(printf '%d' "0x$(git rev-parse --short=6 HEAD 2> /dev/null || echo 0)")
 
 steps=()
 for argument in "$@"; do
@@ -60,20 +56,14 @@ for argument in "$@"; do
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
     --all) steps=(release python observe page kubernetes cuda rdma asan fuzz tsan upgrade debian13 planted) && break ;;
-    -h | --help) sed -n '2,44s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,43s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release python observe page kubernetes cuda rdma)
-  # All of these do not fit into the time where nothing is in the compiler's cache.
-  case $((turn % 3)) in
-    0) steps+=(asan fuzz tsan upgrade debian13_store planted_third) ;;
-    1) steps+=(tsan asan fuzz upgrade debian13_store planted_third) ;;
-    2) steps+=(upgrade debian13_store planted_third asan fuzz tsan) ;;
-  esac
-  minutes=${minutes:-80}
+  steps=(release python observe page kubernetes cuda rdma asan fuzz tsan upgrade debian13_store planted_third)
+  minutes=${minutes:-75}
 fi
 case $minutes in
   0* | *[!0-9]*) echo "test.sh: KV_TEST_MINUTES is '$minutes', allowed are whole minutes, 1 or more" >&2; exit 2 ;;
@@ -769,9 +759,11 @@ step_upgrade() {
 
 # A third of the planted bugs, another third with each commit: all of them take half an hour.
 step_planted_third() {
-  local names=() left=() name i=$((turn / 3))
+  local names=() left=() name turn
+  turn=$(($(printf '%d' "0x$(git rev-parse --short=6 HEAD 2> /dev/null || echo 0)") % 3))
   for name in tests/planted/*.patch; do
-    if [ $((i++ % 3)) = 0 ]; then names+=("$(basename "$name" .patch)"); else left+=("$name"); fi
+    if [ "$turn" = 0 ]; then names+=("$(basename "$name" .patch)"); else left+=("$name"); fi
+    turn=$(((turn + 1) % 3))
   done
   skips+=("planted: ${#left[@]} bugs that this commit's turn leaves out: deploy/test.sh --planted has all")
   skipped=$((skipped + ${#left[@]}))

@@ -1,7 +1,6 @@
 #include "store/count_pool.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -16,17 +15,6 @@ constexpr double kRatioMax = 64;
 constexpr double kTimesMedian = 2, kTimesMedianAtAge = 4;  ///< As much one node may have.
 constexpr double kUsesFreeAtAge = 8;
 constexpr double kUsesKnown = 256;  ///< Who has counted fewer is no measure for others.
-constexpr double kSameAge = 0.25;   ///< Octaves: half a bucket. Closer ones are taken for equal.
-
-/// Where bucket `age` begins, in units.
-double bucket_edge(std::uint32_t age) {
-  static const auto edges = [] {
-    std::array<double, YieldTable::kAges + 1> made{};
-    for (std::uint32_t i = 0; i < made.size(); ++i) made[i] = std::exp2(i / 2.0) - 1;
-    return made;
-  }();
-  return edges[age];
-}
 
 double lower_median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -66,30 +54,6 @@ double CountPool::blocks_here(const Heard& heard, const YieldCounts& own) {
   const auto here = static_cast<double>(heard.own_clock - heard.own_from);
   const double ratio = there >= kClockMin && here >= kClockMin ? here / there : own.unit / heard.counts.unit;
   return std::clamp(ratio, 1 / kRatioMax, kRatioMax);
-}
-
-YieldTable::Counts convert(const YieldTable::Counts& counts, double unit, double blocks, double own_unit) {
-  YieldTable::Counts converted;
-  if (std::abs(std::log2(unit * blocks / own_unit)) < kSameAge) {
-    converted.hits = counts.hits;
-    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) converted.time[age] = counts.time[age] * blocks;
-    return converted;
-  }
-  std::uint32_t to = 0;
-  for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
-    const double begin = bucket_edge(age) * unit * blocks, end = bucket_edge(age + 1) * unit * blocks;
-    while (to + 1 < YieldTable::kAges && bucket_edge(to + 1) * own_unit <= begin) ++to;
-    for (std::uint32_t at = to; at < YieldTable::kAges; ++at) {
-      const bool is_last = at + 1 == YieldTable::kAges;
-      const double from = std::max(begin, bucket_edge(at) * own_unit);
-      const double until = is_last ? end : std::min(end, bucket_edge(at + 1) * own_unit);
-      if (until <= from) break;
-      const double part = (until - from) / (end - begin);
-      converted.hits[at] += counts.hits[age] * part;
-      converted.time[at] += counts.time[age] * blocks * part;
-    }
-  }
-  return converted;
 }
 
 void CountPool::weigh(const YieldCounts& own, TimePoint now) {

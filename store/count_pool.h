@@ -64,8 +64,4 @@ class CountPool {
   std::map<std::string, Heard> heard_;
 };
 
-/// Counts of a node with ages in units of `unit`, of which each block is `blocks` here, in ages of `own_unit`; uses and
-/// times within a bucket evenly spread.
-YieldTable::Counts convert(const YieldTable::Counts& counts, double unit, double blocks, double own_unit);
-
 }  // namespace kv

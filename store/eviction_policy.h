@@ -6,11 +6,13 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/reuse_hint.h"
+#include "store/name_sample.h"
 #include "store/yield_table.h"
 
 namespace kv {
@@ -57,8 +59,9 @@ class EvictionPolicy {
     std::size_t block_size;   ///< Tokens a block; 0: unknown.
     bool is_set = false;
     ReuseHint hint = ReuseHint::kNone;
-    std::uint64_t tenant = 0;  ///< Whose hint it is: any number, equal for equal tenants.
-    ChainPart chain = {};      ///< Of what the hashes are a part.
+    std::uint64_t tenant = 0;               ///< Whose hint it is: any number, equal for equal tenants.
+    ChainPart chain = {};                   ///< Of what the hashes are a part.
+    const SampledNames* sampled = nullptr;  ///< If somebody has looked already.
 
     /// How many blocks of this node's come behind hashes[i], as if the chain's end were this node's.
     std::size_t passed(std::size_t i) const { return hashes.size() - 1 - i + chain.after_last(hashes.size()); }
@@ -68,12 +71,15 @@ class EvictionPolicy {
 
   virtual std::string_view name() const = 0;
   virtual LeafQueues queues() const = 0;
-  /// So many blocks find room, as far as anybody knows now. What was learned is kept unless this changes a lot.
+  /// So many blocks find room, as far as anybody knows now. What was learned is kept.
   virtual void set_capacity(std::uint64_t block_count) = 0;
 
   /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage). `*known` (may be
   /// nullptr) gets how many leading blocks are here, or left not long ago.
   virtual std::uint16_t asked(const Request& request, std::size_t* known = nullptr) = 0;
+  /// Which blocks are learned from: who looks for them before a request comes saves time that others wait for. Empty:
+  /// none.
+  virtual std::optional<NameSample> sample() const { return {}; }
   /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue; default:
   /// none. What is not here ages all that is.
   virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
@@ -106,6 +112,8 @@ class EvictionPolicy {
   /// What this node has counted; nullptr: it counts nothing. And what other nodes have, to be learned from too.
   virtual const YieldTable* table() const { return nullptr; }
   virtual void set_pooled(YieldTable::Pooled /*pooled*/) {}
+  /// What the node had counted before it was restarted, in ages of `unit` (YieldTable::set_before).
+  virtual void set_before(double /*unit*/, std::vector<YieldTable::Counts> /*counts*/) {}
 
   /// Goes on with learning, for some twenty microseconds. Returns whether there is more to be learned.
   virtual bool learn() = 0;

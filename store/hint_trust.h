@@ -52,10 +52,10 @@ class HintTrust {
   };
   static void learn(Tenant& tenant);
 
-  std::array<Tenant, kTenants> tenants_{};
   std::uint64_t heard_count_ = 0;
   std::uint8_t last_ = 0;  ///< Place of the tenant that was heard last.
   bool has_heard_ = false;
+  std::array<Tenant, kTenants> tenants_{};
 };
 
 }  // namespace kv

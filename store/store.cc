@@ -220,7 +220,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   const std::size_t found_count = prefix.block_count + found->disk_block_count();
   const std::size_t known_count = options.is_elsewhere
                                       ? impl_->ask(*found, hashes.first(found_count), options.hint, {}, now)
-                                      : impl_->ask(*found, hashes, options.hint, options.chain, now);
+                                      : impl_->ask(*found, hashes, options.hint, options.chain, now, options.sampled);
   Match match{.memory_block_count = prefix.block_count,
               .disk_block_count = found->disk_block_count(),
               .known_block_count = known_count};
@@ -260,14 +260,15 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
 }
 
 std::size_t Store::Impl::ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint,
-                             const ChainPart& chain, TimePoint now) {
+                             const ChainPart& chain, TimePoint now, const SampledNames* sampled) {
   EvictionPolicy::Request request{.tree = found.space->tree,
                                   .hashes = hashes,
                                   .found_count = found.prefix.block_count + found.disk_block_count(),
                                   .block_size = found.space->record->block_size(),
                                   .hint = hint,
                                   .tenant = found.space->tenant,
-                                  .chain = chain};
+                                  .chain = chain,
+                                  .sampled = sampled};
   std::size_t known = request.found_count;
   const std::uint16_t trait = tell_asked(request, found.prefix.block_count, now, &known);
   const Tick tick = pool.tick(now);

@@ -56,6 +56,7 @@
 #include "store/space_table.h"
 #include "store/spiller.h"
 #include "store/tenant_table.h"
+#include "store/yield_counts.h"
 
 namespace kv {
 
@@ -232,6 +233,8 @@ class Store {
     ReuseHint hint = ReuseHint::kNone;  ///< When the blocks will be asked for again.
     ChainPart chain = {};               ///< Of what the hashes are a part.
     bool is_elsewhere = false;          ///< They belong to another node: what is not found was not missed here.
+    /// Looked for before the call, as sample() said. nullptr: not at all; the call does it.
+    const SampledNames* sampled = nullptr;
   };
   struct Match {
     std::size_t memory_block_count = 0;  ///< Leading blocks in memory; a lease is for these.
@@ -610,12 +613,16 @@ class Store {
     std::uint64_t block_bytes = 0;  ///< On average, as a point's block_count was made from the bytes there are.
   };
   std::optional<Curve> curve() const;
+  /// Which blocks are learned from. Changes with the capacity, so it is asked for again and again.
+  std::optional<NameSample> sample() const;
   // Several nodes learn together (count_pool.h). What this one has counted; nullptr: its policy counts nothing. Copy it
   // in parts, some ten classes under one lock.
   const YieldTable* yield_table() const;
   std::uint64_t age_clock() const;  ///< Blocks that were offered so far, as the policy counts them.
   /// What others have counted, in ages of yield_table()->unit(), in place of what was told before.
   void set_pooled(YieldTable::Pooled pooled);
+  /// What the node had counted before a restart (read_learned): learned from besides, until it is forgotten.
+  void set_before(YieldCounts counts);
   /// Checks every invariant that can be checked; for tests and simulation. Returns an empty string or what is broken.
   std::string check() const;
 

@@ -2,6 +2,7 @@
 // again from the blocks up whatever is kept as a sum; only tests and the simulation call it.
 
 #include <unordered_set>
+#include <utility>
 
 #include "store/store_impl.h"
 
@@ -16,11 +17,17 @@ std::optional<Store::Curve> Store::curve() const {
   return curve;
 }
 
+std::optional<NameSample> Store::sample() const { return impl_->policy->sample(); }
+
 const YieldTable* Store::yield_table() const { return impl_->policy->table(); }
 
 std::uint64_t Store::age_clock() const { return impl_->policy->clock(); }
 
 void Store::set_pooled(YieldTable::Pooled pooled) { impl_->policy->set_pooled(std::move(pooled)); }
+
+void Store::set_before(YieldCounts counts) {
+  if (counts.unit >= 1) impl_->policy->set_before(counts.unit, std::move(counts.classes));
+}
 
 StoreStats Store::stats() const {
   const BlockPool& pool = impl_->pool;

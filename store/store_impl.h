@@ -182,7 +182,7 @@ struct Store::Impl {
   /// As use(), of what a request asks for: that counts.
   /// Returns how many leading blocks the node knows.
   std::size_t ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, const ChainPart& chain,
-                  TimePoint now);
+                  TimePoint now, const SampledNames* sampled = nullptr);
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }

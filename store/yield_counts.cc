@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "base/assert.h"
+#include "index/block_hash.h"
 
 namespace kv {
 namespace {
@@ -14,6 +16,10 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kYieldMagic = "KVYC";
 constexpr std::uint8_t kYieldFormat = 1;
+constexpr std::string_view kLearnedMagic = "KVLC";
+constexpr std::uint32_t kLearnedFormat = 1;
+
+std::uint64_t learned_checksum(std::string_view bytes) { return hash_prefix(sha256(std::as_bytes(std::span(bytes)))); }
 
 template <class T>
 void append(std::string& bytes, T value) {
@@ -121,6 +127,30 @@ Result<YieldCounts, Failure> read_yield_counts(std::string_view bytes) {
   if (!bytes.empty()) return yield_failure(std::to_string(bytes.size()) + " bytes too many");
   if (uses > kYieldUsesMax) return yield_failure(std::to_string(uses) + " uses in all");
   return counts;
+}
+
+std::string write_learned(const YieldCounts& counts) {
+  const std::string body = write_yield_counts(counts);
+  std::string bytes(kLearnedMagic);
+  append(bytes, kLearnedFormat);
+  append(bytes, static_cast<std::uint32_t>(body.size()));
+  append(bytes, learned_checksum(body));
+  return bytes + body;
+}
+
+Result<YieldCounts, Failure> read_learned(std::string_view bytes) {
+  const auto failure = [](const std::string& text) { return Failure{Errc::kBadRequest, "learned: " + text}; };
+  if (!bytes.starts_with(kLearnedMagic)) return failure("not in this form");
+  bytes.remove_prefix(kLearnedMagic.size());
+  std::uint32_t format = 0, size = 0;
+  std::uint64_t checksum = 0;
+  if (!take(bytes, format)) return failure("cut off in the head");
+  if (format != kLearnedFormat) return failure("format " + std::to_string(format) + ", this node reads 1");
+  if (!take(bytes, size) || !take(bytes, checksum)) return failure("cut off in the head");
+  if (size != bytes.size())
+    return failure(std::to_string(bytes.size()) + " bytes, of which there should be " + std::to_string(size));
+  if (checksum != learned_checksum(bytes)) return failure("damaged: its checksum does not match");
+  return read_yield_counts(bytes);
 }
 
 }  // namespace kv

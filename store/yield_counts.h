@@ -35,4 +35,12 @@ std::string write_yield_counts(const YieldCounts& counts);
 /// Of another node, which may say anything. Errors: kBadRequest; the words name field, value and what is allowed.
 Result<YieldCounts, Failure> read_yield_counts(std::string_view bytes);
 
+/// What a node keeps of its counts over a restart. Form, all little endian (golden test):
+///   "KVLC", format 1: u32, bytes that follow the head: u32, their checksum: u64, then as write_yield_counts()
+/// The checksum is the first 8 bytes of the SHA-256 of these. A file is cut off or overwritten more often than it lies.
+std::string write_learned(const YieldCounts& counts);
+/// Errors: kBadRequest, with words as those of read_yield_counts().
+Result<YieldCounts, Failure> read_learned(std::string_view bytes);
+inline constexpr std::size_t kLearnedBytesMax = kYieldCountsBytesMax + 64;
+
 }  // namespace kv

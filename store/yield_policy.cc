@@ -23,7 +23,9 @@ constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< With h
 constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
 constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
 constexpr double kLead = 0.02;
-constexpr double kHalfLife = 82'000;  ///< Of what was counted, in events.
+constexpr std::uint64_t kSettled = 2;      ///< Capacities of uses.
+constexpr double kUsesBeforeMax = 16'384;  ///< Of an earlier life.
+constexpr double kHalfLife = 82'000;       ///< Of what was counted, in events.
 /// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take, 3 of its
 /// hint.
 constexpr std::uint16_t kNewClassMask = 0x07;
@@ -39,10 +41,14 @@ constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 25
 
 /// How many of this node's blocks kLastTokens take, as a power of two.
 std::uint32_t last_blocks_log2(const EvictionPolicy::Request& request) {
-  const double tokens = static_cast<double>(request.block_size) * request.chain.stride(request.hashes.size());
-  const std::size_t blocks =
-      request.block_size == 0 ? 1 : std::max<std::size_t>(1, static_cast<std::size_t>(kLastTokens / tokens));
-  return std::min(static_cast<std::uint32_t>(std::bit_width(blocks)) - 1, kLastBlocksLog2Max);
+  std::size_t blocks = 1;
+  if (request.block_size > 0 && request.chain.block_count == 0) {
+    blocks = kLastTokens / request.block_size;
+  } else if (request.block_size > 0) {
+    const double tokens = static_cast<double>(request.block_size) * request.chain.stride(request.hashes.size());
+    blocks = static_cast<std::size_t>(kLastTokens / tokens);
+  }
+  return std::min(static_cast<std::uint32_t>(std::bit_width(std::max<std::size_t>(1, blocks))) - 1, kLastBlocksLog2Max);
 }
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
@@ -56,6 +62,13 @@ std::uint64_t word(const BlockHash& hash, std::size_t i) {
   std::memcpy(&word, hash.bytes.data() + i * sizeof word, sizeof word);
   return word;
 }
+
+/// How deep the shadow and the memory of what left are, in blocks; and how many blocks there are to one of the sample.
+struct ShadowDepth {
+  explicit ShadowDepth(std::uint64_t capacity)
+      : blocks(kRemembered * capacity), one_in(std::bit_ceil((blocks + kShadowMax - 1) / kShadowMax)) {}
+  std::uint64_t blocks, one_in;
+};
 
 }  // namespace
 
@@ -75,25 +88,53 @@ LeafQueues YieldPolicy::queues() const {
           }};
 }
 
+/// What waits to be learned was of the sample before: the shadow takes the new capacity after that, so that what is
+/// learned does not depend on when.
 void YieldPolicy::set_capacity(std::uint64_t block_count) {
   block_count = std::max(block_count, kCapacityMin);
   if (capacity_ != 0 && block_count < 2 * capacity_ && 2 * block_count > capacity_) return;
   capacity_ = block_count;
-  const std::uint64_t depth = kRemembered * capacity_;
-  const std::uint64_t one_in = std::bit_ceil((depth + kShadowMax - 1) / kShadowMax);
-  sample_mask_ = one_in - 1;
-  shadow_.resize(static_cast<std::uint32_t>(depth / one_in), static_cast<std::uint32_t>(capacity_ / one_in));
+  const ShadowDepth depth(capacity_);
+  const auto mask = static_cast<std::uint32_t>(depth.one_in - 1);
+  sample_ = {.mask = mask, .wanted = static_cast<std::uint32_t>(seed_) & mask};
+  ghosts_.resize(depth.blocks);
+  clock_.set_span(depth.blocks);
+  const std::size_t waiting = events_.size() - next_event_;
+  is_settled_ = is_settled_ || shadow_.event_count() - counted_from_ >= settled_events_;
+  if (!is_settled_ || waiting >= 2 * kEventsMax) {  // there is nothing to keep, or nobody learns
+    unlearned_uses_ += is_settled_ ? waiting : 0;
+    events_.clear();
+    next_event_ = 0;
+    is_learning_ = is_told_anew_ = false;
+  }
+  if (events_.empty() && !is_learning_ && !is_told_anew_) {
+    begin_capacity(capacity_);
+  } else {
+    events_.push_back({.name = capacity_, .at = 0, .how = {}, .is_use = false, .is_found = false, .is_capacity = true});
+  }
+}
+
+/// The shadow's, which is empty again. Tables stay: what is counted in blocks holds of any memory. But not while memory
+/// fills up for the first time: then capacities come one after the other, each empty shadow takes what is used all the
+/// time for new, and that would stay in the tables for long (conversation, 3,000 blocks: .1397 and not .1414).
+void YieldPolicy::begin_capacity(std::uint64_t block_count) {
+  const ShadowDepth depth(block_count);
+  shadow_.resize(static_cast<std::uint32_t>(depth.blocks / depth.one_in),
+                 static_cast<std::uint32_t>(block_count / depth.one_in));
   contest_ = {};
   lru_left_ = penalty_ = 0;
+  spell_ = kSpell * block_count / depth.one_in;
   trust_.forget_counts();
-  table_.set_unit(std::max(1.0, static_cast<double>(capacity_) / kUnitsPerCapacity));
-  ghosts_.resize(depth);
-  clock_.set_span(depth);
-  events_.clear();
-  next_event_ = 0;
-  learned_at_ = shadow_.event_count();
+  const double unit = std::max(1.0, static_cast<double>(block_count) / kUnitsPerCapacity);
+  if (is_settled_) {
+    table_.change_unit(unit);
+  } else {
+    table_.set_unit(unit);
+  }
+  counted_from_ = learned_at_ = shadow_.event_count();
+  settled_events_ = kSettled * block_count / depth.one_in;
   learn_at_ = learned_at_ + kFirstLesson;
-  is_learning_ = false;
+  is_told_anew_ = is_told_anew_ || table_.knows();
   ++version_;
 }
 
@@ -151,50 +192,54 @@ void YieldPolicy::prefetch_known(const Request& request) const {
     ghosts_.prefetch(name_of(request.tree, request.hashes[request.found_count]));
 }
 
-/// Returns the first of the events, which lack their kind yet.
-std::size_t YieldPolicy::sample(const Request& request, std::size_t first, bool is_use) {
+/// What is to be learned of a request's blocks from `first` on. Of what kind they are is asked once they were looked
+/// through: what that looks up was fetched meanwhile.
+template <class Ask>
+YieldPolicy::Kind YieldPolicy::note(const Request& request, std::size_t first, bool is_use, Ask&& ask_kind) {
   const std::size_t first_event = events_.size();
-  const auto now = static_cast<std::uint32_t>(clock_.count());
-  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request);
-  const std::uint64_t mask = sample_mask_, wanted = seed_ & mask;
-  const BlockHash* const hashes = request.hashes.data();
-  // A word of the hash that names are not made of: else the table of a sample would use a part of its slots only.
-  const auto is_sampled = [&](std::size_t i) { return (word(hashes[i], 2) & mask) == wanted; };
-  const auto add = [&](std::size_t i) {
-    if (events_.size() - next_event_ >= kEventsMax) {
-      ++unlearned_uses_;
-      return;
+  if (first == 0 && request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
+    add_events(request, 0, request.sampled->positions(), is_use);
+  } else {
+    NameSample::Positions positions;
+    for (std::size_t at = first; at < request.hashes.size(); at += NameSample::kAtOnce) {
+      const auto some = request.hashes.subspan(at, std::min(request.hashes.size() - at, NameSample::kAtOnce));
+      const std::size_t count = sample_.find(some, positions);
+      add_events(request, at, std::span(positions).first(count), is_use);
     }
-    events_.push_back(
-        {.name = name_of(request.tree, hashes[i]),
-         .at = now,
-         .how = {.is_last = !request.is_set && request.passed(i) < last_count, .is_alone = request.is_set},
-         .is_use = is_use,
-         .is_found = i < request.found_count,
-         .is_known = !is_use && i < request.found_count});
-  };
-  // Most blocks are not of the sample: four at a time, with one branch.
-  std::size_t i = first;
-  const std::size_t end = request.hashes.size();
-  for (; i + 4 <= end; i += 4) {
-    const int any = static_cast<int>(is_sampled(i)) | static_cast<int>(is_sampled(i + 1)) |
-                    static_cast<int>(is_sampled(i + 2)) | static_cast<int>(is_sampled(i + 3));
-    if (any == 0) continue;
-    for (std::size_t k = i; k < i + 4; ++k)
-      if (is_sampled(k)) add(k);
   }
-  for (; i < end; ++i)
-    if (is_sampled(i)) add(i);
-  return first_event;
-}
-
-void YieldPolicy::set_kind(std::size_t first_event, const Request& request, const Kind& kind) {
+  const Kind kind = ask_kind();
   for (std::size_t i = first_event; i < events_.size(); ++i) {
     ReuseShadow::Kind& how = events_[i].how;
     how.new_class = static_cast<std::uint8_t>(kind.new_class);
     how.hint = request.hint;
     how.believed = kind.believed;
     how.tenant = kind.tenant;
+  }
+  return kind;
+}
+
+void YieldPolicy::add_events(const Request& request, std::size_t first, std::span<const std::uint32_t> positions,
+                             bool is_use) {
+  const std::size_t waiting = events_.size() - next_event_;
+  const std::size_t count = std::min(positions.size(), kEventsMax - std::min(kEventsMax, waiting));
+  unlearned_uses_ += positions.size() - count;
+  if (count == 0) return;
+  // From here on hashes are the end of the request.
+  const std::size_t end = request.hashes.size() + request.chain.after_last(request.hashes.size());
+  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request);
+  const std::size_t last_from = request.is_set ? end : end - std::min(end, last_count);
+  Event event{.name = 0,
+              .at = static_cast<std::uint32_t>(clock_.count()),
+              .how = {.is_alone = request.is_set},
+              .is_use = is_use,
+              .is_found = false};
+  for (const std::uint32_t position : positions.first(count)) {
+    const std::size_t i = first + position;
+    event.name = name_of(request.tree, request.hashes[i]);
+    event.how.is_last = i >= last_from;
+    event.is_found = i < request.found_count;
+    event.is_known = !is_use && event.is_found;
+    events_.push_back(event);
   }
 }
 
@@ -205,11 +250,11 @@ std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
 }
 
 void YieldPolicy::count_part(const Request& request) {
-  if (request.is_set) return;
+  if (request.is_set || (request.chain.block_count == 0 && parts_seen_ == 0)) return;
   const bool was_learned = is_learned();
   if (request.chain.block_count > 0) {
     parts_seen_ = std::min(parts_seen_ + 1, kPartsMax);
-  } else if (parts_seen_ > 0) {
+  } else {
     --parts_seen_;
   }
   if (was_learned != is_learned()) ++version_;
@@ -218,11 +263,12 @@ void YieldPolicy::count_part(const Request& request) {
 std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
   prefetch_known(request);
-  const std::size_t first_event = sample(request, 0, true);
-  const std::size_t count = known_count(request);
+  std::size_t count = 0;
+  const Kind kind = note(request, 0, true, [&] {
+    count = known_count(request);
+    return kind_of(request, request.chain.known ? 0 : count);
+  });
   if (known != nullptr) *known = count;
-  const Kind kind = kind_of(request, request.chain.known ? 0 : count);
-  set_kind(first_event, request, kind);
   return trait_of(request, kind);
 }
 
@@ -230,12 +276,13 @@ std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tic
   count_part(request);
   if (!request.chain.known) prefetch_known(request);
   clock_.advance(request.hashes.size() - request.found_count, tick);
-  const std::size_t first_event = sample(request, request.chain.known ? 0 : request.found_count, false);
-  Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
-  // The end of what the same request stored before: engines store as blocks fill.
-  const bool continues = above.use_count == 1 && above.passed == 0;
-  if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
-  set_kind(first_event, request, kind);
+  const Kind kind = note(request, request.chain.known ? 0 : request.found_count, false, [&] {
+    Kind made = kind_of(request, request.chain.known ? 0 : known_count(request));
+    // The end of what the same request stored before: engines store as blocks fill.
+    const bool continues = above.use_count == 1 && above.passed == 0;
+    if (continues) made.new_class = std::max<std::uint32_t>(made.new_class, above.trait & kNewClassMask);
+    return made;
+  });
   return trait_of(request, kind);
 }
 
@@ -273,8 +320,17 @@ std::uint64_t YieldPolicy::next_step(std::uint64_t age) const { return is_learne
 void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
   const bool was_learned = is_learned();
   table_.set_pooled(std::move(pooled));
-  is_pooled_anew_ = true;
+  is_told_anew_ = true;
   if (was_learned != is_learned()) ++version_;
+}
+
+/// Of a load as it was: so it has no more weight than what is counted in a while, should the load be another one now.
+void YieldPolicy::set_before(double unit, std::vector<YieldTable::Counts> counts) {
+  double uses = 0;
+  for (const YieldTable::Counts& each : counts)
+    for (const double hits : each.hits) uses += hits;
+  table_.set_before(unit, std::move(counts), std::min(1.0, kUsesBeforeMax / std::max(uses, 1.0)));
+  is_told_anew_ = is_settled_ = true;
 }
 
 bool YieldPolicy::learn() {
@@ -288,9 +344,10 @@ bool YieldPolicy::learn() {
     ghosts_.settle(kGhostsPerCall);
     return true;
   }
+  if (std::exchange(is_told_anew_, false)) return is_learning_ = true;
   learn_from_events();
-  is_learning_ = std::exchange(is_pooled_anew_, false) || shadow_.event_count() >= learn_at_;
-  return is_learning_ || !events_.empty();
+  is_learning_ = shadow_.event_count() >= learn_at_;
+  return is_learning_ || is_told_anew_ || !events_.empty();
 }
 
 void YieldPolicy::end_lesson(bool knew) {
@@ -314,6 +371,10 @@ void YieldPolicy::learn_from_events() {
        ++i) {
     if (next_event_ + kAhead < events_.size()) shadow_.prefetch(events_[next_event_ + kAhead].name);
     const Event& event = events_[next_event_++];
+    if (event.is_capacity) {
+      begin_capacity(event.name);
+      break;  // a lesson may be due
+    }
     if (event.is_known) {
       shadow_.correct(event.name, event.at, event.how);
       continue;
@@ -343,11 +404,10 @@ void YieldPolicy::learn_from_events() {
 /// A spell is as long as four capacities of uses. What LRU leads by must be more than chance: the uses of one request
 /// are found or not found together, so that their number says more than there is.
 void YieldPolicy::compare() {
-  const std::uint64_t spell = kSpell * capacity_ / (sample_mask_ + 1);
-  if (lru_left_ > 0 || !table_.knows() || contest_.uses < spell) return;
+  if (lru_left_ > 0 || !table_.knows() || contest_.uses < spell_) return;
   const double lead = static_cast<double>(contest_.lru_found) - static_cast<double>(contest_.found);
   if (lead > kLead * static_cast<double>(contest_.lru_found)) {
-    penalty_ = std::min(std::max(2 * penalty_, kPenalty * spell), kPenaltyMax * spell);
+    penalty_ = std::min(std::max(2 * penalty_, kPenalty * spell_), kPenaltyMax * spell_);
     lru_left_ = penalty_;
     ++version_;
   } else if (lead < 0) {

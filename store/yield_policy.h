@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -10,15 +11,16 @@
 #include "store/eviction_policy.h"
 #include "store/ghost_table.h"
 #include "store/hint_trust.h"
+#include "store/name_sample.h"
 #include "store/reuse_shadow.h"
 #include "store/yield_table.h"
 
 namespace kv {
 
 /// Expected yield (YieldTable), learned while running from a sample of blocks (ReuseShadow); what left keeps its use
-/// count for a while (GhostTable). Until enough is known, and again after a change of capacity, it is LRU. So it is
-/// also for a while after a spell in which LRU would have found more of the sample than was found: what is learned by
-/// class is no help with every load, and there it must do no harm.
+/// count for a while (GhostTable). Until enough is known it is LRU. So it is also for a while after a spell in which
+/// LRU would have found more of the sample than was found: what is learned by class is no help with every load, and
+/// there it must do no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
   /// `lru_unless_pooled`: as StoreConfig.
@@ -26,8 +28,11 @@ class YieldPolicy final : public EvictionPolicy {
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
+  /// The sample is another from now on, what left is forgotten. What was counted stays, if it is more than the first
+  /// few uses, or if there is something from before a restart.
   void set_capacity(std::uint64_t block_count) override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
+  std::optional<NameSample> sample() const override { return sample_; }
   std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
   std::size_t remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
@@ -46,6 +51,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t unlearned_uses() const override { return unlearned_uses_; }
   const YieldTable* table() const override { return &table_; }
   void set_pooled(YieldTable::Pooled pooled) override;
+  void set_before(double unit, std::vector<YieldTable::Counts> counts) override;
   /// One of several nodes, by what requests have named lately.
   bool is_apart() const { return parts_seen_ > kPartsMax / 2; }
   std::size_t memory_bytes() const override;
@@ -57,6 +63,7 @@ class YieldPolicy final : public EvictionPolicy {
     std::uint32_t at;
     ReuseShadow::Kind how;
     bool is_use, is_found, is_known = false;
+    bool is_capacity = false;  ///< No use: from here on so many blocks find room as `name` says.
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
@@ -71,25 +78,34 @@ class YieldPolicy final : public EvictionPolicy {
   Kind kind_of(const Request& request, std::size_t known);
   static std::uint16_t trait_of(const Request& request, const Kind& kind);
   void learn_from_events();
+  void begin_capacity(std::uint64_t block_count);
   void end_lesson(bool knew);
   void prefetch_known(const Request& request) const;
-  std::size_t sample(const Request& request, std::size_t first, bool is_use);
-  void set_kind(std::size_t first_event, const Request& request, const Kind& kind);
+  template <class Ask>
+  Kind note(const Request& request, std::size_t first, bool is_use, Ask&& ask_kind);
+  void add_events(const Request& request, std::size_t first, std::span<const std::uint32_t> positions, bool is_use);
 
+  // First what each request needs, in few cache lines: others hold kilobytes.
   std::uint64_t seed_;
-  std::uint64_t capacity_ = 0;
-  std::uint64_t sample_mask_ = 0;
-  YieldTable table_;
-  HintTrust trust_;
-  ReuseShadow shadow_{table_, trust_};
-  GhostTable ghosts_;
-  AgeClock clock_;
+  NameSample sample_;
   std::vector<Event> events_;
   std::size_t next_event_ = 0;
   std::uint64_t unlearned_uses_ = 0;
-  std::uint64_t learned_at_ = 0, learn_at_ = 0;  ///< Of the shadow's events.
+  std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
+  bool lru_unless_pooled_;
+  std::uint32_t parts_seen_ = 0;  ///< One up for a part of a chain, one down for a whole one.
+  AgeClock clock_;
+  GhostTable ghosts_;
+  YieldTable table_;
+  HintTrust trust_;
+  ReuseShadow shadow_{table_, trust_};
+  std::uint64_t capacity_ = 0;
+  std::uint64_t spell_ = 0;                              ///< Of the contest, in uses of the shadow's sample.
+  std::uint64_t learned_at_ = 0, learn_at_ = 0;          ///< Of the shadow's events.
+  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the last change of the capacity; enough of them.
+  bool is_settled_ = false;                              ///< What was counted stays when the capacity changes.
   bool is_learning_ = false;
-  bool is_pooled_anew_ = false;  ///< Since the last lesson began.
+  bool is_told_anew_ = false;  ///< Of counts that were not made here, or of a unit, since the last lesson began.
   std::uint32_t version_ = 0;
   // The contest with LRU, in uses of the sample.
   struct Contest {
@@ -101,11 +117,8 @@ class YieldPolicy final : public EvictionPolicy {
   }
   void count_part(const Request& request);
   Contest contest_;
-  std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
   static constexpr std::uint32_t kPartsMax = 64;
-  bool lru_unless_pooled_;
-  std::uint32_t parts_seen_ = 0;  ///< One up for a part of a chain, one down for a whole one.
-  std::uint64_t penalty_ = 0;     ///< How many were to be waited for the last time.
+  std::uint64_t penalty_ = 0;  ///< How many were to be waited for the last time.
 };
 
 }  // namespace kv

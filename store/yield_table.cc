@@ -14,22 +14,87 @@ constexpr double kKnownUses = 16;  ///< Fewer uses than these, over all classes,
 /// Uses a block of time. Nothing real comes near; what another node tells may have uses in next to no time.
 constexpr double kRateMax = 1e6;
 
+constexpr double kAgeBlocksMax = 1e18;  ///< Of an age.
+constexpr double kSameAge = 0.25;       ///< Octaves: half a bucket. Closer units are taken for equal.
+
 /// How much likelier a class is taken to be used than blocks with one use, before anything is known of it.
 double belief(std::uint32_t uses) { return uses == 0 ? 0.1 : static_cast<double>(1u << (uses - 1)); }
 
+/// Where bucket `age` begins, in units.
+double bucket_edge(std::uint32_t age) {
+  static const auto edges = [] {
+    std::array<double, YieldTable::kAges + 1> made{};
+    for (std::uint32_t i = 0; i < made.size(); ++i) made[i] = std::exp2(i / 2.0) - 1;
+    return made;
+  }();
+  return edges[age];
+}
+
+bool is_nothing(const YieldTable::Counts& counts) {
+  const auto is_none = [](double value) { return value <= 0; };
+  return std::ranges::all_of(counts.time, is_none) && std::ranges::all_of(counts.hits, is_none);
+}
+
 }  // namespace
 
-void YieldTable::set_unit(double unit) {
+void YieldTable::set_edges(double unit) {
   unit_ = unit;
   units_a_block_ = 1 / unit;
   for (std::uint32_t i = 0; i <= kAges; ++i) edges_[i] = unit * (std::exp2(i / 2.0) - 1);
+}
+
+void YieldTable::set_unit(double unit) {
+  set_edges(unit);
   counts_ = {};
+  before_ = {};
   pooled_ = nullptr;  // of another unit
   *values_ = *next_ = {};
   coarse_ = {};
   likelier_ = {};
   step_ = 0;
   is_known_ = false;
+}
+
+/// Values are by block, so only where they stand in the table changes.
+void YieldTable::change_unit(double unit) {
+  if (unit == unit_) return;
+  std::array<std::uint32_t, kAges> old_ages;
+  for (std::uint32_t age = 0; age < kAges; ++age) {
+    const double middle = unit * (std::exp2((age + 0.5) / 2) - 1);
+    old_ages[age] = bucket(static_cast<std::uint64_t>(std::min(middle, kAgeBlocksMax)));
+  }
+  for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {
+    Counts& counts = counts_[of_class];
+    if (!is_nothing(counts)) counts = convert(counts, unit_, 1, unit);
+    for (std::uint32_t age = 0; age < kAges; ++age) {
+      next_->yields[of_class][age] = values_->yields[of_class][old_ages[age]];
+      next_->rates[of_class][age] = values_->rates[of_class][old_ages[age]];
+    }
+  }
+  std::swap(values_, next_);
+  pooled_ = nullptr;  // of another unit
+  step_ = 0;
+  set_edges(unit);
+  convert_before();
+}
+
+void YieldTable::set_before(double unit, std::vector<Counts> counts, double weight) {
+  counts.resize(std::min<std::size_t>(counts.size(), kClassCount));
+  if (counts.size() > kSilentClasses) use_hints();
+  before_ = {.unit = unit, .weight = weight, .counts = std::move(counts), .here = {}};
+  convert_before();
+}
+
+void YieldTable::convert_before() {
+  before_.here.resize(before_.counts.size());
+  for (std::size_t i = 0; i < before_.counts.size(); ++i)
+    before_.here[i] = is_nothing(before_.counts[i]) ? Counts{} : convert(before_.counts[i], before_.unit, 1, unit_);
+}
+
+YieldTable::Counts YieldTable::with_before(std::uint32_t of_class) const {
+  Counts all = counts_[of_class];
+  if (of_class < before_.here.size()) all.add(before_.here[of_class], before_.weight);
+  return all;
 }
 
 /// Half octaves from the number's own bits: a logarithm would take most of the time that learning does.
@@ -66,12 +131,37 @@ void YieldTable::forget(double factor) {
     for (double& time : counts_[of_class].time) time *= factor;
   }
   pooled_weight_ *= factor;
+  before_.weight *= factor;
 }
 
 YieldTable::Counts YieldTable::all_of(std::uint32_t of_class) const {
-  Counts all = counts_[of_class];
+  Counts all = with_before(of_class);
   if (pooled_ != nullptr && of_class < pooled_->size()) all.add((*pooled_)[of_class], pooled_weight_);
   return all;
+}
+
+YieldTable::Counts convert(const YieldTable::Counts& counts, double unit, double blocks, double own_unit) {
+  YieldTable::Counts converted;
+  if (std::abs(std::log2(unit * blocks / own_unit)) < kSameAge) {
+    converted.hits = counts.hits;
+    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) converted.time[age] = counts.time[age] * blocks;
+    return converted;
+  }
+  std::uint32_t to = 0;
+  for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+    const double begin = bucket_edge(age) * unit * blocks, end = bucket_edge(age + 1) * unit * blocks;
+    while (to + 1 < YieldTable::kAges && bucket_edge(to + 1) * own_unit <= begin) ++to;
+    for (std::uint32_t at = to; at < YieldTable::kAges; ++at) {
+      const bool is_last = at + 1 == YieldTable::kAges;
+      const double from = std::max(begin, bucket_edge(at) * own_unit);
+      const double until = is_last ? end : std::min(end, bucket_edge(at + 1) * own_unit);
+      if (until <= from) break;
+      const double part = (until - from) / (end - begin);
+      converted.hits[at] += counts.hits[age] * part;
+      converted.time[at] += counts.time[age] * blocks * part;
+    }
+  }
+  return converted;
 }
 
 bool YieldTable::learn_step() {

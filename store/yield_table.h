@@ -58,6 +58,9 @@ class YieldTable {
 
   YieldTable() { set_unit(1); }
   void set_unit(double unit);  ///< Blocks; forgets everything.
+  /// The same, and nothing is forgotten but what others counted, which is of another unit: what was counted is spread
+  /// over the ages as they are then, and what is in force stays so until the next lesson.
+  void change_unit(double unit);
 
   std::uint32_t bucket(std::uint64_t age) const;
   std::uint64_t next_step(std::uint64_t age) const;  ///< The first age of the next bucket.
@@ -77,7 +80,9 @@ class YieldTable {
   void forget(double factor);                         ///< What was counted counts less from now on, by this factor.
 
   double unit() const { return unit_; }
-  std::size_t memory_bytes() const { return 2 * sizeof(Values); }                   ///< Besides the object itself.
+  std::size_t memory_bytes() const {  ///< Besides the object itself.
+    return 2 * sizeof(Values) + (before_.counts.capacity() + before_.here.capacity()) * sizeof(Counts);
+  }
   const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< This table's own.
   std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< In use: the first so many.
   /// What others counted, in ages of the same unit, is learned from besides what was counted here; in place of what was
@@ -89,6 +94,10 @@ class YieldTable {
   }
 
   bool is_pooled() const { return pooled_ != nullptr; }
+  /// What an earlier life of the node has counted, in ages of `unit`: learned from besides, and forgotten as fast as
+  /// what is counted now. Whatever unit this table has later, it is converted from this.
+  void set_before(double unit, std::vector<Counts> counts, double weight);
+  Counts with_before(std::uint32_t of_class) const;  ///< As counts(), with what was counted before.
 
   bool knows() const { return is_known_; }
   /// How likely a block of this age is to be used before it is `blocks` older.
@@ -99,18 +108,27 @@ class YieldTable {
   double yield(std::uint32_t of_class, std::uint64_t age) const { return values_->yields[of_class][bucket(age)]; }
 
  private:
-  Counts all_of(std::uint32_t of_class) const;  ///< Here and elsewhere.
+  Counts all_of(std::uint32_t of_class) const;  ///< Here and elsewhere, now and before.
+  void set_edges(double unit);
+  void convert_before();
   static double rate_of(const Counts& counts, std::uint32_t age, double prior);
   void learn_base();
   void learn_coarse(std::uint32_t uses);
   void learn_hint(std::uint32_t hint_class);
   void learn_class(std::uint32_t hint_class, std::uint32_t silent);
 
+  bool is_known_ = false;  // each request looks at it
+  std::uint32_t step_ = 0, hint_classes_ = 1;
   double unit_ = 1, units_a_block_ = 1;
   std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
   std::array<Counts, kClassCount> counts_{};
   Pooled pooled_;
   double pooled_weight_ = 1;
+  struct Before {
+    double unit = 1, weight = 0;
+    std::vector<Counts> counts, here;  ///< `here`: in ages of this table.
+  };
+  Before before_;
   std::array<double, kAges> base_{};
   /// What was learned, by class and age.
   struct Values {
@@ -120,8 +138,10 @@ class YieldTable {
   std::unique_ptr<Values> values_ = std::make_unique<Values>(), next_ = std::make_unique<Values>();
   std::array<std::array<double, kAges>, kSilentClasses> coarse_{};  ///< Rates whatever the hint.
   std::array<std::array<double, kAges>, kUseClasses> likelier_{};   ///< Of the hint that is being learned.
-  std::uint32_t step_ = 0, hint_classes_ = 1;
-  bool is_known_ = false;
 };
+
+/// Counts in ages of `unit`, of which each block is `blocks` here, in ages of `own_unit`; uses and times within a
+/// bucket evenly spread.
+YieldTable::Counts convert(const YieldTable::Counts& counts, double unit, double blocks, double own_unit);
 
 }  // namespace kv

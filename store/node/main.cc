@@ -13,6 +13,7 @@
 #include <boost/asio/signal_set.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <random>
 #include <string_view>
@@ -21,6 +22,8 @@
 #include "store/node/admin.h"
 #include "store/node/config.h"
 #include "store/node/disk/disk_opener.h"
+#include "store/node/disk/spill_directory.h"
+#include "store/node/learned_keeper.h"
 #include "store/node/live/capacity.h"
 #include "store/node/live/live_options.h"
 #include "store/node/locked_store.h"
@@ -288,6 +291,13 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     node.spill = spill.get();
     metrics.watch([&spill] { return spill->stats(); });
   }
+  std::unique_ptr<LearnedKeeper> learned;
+  if (spill) {
+    const std::filesystem::path file = std::filesystem::path(options.spill_paths.front()) / "LEARNED";
+    learned = std::make_unique<LearnedKeeper>(
+        store, LearnedKeeper::File{.read = [file] { return read_small_file(file, kLearnedBytesMax); },
+                                   .write = [file](const std::string& bytes) { return replace_file(file, bytes); }});
+  }
   TenantEraser eraser(store, clock, node.spill);  // after the disk, which it uses to its end
   node.eraser = &eraser;
   // Read for --check-config already; the files may have changed since.
@@ -464,6 +474,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   asio::steady_timer housekeeping(signals_context);
   std::function<void()> tick = [&] {
     store.with([&](Store& each) { each.expire_leases(clock.now()); });
+    if (learned) learned->tick(clock.now(), spill->can_read());
     housekeeping.expires_after(250ms);
     housekeeping.async_wait([&](const boost::system::error_code& error) {
       if (!error) tick();
@@ -531,6 +542,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // A scrape may be looking at it: the admin server goes first.
   if (cluster) admin.reset();
   cluster.reset();
+  if (learned) learned->stop(spill->can_read());  // while the directory is this node's
   if (spill) stop_spill(*spill, last.spill_save);
   spdlog::info("stopped");
   return 0;

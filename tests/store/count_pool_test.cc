@@ -90,6 +90,41 @@ TEST(YieldCountsTest, TheFormStays) {
   EXPECT_TRUE(read_yield_counts(golden));
 }
 
+// -- the file
+
+TEST(LearnedTest, TheFormStays) {
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/learned_v1.bin", std::ios::binary);
+  const std::string golden{std::istreambuf_iterator<char>(file), {}};
+  const auto read = read_learned(golden);
+  ASSERT_TRUE(read) << read.error().text;
+  EXPECT_EQ(read->unit, 156.25);
+  EXPECT_EQ(read->classes.at(0).time[3], 1000);
+  EXPECT_EQ(write_learned(*read), golden);
+}
+
+TEST(LearnedTest, WhatIsDamagedAnywhereIsRefused) {
+  std::mt19937_64 random(4);
+  const std::string good = write_learned(random_counts(random, YieldTable::kClassCount));
+  ASSERT_TRUE(read_learned(good));
+  EXPECT_LE(good.size(), kLearnedBytesMax);
+  for (std::size_t at = 0; at < good.size(); at += 1 + random() % 50) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
+    const auto read = read_learned(bad);
+    ASSERT_FALSE(read) << at;
+    EXPECT_EQ(read.error(), Errc::kBadRequest);
+    EXPECT_FALSE(read_learned(good.substr(0, at))) << at;
+  }
+  EXPECT_FALSE(read_learned(good + '\0'));
+  EXPECT_FALSE(read_learned(write_yield_counts(counts_of(100))));
+  std::string next = good;
+  next[4] = 2;
+  EXPECT_NE(read_learned(next).error().text.find("format 2"), std::string::npos);
+  const auto nonsense = read_learned(write_learned(counts_of(kYieldUsesMax * 1.01)));
+  ASSERT_FALSE(nonsense) << "a right checksum is not enough";
+  EXPECT_NE(nonsense.error().text.find("uses in all"), std::string::npos);
+}
+
 TEST(YieldCountsTest, NonsenseIsRefusedAndTheWordsSayWhat) {
   const std::string good = write_yield_counts(counts_of(100));
   ASSERT_TRUE(read_yield_counts(good));

@@ -1,6 +1,7 @@
 // The parts of expected yield, each against a plain model; and whole policies in a Store.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "store/age_clock.h"
 #include "store/eviction_policy.h"
 #include "store/ghost_table.h"
+#include "store/name_sample.h"
 #include "store/reuse_shadow.h"
 #include "store/yield_policy.h"
 #include "store/yield_table.h"
@@ -158,6 +160,102 @@ TEST(YieldTableTest, WhatAHintIsWorthIsKnownFromOtherClassesWithIt) {
   EXPECT_LT(table.yield(of(1, ReuseHint::kFinal), 0), silent / 2);
   EXPECT_GT(table.yield(of(1, ReuseHint::kWithin60s), 0), silent * 2);
   EXPECT_NEAR(table.yield(of(1, ReuseHint::kLater), 0), silent, silent / 2) << "nobody has said it";
+}
+
+/// A table with uses and times of its own, and what they say in force.
+void fill(YieldTable& table, std::mt19937_64& random) {
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses;
+       of_class += 1 + static_cast<std::uint32_t>(random() % 3)) {
+    for (int i = 0; i < 40; ++i) {
+      const std::uint64_t age = random() % (std::uint64_t{1} << (random() % 18));
+      table.add_use(of_class, age);
+      table.add_time(of_class, 0, age + random() % 1000);
+    }
+  }
+  learn(table);
+}
+
+double sum_of(const YieldTable::Counts& counts, bool of_time) {
+  double sum = 0;
+  for (const double each : of_time ? counts.time : counts.hits) sum += each;
+  return sum;
+}
+
+TEST(YieldTableTest, AnotherUnitKeepsWhatWasCountedAndWhatIsInForce) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  YieldTable table, old;
+  for (YieldTable* each : {&table, &old}) {
+    std::mt19937_64 same(seed + 1);
+    each->set_unit(4);
+    fill(*each, same);
+  }
+  ASSERT_TRUE(table.knows());
+  double unit = 4;
+  for (const double times : std::to_array<double>({2, 2, 8, 0.5, 3})) {
+    unit *= times;
+    table.change_unit(unit);
+    EXPECT_EQ(table.unit(), unit);
+    EXPECT_TRUE(table.knows());
+    for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class)
+      for (const bool of_time : {false, true})
+        EXPECT_NEAR(sum_of(table.counts(of_class), of_time), sum_of(old.counts(of_class), of_time),
+                    1e-9 * (1 + sum_of(old.counts(of_class), of_time)));
+  }
+  // Uses stay at about their ages: half an octave of the larger unit, and one for each time that they were moved.
+  YieldTable one;
+  one.set_unit(4);
+  one.add_use(7, 10'000);
+  one.change_unit(16);
+  for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+    if (one.uses(7, age) == 0) continue;
+    EXPECT_LT(one.edge(age), 10'000 * 1.5);
+    EXPECT_GT(one.edge(age + 1), 10'000 / 1.5);
+  }
+  // In force is what was, at the middle of each bucket, until the next lesson.
+  YieldTable moved;
+  moved.set_unit(4);
+  std::mt19937_64 same(seed + 1);
+  fill(moved, same);
+  moved.change_unit(64);
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class) {
+    for (std::uint32_t bucket = 0; bucket + 1 < YieldTable::kAges - 10; ++bucket) {
+      const auto begin = static_cast<std::uint64_t>(std::ceil(moved.edge(bucket)));
+      const auto middle = static_cast<std::uint64_t>(64 * (std::exp2((bucket + 0.5) / 2) - 1));
+      EXPECT_EQ(moved.yield(of_class, begin), old.yield(of_class, middle)) << of_class << " " << bucket;
+    }
+  }
+}
+
+TEST(YieldTableTest, WhatWasCountedBeforeIsLearnedFromUntilItIsForgotten) {
+  std::mt19937_64 random(3);
+  YieldTable first, second;
+  first.set_unit(100);
+  fill(first, random);
+  std::vector<YieldTable::Counts> counts;
+  for (std::uint32_t of_class = 0; of_class < first.class_count(); ++of_class) counts.push_back(first.counts(of_class));
+  // At the start little finds room yet; the unit grows with what does.
+  second.set_unit(4);
+  second.set_before(100, counts, 1);
+  for (const double unit : std::to_array<double>({8, 30, 100})) second.change_unit(unit);
+  EXPECT_FALSE(second.knows());
+  learn(second);
+  EXPECT_TRUE(second.knows());
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class) {
+    for (std::uint64_t age = 0; age < 1'000'000; age = first.next_step(age))
+      EXPECT_DOUBLE_EQ(second.yield(of_class, age), first.yield(of_class, age)) << of_class << " " << age;
+    EXPECT_EQ(sum_of(second.counts(of_class), false), 0) << "what this life has counted is told apart";
+    EXPECT_EQ(second.with_before(of_class).hits, counts[of_class].hits);
+  }
+  second.forget(0.25);
+  double uses = 0, uses_before = 0;
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class) {
+    uses += sum_of(second.with_before(of_class), false);
+    uses_before += sum_of(counts[of_class], false);
+  }
+  EXPECT_GT(uses_before, 100);
+  EXPECT_DOUBLE_EQ(uses, uses_before / 4);
 }
 
 TEST(YieldTableTest, SaysNothingBeforeItKnows) {
@@ -387,6 +485,48 @@ TEST(AgeClockTest, AnswersAsASearchThroughAllMarksWould) {
   }
 }
 
+// -- the sample
+
+TEST(NameSampleTest, FindsTheBlocksThatALookAtEachFinds) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  NameSample::Positions positions;
+  for (int round = 0; round < 2000; ++round) {
+    // Runs of the sample's blocks and of others: of one in 32 hardly any group has two.
+    const bool has_runs = round % 2 == 0;
+    std::vector<BlockHash> hashes(random() % 8 == 0 ? NameSample::kAtOnce - random() % 3 : random() % 40);
+    const auto mask = static_cast<std::uint32_t>((std::uint64_t{1} << (random() % 18)) - 1);
+    const NameSample sample{.mask = mask, .wanted = static_cast<std::uint32_t>(random()) & mask};
+    std::vector<std::uint32_t> wanted;
+    bool is_in = false;
+    for (std::size_t i = 0; i < hashes.size(); ++i) {
+      for (std::byte& byte : hashes[i].bytes) byte = static_cast<std::byte>(random());
+      if (random() % 3 == 0) is_in = !is_in;
+      if (has_runs && is_in) std::memcpy(hashes[i].bytes.data() + 16, &sample.wanted, sizeof sample.wanted);
+      std::uint32_t word = 0;
+      std::memcpy(&word, hashes[i].bytes.data() + 16, sizeof word);
+      if (word % (std::uint64_t{mask} + 1) == sample.wanted) wanted.push_back(static_cast<std::uint32_t>(i));
+    }
+    const std::size_t count = sample.find(hashes, positions);
+    const std::vector<std::uint32_t> found(positions.begin(), positions.begin() + static_cast<std::ptrdiff_t>(count));
+    ASSERT_EQ(found, wanted) << "one in " << mask + std::uint64_t{1} << " of " << hashes.size();
+    SampledNames before;
+    before.look(hashes);
+    EXPECT_FALSE(before.fits(sample, hashes)) << "it did not know which";
+    before.set(sample);
+    EXPECT_FALSE(before.fits(sample, hashes)) << "not yet";
+    before.look(hashes);
+    EXPECT_TRUE(before.fits(sample, hashes));
+    EXPECT_TRUE(std::ranges::equal(before.positions(), wanted));
+    before.set(std::nullopt);
+    EXPECT_TRUE(before.fits(sample, hashes)) << "of what was looked at";
+    if (hashes.empty()) continue;
+    EXPECT_FALSE(before.fits(sample, std::span(hashes).first(hashes.size() - 1)));
+    EXPECT_FALSE(before.fits({.mask = 2 * mask + 1, .wanted = sample.wanted}, hashes));
+  }
+}
+
 // -- what is learned, and when
 
 class DeferredLearningTest : public testing::Test {
@@ -402,9 +542,12 @@ class DeferredLearningTest : public testing::Test {
     }
     return hashes;
   }
-  static void tell(YieldPolicy& policy, const std::vector<BlockHash>& hashes, std::size_t found, std::uint64_t tick) {
-    const EvictionPolicy::Request request{.tree = TreeId{0}, .hashes = hashes, .found_count = found, .block_size = 16};
+  static void tell(YieldPolicy& policy, const std::vector<BlockHash>& hashes, std::size_t found, std::uint64_t tick,
+                   const SampledNames* sampled = nullptr) {
+    EvictionPolicy::Request request{.tree = TreeId{0}, .hashes = hashes, .found_count = found, .block_size = 16};
+    request.sampled = sampled;
     policy.asked(request);
+    request.sampled = nullptr;
     policy.offered(request, {}, Tick{tick});
   }
   static void learn_all(YieldPolicy& policy) {
@@ -413,7 +556,8 @@ class DeferredLearningTest : public testing::Test {
   }
 };
 
-/// One policy learns after each request, the other in slices at random moments: in the end both know the same.
+/// One policy learns after each request, the other in slices at random moments: in the end both know the same. Also if
+/// memory grows and shrinks in between, and if the other is told which blocks are of the sample, or of an older one.
 TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
   const std::uint64_t seed = test_seed();
   SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
@@ -421,11 +565,19 @@ TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
   YieldPolicy at_once(3), later(3);
   at_once.set_capacity(2000);
   later.set_capacity(2000);
+  SampledNames sampled;
   for (std::uint64_t i = 1; i <= 3000; ++i) {
     const auto hashes = chain(random() % (random() % 2 == 0 ? 40 : 4000), 1 + random() % 60);
     const std::size_t found = random() % (hashes.size() + 1);
+    sampled.set(later.sample());
+    sampled.look(hashes);
+    if (i > 1000 && random() % 100 == 0) {  // both have something to keep
+      const std::uint64_t capacity = std::uint64_t{1000} << (random() % 8);
+      at_once.set_capacity(capacity);
+      later.set_capacity(capacity);
+    }
     tell(at_once, hashes, found, i);
-    tell(later, hashes, found, i);
+    tell(later, hashes, found, i, random() % 2 == 0 ? &sampled : nullptr);
     learn_all(at_once);
     for (std::size_t slices = random() % 40 == 0 ? random() % 60 : 0; slices > 0; --slices) later.learn();
     if (i % 250 != 0) continue;
@@ -439,7 +591,7 @@ TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
         ASSERT_EQ(at_once.table()->uses(of_class, age), later.table()->uses(of_class, age)) << i;
     }
   }
-  EXPECT_TRUE(later.refuses()) << "something was learned";
+  EXPECT_TRUE(later.table()->knows()) << "something was learned";
 }
 
 TEST_F(DeferredLearningTest, WhatNobodyLearnsIsCountedAndTakesNoMoreRoom) {
@@ -457,6 +609,70 @@ TEST_F(DeferredLearningTest, WhatNobodyLearnsIsCountedAndTakesNoMoreRoom) {
   const std::uint64_t lost = policy.unlearned_uses();
   tell(policy, chain(1, 100), 0, 1000);
   EXPECT_EQ(policy.unlearned_uses(), lost) << "there is room again";
+}
+
+TEST_F(DeferredLearningTest, MoreMemoryForgetsNothingOfWhatWasCounted) {
+  YieldPolicy policy(3);
+  policy.set_capacity(2000);
+  std::mt19937_64 random(9);
+  const auto load = [&](std::uint64_t requests) {
+    for (std::uint64_t i = 0; i < requests; ++i) {
+      tell(policy, chain(random() % 30, 1 + random() % 60), 0, i + 1);
+      learn_all(policy);
+    }
+  };
+  const auto all_uses = [&] {
+    double uses = 0;
+    for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class)
+      for (const double each : policy.table()->counts(of_class).hits) uses += each;
+    return uses;
+  };
+  load(200);  // before the contest with LRU, which finds more than nothing
+  ASSERT_TRUE(policy.refuses());
+  const double before = all_uses();
+  ASSERT_GT(before, 1000);
+  const double worth = policy.worth(5, 100);
+  for (const std::uint64_t capacity : std::to_array<std::uint64_t>({4000, 16'000})) {
+    const std::uint32_t version = policy.version();
+    policy.set_capacity(capacity);
+    EXPECT_TRUE(policy.refuses()) << "as it was, until the next lesson";
+    learn_all(policy);
+    EXPECT_GT(policy.version(), version);
+    EXPECT_NEAR(all_uses(), before, 1e-6 * before);
+    EXPECT_GT(policy.worth(5, 100), worth / 2);
+    EXPECT_LT(policy.worth(5, 100), worth * 2);
+  }
+  EXPECT_EQ(policy.table()->unit(), 250);
+  load(10);
+  EXPECT_GT(all_uses(), before) << "the new shadow counts";
+}
+
+TEST_F(DeferredLearningTest, WhatWasLearnedBeforeARestartIsInForceAtOnceAndGivesWay) {
+  YieldPolicy policy(3);
+  std::vector<YieldTable::Counts> before(YieldTable::kSilentClasses);
+  for (YieldTable::Counts& each : before) {
+    each.hits.fill(1e6);  // far more than a node can have counted since
+    each.time.fill(1e9);
+  }
+  policy.set_before(31.25, before);
+  EXPECT_FALSE(policy.refuses());
+  policy.set_capacity(2000);  // waits for its turn, and is not lost
+  learn_all(policy);
+  EXPECT_TRUE(policy.refuses());
+  EXPECT_EQ(policy.table()->unit(), 31.25);
+  double uses = 0;
+  for (std::uint32_t of_class = 0; of_class < YieldTable::kSilentClasses; ++of_class)
+    for (const double each : policy.table()->with_before(of_class).hits) uses += each;
+  EXPECT_NEAR(uses, 16'384, 1);
+  EXPECT_GT(policy.worth(5, 0), 3e-4);  // it leans on what is believed before anything is known
+  EXPECT_LT(policy.worth(5, 0), 2e-3);
+  // Now blocks come back at once, all the time: 1,000 times as soon.
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    tell(policy, chain(i % 3, 20), 0, i + 1);
+    learn_all(policy);
+  }
+  EXPECT_LT(sum_of(policy.table()->with_before(5), false) - sum_of(policy.table()->counts(5), false),
+            0.8 * 16'384 / YieldTable::kSilentClasses);
 }
 
 /// What left went with all that was behind it; the search for where that ends looks at few of them.

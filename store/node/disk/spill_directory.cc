@@ -41,8 +41,8 @@ error_code sync_directory(const fs::path& path) {
 
 bool is_our_name(const std::string& name) {
   return name == kFormatFile || name == kLockFile || name == "db" || name == "DROPS" || name == "DROPS.new" ||
-         name == "lost+found" || name.starts_with(".") || name.starts_with(std::string(kFormatFile) + ".") ||
-         name.starts_with(kDamaged);
+         name == "LEARNED" || name == "LEARNED.new" || name == "lost+found" || name.starts_with(".") ||
+         name.starts_with(std::string(kFormatFile) + ".") || name.starts_with(kDamaged);
 }
 
 /// The name of something that no spill directory has, or "". Whoever names a home directory by mistake keeps it.
@@ -112,9 +112,9 @@ error_code replace_file(const fs::path& file, const std::string& text) {
   return sync_directory(file.parent_path());
 }
 
-std::string read_small_file(const fs::path& file) {
+std::string read_small_file(const fs::path& file, std::size_t bytes_max) {
   const File in(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
-  std::string text(4096, '\0');
+  std::string text(bytes_max, '\0');
   const ssize_t count = in.is_open() ? ::read(in.number(), text.data(), text.size()) : -1;
   KV_ASSERT(count <= static_cast<ssize_t>(text.size()));
   text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);

@@ -4,6 +4,7 @@
 //     FORMAT             two lines of text: which format this is
 //     LOCK               held (flock) by the process that uses the directory; contains its number
 //     DROPS              what was dropped (drop_log.h)
+//     LEARNED            what the node has learned of when blocks are used again (learned_keeper.h); only in the first
 //     db/                RocksDB
 //     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time
 //
@@ -61,6 +62,7 @@ class SpillDirectory {
 std::vector<std::string> names_in(const std::filesystem::path& path, std::error_code* failed = nullptr);
 /// Replaces a small file by another text, durably: after a power cut it is the old one or the new one.
 error_code replace_file(const std::filesystem::path& file, const std::string& text);
-std::string read_small_file(const std::filesystem::path& file);  ///< At most 4 KiB of it; empty if it cannot be read.
+/// At most so many bytes of it; empty if it cannot be read.
+std::string read_small_file(const std::filesystem::path& file, std::size_t bytes_max = 4096);
 
 }  // namespace kv

@@ -7,6 +7,7 @@
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "store/node/counts_copy.h"
 #include "store/node/membership/member_text.h"
 
 namespace kv {
@@ -67,28 +68,9 @@ asio::awaitable<void> Pool::pause(Duration most) {
   wake_.reset();
 }
 
-/// Class by class of hints, each under a lock of its own: 20 KB at a time. What is counted in between is an error of
-/// some uses; a unit that changes in between makes all of it void.
 YieldCounts Pool::own_counts() {
-  YieldCounts counts;
+  YieldCounts counts = copy_counts(store_, /*with_before=*/false);  // of that the others have heard
   counts.instance = config_.instance;
-  std::size_t class_count = 1;
-  for (std::size_t first = 0; first < class_count; first += YieldTable::kSilentClasses) {
-    const bool is_whole = store_.with([&](Store& store) {
-      const YieldTable* const table = store.yield_table();
-      if (table == nullptr || (first > 0 && table->unit() != counts.unit)) return false;
-      counts.unit = table->unit();
-      counts.clock = store.age_clock();
-      class_count = table->class_count();
-      for (std::size_t i = first; i < std::min<std::size_t>(class_count, first + YieldTable::kSilentClasses); ++i)
-        counts.classes.push_back(table->counts(static_cast<std::uint32_t>(i)));
-      return true;
-    });
-    if (is_whole) continue;
-    counts.unit = 0;
-    counts.classes.clear();
-    break;
-  }
   return counts;
 }
 

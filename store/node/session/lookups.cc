@@ -152,9 +152,13 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.hint = reuse_of(request->reuse());
   options.chain = {request->chain_blocks(), request->chain_first(), request->chain_last(), {}};
   options.is_elsewhere = request->elsewhere();
+  sampled_.look(hashes);  // before anybody waits for it
+  options.sampled = &sampled_;
   // Both under one lock, so that the sums agree; the text is made outside of it.
-  auto match = node.store.with(&session_.phases,
-                               [&](Store& store) { return store.match(space->id, hashes, options, node.clock.now()); });
+  auto match = node.store.with(&session_.phases, [&](Store& store) {
+    sampled_.set(store.sample());  // for the next one
+    return store.match(space->id, hashes, options, node.clock.now());
+  });
   if (!match) {
     session_.refuse(frame, match.error(),
                     "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +

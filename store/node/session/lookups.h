@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "store/name_sample.h"
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_door.h"
 
@@ -52,6 +53,7 @@ class Lookups {
   SessionCore& session_;
   SpaceDoor& door_;
   TimePoint lease_until_{};
+  SampledNames sampled_;
 };
 
 }  // namespace kv
