@@ -20,10 +20,9 @@ pytest.importorskip("zmq")
 pytest.importorskip("msgspec")
 
 import msgspec
-import numpy as np
 import zmq
-from conftest import namespace, tokens
-from test_events import BLOCK_BYTES, TellingNode, names, put
+from conftest import namespace
+from test_events import BLOCK_BYTES, TellingNode, fresh, names, put
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 
 import kvstore
@@ -285,7 +284,7 @@ def test_a_program_publishes_what_a_real_node_tells(telling: TellingNode) -> Non
     try:
         with kvstore.Client(telling.endpoint, deadline=10) as client, closing(telling.source()) as source:
             space = client.open(record)
-            ids = [tokens(16 * random_.randint(1, 60)) for _ in range(20)]
+            ids = [fresh(16 * random_.randint(1, 60)) for _ in range(20)]
             for _ in range(40):
                 prompt = ids[random_.randrange(len(ids))]
                 if random_.random() < 0.2:
@@ -295,7 +294,7 @@ def test_a_program_publishes_what_a_real_node_tells(telling: TellingNode) -> Non
                 subscriber.read(lose=0.3, random_=random_, wait_ms=10)
             deadline = time.monotonic() + 30
             while True:
-                put(client, record, np.arange(16 * random_.randint(1, 3), dtype=np.uint32) + random_.randrange(1 << 20))
+                put(client, record, fresh(16 * random_.randint(1, 3)))
                 subscriber.read(wait_ms=300)
                 seen = look(source)
                 assert seen is not None
