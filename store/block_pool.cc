@@ -6,6 +6,13 @@
 #include "base/checksum.h"
 
 namespace kv {
+namespace {
+
+/// Of what is cut off at once, so many blocks are told one by one, which takes some 50 us under the lock; of more than
+/// that, only that there were too many. Each of them is taken apart under the lock too, at a multiple of that cost.
+constexpr std::size_t kToldMax = 512;
+
+}  // namespace
 
 Tick BlockPool::tick(TimePoint now) {
   const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(now.time_since_epoch()).count();
@@ -142,11 +149,35 @@ void BlockPool::end_lease(BlockId block, Steps* steps) {
 }
 
 void BlockPool::detach(BlockId block, Removal why) {
+  if (events_ != nullptr) tell_cut(block);
   // Blocks above the cut may have been kept by leases below it alone: those count no more.
   const std::size_t bytes = block_bytes(block);
   const std::size_t uncovered_bytes = index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
   KV_ASSERT(leased_bytes_ >= uncovered_bytes);
   leased_bytes_ -= uncovered_bytes;
+}
+
+void BlockPool::detach_all(TreeId tree, Removal why) {
+  if (events_ != nullptr && index_.block_count(tree) > kToldMax) {
+    events_->lose();
+  } else if (events_ != nullptr) {
+    index_.for_each(tree, [&](BlockId block) { events_->removed(BlockTier::kMemory, tree, index_.hash(block)); });
+  }
+  index_.detach_all(tree, static_cast<std::uint32_t>(why));
+}
+
+/// The block and all below it are about to be cut off: from then on nobody finds them. What reap() does later with them
+/// concerns nobody who keeps a list: by then blocks of the same names may be here again.
+void BlockPool::tell_cut(BlockId block) {
+  if (!is_found(block)) return;
+  const TreeId tree = index_.tree(block);
+  events_->removed(BlockTier::kMemory, tree, index_.hash(block));
+  Steps steps(kToldMax * Steps::kBlock);
+  index_.visit_below(block, steps, [&](BlockId below) {
+    events_->removed(BlockTier::kMemory, tree, index_.hash(below));
+    return true;
+  });
+  if (!steps.are_left()) events_->lose();
 }
 
 void BlockPool::retain(BlockId block) {
@@ -203,6 +234,11 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
   arena_->use(block.slot, tick);
   arena_->end_hold(block.slot);
   --staged_count_;
+  // Below what was cut off meanwhile nobody finds it.
+  if (events_ != nullptr && is_found(linked)) {
+    const BlockHash* const above = parent == kNoBlock ? nullptr : &index_.hash(parent);
+    events_->stored(BlockTier::kMemory, tree, block.hash, above, block.position);
+  }
   return linked;
 }
 
@@ -231,6 +267,8 @@ void BlockPool::move(BlockId block, SlotId to) {
 void BlockPool::remove_leaf_end(BlockId block) {
   const SlotId slot = index_.slot(block);
   KV_ASSERT(arena_->owner(slot) == block);
+  if (events_ != nullptr && is_found(block))
+    events_->removed(BlockTier::kMemory, index_.tree(block), index_.hash(block));
   // While the index still knows how recently the block was used: on disk it takes its turn by that.
   if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
   count_freed(block);

@@ -17,6 +17,7 @@
 #include "index/steps.h"
 #include "store/arena.h"
 #include "store/disk_tier.h"
+#include "store/event_log.h"
 #include "store/tenant_table.h"
 
 namespace kv {
@@ -44,6 +45,7 @@ class BlockPool {
 
   /// Before the first block: told of all that comes and goes. What is staged is its asker's.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
+  void use_events(EventLog* events) { events_ = events; }  ///< Told of what a match finds, and finds no more.
 
   PrefixIndex& index() { return index_; }
   const PrefixIndex& index() const { return index_; }
@@ -91,7 +93,7 @@ class BlockPool {
   /// and then freed by reap().
   enum class Removal : std::uint32_t { kEviction, kDrop };
   void detach(BlockId block, Removal why);
-  void detach_all(TreeId tree, Removal why) { index_.detach_all(tree, static_cast<std::uint32_t>(why)); }
+  void detach_all(TreeId tree, Removal why);
   /// Frees what was cut off, ending retention, as long as there are steps. Each is handed to `removed` while it is
   /// still known (children first).
   void reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed);
@@ -114,6 +116,7 @@ class BlockPool {
   std::unique_ptr<Arena> arena_;
   DiskTier* disk_;
   TenantTable* tenants_ = nullptr;
+  EventLog* events_ = nullptr;
   std::unordered_map<SlotId, TenantId> staged_for_;
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
@@ -127,6 +130,8 @@ class BlockPool {
   void hold(BlockId block);
   void end_hold(BlockId block);
   void count_freed(BlockId block);
+  bool is_found(BlockId block) const { return !index_.has_detached() || index_.is_attached(block); }
+  void tell_cut(BlockId block);
 };
 
 }  // namespace kv

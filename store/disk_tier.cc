@@ -61,6 +61,10 @@ BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std
   side(disk_sides_, block) = DiskSide{};
   live_bytes_ += block_bytes(block);
   count_only(block, /*is_more=*/true);
+  if (events_ != nullptr) {
+    const BlockHash* const above = parent == kNoBlock ? nullptr : &index_.hash(parent);
+    events_->stored(BlockTier::kDisk, tree, hash, above, position);
+  }
   return block;
 }
 
@@ -143,9 +147,12 @@ void DiskTier::count_only(BlockId block, bool is_more) {
 
 std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind why) {
   constexpr std::size_t kRememberedMax = 1024;  // each is a cache miss, under the lock
+  constexpr std::size_t kToldOfDiskMax = 512;
   const std::size_t before = keys.size();
   index_.unlink_subtree(block, [&](BlockId below) {
     if (copy_in_memory(below) == kNoBlock && keys.size() - before < kRememberedMax) remember(below, why);
+    if (events_ != nullptr && keys.size() - before < kToldOfDiskMax)
+      events_->removed(BlockTier::kDisk, index_.tree(below), index_.hash(below));
     keys.push_back(key(below));
     count_removal(below);
     // A copy in memory stays there; it only has nothing on disk any more.
@@ -155,6 +162,7 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind
     disk_sides_[to_int(below)].memory = kNoBlock;
     index_.unpin(below);
   });
+  if (events_ != nullptr && keys.size() - before > kToldOfDiskMax) events_->lose();
   return keys.size() - before;
 }
 
@@ -167,6 +175,7 @@ void DiskTier::evict(BlockId block) {
     const auto used = static_cast<std::int64_t>(index_.recency(block));
     remember(block, MissKind::kEvicted, departed_->now() - TimePoint(std::chrono::nanoseconds(used)));
   }
+  if (events_ != nullptr) events_->removed(BlockTier::kDisk, index_.tree(block), index_.hash(block));
   count_removal(block);
   index_.remove_leaf_end(block);
   ++counters_.evicted_blocks;

@@ -14,6 +14,7 @@
 #include "index/stable_table.h"
 #include "store/departed_table.h"
 #include "store/disk.h"
+#include "store/event_log.h"
 #include "store/tenant_table.h"
 
 namespace kv {
@@ -53,6 +54,7 @@ class DiskTier {
   /// Before the first block: told of what comes and goes, and asked what may go.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
   void use_departed(DepartedTable& departed) { departed_ = &departed; }  ///< Told of what is nowhere any more.
+  void use_events(EventLog* events) { events_ = events; }                ///< Told of all that comes and goes.
 
   /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
@@ -185,6 +187,7 @@ class DiskTier {
   PrefixIndex index_;
   TenantTable* tenants_ = nullptr;
   DepartedTable* departed_ = nullptr;
+  EventLog* events_ = nullptr;
   std::vector<Tree> trees_;
   StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.

@@ -80,6 +80,7 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
     KV_ASSERT(tier->add_tree(record->id(), block_bytes, kind, disk_group, record->callers_id()) == tree);
     spiller->add_tree(tree, record);
   }
+  if (events) events->open(tree, record);
   Space& space = spaces.add(std::move(record), tree);
   departed.set_tree(tree, space.name);
   space.owner = owner;
@@ -161,6 +162,7 @@ void Store::Impl::forget(Space& space) {
     }
   }
   if (tenants) tenants->closed(space.owner, space.tree);
+  if (events) events->close(space.tree);
   spaces.remove(space);
   ++counters.forgotten_namespaces;
 }

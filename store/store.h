@@ -24,6 +24,7 @@
 //   disk_tier.h     which blocks lie on disk, and which of them go
 //   spiller.h       what goes to disk next
 //   spill_loader.h  what comes back from disk after a restart
+//   event_log.h     what came and went lately, for routers (store_events.cc)
 //   departed_table.h  when blocks left, and why; root_sample.h: which first blocks are asked for, and which stored
 //   tree_sample.h   what a sample says of the trees: how large, and how much used
 //
@@ -50,6 +51,7 @@
 #include "index/prefix_index.h"
 #include "store/arena.h"
 #include "store/disk_tier.h"
+#include "store/event_log.h"
 #include "store/eviction_policy.h"
 #include "store/hit_curve.h"
 #include "store/lease_table.h"
@@ -84,8 +86,9 @@ struct StoreConfig {
   bool lru_unless_pooled = false;
   HitCurveConfig curve;
   std::size_t departed_count_max =
-      262144;           ///< Blocks that left and are remembered, of 8 bytes each (departed_table.h).
-  DiskTierConfig disk;  ///< No capacity: no disk tier.
+      262144;                       ///< Blocks that left and are remembered, of 8 bytes each (departed_table.h).
+  std::size_t event_count_max = 0;  ///< Changes that the log keeps, of 80 bytes each (event_log.h). 0: no log.
+  DiskTierConfig disk;              ///< No capacity: no disk tier.
   SpillerConfig spill;
 };
 
@@ -453,7 +456,7 @@ class Store {
 
   // -- what is here, for people to look at
   // Nothing here counts as a use. Each call does some 100 us of work; the caller lets others in between two calls.
-  enum class Tier : std::uint8_t { kMemory, kDisk };
+  using Tier = BlockTier;
   struct SpaceView {
     SpaceId id;
     NamespaceId name;
@@ -502,6 +505,21 @@ class Store {
   /// Appends blocks in scope, each as the edges from the top of the scope down to its own, some in each call until
   /// `cursor` is done. What changes between the calls may be missed, or come twice.
   void sample_edges(const TreeScope& scope, SampleCursor& cursor, std::vector<EdgeView>& edges) const;
+
+  // -- what came and went, for whoever keeps a list of what is here (store_events.cc)
+  bool has_events() const;  ///< StoreConfig::event_count_max.
+  /// Appends some of what changed from number `from` on: until page.next is no more than what it was asked for, there
+  /// is more. A drop of many blocks at once is a gap. Requires: has_events().
+  void read_events(std::uint64_t from, EventPage& page) const;
+  /// All blocks of memory, then those of the disk, in no order.
+  struct BlockCursor {
+    Tier tier = Tier::kMemory;
+    std::uint32_t next = 0;
+    bool is_done = false;
+  };
+  /// Appends some of the blocks that are here, as stored, until `cursor` is done; sets page.next to the number of the
+  /// next change. What changes between the calls may be missed, or come twice: apply what changed since the first one.
+  void list_blocks(BlockCursor& cursor, EventPage& page) const;
 
   // -- why something is not here (store_misses.cc)
   struct Miss {

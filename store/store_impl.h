@@ -16,6 +16,7 @@
 #include "store/block_pool.h"
 #include "store/departed_table.h"
 #include "store/disk_tier.h"
+#include "store/event_log.h"
 #include "store/evictor.h"
 #include "store/size_class.h"
 #include "store/space_table.h"
@@ -76,6 +77,7 @@ constexpr std::size_t index_bytes_for(std::size_t capacity_bytes) { return (256 
 struct Store::Impl {
   Impl(const StoreConfig& store_config, std::unique_ptr<Arena> arena)
       : config(store_config),
+        events(store_config.event_count_max > 0 ? std::make_unique<EventLog>(store_config.event_count_max) : nullptr),
         tier(store_config.disk.capacity_bytes > 0 ? std::make_unique<DiskTier>(store_config.disk) : nullptr),
         policy(make_policy(store_config.policy, store_config.hash_seed, store_config.lru_unless_pooled)),
         curve(store_config.curve.is_on
@@ -95,10 +97,13 @@ struct Store::Impl {
     pool.use_tenants(tenants.get());
     if (tier) tier->use_tenants(tenants.get());
     if (tier) tier->use_departed(departed);
+    pool.use_events(events.get());
+    if (tier) tier->use_events(events.get());
   }
 
   StoreConfig config;
-  std::unique_ptr<DiskTier> tier;  ///< nullptr: memory only.
+  std::unique_ptr<EventLog> events;  ///< nullptr: nobody asks.
+  std::unique_ptr<DiskTier> tier;    ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<HitCurve> curve;  ///< nullptr: turned off.
   DepartedTable departed;

@@ -46,15 +46,17 @@ struct AdminServer::Impl {
       : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
-  /// `*who`: the peer, in words.
+  /// `asked`: that peer from here on; `*who`: in words.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, PeerIdentity peer,
-              http::response<http::string_body>& response, std::string* who) const {
+              http::response<http::string_body>& response, PeerAccess& asked, std::string* who) const {
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
       return false;
     };
     const Right right = right_for(path);
+    if (path.starts_with("/events") && right != Right::kNobody && !pages.events)
+      return refuse(http::status::not_found, "the node keeps no list of changes: --events-count");
     if (right == Right::kNobody || (path.starts_with("/status") && !pages.status) ||
         (path.starts_with("/config") && !pages.config))
       return refuse(http::status::not_found,
@@ -74,7 +76,6 @@ struct AdminServer::Impl {
       peer.token = token_hash(given.substr(kBearer.size()));
     }
     const bool has_token = peer.token.has_value();
-    PeerAccess asked(access);
     asked.identify(std::move(peer));
     if (has_token && asked.grant().section.empty()) {
       access->token_refused();
@@ -103,6 +104,25 @@ struct AdminServer::Impl {
     }
     if (!is_by_address) return refuse_name(response);
     std::optional<std::string> text = pages.status(path, query);
+    if (text) {
+      response.set(http::field::content_type, "application/json");
+      response.body() = std::move(*text);
+    } else {
+      response.result(http::status::bad_request);
+      response.body() = "the page does not know what stands behind the '?'\n";
+    }
+  }
+
+  /// What a peer may read is for it to see, and so is what it hands on. Names of blocks tell whether others have the
+  /// same prompts.
+  void answer_events(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
+                     http::response<http::string_body>& response) const {
+    response.set(http::field::cache_control, "no-store");
+    if (!is_by_address) return refuse_name(response);
+    std::optional<std::string> text = pages.events(path, query, [&](const NamespaceRecord& record) {
+      const SpaceOwner owner = owner_of(record);
+      return asked.space_denial(owner, Right::kRead).empty() || asked.space_denial(owner, Right::kObserve).empty();
+    });
     if (text) {
       response.set(http::field::content_type, "application/json");
       response.body() = std::move(*text);
@@ -149,11 +169,12 @@ struct AdminServer::Impl {
     const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
     const bool is_change = path == "/config/set";
     std::string who;
+    PeerAccess asked(access);
     if (is_change ? request.method() != http::verb::post : !is_get) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, is_change ? "POST" : "GET, HEAD");
       response.body() = is_change ? "only POST\n" : "only GET and HEAD\n";
-    } else if (!permit(path, request, peer, response, &who)) {
+    } else if (!permit(path, request, peer, response, asked, &who)) {
       // it has made the response
     } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
@@ -164,12 +185,14 @@ struct AdminServer::Impl {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
-    } else if (path.starts_with("/status") || path.starts_with("/config")) {
+    } else if (path.starts_with("/status") || path.starts_with("/config") || path.starts_with("/events")) {
       const auto host = request[http::field::host];
       const bool is_loopback = peer.protection == Stream::Protection::kLocal;
       const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
       if (path.starts_with("/status")) {
         answer_status(path, query, is_by_address, response);
+      } else if (path.starts_with("/events")) {
+        answer_events(path, query, is_by_address, asked, response);
       } else {
         answer_config(path, query, request, is_by_address, who, response);
       }
@@ -205,7 +228,8 @@ struct AdminServer::Impl {
       // What takes its time is made elsewhere: a probe must not wait for a tree. A coroutine of its own lives there,
       // since one that changes its thread may go on with the other's thread-local variables.
       const auto target = parser.get().target();
-      const bool is_slow = target.starts_with("/status/") || target.starts_with("/config/");
+      const bool is_slow =
+          target.starts_with("/status/") || target.starts_with("/config/") || target.starts_with("/events");
       http::response<http::string_body> response;
       if (is_slow)
         response = co_await asio::co_spawn(slow, answer_there(parser.get(), peer), asio::use_awaitable);

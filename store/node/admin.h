@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "index/namespace_record.h"
 #include "store/node/access/access.h"
 #include "transport/tls/tls_source.h"
 
@@ -22,6 +23,11 @@ struct AdminPages {
   /// JSON for a path below /status/, with what stands behind its '?'; nothing if there is none. Without it the status
   /// page is not served.
   std::function<std::optional<std::string>(std::string_view path, std::string_view query)> status = {};
+  /// JSON for /events.json and paths below /events/, as `status`; without what is in namespaces for whose records
+  /// `may_see` is false. Without it there are none of these.
+  std::function<std::optional<std::string>(std::string_view path, std::string_view query,
+                                           const std::function<bool(const NamespaceRecord&)>& may_see)>
+      events = {};
   std::function<std::string()> config = {};  ///< JSON of all options. Without it there is none of the two.
   struct Changed {
     bool is_ok = false;
@@ -32,8 +38,8 @@ struct AdminPages {
 };
 
 /// Serves until destroyed. Requests are bounded in size (8 KiB) and time (5 s), connections in number (64). Pages are
-/// called on the server's thread, `status`, `config` and `set_config` on another, so that no probe waits for it; one
-/// call of each at a time. Thread safety: one thread makes and destroys it; port() from any.
+/// called on the server's thread, `status`, `events`, `config` and `set_config` on another, so that no probe waits for
+/// it; one call of each at a time. Thread safety: one thread makes and destroys it; port() from any.
 class AdminServer {
  public:
   /// `tls`: HTTPS with these certificates, and only for those who show one; nullptr: HTTP. `access`: who may see which

@@ -322,6 +322,9 @@ std::vector<OptionRow> session_rows(Given& given) {
       live({"log-level", &o.log_level, OneOf{"trace", "debug", "info", "warn", "error"},
             "trace, debug, info, warn or error"}),
       {"log-json", &o.log_json, kAny, "One JSON object a line instead of text"},
+      fixed("its memory is taken at the start",
+            {"events-count", &o.store.event_count_max, IntegerLimits{0, 1 << 24},
+             "Changes of what is here that are kept for routers, 80 bytes each (/events.json); 0: none"}),
       live(
           {"slow-log-seconds", &o.slow_log.threshold, RealLimits{0, 3600},
            "Requests that take so long are kept with where their time went (kvstorectl slowlog), and logged; 0: none"}),

@@ -23,6 +23,7 @@
 #include "store/node/config.h"
 #include "store/node/disk/disk_opener.h"
 #include "store/node/disk/spill_directory.h"
+#include "store/node/events/event_answers.h"
 #include "store/node/learned_keeper.h"
 #include "store/node/live/capacity.h"
 #include "store/node/live/live_options.h"
@@ -360,6 +361,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                         .disk_capacity_now = [&settings] { return settings.in_force().store.disk.capacity_bytes; },
                         .numa = look_where_blocks_lie,
                         .is_ready = is_ready});
+  const EventAnswers events(store, node.instance);
   metrics.watch([&node] { return node.pool.stats(node.clock.now()); });
   metrics.watch([&settings] { return settings.stats(); });
   std::unique_ptr<CapacityKeeper> keeper;  // outlives the admin server, whose scrapes look at it
@@ -375,6 +377,12 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
          .is_ready = is_ready,
          .denied = [&metrics](Right right) { metrics.request_denied(right); },
          .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); },
+         .events = options.store.event_count_max == 0
+                       ? nullptr
+                       : decltype(AdminPages::events)([&events](std::string_view path, std::string_view query,
+                                                                const EventAnswers::MaySee& may_see) {
+                           return events.answer(path, query, may_see);
+                         }),
          .config = [&settings] { return settings.list_json(); },
          .set_config = [&settings](std::string_view query,
                                    const std::string& who) { return answer_set(settings, query, who); }},

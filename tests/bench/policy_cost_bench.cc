@@ -134,7 +134,7 @@ struct Round {
 
 class Cache {
  public:
-  Cache(PolicyKind policy, bool has_curve, std::size_t blocks) {
+  Cache(PolicyKind policy, bool has_curve, std::size_t blocks, std::size_t event_count_max = 0) {
     StoreConfig config;
     config.arena.capacity_bytes = blocks * kBytes;
     config.arena.touch = false;
@@ -143,6 +143,7 @@ class Cache {
     config.hash_seed = 7;
     config.policy = policy;
     config.curve.is_on = has_curve;
+    config.event_count_max = event_count_max;
     store_ = Store::create(config).value();
     const auto record =
         NamespaceRecord::from_fields({{"model", "m"}, {"block_bytes", std::to_string(kBytes)}, {"block_size", "16"}});
@@ -249,12 +250,12 @@ class Cache {
   TimePoint now_{std::chrono::seconds(1)};
 };
 
-/// Arguments: policy, and whether it has a curve.
+/// Arguments: policy, whether it has a curve, and how many changes it keeps for routers (store/event_log.h).
 void BM_BesideLru(benchmark::State& state) {
   const std::size_t blocks = number("KV_BENCH_BLOCKS", 320'000), rounds = number("KV_BENCH_ROUNDS", 20);
   for (auto _ : state) {
-    Cache lru(PolicyKind::kLru, false, blocks),
-        other(static_cast<PolicyKind>(state.range(0)), state.range(1) != 0, blocks);
+    Cache lru(PolicyKind::kLru, false, blocks), other(static_cast<PolicyKind>(state.range(0)), state.range(1) != 0,
+                                                      blocks, static_cast<std::size_t>(state.range(2)));
     Load load;
     while (lru.stats().stored_blocks < 6 * blocks) {
       const auto& hashes = load.next();
@@ -329,10 +330,11 @@ void BM_BesideLru(benchmark::State& state) {
   }
 }
 BENCHMARK(BM_BesideLru)
-    ->ArgNames({"policy", "curve"})
-    ->Args({static_cast<int>(PolicyKind::kLru), 0})
-    ->Args({static_cast<int>(PolicyKind::kYield), 0})
-    ->Args({static_cast<int>(PolicyKind::kYield), 1})
+    ->ArgNames({"policy", "curve", "events"})
+    ->Args({static_cast<int>(PolicyKind::kLru), 0, 0})
+    ->Args({static_cast<int>(PolicyKind::kLru), 0, 1'000'000})
+    ->Args({static_cast<int>(PolicyKind::kYield), 0, 0})
+    ->Args({static_cast<int>(PolicyKind::kYield), 1, 0})
     ->Iterations(1)
     ->Unit(benchmark::kMillisecond);
 

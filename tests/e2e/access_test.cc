@@ -62,7 +62,8 @@ class E2eAccessTest : public testing::Test {
   }
   std::string path(const std::string& name) const { return directory.path() + "/" + name; }
   std::vector<std::string> options(std::vector<std::string> more = {}) const {
-    more.insert(more.end(), {"--capacity=64MiB", "--threads=2", "--policy-file=" + path("policy.toml")});
+    more.insert(more.end(),
+                {"--capacity=64MiB", "--threads=2", "--events-count=100", "--policy-file=" + path("policy.toml")});
     return more;
   }
   std::string token_file(const std::string& token) const {

@@ -315,7 +315,8 @@ TEST(AccessTableTest, IsWhatIsDocumented) {
             "cluster_map: member, reader, writer, operator, metrics, node\ncluster_drain: operate, operator\n"
             "erase: operate, operator\n"
             "/metrics: observe\n/status: everybody\n/status/now.json: observe\n/status/history.json: observe\n"
-            "/status/tree.json: observe\n/config/list.json: observe\n/config/set: operate\n/healthz: "
+            "/status/tree.json: observe\n/events.json: observe\n/events/blocks.json: observe\n/config/list.json: "
+            "observe\n/config/set: operate\n/healthz: "
             "everybody\n/readyz: everybody\n/: everybody\n");
   EXPECT_EQ(right_for("/secret"), Right::kNobody);
   EXPECT_EQ(right_for(static_cast<FrameType>(kFrameTypeMax + 1)), Right::kNobody);

@@ -37,14 +37,14 @@ def node_binary() -> str | None:
 class Node:
     """A kvstore-node on a Unix socket and, on demand, on TCP."""
 
-    def __init__(self, *options: str, capacity: str = "256MiB") -> None:
+    def __init__(self, *options: str, capacity: str = "256MiB", admin: str = "none") -> None:
         binary = node_binary()
         if binary is None:
             pytest.skip("there is no kvstore-node: build it, or name it in KV_NODE")
         self.folder = Path(tempfile.mkdtemp(prefix="kvnode"))
         self.socket = self.folder / "node"
         self.endpoint = f"unix://{self.socket}"
-        self.arguments = [binary, "--listen", self.endpoint, "--capacity", capacity, "--admin", "none", *options]
+        self.arguments = [binary, "--listen", self.endpoint, "--capacity", capacity, "--admin", admin, *options]
         self.process: subprocess.Popen[bytes] | None = None
         self.start()
 

@@ -203,6 +203,13 @@ std::string PeerAccess::denial(std::string_view what, Right right) {
          "' is missing (roles with it: " + roles_text(enough) + "); " + who() + " has: " + roles_text(roles);
 }
 
+SpaceOwner owner_of(const NamespaceRecord& stored) {
+  SpaceOwner owner{.share = std::string(stored.field(NamespaceRecord::kShare))};
+  if (owner.share.empty()) owner.tenant = stored.owner();
+  owner.is_salted = !stored.field(NamespaceRecord::kNodeSalt).empty();
+  return owner;
+}
+
 Result<StoredSpace, Failure> PeerAccess::stored(const NamespaceRecord& asked) {
   const auto bad = [](const std::string& why) { return Failure(Errc::kBadRequest, why); };
   const std::string vouched(asked.field(NamespaceRecord::kNodeTenant)), named(asked.field("tenant"));

@@ -27,6 +27,8 @@ struct SpaceOwner {
   std::uint64_t epoch = 0;  ///< Of that secret.
 };
 
+SpaceOwner owner_of(const NamespaceRecord& stored);
+
 /// A namespace as a client asks for it, and as this node stores it.
 struct StoredSpace {
   NamespaceRecord record;

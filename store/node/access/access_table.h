@@ -110,12 +110,14 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
 }};
 // clang-format on
 /// Pages of the admin server. A path without a row is not served.
-inline constexpr std::array<PageRule, 10> kPageRules = {{
+inline constexpr std::array<PageRule, 12> kPageRules = {{
     {"/metrics", Right::kObserve},
     {"/status", Right::kEverybody},  // the same of every node: what it shows comes from the three below
     {"/status/now.json", Right::kObserve},
     {"/status/history.json", Right::kObserve},
     {"/status/tree.json", Right::kObserve},
+    {"/events.json", Right::kObserve},  // of the namespaces that the peer may read, or hands on
+    {"/events/blocks.json", Right::kObserve},
     {"/config/list.json", Right::kObserve},
     {"/config/set", Right::kOperate},
     {"/healthz", Right::kEverybody},

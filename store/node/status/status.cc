@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/node/status/record_fields.h"
 #include "store/node/status/tree_query.h"
 #include "store/tree_sample.h"
 
@@ -31,25 +32,9 @@ std::string dump(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
 
-/// The record's fields, long values cut. A salt keeps tenants apart, so it is a secret of theirs.
-json fields_of(const NamespaceRecord& record) {
-  json fields = json::object();
-  std::string_view text = record.text();
-  while (!text.empty()) {
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(text.size(), line.size() + 1));
-    const std::size_t equals = line.find('=');
-    if (equals == std::string_view::npos) continue;
-    const std::string_view key = line.substr(0, equals), value = line.substr(equals + 1);
-    fields[std::string(key)] =
-        key == "salt" || key == NamespaceRecord::kNodeSalt ? "(set)" : std::string(value.substr(0, kFieldChars));
-  }
-  return fields;
-}
-
 json space_json(const Store::SpaceView& space) {
   return {{"id", static_cast<std::uint64_t>(space.id)},
-          {"fields", fields_of(*space.record)},
+          {"fields", shown_fields(*space.record, kFieldChars)},
           {"is_set", space.record->is_set()},
           {"block_size", space.record->block_size()},
           {"block_bytes", space.record->block_bytes()},

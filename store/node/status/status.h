@@ -9,6 +9,7 @@
 //   status.h      what the page asks for, as JSON (this file)
 //   history.h     points of the last hour and the last day
 //   tree_query.h  which part of the trees is asked for
+//   record_fields.h  the fields of a namespace's record, without its salt
 //   page.h        the page's text, and what a browser may do with it
 #pragma once
 

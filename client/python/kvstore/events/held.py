@@ -1,0 +1,91 @@
+"""All that a node holds at one moment, put together while it changes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from .source import Change, Source, Space
+
+__all__ = ["Held", "Look", "look"]
+
+_Key = tuple[Space, str, bytes]
+
+
+class Held:
+    """A list of blocks, kept by changes: each names one block, and the last one of a block counts."""
+
+    def __init__(self) -> None:
+        self._of: dict[_Key, Change] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._of
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        for each in changes:
+            key = (each.space, each.tier, each.name)
+            if each.is_stored:
+                self._of[key] = each
+            else:
+                self._of.pop(key, None)
+
+    def changes(self) -> Iterator[Change]:
+        """As if all had just been stored: a block after the one before it, chains in one piece."""
+        below: defaultdict[_Key, list[Change]] = defaultdict(list)
+        first: list[Change] = []
+        for each in self._of.values():
+            above = (each.space, each.tier, each.parent) if each.parent is not None else None
+            if above is not None and above in self._of:
+                below[above].append(each)
+            else:
+                first.append(each)
+        for top in first:
+            waiting = [top]
+            while waiting:
+                each = waiting.pop()
+                yield each
+                waiting += below.get((each.space, each.tier, each.name), ())
+
+
+@dataclass(frozen=True)
+class Look:
+    held: Held
+    life: str
+    #: The number of the change that follows.
+    next: int
+    #: What changed since the number that was asked from.
+    since: list[Change]
+
+
+def look(source: Source, life: str = "", start: int | None = None) -> Look | None:
+    """What the node holds, and what changed since number ``start`` of that ``life``; by default, since this began. None: some of what
+    changed meanwhile is gone, or the node began anew; try again, without a number. Raises NodeAway.
+
+    The parts of the list are of different moments. All changes since the first of them, applied in their order, end at one.
+    """
+    held = Held()
+    at: str | None = ""
+    while at is not None:
+        part = source.blocks(at)
+        if life and part.life != life:
+            return None
+        life = part.life
+        if start is None:
+            start = part.next
+        held.apply(part.changes)
+        at = part.at
+    assert start is not None
+    since: list[Change] = []
+    while True:
+        told = source.events(start, life)
+        if told.has_gap:
+            return None
+        held.apply(told.changes)
+        since += told.changes
+        if told.next == start:
+            return Look(held, life, start, since)
+        start = told.next

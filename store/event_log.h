@@ -1,0 +1,98 @@
+// store/event_log.h: what came and went lately, by number, for those who keep a list of what is here: routers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "index/block_hash.h"
+#include "index/namespace_record.h"
+#include "index/prefix_index.h"
+
+namespace kv {
+
+enum class BlockTier : std::uint8_t { kMemory, kDisk };
+
+/// Some of what the log says, or (Store::list_blocks) of what is here.
+struct EventPage {
+  struct Event {
+    bool is_stored = false;  ///< Else removed. From this tier: the other one may have the block as well.
+    BlockTier tier{};
+    std::uint32_t space = 0;      ///< Which of `spaces`.
+    BlockHash hash, parent = {};  ///< All zero: a first block, or a set's. Of what was stored,
+    std::uint32_t position = 0;   ///< and its place in the prefix; of a set its length.
+  };
+  std::vector<std::shared_ptr<const NamespaceRecord>> spaces;  ///< Each once.
+  std::vector<Event> events;
+  std::uint64_t oldest = 0;  ///< The log has nothing before this number.
+  std::uint64_t next = 0;    ///< What comes behind these events begins here.
+  bool has_gap = false;      ///< Some of what was asked for is gone: look at what is here, then go on from `next`.
+
+  /// The index of a record in `spaces`, where it is added if need be.
+  std::uint32_t index_of(const std::shared_ptr<const NamespaceRecord>& record);
+
+ private:
+  std::unordered_map<const NamespaceRecord*, std::uint32_t> known_;
+};
+
+/// The last `count_max` changes of what a match can find, in memory and on disk. Changes have numbers, one after the
+/// other from 0 on. What was forgotten is told as a gap, never left out in silence:
+///   1. read(n) tells of all changes from n on, in their order, or has_gap.
+///   2. Whoever lists all blocks, in any number of calls, and then applies all changes since the first of these calls,
+///      ends with what is here: a change names one block, and the last one of a block counts.
+///   3. A namespace's record is kept as long as some change in the log is of it. Of namespaces that were forgotten
+///   there
+///      are kClosedMax at most; before there are more, the log is emptied.
+/// Thread safety: none, the Store's lock covers it. Memory: 80 bytes a change, taken at the start. Cost: some ten ns.
+class EventLog {
+ public:
+  static constexpr std::size_t kClosedMax = 1024;
+
+  explicit EventLog(std::size_t count_max);  ///< At least 1.
+
+  void open(TreeId tree, std::shared_ptr<const NamespaceRecord> record);
+  void close(TreeId tree);
+
+  void stored(BlockTier tier, TreeId tree, const BlockHash& hash, const BlockHash* parent, std::uint32_t position) {
+    Entry& entry = append(tree, tier, /*is_stored=*/true, hash);
+    entry.parent = parent == nullptr ? BlockHash{} : *parent;
+    entry.position = position;
+  }
+  void removed(BlockTier tier, TreeId tree, const BlockHash& hash) { append(tree, tier, /*is_stored=*/false, hash); }
+  /// More has changed than can be told: whoever has not looked at everything since has a gap.
+  void lose();
+
+  /// Appends what was from number `from` on, `count_max` changes at most, and sets the page's other members.
+  void read(std::uint64_t from, std::size_t count_max, EventPage& page) const;
+  std::uint64_t oldest() const { return oldest_; }
+  std::uint64_t next() const { return next_; }
+  std::size_t record_count() const { return spaces_.size() - free_.size(); }
+
+ private:
+  struct Entry {
+    BlockHash hash, parent;
+    std::uint32_t position = 0;
+    std::uint32_t space = 0;
+    BlockTier tier{};
+    bool is_stored = false;
+  };
+  struct Space {
+    std::shared_ptr<const NamespaceRecord> record;
+    std::size_t event_count = 0;
+    bool is_open = false;
+  };
+
+  Entry& append(TreeId tree, BlockTier tier, bool is_stored, const BlockHash& hash);
+  void release(std::uint32_t space);
+
+  std::vector<Entry> entries_;  ///< Change n is at n % size.
+  std::uint64_t oldest_ = 0, next_ = 0;
+  std::vector<Space> spaces_;
+  std::vector<std::uint32_t> free_;     ///< Of spaces_.
+  std::vector<std::uint32_t> of_tree_;  ///< By TreeId.
+  std::size_t closed_count_ = 0;
+};
+
+}  // namespace kv

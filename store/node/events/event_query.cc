@@ -1,0 +1,69 @@
+#include "store/node/events/event_query.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace kv {
+namespace {
+
+template <class Number>
+bool read_decimal(std::string_view text, Number& number) {
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, number);
+  return !text.empty() && error == std::errc() && at == end;
+}
+
+std::optional<InstanceId> read_life(std::string_view text) {
+  InstanceId life{};
+  if (text.size() != 2 * life.size()) return std::nullopt;
+  for (std::size_t i = 0; i < life.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* const begin = text.data() + 2 * i;
+    const auto [at, error] = std::from_chars(begin, begin + 2, byte, 16);
+    if (error != std::errc() || at != begin + 2) return std::nullopt;
+    life[i] = std::byte{byte};
+  }
+  return life;
+}
+
+}  // namespace
+
+std::optional<EventQuery> read_event_query(std::string_view query) {
+  EventQuery asked;
+  bool has_from = false;
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), part.size() + 1));
+    const std::size_t equals = part.find('=');
+    if (equals == std::string_view::npos) return std::nullopt;
+    const std::string_view key = part.substr(0, equals), value = part.substr(equals + 1);
+    if (key == "from" && !has_from) {
+      has_from = true;
+      if (!read_decimal(value, asked.from)) return std::nullopt;
+    } else if (key == "life" && !asked.life) {
+      asked.life = read_life(value);
+      if (!asked.life) return std::nullopt;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return asked;
+}
+
+std::optional<Store::BlockCursor> read_block_query(std::string_view query) {
+  Store::BlockCursor cursor;
+  if (query.empty()) return cursor;
+  constexpr std::string_view kMemory = "at=memory.", kDisk = "at=disk.";
+  if (query.starts_with(kDisk)) {
+    cursor.tier = Store::Tier::kDisk;
+    query.remove_prefix(kDisk.size());
+  } else if (query.starts_with(kMemory)) {
+    query.remove_prefix(kMemory.size());
+  } else {
+    return std::nullopt;
+  }
+  if (!read_decimal(query, cursor.next)) return std::nullopt;
+  return cursor;
+}
+
+}  // namespace kv
