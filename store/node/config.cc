@@ -33,8 +33,9 @@ Examples:
 
 Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
 as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file, tenant-secret-file and the
-TOML file again, where they are given. `kvstorectl config list` shows which options can be changed while the node runs.)";
+Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file, tenant-secret-file,
+spill-key-file and the TOML file again, where they are given. `kvstorectl config list` shows which options can be changed
+while the node runs.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
@@ -110,6 +111,11 @@ std::vector<OptionRow> disk_rows(Given& given) {
       fixed("directories are opened when the node starts",
             {"spill-path", &o.spill_paths, kAny,
              "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
+             kDisk}),
+      fixed("directories are opened when the node starts; SIGHUP reads the file again",
+            {"spill-key-file", &o.spill_key_file, kAny,
+             "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
+             "written to disk is encrypted (docs/security.md). None: it is not",
              kDisk}),
       live(
           {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
@@ -562,6 +568,7 @@ std::string set_disk(Given& given) {
   if (paths.empty() && capacity_bytes > 0) return "spill-path: not given, needed with spill-capacity";
   if (!paths.empty() && capacity_bytes == 0)
     return "spill-capacity: not given, needed with spill-path (for example 100GiB)";
+  if (paths.empty() && !options.spill_key_file.empty()) return "spill-path: not given, needed with spill-key-file";
   options.store.spill.write_through = given.spill_policy == "write-through";
   // What is being written is pinned: a disk that hangs must leave most of the memory to puts.
   options.spill.batch_bytes =

@@ -42,6 +42,7 @@ struct NodeOptions {
   StoreConfig store;
   SessionLimits session;
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
+  std::string spill_key_file;            ///< Empty: what is on disk is not encrypted.
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
   Duration spill_hang = 2s;              ///< Of several directories, a directory whose call takes longer is left out.
   SpillDriverConfig spill;

@@ -23,6 +23,7 @@
 #include "store/node/config.h"
 #include "store/node/disk/disk_opener.h"
 #include "store/node/disk/spill_directory.h"
+#include "store/node/disk/spill_keys.h"
 #include "store/node/events/event_answers.h"
 #include "store/node/learned_keeper.h"
 #include "store/node/live/capacity.h"
@@ -211,6 +212,26 @@ std::vector<NodeMetrics::Value> numa_values(const NumaLook& look) {
   return values;
 }
 
+std::vector<NodeMetrics::Value> spill_key_values(const SpillKeys& keys) {
+  const SpillKeys::Stats stats = keys.stats();
+  return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file)"},
+          {"spill_key_file_exposed", keys.is_exposed() ? 1.0 : 0.0, false,
+           "1: others than its owner may read or write spill-key-file"},
+          {"spill_key_reloads", static_cast<double>(stats.reloads), true, "Times that spill-key-file was read again"},
+          {"spill_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
+           "1: spill-key-file is bad, or not all keys on disk are wrapped by its first key"}};
+}
+
+/// The keys on disk are wrapped by the first key of the file when this is over; the log says so, or why not.
+void reload_spill_keys(SpillKeys& keys, NodeMetrics& metrics) {
+  const Failure failure = keys.reload();
+  metrics.set_spill_key(keys.current_id());
+  if (failure.code)
+    spdlog::error("spill keys: {}", failure.text);
+  else
+    spdlog::info("spill keys: read again, key='{}'", keys.current_id());
+}
+
 int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   set_up_log(options);
   raise_descriptor_limit();  // before anything looks at the limit
@@ -222,7 +243,9 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
   asio::signal_set hangup(signals_context);
   // Without files to read again SIGHUP does what it does to any program.
-  if (options.tls.is_given() || !options.policy_file.empty() || !given.file().empty()) hangup.add(SIGHUP);
+  if (options.tls.is_given() || !options.policy_file.empty() || !options.spill_key_file.empty() ||
+      !given.file().empty())
+    hangup.add(SIGHUP);
   const bool has_config_file = !given.file().empty();
   Settings settings(std::move(given), options, std::move(read));
 
@@ -281,10 +304,21 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", static_cast<double>(node.log.suppressed_count()),
                                             true, "Log lines that clients caused and that were not written"}};
   });
+  std::shared_ptr<SpillKeys> spill_keys;
+  if (!options.spill_key_file.empty()) {
+    auto opened = SpillKeys::open(options.spill_key_file);
+    if (!opened) {
+      std::cerr << "kvstore-node: " << opened.error().text << "\n";
+      return 1;
+    }
+    spill_keys = std::move(*opened);
+    metrics.set_spill_key(spill_keys->current_id());
+    spdlog::info("spill: what is written to disk is encrypted, key='{}'", spill_keys->current_id());
+  }
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
-    spill.reset(
-        new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang), clock, options.spill));
+    spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang, spill_keys), clock,
+                                options.spill));
     if (const std::string refused = spill->start(); !refused.empty()) {
       std::cerr << "kvstore-node: spill-path " << refused << "\n";
       return 1;
@@ -314,6 +348,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   access->set_network_listeners(options.network_count);
   node.access = access.get();
   NodeSecurity security(tls, options.plain_network_count, access.get());
+  if (spill_keys) security.watch([&spill_keys] { return spill_key_values(*spill_keys); });
   node.security = &security;
   if (options.store.has_tenants) {
     security.on_policy([&] { store.with([&](Store& each) { each.set_tenants(access->tenant_limits()); }); });
@@ -517,6 +552,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
       if (error) return;
       if (has_config_file) settings.reload();
       security.reload();
+      if (spill_keys) reload_spill_keys(*spill_keys, metrics);
       wait_for_hangup();
     });
   };
@@ -528,7 +564,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
       check_files();
     });
   };
-  if (security.has_files() || has_config_file) wait_for_hangup();
+  if (security.has_files() || has_config_file || spill_keys) wait_for_hangup();
   if (security.has_files()) check_files();
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
   signals_context.run();
@@ -574,6 +610,12 @@ int main(int argc, char** argv) {
   std::string wrong;
   auto given = read(&wrong);
   if (options->check_only) {
+    if (!options->spill_key_file.empty()) {
+      if (const auto keys = kv::SpillKeys::open(options->spill_key_file); !keys) {
+        std::cerr << "kvstore-node: " << keys.error().text << "\n";
+        return 2;
+      }
+    }
     std::cout << "configuration is valid: node-id " << options->node_id << ", capacity "
               << options->store.arena.capacity_bytes << " bytes, " << options->threads << " I/O threads, listening on";
     for (const auto& endpoint : options->listen) std::cout << " " << endpoint.to_string();

@@ -167,6 +167,7 @@ std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
 
 struct NodeMetrics::Impl {
   prometheus::Registry registry;
+  prometheus::Gauge* spill_key = nullptr;
   std::array<Histogram*, kFrameTypeMax + 1> verb_seconds{};
   std::array<Counter*, kFrameTypeMax + 1> verb_failures{}, verb_slow{};
   Histogram *lock_waited, *lock_held;
@@ -274,6 +275,16 @@ NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Im
 }
 
 NodeMetrics::~NodeMetrics() = default;
+
+void NodeMetrics::set_spill_key(const std::string& id) {
+  auto& keys = prometheus::BuildGauge()
+                   .Name("kvstore_spill_key_info")
+                   .Help("1, labelled with the id of the key that wraps the keys of encrypted blocks on disk")
+                   .Register(impl_->registry);  // the same family each time
+  if (impl_->spill_key != nullptr) keys.Remove(impl_->spill_key);
+  impl_->spill_key = &keys.Add({{"key", id}});
+  impl_->spill_key->Set(1);
+}
 
 void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
   const auto index = static_cast<std::size_t>(verb);

@@ -151,6 +151,8 @@ class NodeMetrics {
   };
   /// The same, for values that tenants have each; `name` becomes a label. Boundedly many, and every name with each.
   void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
+  /// What is written to disk is encrypted, and this key wraps the keys. Never called without encryption. One thread.
+  void set_spill_key(const std::string& id);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 
  private:

@@ -47,8 +47,11 @@ void NodeSecurity::told_policy(const Failure& failure) {
 }
 
 std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
-  std::vector<NodeMetrics::Value> values;
-  if (access_ != nullptr) values = access_->stats();
+  std::vector<NodeMetrics::Value> values = watched_();
+  if (access_ != nullptr) {
+    const auto own = access_->stats();
+    values.insert(values.end(), own.begin(), own.end());
+  }
   if (tls_ || plain_count_ > 0) {
     values.push_back(
         {"plaintext_network_listeners", static_cast<double>(plain_count_), false,

@@ -37,8 +37,11 @@ class NodeSecurity {
   /// Called, by whoever reads the files, after a new policy is in force. Set before the first reload.
   void on_policy(std::function<void()> call) { on_policy_ = std::move(call); }
 
+  /// Values of the spill keys, which no session has to do with, told beside its own. Set before anybody asks.
+  void watch(std::function<std::vector<NodeMetrics::Value>()> values) { watched_ = std::move(values); }
+
   HandshakeCounts handshakes;
-  /// Without TLS, without a policy and without listeners beyond loopback: nothing.
+  /// Without TLS, without a policy, without listeners beyond loopback and without spill keys: nothing.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
@@ -50,6 +53,7 @@ class NodeSecurity {
   const std::size_t plain_count_;
   AccessControl* const access_;
   std::function<void()> on_policy_ = [] {};
+  std::function<std::vector<NodeMetrics::Value>()> watched_ = [] { return std::vector<NodeMetrics::Value>(); };
 };
 
 }  // namespace kv

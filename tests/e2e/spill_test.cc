@@ -347,6 +347,56 @@ TEST_P(E2eSpillNodeTest, SpillFilesAreTheNodesAlone) {
   EXPECT_EQ(status.st_mode & 07777, 0660u);
 }
 
+/// Encrypted, with a key that changes while the node runs; without it nothing starts, and nothing is lost.
+TEST_P(E2eSpillNodeTest, WhatIsOnDiskIsEncryptedAndNeedsItsKey) {
+  const TempDir secrets;
+  const std::string file = secrets.path() + "/spill.key";
+  const auto set_key = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  };
+  const std::string one = "one " + std::string(64, '1') + "\n", two = "two " + std::string(64, '2') + "\n";
+  set_key(one);
+  auto node = start({"--spill-key-file", file});
+  EXPECT_EQ(node->metric("kvstore_spill_encrypted"), 1);
+  EXPECT_EQ(node->metric("kvstore_spill_key_info{key=\"one\"}"), 1);
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+    for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  }
+  set_key(two + one);
+  node->signal(SIGHUP);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_spill_key_info{key=\"two\"}") == 1; })) << node->log();
+  EXPECT_EQ(node->metric("kvstore_spill_key_info{key=\"one\"}"), -1);
+  EXPECT_EQ(node->metric("kvstore_spill_key_reload_failed"), 0);
+  EXPECT_EQ(node->metric("kvstore_spill_key_file_exposed"), 0);
+  std::filesystem::permissions(file, std::filesystem::perms(0644));
+  EXPECT_EQ(node->metric("kvstore_spill_key_file_exposed"), 1);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+  std::vector<std::string> command = {node_program(), "--listen", "tcp://127.0.0.1:0", "--admin",    "none",
+                                      "--capacity",   "16MiB",    "--spill-path",      spill.path(), "--spill-capacity",
+                                      "64MiB"};
+  Finished refused = run_program(command);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("--spill-key-file"), std::string::npos) << refused.err;
+  command.insert(command.end(), {"--spill-key-file", file});
+  refused = run_program(command);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("mode 0644"), std::string::npos) << refused.err;
+  set_key(one);
+  refused = run_program(command);
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("wrapped by the key 'two'"), std::string::npos) << refused.err;
+  set_key(two);
+  node = start({"--spill-key-file", file});
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  const auto client = connect(*node);
+  for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  EXPECT_EQ(node->metric("kvstore_disk_read_failures_total"), 0);
+}
+
 TEST_P(E2eSpillNodeTest, ASpillDirectoryThatOthersMayWriteIsRefusedAtTheStart) {
   std::filesystem::permissions(spill.path(), std::filesystem::perms(0777));
   const Finished node = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",

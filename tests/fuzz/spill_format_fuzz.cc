@@ -5,6 +5,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "store/node/disk/spill_format.h"
+#include "store/node/disk/spill_keys.h"
 
 namespace {
 
@@ -41,11 +42,39 @@ void fuzz_sizes(std::string_view text) {
   }
 }
 
+/// One key has one entry: whoever may write the file can write checksums, so the rest must hold too.
+void fuzz_wrapped_key(std::string_view entry) {
+  std::string summed(entry.substr(0, kWrappedKeyBytes - 8));
+  if (summed.size() == kWrappedKeyBytes - 8) {  // or hardly any input would get past the checksum
+    const std::uint64_t sum = stripe_checksum(0, 0, std::as_bytes(std::span(summed)));
+    for (int i = 0; i < 8; ++i) summed += static_cast<char>(sum >> (8 * i) & 0xff);
+  }
+  for (const std::string_view each : {entry, std::string_view(summed)}) {
+    const auto key = decode_wrapped_key(each);
+    if (!key) continue;
+    KV_ASSERT(SpillKeys::is_id(key->wrapped_by));
+    KV_ASSERT(encode_wrapped_key(*key) == each);
+  }
+}
+
+void fuzz_key_file(std::string_view text) {
+  const auto keys = SpillKeys::parse(text);
+  if (!keys) {
+    KV_ASSERT(keys.error().code == Errc::kBadRequest && !keys.error().text.empty());
+    return;
+  }
+  KV_ASSERT(!keys->empty() && keys->size() <= SpillKeys::kCountMax);
+  for (const SpillKeys::Key& key : *keys) KV_ASSERT(SpillKeys::is_id(key.id) && key.bytes.text().size() == 32);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  if (data[0] == 5) fuzz_wrapped_key(rest);
+  if (data[0] == 6) fuzz_key_file(rest);
+  if (data[0] == 5 || data[0] == 6) return 0;
   switch (data[0] % 5) {
     case 0: fuzz_record(rest); break;
     case 1: fuzz_format(rest); break;

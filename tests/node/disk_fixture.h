@@ -12,6 +12,7 @@
 
 #include "base/checksum.h"
 #include "store/node/disk/rocks_disk.h"
+#include "store/node/disk/spill_keys.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {
@@ -57,14 +58,25 @@ class DiskTest : public testing::Test {
     EXPECT_NE(::mkdtemp(name.data()), nullptr);
     root = name;
     path = root / "spill";
+    if (std::getenv("KV_DISK_TEST_ENCRYPTED") != nullptr) sealing = make_keys(std::string(64, 'e') + "\n");
   }
   ~DiskTest() override {
     std::error_code ignored;
     std::filesystem::remove_all(root, ignored);
   }
 
+  /// From a file of this text.
+  std::shared_ptr<SpillKeys> make_keys(const std::string& text) const {
+    const std::filesystem::path file = root / "spill.key";
+    std::filesystem::remove(file);
+    std::ofstream(file) << text;
+    std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    auto made = SpillKeys::open(file.string());
+    EXPECT_TRUE(made) << made.error();
+    return made ? *made : nullptr;
+  }
   RocksDiskConfig config() const {
-    RocksDiskConfig config{.path = path};
+    RocksDiskConfig config{.path = path, .keys = sealing};
     config.memtable_bytes = kMemtableBytes;
     return config;
   }
@@ -122,6 +134,7 @@ class DiskTest : public testing::Test {
   }
 
   std::filesystem::path root, path;
+  std::shared_ptr<SpillKeys> sealing;  ///< Blocks are sealed; nullptr (the rule): they are not.
   DiskOpening opening;
 };
 

@@ -36,6 +36,17 @@ class RocksGoldenTest : public DiskTest {
     ASSERT_FALSE(disk->flush());
     ASSERT_FALSE(write(*disk, 14, 1, 500));  // is lost
   }
+  void update(const fs::path& golden) {
+    make();
+    fs::remove_all(golden);
+    fs::create_directories(golden.parent_path());
+    fs::copy(path, golden, fs::copy_options::recursive);
+    for (const char* const not_needed : {"LOCK", "db/LOCK"}) fs::remove(golden / not_needed);
+    for (const auto& entry : fs::directory_iterator(golden / "db")) {
+      if (entry.path().filename().string().starts_with("OPTIONS")) fs::remove(entry.path());
+    }
+    fs::remove_all(path);
+  }
 };
 
 /// Format 1 had other checksum seeds: its blocks come back with those that their names have now, and are written again
@@ -48,15 +59,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, RocksGoldenFormatTest, testing::Values(1, 2));
 
 TEST_P(RocksGoldenFormatTest, ADirectoryOfThisFormatIsReadForever) {
   if (std::getenv("KV_GOLDEN_UPDATE") != nullptr && GetParam() == static_cast<int>(kSpillFormat)) {
-    make();
-    fs::remove_all(golden);
-    fs::create_directories(golden.parent_path());
-    fs::copy(path, golden, fs::copy_options::recursive);
-    for (const char* const not_needed : {"LOCK", "db/LOCK"}) fs::remove(golden / not_needed);
-    for (const auto& entry : fs::directory_iterator(golden / "db")) {
-      if (entry.path().filename().string().starts_with("OPTIONS")) fs::remove(entry.path());
-    }
-    fs::remove_all(path);
+    update(golden);
   }
   ASSERT_TRUE(fs::exists(golden / "FORMAT")) << golden;
   EXPECT_TRUE(read_small_file(golden / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));
@@ -91,6 +94,34 @@ TEST_P(RocksGoldenFormatTest, AToolReadsItAsItIs) {
   EXPECT_EQ(named(**disk).size(), 8u);
   for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record)) << record.position;
   EXPECT_TRUE(read_small_file(path / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));
+}
+
+/// The same with encryption. Its keys are random: KV_GOLDEN_UPDATE=1 makes other ones.
+TEST_F(RocksGoldenTest, ADirectoryWithEncryptedBlocksIsReadForever) {
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-v3";
+  const std::string wrapped_by = "golden " + std::string(64, '5') + "\n";
+  sealing = make_keys(wrapped_by);
+  if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
+  ASSERT_EQ(read_small_file(golden / "FORMAT"), "kvstore-spill 3\nxxh3 98ece13f93145485\n");
+  for (std::uint32_t start = 0; start < 3; ++start) {
+    if (start == 0) fs::copy(golden, path, fs::copy_options::recursive);
+    if (start == 2) sealing = make_keys(std::string(64, '6') + "\n" + wrapped_by);
+    const auto disk = open();
+    ASSERT_TRUE(disk);
+    EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+    EXPECT_EQ(disk->epoch(), 3u + start);
+    std::map<NamespaceId, std::string> spaces;
+    ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string& record) { spaces[id] = record; },
+                            [](const DiskRecord&) { return true; }));
+    EXPECT_EQ(spaces,
+              (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
+    std::vector<std::uint32_t> expected = {13, 11, 7, 6, 5, 4, 3, 1};
+    for (std::uint32_t number = 0; number < start; ++number) expected.insert(expected.begin(), 20 + number);
+    EXPECT_EQ(numbers(*disk), expected);
+    for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record)) << record.position;
+    ASSERT_FALSE(write(*disk, 20 + start, 1, 3000));
+    ASSERT_FALSE(disk->flush());
+  }
 }
 
 /// A directory that several builds use in turn: on KV_EXCHANGE_DIR each run of this test is one start. Without that,

@@ -206,6 +206,22 @@ void check_security(const NodeStats& node, Findings& findings) {
   }
 }
 
+/// Only of nodes that encrypt what they write to disk.
+void check_spill_keys(const NodeStats& node, Findings& findings) {
+  if (node.error) return;  // check_node has said so
+  if (stat(node, "spill_key_file_exposed") > 0) {
+    findings.push_back(
+        {"spill-key-file of " + node.name, Verdict::kWarning, "others than its owner may read or write it",
+         "chmod 400, owned by the node's user; then put a new key in the first line and send SIGHUP: the "
+         "old one may be known (docs/security.md)"});
+  }
+  if (stat(node, "spill_key_reload_failed") > 0) {
+    findings.push_back({"spill-key-file of " + node.name, Verdict::kWarning,
+                        "the last reload failed; keys on disk may still need an older key",
+                        "the node's log says what is wrong; keep the old key in the file until a reload works"});
+  }
+}
+
 /// What a person calls a namespace: its model, and enough of its id.
 std::string space_name(const NamespaceRecord& record) {
   return std::string(record.field("model")) + " (" + to_hex(record.id().bytes).substr(0, 8) + ")";
@@ -458,6 +474,7 @@ Findings check_all(DoctorOptions& options) {
     }
     for (const NodeStats& node : *stats) check_contents(node, findings);
     for (const NodeStats& node : *stats) check_security(node, findings);
+    for (const NodeStats& node : *stats) check_spill_keys(node, findings);
     check_lookups(*stats, findings);
   }
   check_members(options, findings);

@@ -16,12 +16,13 @@ namespace {
 
 /// Opens one directory, on a thread of its own. An exception must not leave the thread: it would end a node that could
 /// serve from memory.
-Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::function<void()>& accepted) {
+Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
+                                                     const std::function<void()>& accepted) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
   auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>, Failure> {
     try {
-      return RocksDisk::open({.path = path}, &opening, accepted);
+      return RocksDisk::open({.path = path, .keys = keys}, &opening, accepted);
     } catch (const std::exception& error) {
       // Thrown by a library below. The directory cannot be used, but the node can serve without it.
       return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
@@ -74,6 +75,7 @@ Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksD
 }
 
 Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
+                                                const std::shared_ptr<SpillKeys>& keys,
                                                 const std::function<void()>& accepted) {
   KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && accepted);
   // Several directories are accepted together, once it is clear that they belong together.
@@ -84,7 +86,8 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   // At the same time: a repair of one reads every file of it, and the others need not wait to begin.
   std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
   for (const std::string& path : paths)
-    opening.push_back(std::async(std::launch::async, [&accept_one, &path] { return open_one(path, accept_one); }));
+    opening.push_back(
+        std::async(std::launch::async, [&accept_one, &path, &keys] { return open_one(path, keys, accept_one); }));
   std::vector<std::unique_ptr<RocksDisk>> disks;
   std::optional<Failure> first;
   for (auto& each : opening) {
@@ -101,9 +104,9 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
 
 }  // namespace
 
-OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience) {
-  return [paths = std::move(paths), &clock, patience](const std::function<void()>& accepted) {
-    return open_all(paths, clock, patience, accepted);
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience, std::shared_ptr<SpillKeys> keys) {
+  return [paths = std::move(paths), &clock, patience, keys = std::move(keys)](const std::function<void()>& accepted) {
+    return open_all(paths, clock, patience, keys, accepted);
   };
 }
 

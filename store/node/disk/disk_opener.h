@@ -7,6 +7,9 @@
 //   spill_format.h      every byte in a directory that is not RocksDB's own (docs/spill-format.md)
 //   spill_directory.h   the directory before RocksDB sees it: ours or not, locked, writable
 //   file.h              a descriptor that closes itself
+//   spill_keys.h        the operator's keys
+//   data_keys.h         the keys that blocks are sealed with, wrapped by those
+//   sealing.h           AES-256-GCM
 //   rocks_options.h     how RocksDB is set up, and why
 //   purge_filter.h      leaves blocks that nobody wants out of a file that is written anew
 //   write_behind.h      a table is built while the part that is built already is written
@@ -20,6 +23,7 @@
 //   record_stream.h     a load to be pulled instead of pushed
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -28,12 +32,16 @@
 
 namespace kv {
 
+class SpillKeys;
+
 /// Opens a RocksDisk in each directory, all at the same time; several are striped (striped_disk.h). A directory keeps
 /// the place in the keys that it was first given, whatever the order of `paths`; a new one takes the lowest that is
 /// free. `patience`: of several directories, one whose call takes longer is left out until it answers.
+/// `keys`: blocks are sealed; nullptr: they are not.
 /// Requires: 1 to kPlaceCount paths. Keeps a reference to the clock.
 /// Errors: those of RocksDisk::open, of any directory; kMismatch if two have the same place, since they come from two
 /// nodes then.
-OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s);
+OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s,
+                     std::shared_ptr<SpillKeys> keys = nullptr);
 
 }  // namespace kv

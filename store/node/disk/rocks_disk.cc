@@ -32,9 +32,11 @@ Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const c
 
 std::string namespace_key(const NamespaceId& id) { return kNamespaceTag + slice(id.bytes).ToString(); }
 
-/// What a DiskBlock owns. The checksums are copied: in the value they need not be aligned.
+/// What a DiskBlock owns: the value, or what was sealed in it. The checksums are copied: in there they need not be
+/// aligned.
 struct ReadValue {
   rocksdb::PinnableSlice value;
+  OpenedValue opened;
   std::vector<std::uint64_t> checksums;
 };
 
@@ -54,14 +56,23 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   DiskOpening ignored;
   DiskOpening& told = opening != nullptr ? *opening : ignored;
   told = {};
-  auto directory = SpillDirectory::open(config.path, config.read_only);
+  auto directory = SpillDirectory::open(config.path, config.read_only, config.keys != nullptr);
   if (!directory) return directory.error();
+  std::shared_ptr<DataKeys> data_keys;
+  // Before the database is opened: with a wrong key, nothing may be repaired or given up.
+  if (directory->format() == kSpillFormatSealed) {
+    KV_ASSERT(config.keys != nullptr);
+    auto opened = DataKeys::open(config.path, config.keys);
+    if (!opened) return opened.error();
+    data_keys = std::move(*opened);
+  }
   if (accepted) accepted();
   RocksDiskConfig own = config;
   own.purge_filter = std::make_shared<PurgeFilter>();
   auto rocks = open_rocks(*directory, own, &told);
   if (!rocks) return rocks.error();
   std::unique_ptr<RocksDisk> disk(new RocksDisk(own, std::move(*directory), std::move(*rocks)));
+  disk->data_keys_ = std::move(data_keys);
   if (const error_code error = disk->start_epoch(config.read_only))
     return Failure(error, config.path.string() + ": the epoch of this start cannot be written: " + error.message());
   return disk;
@@ -97,9 +108,26 @@ error_code RocksDisk::start_epoch(bool read_only) {
     seed_epoch_ = decode_epoch(seeds).value_or(0);  // lost: blocks of format 1 fail their check, and are forgotten
   if (read_only) return {};
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // after 16 million starts
-  const error_code error = begin(last + 1);
+  error_code error = begin(last + 1);
+  if (!error && config_.keys) error = begin_sealing();
+  if (error) return error;
   // Last: up to here the build that wrote format 1 can still be started on the directory.
-  return error ? error : directory_.upgrade();
+  return directory_.upgrade(config_.keys ? kSpillFormatSealed : kSpillFormat);
+}
+
+/// FORMAT comes after this, and the first sealed block after that: a build that knows nothing of keys never meets one.
+/// A file of keys in a directory of another format is left from a start that did not come so far, and sealed nothing.
+error_code RocksDisk::begin_sealing() {
+  if (!data_keys_) {
+    auto made = DataKeys::make(config_.path, config_.keys, epoch_);
+    if (!made) return made.error().code;
+    data_keys_ = std::move(*made);
+    return {};
+  }
+  // The operator's key may be another one since the last start.
+  if (const error_code error = data_keys_->rewrap()) return error;
+  return data_keys_->destroy_before(files_at_open_.empty() ? DiskKey{std::uint64_t{epoch_} << 40}
+                                                           : files_at_open_.front().first);
 }
 
 /// Makes `epoch` durable before any key of it is given out. Otherwise a crash after the first blocks would let the next
@@ -139,8 +167,16 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
     const DiskKeyText key = encode_key(record.key);
     const std::string checksums = encode_checksums(block.checksums);
     const Slice key_part = slice(key);
-    const Slice value_parts[] = {checksums, slice(block.bytes)};
-    Status status = batch_.Put(rocks_.blocks.get(), {&key_part, 1}, {value_parts, 2});
+    std::array<Slice, 2> value_parts = {checksums, slice(block.bytes)};
+    int part_count = 2;
+    if (data_keys_) {
+      const auto data_key = data_keys_->for_writing(record.space, record.key);
+      if (!data_key) return data_key.error();
+      seal_block(**data_key, record.key, checksums, block.bytes, sealed_);
+      value_parts[0] = sealed_;
+      part_count = 1;
+    }
+    Status status = batch_.Put(rocks_.blocks.get(), {&key_part, 1}, {value_parts.data(), part_count});
     if (status.ok()) status = batch_.Put(rocks_.records.get(), key_part, encode_record(record));
     if (!status.ok()) return report(status, "batch");
     bytes += checksums.size() + block.bytes.size();
@@ -190,14 +226,22 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   // RocksDB's own checksum says that the value is what was written. Whether that is the block that the key stands for,
   // the reader finds out by the block's name.
   read_bytes_ += read->value.size();
-  const auto block_bytes = block_bytes_of_value(read->value.size());
+  std::string_view plain = read->value.ToStringView();
+  if (is_sealed(key)) {
+    auto opened = open_block(*data_keys_, key, plain);
+    if (!opened) return opened.error();
+    read->opened = std::move(*opened);
+    read->value.Reset();
+    plain = {reinterpret_cast<const char*>(read->opened.text.get()), read->opened.size};
+  }
+  const auto block_bytes = block_bytes_of_value(plain.size());
   if (!block_bytes) return make_error_code(Errc::kCorruptBlock);
-  KV_ASSERT(*block_bytes < read->value.size());
-  const std::size_t checksum_bytes = read->value.size() - *block_bytes;
-  read->checksums = decode_checksums({read->value.data(), checksum_bytes});
+  KV_ASSERT(*block_bytes < plain.size());
+  const std::size_t checksum_bytes = plain.size() - *block_bytes;
+  read->checksums = decode_checksums(plain.substr(0, checksum_bytes));
   KV_ASSERT(read->checksums.size() == stripe_count(*block_bytes));
   DiskBlock block;
-  block.bytes = std::as_bytes(std::span(read->value.data() + checksum_bytes, *block_bytes));
+  block.bytes = std::as_bytes(std::span(plain.substr(checksum_bytes)));
   if (epoch_of(key) < seed_epoch_) {
     if (const error_code error = use_new_seeds(key, block.bytes, read->checksums)) return error;
   }
@@ -248,11 +292,23 @@ error_code RocksDisk::drop_before(DiskKey end) {
     if (status.ok()) status = rocks_.write(batch, config_.write_patience);
     if (!status.ok()) return report(status, "drop");
     first_key_ = until;
+    // If that fails, keys of nothing are kept until the next time.
+    if (data_keys_) static_cast<void>(data_keys_->destroy_before(end));
   }
   const Slice end_slice = slice(to);
   return report(
       rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), nullptr, &end_slice, /*include_end=*/false),
       "drop");
+}
+
+/// What a dropped namespace stores from now on has a key of its own, so that a purge can destroy the one of before.
+error_code RocksDisk::add_drops(std::span<const DiskDrop> drops) {
+  if (data_keys_) {
+    for (const DiskDrop& drop : drops) {
+      if (drop.hash == BlockHash{}) data_keys_->retire(drop.space);
+    }
+  }
+  return drops_.add(drops);
 }
 
 error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& record) {
@@ -272,16 +328,25 @@ error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
     if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).IsNotFound()) continue;
     if (const Status status = batch.Delete(rocks_.state.get(), key); !status.ok()) return report(status, "batch");
   }
-  return report(rocks_.write(batch, config_.write_patience), "remove_namespaces");
+  const error_code error = report(rocks_.write(batch, config_.write_patience), "remove_namespaces");
+  if (error || !data_keys_) return error;
+  std::vector<std::pair<NamespaceId, DiskKey>> gone;
+  for (const NamespaceId& id : ids) gone.emplace_back(id, DiskKey{next_key_});
+  // Of blocks that nobody wants any more. If that fails, it is made up for with the next.
+  static_cast<void>(data_keys_->destroy(gone));
+  return {};
 }
 
 error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& record) {
   const std::string key = namespace_key(id);
   std::string old;
-  // Nearly every start adds namespaces that are on record: no write for them.
-  if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok() && old == record) return {};
+  const bool has_old = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok();
+  // Nearly every start adds namespaces that are on record: no write for them. But one in plain text that is older than
+  // the keys is written again, sealed.
+  const bool is_there = data_keys_ ? old != record && data_keys_->open_record(id, old) == record : old == record;
+  if (has_old && is_there) return {};
   rocksdb::WriteBatch batch;
-  Status status = batch.Put(rocks_.state.get(), key, record);
+  Status status = batch.Put(rocks_.state.get(), key, data_keys_ ? data_keys_->seal_record(id, record) : record);
   if (status.ok()) status = rocks_.write(batch, config_.write_patience);
   return report(status, "add_namespace");
 }
@@ -302,16 +367,22 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
     NamespaceId id;
     if (key.size() != 1 + id.bytes.size() || key[0] != kNamespaceTag) return true;
     std::memcpy(id.bytes.data(), key.data() + 1, id.bytes.size());
-    space(id, std::string(value));
+    // One that cannot be opened is skipped, as one that cannot be read.
+    const auto record = data_keys_ ? data_keys_->open_record(id, value) : std::optional(std::string(value));
+    if (record) space(id, *record);
     return true;
   });
   if (!scan.status.ok()) return to_error(scan.status);
+  const auto known = data_keys_ ? data_keys_->known() : std::set<std::pair<NamespaceId, std::uint32_t>>();
   scan = scan_backwards(*rocks_.db, rocks_.records.get(), [&](std::string_view key, std::string_view value) {
     // A record that cannot be used is skipped: one block less is a miss.
     const auto decoded = decode_key(key);
     if (!decoded || !is_in_a_file(*decoded)) return true;
     const auto record = decode_record(*decoded, value);
-    return record ? block(*record) : true;
+    if (!record) return true;
+    // Its key was destroyed, and a crash has brought its record back.
+    if (is_sealed(*decoded) && !known.contains({record->space, epoch_of(*decoded)})) return true;
+    return block(*record);
   });
   if (scan.damaged_places > 0)
     spdlog::warn("spill: {}: {} damaged places among the records were stepped over: {}", config_.path.string(),
@@ -409,6 +480,13 @@ Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
   // As when drops are kept: one that knows no key means all that earlier starts wrote.
   std::vector<DiskDrop> bounded(dropped.begin(), dropped.end());
   for (DiskDrop& drop : bounded) drop.before = std::max(drop.before, DiskKey{std::uint64_t{epoch_} << 40});
+  if (data_keys_) {  // first: from here on nobody can read what is dropped, though rewriting files may take hours
+    std::vector<std::pair<NamespaceId, DiskKey>> gone;
+    for (const DiskDrop& drop : bounded) {
+      if (drop.hash == BlockHash{}) gone.emplace_back(drop.space, drop.before);
+    }
+    if (const error_code error = data_keys_->destroy(gone)) return error;
+  }
   for (const BlockFile& file : files) {
     if (!goes_on(purge)) return make_error_code(Errc::kCancelled);
     if (const error_code error = purge_file(file, bounded, &purge)) return error;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "store/disk.h"
+#include "store/node/disk/data_keys.h"
 #include "store/node/disk/drop_log.h"
 #include "store/node/disk/rocks_open.h"
 #include "store/node/disk/spill_directory.h"
@@ -31,6 +32,9 @@ namespace kv {
 ///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
 ///      the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are
 ///      full. If that fails, it loses count of its column families and ends the process when it is closed.)
+///   5. With keys (config), blocks and namespace records of this start are sealed (data_keys.h) by the thread that
+///   calls;
+///      those of earlier starts are read as they were written.
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
 /// while memtable_count memtables are full, up to write_patience; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
@@ -55,7 +59,7 @@ class RocksDisk final : public Disk {
   Result<DiskBlock> read(DiskKey key) const override;
   error_code erase(std::span<const DiskKey> keys) override;
   error_code drop_before(DiskKey end) override;
-  error_code add_drops(std::span<const DiskDrop> drops) override { return drops_.add(drops); }
+  error_code add_drops(std::span<const DiskDrop> drops) override;
   std::vector<DiskDrop> drops() const override { return drops_.drops(); }
   error_code forget_drops(DiskKey before) override { return drops_.forget(before); }
   error_code add_namespace(const NamespaceId& id, const std::string& record) override;
@@ -77,6 +81,8 @@ class RocksDisk final : public Disk {
   RocksDisk(RocksDiskConfig config, SpillDirectory directory, RocksHandles rocks)
       : config_(std::move(config)), directory_(std::move(directory)), drops_(config_.path), rocks_(std::move(rocks)) {}
   error_code start_epoch(bool read_only);
+  error_code begin_sealing();
+  bool is_sealed(DiskKey key) const { return data_keys_ != nullptr && data_keys_->is_sealed(key); }
   error_code use_new_seeds(DiskKey key, std::span<const std::byte> bytes, std::vector<std::uint64_t>& checksums) const;
   error_code begin(std::uint32_t epoch);
   error_code ready();
@@ -92,6 +98,7 @@ class RocksDisk final : public Disk {
   const RocksDiskConfig config_;
   SpillDirectory directory_;  // first: its lock is given back last
   DropLog drops_;
+  std::shared_ptr<DataKeys> data_keys_;  // null: nothing is sealed
   mutable std::shared_mutex reopening_;  // shared by calls that may run beside heal(): read(), load() and stats()
   RocksHandles rocks_;                   // closed (db is null) if heal() could not open it again
   std::uint32_t epoch_ = 0;
@@ -104,6 +111,7 @@ class RocksDisk final : public Disk {
   std::map<NamespaceId, std::string> spaces_;  // added since the start, and not removed
   std::vector<DiskKey> unflushed_;             // erased, and not yet written out by flush()
   rocksdb::WriteBatch batch_;                  // reused, to keep its memory
+  std::string sealed_;                         // the same
   std::atomic<std::uint64_t> written_bytes_ = 0;
   std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
   mutable std::atomic<std::uint64_t> read_bytes_ = 0;

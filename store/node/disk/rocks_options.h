@@ -15,6 +15,7 @@
 namespace kv {
 
 class PurgeFilter;
+class SpillKeys;
 
 enum class DirectIo {
   kAuto,  ///< On where the file system allows it. Elsewhere the page cache is used, and the log says so.
@@ -31,6 +32,7 @@ struct RocksDiskConfig {
   /// How long a write waits for room in the memtables before it fails. Longer than the slowest flush of all of them.
   std::chrono::milliseconds write_patience = std::chrono::seconds(30);
   bool read_only = false;  ///< For tools: nothing is repaired or written, epoch() is that of the last start.
+  std::shared_ptr<SpillKeys> keys = nullptr;            ///< Blocks are sealed; nullptr: they are not.
   std::shared_ptr<PurgeFilter> purge_filter = nullptr;  ///< RocksDisk's own.
 };
 

@@ -28,6 +28,7 @@ constexpr const char* kFormatFile = "FORMAT";
 constexpr const char* kLockFile = "LOCK";
 constexpr const char* kProbeFile = ".probe";
 constexpr const char* kDatabase = "db";
+constexpr const char* kKeysFile = "KEYS";
 constexpr std::string_view kDamaged = "damaged-";
 constexpr mode_t kDirectoryMode = 0700, kFileMode = 0600;
 
@@ -41,7 +42,8 @@ error_code sync_directory(const fs::path& path) {
 
 bool is_our_name(const std::string& name) {
   return name == kFormatFile || name == kLockFile || name == "db" || name == "DROPS" || name == "DROPS.new" ||
-         name == "LEARNED" || name == "LEARNED.new" || name == "lost+found" || name.starts_with(".") ||
+         name == kKeysFile || name == "KEYS.new" || name == "LEARNED" || name == "LEARNED.new" || name == "lost+found" ||
+         name.starts_with(".") ||
          name.starts_with(std::string(kFormatFile) + ".") || name.starts_with(kDamaged);
 }
 
@@ -121,7 +123,7 @@ std::string read_small_file(const fs::path& file, std::size_t bytes_max) {
   return text;
 }
 
-Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool read_only) {
+Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool read_only, bool has_keys) {
   // Without the slash at the end: "link/" would follow the link.
   const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
   error_code error = read_only ? error_code() : make_directories(path);
@@ -145,12 +147,21 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
   if (const auto owned = read_only ? Result<void, Failure>() : check_owner(opened, path); !owned) return owned.error();
   // All checks come before the first change: a directory that is not ours is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
-  directory.format_ = format.value_or(kSpillFormat);
-  if (directory.format_ > kSpillFormat || directory.format_ < kSpillFormatMin) {
+  // Keys are written before FORMAT says that they are needed. Without FORMAT they are the safer sign.
+  struct stat keys {};
+  const bool has_key_file = ::fstatat(opened, kKeysFile, &keys, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(keys.st_mode);
+  directory.format_ = format.value_or(has_key_file ? kSpillFormatSealed : kSpillFormat);
+  if (directory.format_ == kSpillFormatSealed && !has_keys) {
+    return Failure(Errc::kUnsupported,
+                   path.string() + ": has spill format " + std::to_string(kSpillFormatSealed) +
+                       ": its blocks are encrypted, and no key was given. Nothing was changed. Give --spill-key-file, "
+                       "the file of the key that it was used with");
+  }
+  if (directory.format_ > kSpillFormatSealed || directory.format_ < kSpillFormatMin) {
     return Failure(
         Errc::kUnsupported,
         path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
-            std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormat) +
+            std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormatSealed) +
             ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory");
   }
   const std::string foreign = format ? "" : foreign_name(path);
@@ -178,7 +189,7 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
   if (!error) error = directory.try_writing();
   if (!error && !format) {
     if (has_database) spdlog::warn("spill: {}: FORMAT was damaged or missing; written anew", path.string());
-    error = replace_file(path / kFormatFile, format_text(kSpillFormat));
+    error = replace_file(path / kFormatFile, format_text(directory.format_));
   }
   if (!error && !has_database && ::mkdir(directory.database().c_str(), kDirectoryMode) != 0) error = last_errno();
   if (error) {
@@ -214,12 +225,12 @@ Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
 
 /// From here on a build that only knows the old format refuses the directory. So this is the last step of a start,
 /// after everything that could still fail.
-error_code SpillDirectory::upgrade() {
-  KV_ASSERT(format_ >= kSpillFormatMin && format_ <= kSpillFormat);
-  if (format_ == kSpillFormat) return {};
-  const error_code error = replace_file(path_ / kFormatFile, format_text(kSpillFormat));
-  if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, kSpillFormat);
-  if (!error) format_ = kSpillFormat;
+error_code SpillDirectory::upgrade(std::uint32_t format) {
+  KV_ASSERT(format_ >= kSpillFormatMin && format_ <= format && format <= kSpillFormatSealed);
+  if (format_ == format) return {};
+  const error_code error = replace_file(path_ / kFormatFile, format_text(format));
+  if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, format);
+  if (!error) format_ = format;
   return error;
 }
 

@@ -5,6 +5,7 @@
 //     LOCK               held (flock) by the process that uses the directory; contains its number
 //     DROPS              what was dropped (drop_log.h)
 //     LEARNED            what the node has learned of when blocks are used again (learned_keeper.h); only in the first
+//     KEYS               of blocks, if they are encrypted (data_keys.h)
 //     db/                RocksDB
 //     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time
 //
@@ -20,6 +21,7 @@
 
 #include "base/result.h"
 #include "store/node/disk/file.h"
+#include "store/node/disk/spill_format.h"
 
 namespace kv {
 
@@ -27,17 +29,19 @@ namespace kv {
 class SpillDirectory {
  public:
   /// Takes the directory, and makes it if it is not there. `read_only` changes nothing, and requires that it is there.
+  /// One with encrypted blocks is refused (kUnsupported) unless `has_keys`.
   /// Errors, each with words for the operator and the directory left as it was:
   ///   kUnsupported     a newer format
   ///   kMismatch        not a spill directory
   ///   kBusy            another process has it
   ///   EPERM, ELOOP     another user's, or writable by others, or a symbolic link (`read_only` ignores owner and mode)
   ///   kDiskFailed, or what the system said: it cannot be used
-  static Result<SpillDirectory, Failure> open(const std::filesystem::path& path, bool read_only);
+  static Result<SpillDirectory, Failure> open(const std::filesystem::path& path, bool read_only, bool has_keys = false);
 
   std::filesystem::path database() const { return path_ / "db"; }
   std::uint32_t format() const { return format_; }
-  error_code upgrade();  ///< From now on the directory has format kSpillFormat. Durable.
+  /// From now on the directory has this format, kSpillFormat or kSpillFormatSealed. Durable.
+  error_code upgrade(std::uint32_t format = kSpillFormat);
   /// Whether files here can be read and written past the page cache. Tried out with a file of its own.
   bool allows_direct_io() const;
   /// One 4 KiB write that reaches the device: a full, read-only or failing disk shows here. Inside RocksDB it would

@@ -6,6 +6,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "store/node/disk/spill_keys.h"
 
 namespace kv {
 namespace {
@@ -145,6 +146,44 @@ std::optional<DiskDrop> decode_drop(std::string_view entry) {
   std::memcpy(drop.hash.bytes.data(), entry.data() + 16, 32);
   drop.before = DiskKey{load_little_endian<std::uint64_t>(entry.substr(48))};
   return drop;
+}
+
+std::string encode_wrapped_key(const WrappedKey& key) {
+  KV_ASSERT(SpillKeys::is_id(key.wrapped_by));  // so that it fits, and the zeros behind it are its end
+  std::string entry;
+  entry.reserve(kWrappedKeyBytes);
+  append_little_endian(entry, key.number);
+  entry += as_text(key.space.bytes);
+  append_little_endian(entry, static_cast<std::uint64_t>(key.first_key));
+  append_little_endian(entry, key.seal_epoch);
+  entry += key.wrapped_by;
+  entry.resize(kWrapAssociatedBytes, '\0');
+  entry += as_text(key.nonce);
+  entry += as_text(key.sealed);
+  append_little_endian(entry, stripe_checksum(0, 0, std::as_bytes(std::span(entry))));
+  KV_ASSERT(entry.size() == kWrappedKeyBytes);
+  return entry;
+}
+
+std::optional<WrappedKey> decode_wrapped_key(std::string_view entry) {
+  constexpr std::size_t kSummed = kWrappedKeyBytes - 8;
+  if (entry.size() != kWrappedKeyBytes) return std::nullopt;
+  const std::uint64_t sum = stripe_checksum(0, 0, std::as_bytes(std::span(entry.data(), kSummed)));
+  if (load_little_endian<std::uint64_t>(entry.substr(kSummed)) != sum) return std::nullopt;
+  WrappedKey key;
+  static_assert(sizeof key.space.bytes == 16 && SpillKeys::kIdBytesMax == 24);
+  key.number = load_little_endian<std::uint64_t>(entry);
+  std::memcpy(key.space.bytes.data(), entry.data() + 8, 16);
+  key.first_key = DiskKey{load_little_endian<std::uint64_t>(entry.substr(24))};
+  key.seal_epoch = load_little_endian<std::uint32_t>(entry.substr(32));
+  const std::string_view id = entry.substr(36, 24);
+  key.wrapped_by = id.substr(0, id.find('\0'));
+  // Whoever can write the file can write checksums: an id goes into messages, and back into the file.
+  if (!SpillKeys::is_id(key.wrapped_by)) return std::nullopt;
+  if (id.find_first_not_of('\0', key.wrapped_by.size()) != std::string_view::npos) return std::nullopt;
+  std::memcpy(key.nonce.data(), entry.data() + kWrapAssociatedBytes, key.nonce.size());
+  std::memcpy(key.sealed.data(), entry.data() + kWrapAssociatedBytes + key.nonce.size(), key.sealed.size());
+  return key;
 }
 
 std::string encode_epoch(std::uint32_t epoch) {

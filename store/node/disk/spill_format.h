@@ -17,6 +17,8 @@ namespace kv {
 
 inline constexpr std::uint32_t kSpillFormat = 2;     ///< What this build writes.
 inline constexpr std::uint32_t kSpillFormatMin = 1;  ///< The oldest that it reads, and turns into its own.
+/// Of a directory with sealed blocks: builds that know nothing of them must leave it alone. Once so, always so.
+inline constexpr std::uint32_t kSpillFormatSealed = 3;
 inline constexpr std::size_t kDiskKeyBytes = 8;
 inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4 + 8;
 inline constexpr std::uint32_t kEpochMax = (1u << 24) - 1;  ///< A DiskKey has 24 bits for it.
@@ -47,6 +49,29 @@ inline constexpr std::string_view kDropsHeader = "kvstore-drops 1\n";
 inline constexpr std::size_t kDropBytes = 16 + 32 + 8 + 8;
 std::string encode_drop(const DiskDrop& drop);
 std::optional<DiskDrop> decode_drop(std::string_view entry);  ///< Nothing if the entry is damaged.
+
+/// The file KEYS: this line, then entries of kWrappedKeyBytes: a data key each, sealed under a key of the operator's
+/// (data_keys.h). What comes before the nonce is the associated text. The checksum tells damage from a wrong key.
+inline constexpr std::string_view kKeysHeader = "kvstore-keys 1\n";
+inline constexpr std::size_t kWrappedKeyBytes = 8 + 16 + 8 + 4 + 24 + 12 + 48 + 8;
+inline constexpr std::size_t kWrapAssociatedBytes = 8 + 16 + 8 + 4 + 24;
+struct WrappedKey {
+  std::uint64_t number = 0;      ///< Random; sealed values name their key by it.
+  NamespaceId space;             ///< Whose blocks it seals.
+  DiskKey first_key{};           ///< Of the first block that it could seal; 0: the directory's own key.
+  std::uint32_t seal_epoch = 0;  ///< All blocks from this epoch on are sealed; the same in all entries.
+  std::string wrapped_by;        ///< SpillKeys::Key::id.
+  std::array<std::byte, 12> nonce{};
+  std::array<std::byte, 48> sealed{};  ///< The key, and the tag.
+};
+std::string encode_wrapped_key(const WrappedKey& key);
+std::optional<WrappedKey> decode_wrapped_key(std::string_view entry);  ///< Nothing if the entry is damaged.
+
+/// A sealed block's value is the number of its data key (little endian), then what encode_checksums gives and the
+/// bytes, sealed.
+inline constexpr std::size_t kSealedOverheadBytes = 8 + 16;
+/// A sealed namespace record begins with this byte, which none in plain text has; then nonce and sealed text.
+inline constexpr char kSealedRecordTag = 1;
 
 std::string encode_epoch(std::uint32_t epoch);
 std::optional<std::uint32_t> decode_epoch(std::string_view value);

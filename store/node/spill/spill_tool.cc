@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "index/namespace_record.h"
+#include "store/node/disk/spill_keys.h"
 #include "store/node/spill/spill_report.h"
 
 namespace kv {
@@ -24,17 +25,29 @@ Examples:
   kvstore-node spill verify /var/lib/kvstore/spill           reads every block and checks it against its name
   kvstore-node spill compact /var/lib/kvstore/spill          gives back files that hold nothing any more
 
+With encrypted blocks each needs --key-file, what --spill-key-file of the node names.
+
 inspect and verify change nothing. Exit status: 0 done, 1 it failed or damage was found, 2 the command line is wrong.)";
 
 struct SpillOptions {
   std::string path;
+  std::string key_file;
   bool json = false;
 };
 
 /// Opens the directory, or says on `err` why not.
 std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only, std::ostream& err) {
+  RocksDiskConfig config{.path = options.path, .read_only = read_only};
+  if (!options.key_file.empty()) {
+    auto keys = SpillKeys::open(options.key_file);
+    if (!keys) {
+      err << "kvstore-node spill: " << keys.error().text << "\n";
+      return nullptr;
+    }
+    config.keys = std::move(*keys);
+  }
   DiskOpening opening;
-  auto disk = RocksDisk::open({.path = options.path, .read_only = read_only}, &opening);
+  auto disk = RocksDisk::open(config, &opening);
   if (!disk) {
     err << "kvstore-node spill: " << disk.error().text << "\n";
     return nullptr;
@@ -190,6 +203,7 @@ int run_spill_tool(int argc, const char* const* argv, std::ostream& out, std::os
                        int (*run)(const SpillOptions&, std::ostream&, std::ostream&)) {
     CLI::App* const verb = app.add_subcommand(name, about);
     verb->add_option("directory", options.path, "What --spill-path of the node names")->required();
+    verb->add_option("--key-file", options.key_file, "What --spill-key-file of the node names");
     verb->add_flag("--json", options.json, "One JSON document, for scripts");
     verb->callback([&, run] { status = run(options, out, err); });
   };

@@ -1,0 +1,139 @@
+#include "store/node/disk/spill_keys.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+#include <utility>
+
+#include "base/printable.h"
+#include "base/secret_file.h"
+#include "index/block_hash.h"
+#include "store/node/disk/sealing.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kKeyFileBytesMax = 16 << 10;
+constexpr std::string_view kBlank = " \t\r";
+
+/// Nothing unless it is exactly 64 hexadecimal digits.
+Secret key_of_digits(std::string_view digits) {
+  std::array<unsigned char, kSealKeyBytes> bytes{};
+  bool is_good = digits.size() == 2 * bytes.size();
+  for (std::size_t i = 0; is_good && i < bytes.size(); ++i) {
+    const char* const at = digits.data() + 2 * i;
+    const auto [end, error] = std::from_chars(at, at + 2, bytes[i], 16);
+    is_good = error == std::errc() && end == at + 2;
+  }
+  Secret key(std::string_view(reinterpret_cast<const char*>(bytes.data()), is_good ? bytes.size() : 0));
+  ::explicit_bzero(bytes.data(), bytes.size());
+  return key;
+}
+
+/// From a hash, so that the key keeps its id in whatever line it stands.
+std::string id_of_key(const Secret& key) {
+  std::string text = "kvstore spill key ";
+  text.reserve(text.size() + key.text().size());
+  text += key.text();
+  const BlockHash hash = sha256(std::as_bytes(std::span(text)));
+  wipe(text);
+  return "k-" + to_hex(hash.bytes).substr(0, 16);
+}
+
+Result<std::vector<SpillKeys::Key>, Failure> read_keys(const std::string& file) {
+  const auto text = read_secret_file(file, kKeyFileBytesMax);
+  if (!text) return Failure(text.error().code, "spill-key-file: " + text.error().text);
+  auto keys = SpillKeys::parse(text->text());
+  if (!keys) return Failure(keys.error().code, "spill-key-file: " + printable(file) + ": " + keys.error().text);
+  return keys;
+}
+
+}  // namespace
+
+bool SpillKeys::is_id(std::string_view text) {
+  return !text.empty() && text.size() <= kIdBytesMax && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
+  });
+}
+
+Result<std::vector<SpillKeys::Key>, Failure> SpillKeys::parse(std::string_view text) {
+  std::vector<Key> keys;
+  for (std::size_t number = 1; !text.empty(); ++number) {
+    const auto fail = [&](const std::string& what) {
+      return Failure(Errc::kBadRequest, "line " + std::to_string(number) + ": " + what);
+    };
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    line = line.substr(std::min(line.size(), line.find_first_not_of(kBlank)));
+    line = line.substr(0, line.find_last_not_of(kBlank) + 1);
+    if (line.empty()) continue;
+    const std::size_t space = line.find_first_of(kBlank);
+    const bool has_id = space != std::string_view::npos;
+    std::string_view digits = has_id ? line.substr(space) : line;
+    digits = digits.substr(std::min(digits.size(), digits.find_first_not_of(kBlank)));
+    if (has_id && !is_id(line.substr(0, space)))
+      return fail("the id may have 1 to " + std::to_string(kIdBytesMax) + " letters, digits, '.', '_' and '-'");
+    Key key{.id = "", .bytes = key_of_digits(digits)};
+    if (key.bytes.empty())
+      return fail("a key of " + std::to_string(digits.size()) +
+                  " characters, allowed are 64 hexadecimal digits (openssl rand -hex 32), or an id before them");
+    key.id = has_id ? std::string(line.substr(0, space)) : id_of_key(key.bytes);
+    if (std::ranges::find(keys, key.id, &Key::id) != keys.end())
+      return fail("the id '" + key.id + "' stands there twice");
+    keys.push_back(std::move(key));
+    if (keys.size() > kCountMax) return fail("more than " + std::to_string(kCountMax) + " keys");
+  }
+  if (keys.empty()) return Failure(Errc::kBadRequest, "there is no key in it (openssl rand -hex 32 makes one)");
+  return keys;
+}
+
+Result<std::shared_ptr<SpillKeys>, Failure> SpillKeys::open(const std::string& file) {
+  auto keys = read_keys(file);
+  if (!keys) return keys.error();
+  return std::shared_ptr<SpillKeys>(new SpillKeys(file, std::move(*keys)));
+}
+
+std::vector<SpillKeys::Key> SpillKeys::keys() const {
+  const std::lock_guard lock(mutex_);
+  return keys_;
+}
+
+std::string SpillKeys::current_id() const {
+  const std::lock_guard lock(mutex_);
+  return keys_.front().id;
+}
+
+bool SpillKeys::is_exposed() const { return is_secret_file_exposed(file_); }
+
+void SpillKeys::add(const std::shared_ptr<KeyHolder>& holder) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(holders_, [](const auto& each) { return each.expired(); });
+  holders_.push_back(holder);
+}
+
+Failure SpillKeys::reload() {
+  last_failed_ = true;
+  auto keys = read_keys(file_);
+  if (!keys) return keys.error();
+  std::vector<std::shared_ptr<KeyHolder>> holders;
+  {
+    const std::lock_guard lock(mutex_);
+    keys_ = std::move(*keys);
+    for (const auto& each : holders_) {
+      if (auto holder = each.lock()) holders.push_back(std::move(holder));
+    }
+  }
+  ++reloads_;
+  // All of them, whatever becomes of one: it keeps what it had, wrapped by an older key.
+  Failure first;
+  for (const auto& holder : holders) {
+    if (const error_code error = holder->rewrap(); error && !first.code)
+      first = Failure(error, "spill-key-file: keys on disk are still wrapped by an older key: " + error.message());
+  }
+  last_failed_ = static_cast<bool>(first.code);
+  return first;
+}
+
+}  // namespace kv

@@ -1,0 +1,66 @@
+// store/node/disk/spill_keys.h: the operator's keys, by which the keys of blocks on disk are wrapped.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/secret.h"
+
+namespace kv {
+
+/// Has keys that are wrapped by the operator's.
+class KeyHolder {
+ public:
+  virtual ~KeyHolder() = default;
+  virtual error_code rewrap() = 0;  ///< By the current key, durably; those of before are needed no more.
+};
+
+/// The file of --spill-key-file: a line is a key of 64 hexadecimal digits, or `ID KEY`. The first wraps; the others
+/// only open what they wrapped before. Without an id a key has one that follows from its digits.
+/// Thread safety: any. reload() and is_exposed() block for the file.
+class SpillKeys {
+ public:
+  static constexpr std::size_t kCountMax = 16;
+  static constexpr std::size_t kIdBytesMax = 24;
+  struct Key {
+    std::string id;
+    Secret bytes;
+  };
+
+  /// Errors: those of read_secret_file and parse; the words name the file.
+  static Result<std::shared_ptr<SpillKeys>, Failure> open(const std::string& file);
+  /// Errors: kBadRequest; the words name the line, and no part of a key. Ids: letters, digits, '.', '_', '-'.
+  static Result<std::vector<Key>, Failure> parse(std::string_view text);
+  static bool is_id(std::string_view text);
+
+  std::vector<Key> keys() const;  ///< The current one first; never empty.
+  std::string current_id() const;
+  const std::string& file() const { return file_; }
+
+  /// Reads the file again, and has all holders rewrap. If the file is bad, the keys in use stay.
+  Failure reload();
+  bool is_exposed() const;  ///< Others may read the file now.
+  struct Stats {
+    std::uint64_t reloads = 0;
+    bool last_failed = false;
+  };
+  Stats stats() const { return {reloads_, last_failed_}; }
+  void add(const std::shared_ptr<KeyHolder>& holder);  ///< For as long as it lives.
+
+ private:
+  SpillKeys(std::string file, std::vector<Key> keys) : file_(std::move(file)), keys_(std::move(keys)) {}
+
+  const std::string file_;
+  mutable std::mutex mutex_;  ///< Of the two below; never held while a holder works.
+  std::vector<Key> keys_;
+  std::vector<std::weak_ptr<KeyHolder>> holders_;
+  std::atomic<std::uint64_t> reloads_{0};
+  std::atomic<bool> last_failed_{false};
+};
+
+}  // namespace kv
