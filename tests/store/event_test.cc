@@ -292,6 +292,26 @@ TEST_F(EventTest, WhatIsDroppedAndStoredAgainBeforeItIsTakenApartIsHere) {
   EXPECT_EQ(known.size(), store->stats().block_count);
 }
 
+TEST_F(EventTest, WhatIsStoredBelowADroppedBlockIsNotTold) {
+  create_with_log(4096, 100'000);
+  const SpaceId space = open(kBytes);
+  auto hashes = chain(1, 10);
+  for (const BlockHash& hash : chain(2, 400)) hashes.push_back(hash);
+  put(space, hashes);
+  hashes.resize(10);
+  for (const BlockHash& hash : chain(3, 5)) hashes.push_back(hash);
+  const auto plan = store->offer(space, hashes, {.session = kBob}, now).value();
+  ASSERT_EQ(plan.staged.size(), 5u);
+  ASSERT_TRUE(store->drop(space, std::span(hashes).first(1)));
+  ASSERT_TRUE(store->is_dropping()) << "or this test shows nothing";
+  for (const auto& block : plan.staged) store->commit(plan.put, fill(block), now);
+  store->end_put(plan.put);
+  finish_drops();
+  follow();
+  EXPECT_EQ(gaps, 0u);
+  EXPECT_TRUE(known.empty());
+}
+
 TEST_F(EventTest, ADropOfMoreThanCanBeToldIsAGap) {
   create_with_log(4096, 100'000);
   const SpaceId space = open(kBytes), other = open(kBytes, "other");
