@@ -42,9 +42,9 @@ struct EventPage {
 ///   1. read(n) tells of all changes from n on, in their order, or has_gap.
 ///   2. Whoever lists all blocks, in any number of calls, and then applies all changes since the first of these calls,
 ///      ends with what is here: a change names one block, and the last one of a block counts.
-///   3. A namespace's record is kept as long as some change in the log is of it. Of namespaces that were forgotten
-///   there
-///      are kClosedMax at most; before there are more, the log is emptied.
+///   3. A namespace's record is kept as long as some change in the log is of it.
+///   4. At most kClosedMax of these records are of namespaces that were forgotten. Before there are more, the log is
+///      emptied.
 /// Thread safety: none, the Store's lock covers it. Memory: 80 bytes a change, taken at the start. Cost: some ten ns.
 class EventLog {
  public:

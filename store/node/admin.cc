@@ -89,6 +89,17 @@ struct AdminServer::Impl {
     return refuse(http::status::forbidden, why);
   }
 
+  /// `json`: nothing where the query makes no sense.
+  static void give(std::optional<std::string> json, http::response<http::string_body>& response) {
+    if (json) {
+      response.set(http::field::content_type, "application/json");
+      response.body() = *std::move(json);
+    } else {
+      response.result(http::status::bad_request);
+      response.body() = "the page does not know what stands behind the '?'\n";
+    }
+  }
+
   /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
   void answer_status(std::string_view path, std::string_view query, bool is_by_address,
                      http::response<http::string_body>& response) const {
@@ -103,14 +114,7 @@ struct AdminServer::Impl {
       return;
     }
     if (!is_by_address) return refuse_name(response);
-    std::optional<std::string> text = pages.status(path, query);
-    if (text) {
-      response.set(http::field::content_type, "application/json");
-      response.body() = std::move(*text);
-    } else {
-      response.result(http::status::bad_request);
-      response.body() = "the page does not know what stands behind the '?'\n";
-    }
+    give(pages.status(path, query), response);
   }
 
   /// What a peer may read is for it to see, and so is what it hands on. Names of blocks tell whether others have the
@@ -119,17 +123,11 @@ struct AdminServer::Impl {
                      http::response<http::string_body>& response) const {
     response.set(http::field::cache_control, "no-store");
     if (!is_by_address) return refuse_name(response);
-    std::optional<std::string> text = pages.events(path, query, [&](const NamespaceRecord& record) {
+    const auto may_see = [&](const NamespaceRecord& record) {
       const SpaceOwner owner = owner_of(record);
       return asked.space_denial(owner, Right::kRead).empty() || asked.space_denial(owner, Right::kObserve).empty();
-    });
-    if (text) {
-      response.set(http::field::content_type, "application/json");
-      response.body() = std::move(*text);
-    } else {
-      response.result(http::status::bad_request);
-      response.body() = "the page does not know what stands behind the '?'\n";
-    }
+    };
+    give(pages.events(path, query, may_see), response);
   }
 
   static void refuse_name(http::response<http::string_body>& response) {
