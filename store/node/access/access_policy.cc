@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/assert.h"
+#include "base/hex.h"
 #include "base/printable.h"
 #include "transport/tls/tls_identity.h"
 
@@ -106,13 +107,7 @@ std::string tidied(std::string_view text) {
 }
 
 bool read_hash(std::string_view text, TokenHash* hash) {
-  if (text.size() != 2 * hash->size()) return false;
-  for (std::size_t i = 0; i < hash->size(); ++i) {
-    const char* const at = text.data() + 2 * i;
-    const auto [end, error] = std::from_chars(at, at + 2, (*hash)[i], 16);
-    if (error != std::errc() || end != at + 2) return false;
-  }
-  return true;
+  return from_hex(text, std::as_writable_bytes(std::span(*hash)));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/assert.h"
+#include "base/hex.h"
 #include "base/printable.h"
 #include "base/secret_file.h"
 #include "index/block_hash.h"
@@ -17,13 +18,7 @@ namespace kv {
 
 Result<TenantSecret, Failure> TenantSecret::parse(std::string_view digits) {
   std::array<unsigned char, kBytes> key{};
-  bool is_good = digits.size() == 2 * kBytes;
-  for (std::size_t i = 0; is_good && i < key.size(); ++i) {
-    const char* const at = digits.data() + 2 * i;
-    const auto [end, error] = std::from_chars(at, at + 2, key[i], 16);
-    is_good = error == std::errc() && end == at + 2;
-  }
-  if (!is_good) {
+  if (!from_hex(digits, std::as_writable_bytes(std::span(key)))) {
     ::explicit_bzero(key.data(), key.size());
     return Failure(Errc::kBadRequest, std::to_string(digits.size()) +
                                           " characters, allowed are 64 hexadecimal digits (openssl rand -hex 32)");

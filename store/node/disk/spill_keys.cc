@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <span>
 #include <utility>
 
+#include "base/hex.h"
 #include "base/printable.h"
 #include "base/secret_file.h"
 #include "index/block_hash.h"
@@ -20,12 +20,7 @@ constexpr std::string_view kBlank = " \t\r";
 /// Nothing unless it is exactly 64 hexadecimal digits.
 Secret key_of_digits(std::string_view digits) {
   std::array<unsigned char, kSealKeyBytes> bytes{};
-  bool is_good = digits.size() == 2 * bytes.size();
-  for (std::size_t i = 0; is_good && i < bytes.size(); ++i) {
-    const char* const at = digits.data() + 2 * i;
-    const auto [end, error] = std::from_chars(at, at + 2, bytes[i], 16);
-    is_good = error == std::errc() && end == at + 2;
-  }
+  const bool is_good = from_hex(digits, std::as_writable_bytes(std::span(bytes)));
   Secret key(std::string_view(reinterpret_cast<const char*>(bytes.data()), is_good ? bytes.size() : 0));
   ::explicit_bzero(bytes.data(), bytes.size());
   return key;

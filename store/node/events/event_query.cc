@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/hex.h"
+
 namespace kv {
 namespace {
 
@@ -15,14 +17,7 @@ bool read_decimal(std::string_view text, Number& number) {
 
 std::optional<InstanceId> read_life(std::string_view text) {
   InstanceId life{};
-  if (text.size() != 2 * life.size()) return std::nullopt;
-  for (std::size_t i = 0; i < life.size(); ++i) {
-    std::uint8_t byte = 0;
-    const char* const begin = text.data() + 2 * i;
-    const auto [at, error] = std::from_chars(begin, begin + 2, byte, 16);
-    if (error != std::errc() || at != begin + 2) return std::nullopt;
-    life[i] = std::byte{byte};
-  }
+  if (!from_hex(text, life)) return std::nullopt;
   return life;
 }
 
