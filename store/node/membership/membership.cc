@@ -49,10 +49,15 @@ Membership::Status Membership::status() const {
 }
 
 asio::awaitable<void> Membership::run() {
+  TimePoint succeeded = clock_.now();  // the store may have been away since right after that
   while (!stops_) {
     const TimePoint began = clock_.now();
     const auto stepped = co_await step();
-    if (!stepped && failing_since_ == TimePoint{}) failing_since_ = began;
+    if (stepped) {
+      succeeded = began;
+    } else if (failing_since_ == TimePoint{}) {
+      failing_since_ = succeeded;
+    }
     note(stepped);
     co_await pause();
   }
