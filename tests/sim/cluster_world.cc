@@ -829,6 +829,9 @@ class ClusterWorld : private Dice {
           co_await sleep(500ms);
         }
         etcd_.mend_all();
+        // Its lease may end even now, or be found to have ended: then it is off the map until it has joined anew, and
+        // what it has is missed meanwhile. Before that all agree, on the map of before.
+        co_await sleep(config_.lease + 3s);
         co_await settle(name + " was cut off from etcd");
         co_await find_all(name + " was cut off from etcd");
         break;
