@@ -66,14 +66,17 @@ class GetCall final : public Call {
   }
   /// When the first part of the answer came. TimePoint{}: none did.
   TimePoint answered() const { return answered_; }
-  /// Whether some node may still write to the destinations, after this call has been given up too.
-  bool has_lent() const { return region && send_count() > 0; }
+  /// Whether the node may write to the destinations, after this call has been given up too. Until its last frame.
+  bool has_lent() const { return region && (is_sent() || (has_ended() && send_count() > 0 && !was_answered())); }
+  /// Whether the caller may have been told of blocks that came with it.
+  bool may_be_told_of() const { return segment_ > 0; }
   bool segment_done(std::size_t segment) const { return has_ended() || segment < segment_; }
   std::size_t corrupt_count() const { return corrupt_count_; }
   /// Why good() is not the whole part.
   error_code reason() const {
     if (corrupt_count_ > 0) return Errc::kCorruptBlock;
-    if (is_cut_) return Errc::kUnavailable;
+    // To say that it was cancelled is the caller's: who is asked to stop for a second node may stop too late for that.
+    if (is_cut_ || (error() == Errc::kCancelled && was_answered())) return Errc::kUnavailable;
     if (error()) return error();
     return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
   }
@@ -411,7 +414,9 @@ class SegmentReport {
 /// The second nodes of a get's parts. Two nodes must not write to one place: what the later one writes might be wrong,
 /// after the other's was verified. So the second node is asked first whether it has the part, which costs no bytes; and
 /// if it has, and the first has not begun by then, that is given up and can write no more: what comes is swallowed. In
-/// lent memory it could still write, so a get that was sent with such stays where it is. `Impl`: Client's own.
+/// lent memory it could still write: there it is asked to stop, and the second sends once it has said that it did. One
+/// that says nothing, or has begun meanwhile and had a segment told of, is waited for as without a second. `Impl`:
+/// Client's own.
 template <class Impl>
 class GetHedges {
  public:
@@ -434,7 +439,9 @@ class GetHedges {
     const TimePoint now = impl_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
       Try& each = tries_[i];
-      if (each.probe) {
+      if (each.is_stopping) {
+        go_on(each, calls_[i], now);
+      } else if (each.probe) {
         settle(each, calls_[i], now);
       } else if (now >= each.late) {
         each.late = TimePoint::max();
@@ -464,10 +471,11 @@ class GetHedges {
     TimePoint late{};  ///< max: it has been looked at.
     std::size_t second = 0;
     std::unique_ptr<HoldsCall> probe;
-    bool is_settled = false, is_switched = false;
+    bool is_settled = false, is_stopping = false, is_switched = false;
   };
 
-  static bool is_silent(const GetCall& call) { return !call.has_ended() && !call.has_begun() && !call.has_lent(); }
+  static bool is_silent(const GetCall& call) { return !call.has_ended() && !call.has_begun(); }
+  bool is_over(TimePoint now) const { return now >= plan_.until || group_.control.is_cancelled(); }
 
   void probe(Try& each, const GetCall& call, TimePoint now) {
     const auto second = impl_.second_node(*impl_.reachable_map(), *call.chain);
@@ -486,10 +494,25 @@ class GetHedges {
     }
     each.is_settled = true;
     if (!each.probe->error()) impl_.hedger.answered(each.probe->found() > 0, now);
-    if (is_answered || !each.probe->has_all() || call.has_lent()) return;
-    if (now >= plan_.until || group_.control.is_cancelled()) return;
-    impl_.hedger.node(call.chain->node).get.add(now - sent_);
+    if (is_answered || !each.probe->has_all() || is_over(now)) return;
+    if (call.has_lent()) {
+      if (call.has_ended()) return;  // its connection broke, and it may not know yet
+      each.is_stopping = true;
+      call.ask_to_stop();
+      return;
+    }
     if (!call.has_ended()) call.cancel();
+    ask_second(each, call, now);
+  }
+  /// The first was asked to stop, and may have ended meanwhile.
+  void go_on(Try& each, GetCall& call, TimePoint now) {
+    if (!call.has_ended()) return;
+    each.is_stopping = false;
+    if (!call.error() || call.has_lent() || call.may_be_told_of() || is_over(now)) return;
+    ask_second(each, call, now);
+  }
+  void ask_second(Try& each, GetCall& call, TimePoint now) {
+    impl_.hedger.node(call.chain->node).get.add(now - sent_);
     each.is_switched = true;
     call.lease = 0;
     call.session_wanted.reset();

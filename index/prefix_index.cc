@@ -697,7 +697,7 @@ struct PrefixIndex::Impl {
   std::string check() const;
   std::string check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
                          std::size_t& candidates, std::size_t& block_count, std::size_t& covering_nodes) const;
-  std::string check_node(NodeId id) const;
+  const char* check_node(NodeId id) const;  ///< nullptr, or what is broken.
 };
 
 PrefixIndex::PrefixIndex(std::uint64_t hash_seed, LeafQueues queues)
@@ -1546,12 +1546,12 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
     const NodeId id = todo.back();
     const Node& node = nodes[id];
     todo.pop_back();
-    const std::string in = "node " + std::to_string(id) + ": ";
-    if (node.tree != tree) return in + "wrong tree";
-    if (auto problem = check_node(id); !problem.empty()) return in + problem;
+    const auto in = [id](const char* what) { return "node " + std::to_string(id) + ": " + what; };
+    if (node.tree != tree) return in("wrong tree");
+    if (const char* const wrong = check_node(id); wrong != nullptr) return in(wrong);
     std::size_t children = 0, candidate_children = 0;
     std::uint32_t pinned = 0, covered = 0;
-    std::string problem;
+    const char* problem = nullptr;
     for (std::uint32_t i = 0; i < node.run.size(); ++i) pinned += blocks[to_int(node.run.ids()[i])].pin_count > 0;
     node.children.for_each([&](NodeId child) {
       todo.push_back(child);
@@ -1566,13 +1566,13 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
       ++candidate_children;
       if (!node.candidates || !node.candidates->contains(run.ids()[0])) problem = "a candidate is missing";
     });
-    if (!problem.empty()) return in + problem;
-    if (children != node.children.size()) return in + "wrong count of children";
-    if (pinned != node.pinned_count) return in + "wrong count of pinned blocks";
-    if (covers.child_count(id) != (is_root(node) ? 0 : covered)) return in + "wrong count of covered children";
+    if (problem != nullptr) return in(problem);
+    if (children != node.children.size()) return in("wrong count of children");
+    if (pinned != node.pinned_count) return in("wrong count of pinned blocks");
+    if (covers.child_count(id) != (is_root(node) ? 0 : covered)) return in("wrong count of covered children");
     covering_nodes += covers.child_count(id) > 0;
-    if (candidate_children != (node.candidates ? node.candidates->size() : 0)) return in + "wrong count of candidates";
-    if (node.candidates && node.candidates->empty()) return in + "an empty set of candidates";
+    if (candidate_children != (node.candidates ? node.candidates->size() : 0)) return in("wrong count of candidates");
+    if (node.candidates && node.candidates->empty()) return in("an empty set of candidates");
     ++node_count;
     block_count += node.run.size();
     bytes += node.run.heap_bytes() + node.children.heap_bytes();
@@ -1581,22 +1581,22 @@ std::string PrefixIndex::Impl::check_tree(NodeId root, std::uint32_t tree, std::
   return {};
 }
 
-std::string PrefixIndex::Impl::check_node(NodeId id) const {
+const char* PrefixIndex::Impl::check_node(NodeId id) const {
   const Node& node = nodes[id];
   for (std::uint32_t i = 0; i < node.run.size(); ++i) {
     const std::uint32_t block = to_int(node.run.ids()[i]);
     if (block >= blocks.size() || blocks[block].node != id) return "a block is of another node";
     if (blocks[block].depth != node.first_depth + i) return "a block has a wrong depth";
   }
-  if (is_root(node)) return is_in_heap(id) ? "a root is in the leaf heap" : "";
+  if (is_root(node)) return is_in_heap(id) ? "a root is in the leaf heap" : nullptr;
   if (node.run.empty()) return "an empty run";
-  if (node.children.size() > 0) return is_in_heap(id) ? "an inner node is in the leaf heap" : "";
+  if (node.children.size() > 0) return is_in_heap(id) ? "an inner node is in the leaf heap" : nullptr;
   const Block& end = blocks[to_int(node.run.last())];
-  if (!is_in_heap(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : "";
+  if (!is_in_heap(id)) return end.pin_count == 0 ? "an unpinned leaf is not in the leaf heap" : nullptr;
   if (leaf_heaps[id] / queues.count != node.group) return "a leaf is in the heap of another group";
   const std::uint64_t key = heap_with(id).key(id);
   if (key == end.recency && leaf_heaps[id] != heap_of(id)) return "a leaf is in the heap of another queue";
-  return key > end.recency ? "a leaf's key is above its recency" : "";
+  return key > end.recency ? "a leaf's key is above its recency" : nullptr;
 }
 
 }  // namespace kv

@@ -14,6 +14,7 @@ bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version,
   SpaceSet& set = spaces_[space];
   set.nodes.resize(kept_counts_.size());
   NodeWord& word = set.nodes[node];
+  if (set.first_heard == TimePoint{}) set.first_heard = now;
   if (word.version == version) {
     word.was_heard = true;  // that nothing is hot too: what it says next is a change (2)
     return false;
@@ -29,7 +30,8 @@ void HotSets::learn(std::uint32_t space, std::size_t node, std::uint64_t version
   SpaceSet& set = spaces_[space];
   set.nodes.resize(kept_counts_.size());
   NodeWord& word = set.nodes[node];
-  const bool is_change = std::exchange(word.was_heard, true);
+  if (set.first_heard == TimePoint{}) set.first_heard = now;
+  const bool is_change = std::exchange(word.was_heard, true) || now >= set.first_heard + kMeetTime;
   word.version = version;
   std::vector<BlockHash> wanted(blocks.begin(), blocks.end());
   std::ranges::sort(wanted);

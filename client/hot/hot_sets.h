@@ -19,7 +19,8 @@ namespace kv {
 /// clients that ask the same nodes agree before long. Until then they place a chain differently, which costs misses.
 ///   1. A chain's hot root is its leading hot blocks.
 ///   2. For kChangeTime after a change a chain that it concerns has another place as well: where it lay before. What
-///      the first answer of a node says is no change: nobody knows how long it has been so.
+///      the first answer of a node says is no change where this client has just begun: nobody knows how long it has
+///      been so. Of one that comes later it is: until then this client placed chains without it, and so did others.
 ///   3. What is kept is bounded: of a node, kBlocksPerNodeMax blocks over all spaces; what would be more counts for
 ///   none.
 /// Nothing of this can make a hit wrong: it decides whom to ask, never what an answer is.
@@ -27,6 +28,7 @@ namespace kv {
 class HotSets {
  public:
   static constexpr Duration kChangeTime = 5min;
+  static constexpr Duration kMeetTime = 2s;  ///< Within which all nodes answer whom a client begins with.
   static constexpr std::size_t kBlocksPerNodeMax = 4 * 4096;
   static constexpr std::size_t kFoundMax = 1024;
 
@@ -86,6 +88,7 @@ class HotSets {
     bool was_met = false;
     std::unordered_map<BlockHash, Block, Hash> blocks;
     std::vector<NodeWord> nodes;
+    TimePoint first_heard{};  ///< Of any node.
   };
   struct Found {
     std::uint32_t space;

@@ -55,7 +55,7 @@ void Call::begin(CallOwner& owner) {
   KV_ASSERT(state_ == State::kEnded && session_ == nullptr && !is_linked());
   state_ = State::kWaiting;
   owner_ = &owner;
-  has_begun_ = false;
+  has_begun_ = was_answered_ = false;
   send_count_ = 0;
   map_epoch = 0;
   error_ = {};
@@ -105,6 +105,11 @@ void Call::cancel() {
   give_up(Errc::kCancelled);
 }
 
+void Call::ask_to_stop() {
+  KV_ASSERT(state_ == State::kSent);
+  session_->send_cancel(request_id_);
+}
+
 void Call::give_up(error_code why) {
   if (session_ != nullptr) {
     session_->abandon(*this, why);
@@ -127,6 +132,7 @@ void Call::end(error_code why, std::string text, bool is_answered) {
   if (is_linked()) unlink();  // from the deadlines
   error_ = why;
   error_text_ = std::move(text);
+  was_answered_ = is_answered;
   state_ = State::kEnded;
   owner_->call_ended(*this, is_answered);
   if (group != nullptr) {

@@ -146,9 +146,11 @@ class Call : public DeadlineEntry {
   bool at_once = false;                         ///< Ends with kUnavailable where it would wait for a connection.
 
   bool has_ended() const { return state_ == State::kEnded; }
+  bool is_sent() const { return state_ == State::kSent; }  ///< And neither answered nor to be sent anew.
   // After the end.
   error_code error() const { return error_; }                    ///< None: the last frame came and was no error.
   const std::string& error_text() const { return error_text_; }  ///< Of an error frame.
+  bool was_answered() const { return was_answered_; }            ///< The node's last frame came, if only of an error.
 
   // For the owner and the session.
   void begin(CallOwner& owner);
@@ -163,6 +165,9 @@ class Call : public DeadlineEntry {
   void end(error_code why, std::string text = {}, bool is_answered = false);
   /// Ends it for kCancelled, wherever it is. Requires that it has not ended.
   void cancel();
+  /// Asks the node to end it early. The call goes on until then, so that after its end was_answered() tells whether the
+  /// node touches no lent memory for it any more. Requires that it has been sent and has not ended.
+  void ask_to_stop();
   std::vector<std::span<const std::byte>> destinations_left() const { return unfinished_destinations(); }
 
   std::uint64_t request_id() const { return request_id_; }
@@ -203,7 +208,7 @@ class Call : public DeadlineEntry {
   void give_up(error_code why);
 
   State state_ = State::kEnded;
-  bool has_begun_ = false;
+  bool has_begun_ = false, was_answered_ = false;
   CallOwner* owner_ = nullptr;      ///< Not in kEnded.
   CallSession* session_ = nullptr;  ///< In kSent.
   std::uint64_t request_id_ = 0;

@@ -52,6 +52,15 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
          "each block alone. Equal on all clients of a cluster")
       ->check(CLI::Range(std::size_t{1}, ClusterMap::kExtentBlocksLimit))
       ->capture_default_str();
+  app.add_option("--hedge-share", options.hedge_share,
+                 "With several nodes and extents: at most this share of reads is asked of a second node as well, where "
+                 "the first is late; 0: none is")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--zone", options.zone,
+                 "Where this program is: of nodes that have the same, those of this zone are asked. Default: any")
+      ->envname("KVSTORE_ZONE")
+      ->type_name("NAME");
   add_duration_option(app, "--deadline", options.deadline, "Deadline of each call");
   const auto add_tls = [&](const char* name, const char* variable, std::string& to, const char* about) {
     app.add_option(name, to, about)->envname(variable)->group("TLS, for tls:// endpoints");
@@ -131,6 +140,8 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
     config.nodes.push_back(std::move(node));
   }
   config.extent_blocks = options.extent_blocks;
+  config.hedge_share = options.hedge_share;
+  config.zone = options.zone;
   config.tls = options.tls;
   config.token_file = options.token_file;
   if (const char* const token = token_of_environment(options)) config.token = Secret(token);

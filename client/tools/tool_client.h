@@ -41,12 +41,14 @@ struct ConnectionOptions {
   std::size_t rdma_messages = 16;         ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
   std::size_t extent_blocks = ClientConfig{}.extent_blocks;
+  double hedge_share = ClientConfig{}.hedge_share;
+  std::string zone = {};
   TlsConfig tls = {};
   std::string token_file = {};
 };
 
-/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --deadline, --tls-... (KVSTORE_TLS_...) and
-/// --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport.
+/// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --hedge-share, --zone (KVSTORE_ZONE), --deadline,
+/// --tls-... (KVSTORE_TLS_...) and --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
 Transport complete(ConnectionOptions& options);

@@ -5,34 +5,19 @@
 #include <random>
 
 #include "client/client_impl.h"
-#include "tests/client/real_nodes.h"
+#include "tests/client/three_nodes.h"
 
 namespace kv {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64;
 constexpr std::uint32_t kExtentBlocks = 8;
 
-class FollowTest : public testing::Test {
+class FollowTest : public ThreeNodesTest {
  protected:
   FollowTest() {
-    store.arena.capacity_bytes = 4 << 20;
-    store.arena.granule_bytes = 4096;
-    store.arena.huge_pages = false;
-    store.arena.touch = false;
-    config.connections_per_node = 1;
     config.backoff_min = 1ms;
     config.backoff_max = 10ms;
-    for (const char* name : {"a", "b", "c"}) start_node(name);
     config.nodes = {{.endpoint = "sim://a", .name = ""}};
-  }
-  ~FollowTest() override {
-    client.reset();
-    nodes.clear();
-    loop.drain();
-  }
-  void start_node(const std::string& name) {
-    nodes[name] = std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store);
   }
   static Member member(const std::string& id, const std::string& at = "") {
     Member made;
@@ -44,30 +29,12 @@ class FollowTest : public testing::Test {
   void set_map(std::uint64_t epoch, std::vector<Member> members, std::uint32_t extent_blocks = kExtentBlocks) {
     for (auto& [name, node] : nodes) node->set_cluster({epoch, extent_blocks, members});
   }
-  void start_client() {
-    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
-    space = loop.run(client->open(record, 5s)).value();
-  }
   std::vector<std::string> ids() const {
     std::vector<std::string> ids;
     for (const ClusterStatus::Node& node : client->cluster().nodes) ids.push_back(node.id);
     return ids;
   }
-  PutResult put(std::span<const BlockHash> chain) {
-    Blocks memory(chain.size(), kBlockBytes);
-    memory.fill(chain);
-    return loop.run(client->put(space, chain, memory.from, {.deadline = 5s})).value();
-  }
-  std::size_t get(std::span<const BlockHash> chain) {
-    Blocks memory(chain.size(), kBlockBytes);
-    memory.clear();
-    const GetResult got = loop.run(client->get(space, chain, memory.to, {.deadline = 5s})).value();
-    EXPECT_GE(memory.right(chain), got.block_count) << "a wrong byte";
-    return got.block_count;
-  }
-  std::size_t match(std::span<const BlockHash> chain) {
-    return loop.run(client->match(space, chain, {.deadline = 5s}))->block_count;
-  }
+  std::size_t match(std::span<const BlockHash> chain) { return ThreeNodesTest::match(chain).block_count; }
   /// Where each block of the chain belongs by a map that this test makes itself.
   std::map<std::string, std::size_t> owned(std::span<const BlockHash> chain,
                                            const std::vector<std::string>& ids) const {
@@ -88,16 +55,6 @@ class FollowTest : public testing::Test {
   std::vector<BlockHash> chain(std::uint32_t seed = 1, std::size_t block_count = 200) const {
     return test_chain(record, block_count, seed);
   }
-
-  VirtualClock clock;
-  SimNetwork network{clock, 1};
-  Loop loop{&clock};
-  StoreConfig store;
-  const NamespaceRecord record = test_record(kBlockBytes);
-  ClientConfig config = repeatable_config();
-  std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
-  std::unique_ptr<Client> client;
-  Space space{};
 };
 
 TEST_F(FollowTest, OneAddressIsEnoughAndBlocksLieByTheIdsOfTheMap) {

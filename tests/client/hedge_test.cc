@@ -4,11 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 
-#include "tests/client/real_nodes.h"
+#include "tests/client/three_nodes.h"
 
 namespace kv {
 namespace {
@@ -75,37 +77,14 @@ TEST(HedgerTest, WhereNothingIsFoundThereAreNoCopiesAndNoMoreIsAskedForAWhile) {
   EXPECT_EQ(tries(true), 100u) << "there are copies now";
 }
 
-class HedgeTest : public testing::Test {
+class HedgeTest : public ThreeNodesTest {
  protected:
-  static constexpr std::size_t kHedgeBytes = 64;
-
   HedgeTest() {
-    store.arena.capacity_bytes = 4 << 20;
-    store.arena.granule_bytes = 4096;
-    store.arena.huge_pages = false;
-    store.arena.touch = false;
-    config.connections_per_node = 1;
     config.breaker_failures = 1'000'000;  // late, and never dead
     config.extent_blocks = 8;
     config.hedge_after_max = 50ms;
-    for (const char* name : {"a", "b", "c"}) {
-      nodes[name] = std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store);
-      config.nodes.push_back({.endpoint = std::string("sim://") + name, .name = name});
-    }
-  }
-  ~HedgeTest() override {
-    client.reset();
-    nodes.clear();
-    loop.drain();
-  }
-  void start_client() {
-    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
-    space = loop.run(client->open(record, 5s)).value();
-  }
-  static void put(Loop& loop, Client& by, Space space, std::span<const BlockHash> chain) {
-    Blocks memory(chain.size(), kHedgeBytes);
-    memory.fill(chain);
-    ASSERT_EQ(loop.run(by.put(space, chain, memory.from, {.deadline = 1s}))->refused, 0u);
+    deadline = 1s;
+    list_all();
   }
   /// What lies on b has a copy on its second node, as b's mover would make it.
   void put_all(std::uint32_t count, bool has_copies) {
@@ -113,21 +92,42 @@ class HedgeTest : public testing::Test {
     ClientConfig without = config;
     without.nodes[1].weight = 0;
     Client copier(loop.context().get_executor(), without, network, clock);
-    const Space same = loop.run(copier.open(record, 5s)).value();
+    ASSERT_EQ(loop.run(copier.open(record, 5s)).value(), space);
     for (std::uint32_t seed = 1; seed <= count; ++seed) {
       chains.push_back(test_chain(record, 40, seed));
-      put(loop, *client, space, chains.back());
-      if (has_copies) put(loop, copier, same, chains.back());
+      ASSERT_EQ(put(chains.back()).refused, 0u);
+      if (!has_copies) continue;
+      ASSERT_EQ(put(copier, chains.back()).refused, 0u);
     }
   }
   /// So that the client knows what is usual. Of other chains, so that nothing here becomes hot.
   void learn_times(int count = 300) {
     for (int i = 0; i < count; ++i) {
-      (void)loop.run(client->match(space, test_chain(record, 60, ++last_seed), {.deadline = 1s}));
+      (void)match(test_chain(record, 60, ++last_seed));
       const auto& chain = chains[static_cast<std::size_t>(i) % chains.size()];
-      Blocks memory(chain.size(), kHedgeBytes);
+      Blocks memory(chain.size(), kBlockBytes);
       (void)loop.run(client->get(space, chain, memory.to, {.deadline = 1s}));
     }
+  }
+  void learn_times_of_lent(std::span<std::byte> lent) {
+    for (std::size_t i = 0; i < 50; ++i) {
+      Blocks memory(lent, 40, kBlockBytes);
+      (void)loop.run(client->get(space, chains[i % chains.size()], memory.to, {.deadline = 1s}));
+    }
+  }
+  void start_b_with_disk() {
+    nodes["b"].reset();
+    StoreConfig with_disk = store;
+    with_disk.disk.capacity_bytes = 4 << 20;
+    with_disk.disk.segment_bytes = 100'000;
+    nodes["b"] = std::make_unique<sim::SimNode>(loop.context(), network, clock, "b", with_disk, sim::DiskFaults{}, 1);
+  }
+  /// All that it had is on its disk from then on, from where nothing comes in time.
+  void restart_b_with_slow_disk() {
+    nodes["b"]->stop();
+    nodes["b"]->start();
+    nodes["b"]->set_disk_faults({.delay_max = 1h});
+    loop.run_for(3s);  // the client connects again
   }
   /// 16 blocks that many prompts begin with; on all nodes.
   std::vector<BlockHash> make_hot_root() {
@@ -139,22 +139,14 @@ class HedgeTest : public testing::Test {
       for (int k = 0; k < 200; ++k) more.push_back(static_cast<std::uint32_t>(random()));
       const auto chain = hash_chain(record.digest(), more, record.block_size());
       (void)loop.run(client->match(space, chain, {.deadline = 1s}));
-      if (i > 200) put(loop, *client, space, chain);
+      const bool is_hot = i > 200;
+      EXPECT_EQ(is_hot ? put(chain).refused : 0, 0u);
     }
     return test_chain(record, 16);
   }
   /// Of b.
   NodeStatus late_node() const { return client->nodes()[1]; }
 
-  VirtualClock clock;
-  SimNetwork network{clock, 1};
-  Loop loop{&clock};
-  StoreConfig store;
-  const NamespaceRecord record = test_record(kHedgeBytes);
-  ClientConfig config = repeatable_config();
-  std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
-  std::unique_ptr<Client> client;
-  Space space{};
   std::vector<std::vector<BlockHash>> chains;
   std::uint32_t last_seed = 3'000'000;
 };
@@ -168,7 +160,7 @@ TEST_F(HedgeTest, WhatALateNodeOwnsIsReadFromItsSecond) {
   for (std::size_t i = 0; i < 4; ++i) {
     const TimePoint began = clock.now();
     matched += loop.run(client->match(space, chains[i], {.deadline = 1s}))->block_count;
-    Blocks memory(chains[i].size(), kHedgeBytes);
+    Blocks memory(chains[i].size(), kBlockBytes);
     memory.clear();
     const GetResult result = loop.run(client->get(space, chains[i], memory.to, {.deadline = 1s})).value();
     EXPECT_GE(memory.right(chains[i]), result.block_count) << "a wrong byte";
@@ -187,7 +179,7 @@ TEST_F(HedgeTest, WhatALateNodeSendsAfterItsSecondHasAnsweredLandsNowhere) {
   learn_times();
   network.freeze("b");
   const auto& chain = chains[0];
-  Blocks memory(chain.size(), kHedgeBytes);
+  Blocks memory(chain.size(), kBlockBytes);
   memory.clear();
   ASSERT_EQ(loop.run(client->get(space, chain, memory.to, {.deadline = 1s}))->block_count, chain.size());
   ASSERT_GT(late_node().hedges, 0u);
@@ -221,7 +213,7 @@ TEST_F(HedgeTest, WithoutCopiesFewReadsAreAskedTwice) {
   network.freeze("b");
   for (int round = 0; round < 10; ++round) {
     for (const auto& chain : chains) {
-      Blocks memory(chain.size(), kHedgeBytes);
+      Blocks memory(chain.size(), kBlockBytes);
       (void)loop.run(client->get(space, chain, memory.to, {.deadline = 60ms}));
     }
   }
@@ -231,22 +223,81 @@ TEST_F(HedgeTest, WithoutCopiesFewReadsAreAskedTwice) {
 }
 
 /// The node could write there after another's bytes were verified.
-TEST_F(HedgeTest, AGetIntoLentMemoryStaysWithItsNode) {
+TEST_F(HedgeTest, AGetIntoLentMemoryStaysWithANodeThatDoesNotSayThatItHasStopped) {
   put_all(10, /*has_copies=*/true);
-  const auto lent = client->allocate(40 * kHedgeBytes).value();
-  for (int i = 0; i < 50; ++i) {
-    Blocks memory(lent, 40, kHedgeBytes);
-    (void)loop.run(client->get(space, chains[static_cast<std::size_t>(i) % 10], memory.to, {.deadline = 1s}));
-  }
+  const auto lent = client->allocate(40 * kBlockBytes).value();
+  learn_times_of_lent(lent);
   network.freeze("b");
-  Blocks memory(lent, 40, kHedgeBytes);
+  Blocks memory(lent, 40, kBlockBytes);
   const GetResult got = loop.run(client->get(space, chains[0], memory.to, {.deadline = 1s})).value();
   EXPECT_LT(got.block_count, 40u);
   EXPECT_EQ(got.why, asio::error::timed_out);
   EXPECT_TRUE(client->is_quarantined(lent));
+  EXPECT_EQ(late_node().hedge_wins, 0u);
   network.thaw("b");
   loop.run_for(5s);
   EXPECT_FALSE(client->is_quarantined(lent));
+}
+
+TEST_F(HedgeTest, AGetIntoLentMemoryGoesToTheSecondOnceItsNodeHasStopped) {
+  config.hedge_share = 1;
+  start_b_with_disk();
+  put_all(10, /*has_copies=*/true);
+  const auto lent = client->allocate(40 * kBlockBytes).value();
+  learn_times_of_lent(lent);
+  ASSERT_GT(nodes["b"]->stats().block_count, 0u);
+  restart_b_with_slow_disk();
+  for (std::size_t i = 0; i < 4; ++i) {
+    Blocks memory(lent, 40, kBlockBytes);
+    memory.clear();
+    const TimePoint began = clock.now();
+    const GetResult got = loop.run(client->get(space, chains[i], memory.to, {.deadline = 2s})).value();
+    EXPECT_EQ(got.block_count, 40u) << got.why.message();
+    EXPECT_EQ(memory.right(chains[i]), 40u);
+    EXPECT_LT(clock.now() - began, 200ms);
+    EXPECT_FALSE(client->is_quarantined(lent));
+    const auto other = test_chain(record, 40, 999);
+    memory.fill(other);  // the pages are another sequence's now
+    loop.run_for(5s);
+    EXPECT_EQ(memory.right(other), 40u);
+  }
+  EXPECT_GT(late_node().hedge_wins, 0u);
+}
+
+/// Of those that a get into lent memory is asked to stop for, some have begun by then, and some have all of it.
+TEST_F(HedgeTest, WhateverComesFirstOfAStopAndAnAnswerAGetIntoLentMemoryHasRightBytes) {
+  config.hedge_share = 1;
+  config.hedge_after_min = config.hedge_after_max = 1ms;
+  start_b_with_disk();
+  put_all(10, /*has_copies=*/true);
+  const auto lent = client->allocate(40 * kBlockBytes).value();
+  const char* const chosen = std::getenv("KV_SEED");
+  const std::uint64_t seed = chosen == nullptr ? 1 : std::strtoull(chosen, nullptr, 10);
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto pick = [&random](std::int64_t low, std::int64_t high) {
+    return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+  };
+  for (int round = 0; round < 60; ++round) {
+    if (round % 10 == 0) {  // all of it is on its disk again
+      nodes["b"]->stop();
+      nodes["b"]->start();
+      loop.run_for(3s);
+    }
+    nodes["b"]->set_disk_faults({.delay_max = std::chrono::microseconds(pick(1, 4000))});
+    const auto& chain = chains[static_cast<std::size_t>(pick(0, 9))];
+    Blocks memory(lent, 40, kBlockBytes);
+    memory.clear();
+    const GetResult got = loop.run(client->get(space, chain, memory.to, {.deadline = 5s})).value();
+    EXPECT_EQ(got.block_count, 40u) << got.why.message() << ", round " << round;
+    EXPECT_EQ(memory.right(chain), 40u);
+    EXPECT_FALSE(client->is_quarantined(lent));
+    const auto other = test_chain(record, 40, 999);
+    memory.fill(other);
+    loop.run_for(1s);
+    EXPECT_EQ(memory.right(other), 40u) << "written to after the get";
+  }
+  EXPECT_GT(late_node().hedges, 0u);
 }
 
 TEST_F(HedgeTest, ALeaseOfASecondIsUsedByTheGetThatFollows) {
@@ -256,7 +307,7 @@ TEST_F(HedgeTest, ALeaseOfASecondIsUsedByTheGetThatFollows) {
   const MatchResult match = loop.run(client->match(space, chains[3], {.deadline = 1s, .lease = true})).value();
   EXPECT_EQ(match.block_count, 40u);
   ASSERT_NE(match.lease, Lease{});
-  Blocks memory(40, kHedgeBytes);
+  Blocks memory(40, kBlockBytes);
   EXPECT_EQ(loop.run(client->get(space, chains[3], memory.to, {.deadline = 1s, .lease = match.lease}))->block_count,
             40u);
   network.thaw("b");
@@ -274,7 +325,7 @@ TEST_F(HedgeTest, ACallThatIsGivenUpEndsWithItsSecondRequest) {
   network.freeze("a");
   network.freeze("c");
   for (const auto& chain : chains) {
-    Blocks memory(40, kHedgeBytes);
+    Blocks memory(40, kBlockBytes);
     const TimePoint began = clock.now();
     EXPECT_EQ(loop.run(client->get(space, chain, memory.to, {.deadline = 100ms}))->block_count, 0u);
     EXPECT_LE(clock.now() - began, 100ms);
@@ -291,7 +342,7 @@ TEST_F(HedgeTest, WhatLiesInTheHotRootIsReadElsewhereOnceTheNodeWhereItWasFoundI
   EXPECT_EQ(loop.run(client->match(space, root, {.deadline = 1s}))->block_count, root.size());
   std::map<std::string, std::uint64_t> before;
   for (auto& [name, node] : nodes) before[name] = node->stats().get_hit_blocks;
-  Blocks memory(root.size(), kHedgeBytes);
+  Blocks memory(root.size(), kBlockBytes);
   ASSERT_EQ(loop.run(client->get(space, root, memory.to, {.deadline = 1s}))->block_count, root.size());
   std::string name;
   for (auto& [each, node] : nodes) {

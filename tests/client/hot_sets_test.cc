@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -73,10 +74,31 @@ TEST_F(HotSetsTest, EachSpaceIsMetOnce) {
   EXPECT_FALSE(roots().before);
 }
 
-TEST_F(HotSetsTest, WhatAFirstAnswerSaysIsNoChange) {  // 2
+TEST_F(HotSetsTest, WhatNodesSayFirstToAClientThatHasJustBegunIsNoChange) {  // 2
   say(0, 7, first(10));
   EXPECT_EQ(roots().now, 10u);
   EXPECT_FALSE(roots().before);
+  now += HotSets::kMeetTime - Duration(1);
+  say(1, 8, first(20));
+  EXPECT_EQ(roots().now, 20u);
+  EXPECT_FALSE(roots().before);
+}
+
+/// Such as one that comes back: what was put while it was away, or had counted nothing yet, lies by the root before.
+TEST_F(HotSetsTest, WhatANodeSaysFirstThatComesLaterIsAChange) {  // 2
+  say(0, 0, {});
+  say(1, 7, first(5));
+  now += HotSets::kMeetTime;
+  say(2, 8, first(10));
+  EXPECT_EQ(roots().now, 10u);
+  EXPECT_EQ(roots().before, 5u);
+  sets.forget_node(2, now += 10s);
+  EXPECT_EQ(roots().now, 5u);
+  EXPECT_EQ(roots().before, 10u);
+  say(2, 9, first(3));
+  say(2, 8, first(10));
+  EXPECT_EQ(roots().now, 10u);
+  EXPECT_EQ(roots().before, 5u);
 }
 
 TEST_F(HotSetsTest, AChainHasItsFormerPlaceForAWhileAfterAChange) {  // 2
@@ -162,6 +184,7 @@ TEST_F(HotSetsTest, AgreesWithAModelThatRemembersEverything) {
     HotSets tested(kNodes);
     std::vector<std::set<BlockHash>> words(kNodes);
     std::vector<bool> heard(kNodes);
+    std::optional<TimePoint> began;
     struct Past {
       std::set<BlockHash> hot;  ///< Before a change,
       TimePoint end;            ///< which came then.
@@ -184,7 +207,8 @@ TEST_F(HotSetsTest, AgreesWithAModelThatRemembersEverything) {
                                             : std::vector<BlockHash>(
                                                   chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(length));
       now += (random() % 120) * 1s;
-      past.push_back({hot_now(), now, heard[node]});
+      if (!began) began = now;
+      past.push_back({hot_now(), now, heard[node] || now >= *began + HotSets::kMeetTime});
       tested.learn(0, node, version, blocks, now);
       words[node] = {blocks.begin(), blocks.end()};
       heard[node] = true;

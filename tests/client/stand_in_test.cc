@@ -5,56 +5,25 @@
 #include <map>
 #include <memory>
 
-#include "tests/client/real_nodes.h"
+#include "tests/client/three_nodes.h"
 
 namespace kv {
 namespace {
 
-class StandInTest : public testing::Test {
+class StandInTest : public ThreeNodesTest {
  protected:
-  static constexpr std::size_t kStandInBytes = 64;
-
   StandInTest() {
-    store.arena.capacity_bytes = 4 << 20;
-    store.arena.granule_bytes = 4096;
-    store.arena.huge_pages = false;
-    store.arena.touch = false;
-    config.connections_per_node = 1;
     config.backoff_min = 1ms;
     config.backoff_max = 10ms;
     config.breaker_failures = 2;
     config.extent_blocks = 8;
-    for (const char* name : {"a", "b", "c"}) {
-      nodes[name] = std::make_unique<sim::SimNode>(loop.context(), network, clock, name, store);
-      config.nodes.push_back({.endpoint = std::string("sim://") + name, .name = name});
-    }
+    deadline = 1s;
+    list_all();
     start_client();
   }
-  ~StandInTest() override {
-    client.reset();
-    other.reset();
-    nodes.clear();
-    loop.drain();
-  }
   void start_client() {
-    client = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
-    space = loop.run(client->open(record, 5s)).value();
+    ThreeNodesTest::start_client();
     set = loop.run(client->open(set_record, 5s)).value();
-  }
-  PutResult put(Client& by, std::span<const BlockHash> chain) {
-    Blocks memory(chain.size(), kStandInBytes);
-    memory.fill(chain);
-    return loop.run(by.put(space, chain, memory.from, {.deadline = 1s})).value();
-  }
-  std::size_t get(Client& by, std::span<const BlockHash> chain) {
-    Blocks memory(chain.size(), kStandInBytes);
-    memory.clear();
-    const GetResult got = loop.run(by.get(space, chain, memory.to, {.deadline = 1s})).value();
-    EXPECT_GE(memory.right(chain), got.block_count) << "a wrong byte";
-    return got.block_count;
-  }
-  MatchResult match(std::span<const BlockHash> chain) {
-    return loop.run(client->match(space, chain, {.deadline = 1s})).value();
   }
   bool is_away(const std::string& name) const {
     for (const NodeStatus& node : client->nodes()) {
@@ -65,7 +34,7 @@ class StandInTest : public testing::Test {
   void put_all(std::uint32_t count) {
     for (std::uint32_t seed = 1; seed <= count; ++seed) {
       chains.push_back(test_chain(record, 60, seed));
-      ASSERT_EQ(put(*client, chains.back()).stored, 60u);
+      ASSERT_EQ(put(chains.back()).stored, 60u);
     }
   }
   /// Until the client knows it. Of other chains, so that nothing here becomes hot.
@@ -85,22 +54,15 @@ class StandInTest : public testing::Test {
   }
   std::size_t found() {
     std::size_t sum = 0;
-    for (const auto& each : chains) sum += get(*client, each);
+    for (const auto& each : chains) sum += get(each);
     return sum;
   }
   std::size_t all() const { return chains.size() * 60; }
 
-  VirtualClock clock;
-  SimNetwork network{clock, 1};
-  Loop loop{&clock};
-  StoreConfig store;
-  const NamespaceRecord record = test_record(kStandInBytes);
   const NamespaceRecord set_record =
       NamespaceRecord::from_fields({{"kind", "set"}, {"model", "m"}, {"block_bytes_max", "64"}}).value();
-  ClientConfig config = repeatable_config();
-  std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
-  std::unique_ptr<Client> client, other;
-  Space space{}, set{};
+  std::unique_ptr<Client> other;
+  Space set{};
   std::vector<std::vector<BlockHash>> chains;
   std::uint32_t last_seed = 3'000'000;
 };
@@ -111,7 +73,7 @@ TEST_F(StandInTest, WhatIsPutAnewIsFoundWhileItsOwnerIsAway) {
   find_out("b");
   const std::size_t left = found();
   EXPECT_LT(left, all());
-  for (const auto& each : chains) EXPECT_EQ(put(*client, each).refused, 0u);
+  for (const auto& each : chains) EXPECT_EQ(put(each).refused, 0u);
   EXPECT_EQ(found(), all());
   // Another client, which found out by itself, looks in the same places.
   other = std::make_unique<Client>(loop.context().get_executor(), config, network, clock);
@@ -131,7 +93,7 @@ TEST_F(StandInTest, WithoutStandInsItIsMissedAndRefused) {
   nodes["b"]->kill();
   find_out("b");
   std::size_t refused = 0;
-  for (const auto& each : chains) refused += put(*client, each).refused;
+  for (const auto& each : chains) refused += put(each).refused;
   EXPECT_GT(refused, 0u);
   EXPECT_LT(found(), all());
 }
@@ -140,7 +102,7 @@ TEST_F(StandInTest, AMatchThatMeetsADeadNodeFirstAsksWhoStandsInForIt) {
   put_all(30);
   nodes["b"]->kill();
   find_out("b");
-  for (const auto& each : chains) put(*client, each);
+  for (const auto& each : chains) put(each);
   start_client();  // it knows nothing yet, and b refuses connections at once
   std::size_t short_matches = 0;
   for (const auto& each : chains) short_matches += match(each).block_count < each.size();
@@ -169,13 +131,13 @@ TEST_F(StandInTest, NoCallOfTheCallersIsTheOneThatFindsOutWhetherANodeIsBack) {
   put_all(30);
   network.freeze("b");
   find_out("b");
-  for (const auto& each : chains) EXPECT_EQ(put(*client, each).refused, 0u);
+  for (const auto& each : chains) EXPECT_EQ(put(each).refused, 0u);
   for (int round = 0; round < 20; ++round) {
     for (const auto& each : chains) {
       // Of another chain each time: few that are matched again and again would be hot, and lie elsewhere.
       const TimePoint begun = clock.now();
       (void)match(test_chain(record, 60, ++last_seed));
-      EXPECT_EQ(get(*client, each), each.size());
+      EXPECT_EQ(get(each), each.size());
       EXPECT_LT(clock.now() - begun, 100ms) << "a deadline is 1 s";
     }
     loop.run_for(500ms);  // the breaker is open for 1 s: each second round would have a probe
@@ -189,11 +151,11 @@ TEST_F(StandInTest, ANodeThatComesBackEmptyOwnsWhatItDidAgain) {
   put_all(30);
   nodes["b"]->kill();
   find_out("b");
-  for (const auto& each : chains) put(*client, each);
+  for (const auto& each : chains) put(each);
   nodes["b"]->start();
   wait_until_back("b");
   EXPECT_LT(found(), all()) << "what was put meanwhile lies elsewhere";
-  for (const auto& each : chains) EXPECT_EQ(put(*client, each).refused, 0u);
+  for (const auto& each : chains) EXPECT_EQ(put(each).refused, 0u);
   EXPECT_EQ(found(), all());
   EXPECT_GT(nodes["b"]->stats().block_count, all() / 6);
 }
@@ -208,14 +170,14 @@ TEST_F(StandInTest, WhereAllNodesAreAwayCallsEndAtOnce) {
   EXPECT_LT(clock.now() - begun, 100ms);
   for (auto& [name, node] : nodes) node->start();
   for (const char* name : {"a", "b", "c"}) wait_until_back(name);
-  for (const auto& each : chains) EXPECT_EQ(put(*client, each).stored, each.size());
+  for (const auto& each : chains) EXPECT_EQ(put(each).stored, each.size());
 }
 
 TEST_F(StandInTest, ADropReachesWhatLiesInAnotherPlaceMeanwhile) {
   put_all(10);
   nodes["b"]->kill();
   find_out("b");
-  for (const auto& each : chains) put(*client, each);
+  for (const auto& each : chains) put(each);
   nodes["b"]->start();
   wait_until_back("b");
   for (const auto& each : chains) {
@@ -229,7 +191,7 @@ TEST_F(StandInTest, ADropReachesWhatLiesInAnotherPlaceMeanwhile) {
 
 TEST_F(StandInTest, BlocksOfASetAreStoodInForToo) {
   const auto names = test_chain(record, 100, 5);
-  Blocks memory(names.size(), kStandInBytes);
+  Blocks memory(names.size(), kBlockBytes);
   memory.fill(names);
   const auto put_names = [&] { return loop.run(client->put_set(set, names, memory.from, {.deadline = 1s})).value(); };
   const auto held = [&] {

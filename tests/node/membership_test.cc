@@ -266,6 +266,26 @@ TEST_F(MembershipTest, WhereAllLeasesHaveEndedNoMapLacksANodeThatIsThere) {
   }
 }
 
+/// Each node keeps its lease at another time, so of an outage some outlive it.
+TEST_F(MembershipTest, WhereSomeLeasesHaveEndedWhileEtcdWasAwayNoMapLacksANodeThatIsThere) {
+  for (const char* id : {"a", "b", "c"}) {
+    start(id);
+    run_for(1300ms);
+  }
+  run_for(5s);
+  for (const auto& process : processes) process->keys.is_away = true;
+  const auto lease = processes[0]->config.lease;
+  space.leases.begin()->second.first = clock.now() + lease + 5s;  // a's
+  run_for(lease);
+  space.expire();  // those of b and c
+  ASSERT_EQ(space.leases.size(), 1u);
+  for (const auto& process : processes) process->keys.is_away = false;
+  for (int i = 0; i < 400; ++i) {
+    run_for(50ms);
+    for (const auto& process : processes) EXPECT_EQ(process->ids(), Ids({"a", "b", "c"}));
+  }
+}
+
 TEST_F(MembershipTest, ANodeThatWasAwayLearnsBeforeLongWhoWentMeanwhile) {
   Process& a = start("a");
   Process& b = start("b");

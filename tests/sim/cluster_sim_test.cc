@@ -11,14 +11,10 @@
 #include <iostream>
 
 #include "tests/sim/cluster_world.h"
+#include "tests/sim/sim_base.h"
 
 namespace kv::sim {
 namespace {
-
-std::uint64_t number_of(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
   std::uint64_t first = number_of("KV_SIM_FIRST", 1), count = number_of("KV_CLUSTER_SEEDS", 60);
@@ -49,6 +45,8 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
     total.exact_worlds += outcome.exact_worlds;
     total.audited_changes += outcome.audited_changes;
     total.audited_kills += outcome.audited_kills;
+    total.hedges += outcome.hedges;
+    total.hedge_wins += outcome.hedge_wins;
   }
   std::cout << count << " seeds from " << first << ", " << failed << " failed: " << total.calls << " calls, "
             << total.hit_blocks << " blocks got, " << total.stored_blocks << " stored, " << total.moved_blocks
@@ -57,7 +55,8 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
             << " kills, " << total.power_losses << " machines gone, " << total.cuts << " ways cut, "
             << total.etcd_outages << " outages of etcd, " << total.etcd_losses << " of its data, " << total.bounded_gets
             << " gets beside a dead node, " << total.exact_worlds << " worlds accounted for, " << total.audited_changes
-            << " changes and " << total.audited_kills << " kills after which all was found\n";
+            << " changes and " << total.audited_kills << " kills after which all was found, " << total.hedges
+            << " reads asked twice, " << total.hedge_wins << " answered by the second\n";
   if (count >= 60) {  // all of it does happen
     EXPECT_GT(total.hit_blocks, 0u);
     EXPECT_GT(total.moved_blocks, 0u);
@@ -73,6 +72,7 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
     EXPECT_GT(total.exact_worlds, 0u);
     EXPECT_GT(total.audited_changes, 0u);
     EXPECT_GT(total.audited_kills, 0u);
+    EXPECT_GT(total.hedge_wins, 0u);
   }
 }
 

@@ -1,48 +1,33 @@
 #include "tests/sim/cluster_world.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "client/client.h"
+#include "tests/sim/sim_base.h"
 #include "tests/sim/sim_member.h"
 
 namespace kv::sim {
 namespace {
 
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value += 0x9E3779B97F4A7C15;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
-/// The bytes that a block must have, wherever it turns up.
-void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::byte> bytes) {
-  std::uint64_t words[6], state = 0;
-  std::memcpy(words, space.bytes.data(), sizeof space.bytes);
-  std::memcpy(words + 2, hash.bytes.data(), sizeof hash.bytes);
-  for (const std::uint64_t word : words) state = mix(state ^ word);
-  for (std::size_t i = 0; i < bytes.size(); i += sizeof state) {
-    state = mix(state);
-    std::memcpy(bytes.data() + i, &state, std::min(sizeof state, bytes.size() - i));
-  }
-}
-
 constexpr std::size_t kRoots = 3;
+constexpr std::byte kScribble{0xA5};  ///< What the memory of a call that has ended holds.
 
-class ClusterWorld {
+class ClusterWorld : private Dice {
  public:
   explicit ClusterWorld(std::uint64_t seed)
-      : random_(seed), network_(clock_, mix(seed)), etcd_(clock_, context_.get_executor(), mix(seed + 1)) {
+      : Dice(seed), network_(clock_, mix(seed)), etcd_(clock_, context_.get_executor(), mix(seed + 1)) {
     // Each seed draws its own mixture, and many draw none of a kind.
+    lends_ = mix(seed ^ 3) % 2 == 0;
+    hedges_at_once_ = mix(seed ^ 4) % 4 == 0;
     slot_count_ = pick(2, 5);
     worker_count_ = pick(1, 3);
     constexpr std::uint32_t kExtentBlocks[] = {2, 3, 8, 8, 64};
@@ -94,6 +79,7 @@ class ClusterWorld {
       if (i >= 1 && chance(0.3)) members_.back()->kill();  // it comes later
     }
     last_epochs_.resize(slot_count_);
+    check_due_.resize(slot_count_);
     for (std::size_t root = 0; root < kRoots; ++root) roots_.push_back(random_tokens(4 * pick(1, 20)));
     for (std::size_t i = 0; i < 50; ++i) {
       std::vector<std::uint32_t> tokens = roots_[i % kRoots];
@@ -126,6 +112,8 @@ class ClusterWorld {
     std::vector<Space> spaces;
     std::vector<bool> open;
     std::uint64_t epoch = 0;
+    std::span<std::byte> lent;        ///< Where its calls' blocks lie, in worlds where memory is lent.
+    std::size_t scribbled_bytes = 0;  ///< So many of it hold kScribble since the last call has ended.
   };
 
   struct Kept {
@@ -136,24 +124,18 @@ class ClusterWorld {
 
   // -- what everything is made of
 
-  std::size_t pick(std::size_t low, std::size_t high) {
-    return std::uniform_int_distribution<std::size_t>(low, high)(random_);
-  }
-  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
-  bool chance(double probability) { return real(0, 1) < probability; }
-  std::vector<std::uint32_t> random_tokens(std::size_t count) {
-    std::vector<std::uint32_t> tokens(count);
-    for (auto& token : tokens) token = static_cast<std::uint32_t>(random_());
-    return tokens;
-  }
   void note(std::uint64_t what) { outcome_.trace_hash = mix(outcome_.trace_hash ^ what); }
+  /// For a person who looks into a failure, among what the nodes log: KV_SIM_LOG.
+  void tell(const std::string& what) const { spdlog::info("at {:.3f} s: {}", seconds(), what); }
   void fail(const std::string& what) {
+    tell("FAILS: " + what);
     if (outcome_.failure.empty()) outcome_.failure = what + ", " + std::to_string(seconds()) + " s after the start";
   }
   double seconds() const { return std::chrono::duration<double>(clock_.now() - began_).count(); }
 
   void begin(asio::awaitable<void> task) {
     ++running_;
+    pace_.disturb();
     asio::co_spawn(context_, std::move(task), [this](std::exception_ptr error) {
       --running_;
       part_ended(error);
@@ -173,14 +155,14 @@ class ClusterWorld {
   }
   bool step() {
     if (!outcome_.failure.empty()) return false;
-    if (context_.poll() == 0) {
-      if (!clock_.has_alarm()) {
-        fail("stuck: calls are in progress, and nothing will ever wake them");
-        return false;
-      }
-      clock_.advance_to(clock_.next_alarm());
+    if (pace_.step() == Pace::Step::kStuck) {
+      fail("stuck: calls are in progress, and nothing will ever wake them");
+      return false;
     }
-    if (++steps_ % 64 == 0) look();
+    if (++steps_ % 64 == 0) {
+      look();
+      pace_.disturb();
+    }
     if (steps_ > 5'000'000) fail("no end: 5,000,000 steps");
     return outcome_.failure.empty();
   }
@@ -198,8 +180,7 @@ class ClusterWorld {
       SimMember& member = *members_[i];
       member.look();
       if (!member.is_alive()) continue;
-      const std::string broken = member.node().check();
-      if (!broken.empty()) fail(member.node().name() + ": " + broken);
+      check_store(i);
       const auto view = member.view();
       LastEpoch& last = last_epochs_[i];
       if (last.life != member.node().life_count()) last = {member.node().life_count(), 0};
@@ -213,6 +194,18 @@ class ClusterWorld {
         fail(member.node().name() + ": another list of epoch " + std::to_string(view->epoch));
     }
   }
+  /// That counts all of its blocks: a Store of many is looked at less often, or nothing else would be done. What it
+  /// finds broken stays broken most often; and all are looked at after each thing that goes wrong, and at the end.
+  void check_store(std::size_t number) {
+    constexpr std::uint64_t kBlocksPerStep = 2, kFixed = 256;
+    if (steps_ < check_due_[number]) return;
+    const SimNode& node = members_[number]->node();
+    const std::string broken = node.check();
+    if (!broken.empty()) fail(node.name() + ": " + broken);
+    const StoreStats stats = node.stats();
+    check_due_[number] = steps_ + (kFixed + stats.block_count + stats.disk_block_count) / kBlocksPerStep;
+  }
+  void check_all_next() { std::ranges::fill(check_due_, 0); }
   void check_epoch(Worker& worker) {
     const std::uint64_t epoch = worker.client->cluster().epoch;
     if (epoch < worker.epoch) fail("a client's epoch fell");
@@ -244,6 +237,7 @@ class ClusterWorld {
     constexpr Duration kQuiet = 3s, kBound = 500ms;
     if (!has_steady_network_ || clock_.now() < changed_ + kQuiet) return std::nullopt;
     const auto& client = *workers_[number].client;
+    if (client.nodes().size() < 2) return std::nullopt;  // a call to the only one finds out whether it is back
     std::size_t dead = 0;
     for (const NodeStatus& node : client.nodes()) {
       const auto member =
@@ -265,6 +259,7 @@ class ClusterWorld {
 
   void changed() {
     changed_ = clock_.now();
+    check_all_next();
     note(steps_);
   }
   SimMember& any_member() { return *members_[pick(0, slot_count_ - 1)]; }
@@ -313,7 +308,9 @@ class ClusterWorld {
       if ((ways & 2) != 0) network_.cut(other, one);
       ++outcome_.cuts;
     };
-    switch (pick(0, 18)) {
+    const std::size_t what_happens = pick(0, 18);
+    tell("event " + std::to_string(what_happens) + " of " + name);
+    switch (what_happens) {
       case 0:
         if (member.is_alive()) ++outcome_.kills;
         member.kill();
@@ -406,11 +403,41 @@ class ClusterWorld {
     config.breaker_open = std::chrono::milliseconds(pick(100, 1000));
     config.seed = random_() | 1;
     config.extent_blocks = config_.extent_blocks;
+    if (hedges_at_once_) {  // so that a late node's answers meet the second's
+      config.hedge_share = 1;
+      config.hedge_after_min = config.hedge_after_max = 200us;
+    }
     worker.client =
         std::make_unique<Client>(context_.get_executor(), config, network_.from(client_name(number)), clock_);
     worker.spaces.assign(records_.size(), {});
     worker.open.assign(records_.size(), false);
     worker.epoch = 0;
+    worker.lent = {};
+    worker.scribbled_bytes = 0;
+  }
+  void end_client(Worker& worker) {
+    for (const NodeStatus& node : worker.client->nodes())
+      outcome_.hedges += node.hedges, outcome_.hedge_wins += node.hedge_wins;
+    worker.client.reset();
+  }
+  /// For the blocks of a call: what nodes read and write themselves, or the worker's own. Nobody writes to lent memory
+  /// after the call for which it was lent, but where that is said; what may be written to is given up.
+  std::span<std::byte> memory_for(Worker& worker, std::size_t bytes, std::vector<std::byte>& own) {
+    if (!lends_) {
+      own.resize(bytes);
+      return own;
+    }
+    Client& client = *worker.client;
+    if (client.is_quarantined(worker.lent) || worker.lent.size() < bytes) {
+      if (!worker.lent.empty() && !client.free_memory(worker.lent)) fail("free_memory: refused");
+      worker.lent = client.allocate(std::max<std::size_t>(bytes, 256 << 10)).value();
+      worker.scribbled_bytes = 0;
+    }
+    if (std::ranges::any_of(worker.lent.first(worker.scribbled_bytes),
+                            [](std::byte each) { return each != kScribble; }))
+      fail("lent memory was written to after the call");
+    worker.scribbled_bytes = bytes;
+    return worker.lent.first(bytes);
   }
 
   std::vector<BlockHash> chain_of(std::size_t which, std::span<const std::uint32_t> tokens) const {
@@ -430,7 +457,7 @@ class ClusterWorld {
       if (chance(0.3)) co_await sleep(std::chrono::microseconds(pick(1, 1'500'000)));
       if (chance(0.02)) co_await sleep(std::chrono::seconds(pick(5, 90)));
       if (chance(0.02)) {  // a worker restarts
-        worker.client.reset();
+        end_client(worker);
         make_client(number);
         lease = Lease{};
       }
@@ -452,7 +479,7 @@ class ClusterWorld {
       TimePoint change = changed_;
       const auto match = co_await worker.client->match(space, chain, {.deadline = deadline, .lease = chance(0.2)});
       check_deadline("match", began, deadline);
-      check_bound("match", bound, change, began, deadline);
+      check_bound(number, "match", bound, change, began, deadline);
       if (match && match->block_count > chain.size()) fail("match: more blocks than hashes");
       if (match && match->lease != Lease{}) lease = match->lease;
       check_epoch(worker);
@@ -466,7 +493,7 @@ class ClusterWorld {
         lease = Lease{};
         const std::size_t got = co_await get(worker, which, std::span(chain).first(held), options);
         check_deadline("get", began, deadline);
-        check_bound("get", bound, change, began, deadline);
+        check_bound(number, "get", bound, change, began, deadline);
         note(got);
       }
       if (held < chain.size() || chance(0.3)) {
@@ -483,24 +510,36 @@ class ClusterWorld {
       }
     }
   }
-  void check_bound(const char* verb, std::optional<Duration> bound, TimePoint change, TimePoint began,
-                   std::chrono::microseconds deadline) {
+  std::string reach_of(std::size_t number) const {
+    std::string text;
+    for (const NodeStatus& node : workers_[number].client->nodes())
+      text += " " + node.name + (node.breaker_open ? " (away)" : "");
+    return text;
+  }
+  void check_bound(std::size_t number, const char* verb, std::optional<Duration> bound, TimePoint change,
+                   TimePoint began, std::chrono::microseconds deadline) {
     if (!bound || change != changed_ || deadline < 2 * *bound) return;
     ++outcome_.bounded_gets;
     if (clock_.now() > began + *bound)
       fail(std::string(verb) + " waited " +
            std::to_string(std::chrono::duration<double>(clock_.now() - began).count()) +
-           " s, and its client knew which node is dead");
+           " s, and its client knew which node is dead:" + reach_of(number));
   }
 
   asio::awaitable<std::size_t> get(Worker& worker, std::size_t which, std::span<const BlockHash> chain,
                                    GetOptions options) {
     const std::size_t block_bytes = records_[which].block_bytes();
-    std::vector<std::byte> memory(chain.size() * block_bytes, std::byte{0x5A}), right(block_bytes);
+    std::vector<std::byte> own, right(block_bytes);
+    const std::span<std::byte> memory = memory_for(worker, chain.size() * block_bytes, own);
+    std::ranges::fill(memory, std::byte{0x5A});
     std::vector<std::span<std::byte>> blocks;
     for (std::size_t b = 0; b < chain.size(); ++b) blocks.emplace_back(memory.data() + b * block_bytes, block_bytes);
     const auto got = co_await worker.client->get(worker.spaces[which], chain, blocks, options);
-    if (!got) co_return 0;
+    if (worker.client->is_quarantined(memory)) worker.scribbled_bytes = 0;
+    if (!got) {
+      std::ranges::fill(memory, kScribble);
+      co_return 0;
+    }
     if (got->block_count > chain.size()) fail("get: more blocks than hashes");
     for (std::size_t b = 0; b < got->block_count && b < chain.size(); ++b) {
       fill_block(records_[which].id(), chain[b], right);
@@ -509,28 +548,29 @@ class ClusterWorld {
     if (got->corrupt_count > 0) fail("get: corrupt blocks, and no bit was flipped");
     outcome_.hit_blocks += got->block_count;
     // What comes late must not land in memory that is used again: it is scribbled over, and whoever reads it sees.
-    std::ranges::fill(memory, std::byte{0xA5});
+    std::ranges::fill(memory, kScribble);
     co_return got->block_count;
   }
   /// How many are stored now, of all.
   asio::awaitable<std::size_t> put(Worker& worker, std::size_t which, std::span<const BlockHash> chain,
                                    std::chrono::microseconds deadline) {
     const std::size_t block_bytes = records_[which].block_bytes();
-    std::vector<std::byte> memory(chain.size() * block_bytes);
+    std::vector<std::byte> own;
+    const std::span<std::byte> memory = memory_for(worker, chain.size() * block_bytes, own);
     std::vector<std::span<const std::byte>> blocks;
     for (std::size_t b = 0; b < chain.size(); ++b) {
-      const auto block = std::span(memory).subspan(b * block_bytes, block_bytes);
+      const auto block = memory.subspan(b * block_bytes, block_bytes);
       fill_block(records_[which].id(), chain[b], block);
       blocks.push_back(block);
     }
     const auto result = co_await worker.client->put(worker.spaces[which], chain, blocks, {.deadline = deadline});
+    std::ranges::fill(memory, kScribble);
     if (!result || result->why) is_exact_ = false;  // a node may have taken what was not answered
     if (!result) co_return 0;
     if (result->stored + result->already_stored + result->refused != chain.size()) fail("put: counts do not add up");
     outcome_.stored_blocks += result->stored;
     put_blocks_ += result->stored;
     note(result->stored);
-    std::ranges::fill(memory, std::byte{0x33});
     co_return result->stored + result->already_stored;
   }
 
@@ -563,11 +603,16 @@ class ClusterWorld {
   asio::awaitable<void> settle(std::string after, bool finds = false) {
     constexpr Duration kLimit = 400s;
     const TimePoint until = clock_.now() + kLimit;
+    check_all_next();
     for (std::size_t turn = 0; outcome_.failure.empty(); ++turn) {
       co_await meet(turn % (worker_count_ + 1));
       if (finds && turn % 3 == 0) co_await find_all(after);
       co_await sleep(200ms);
-      if (is_agreed()) co_return;
+      if (is_agreed()) {
+        tell("all agree after " + after);
+        check_all_next();
+        co_return;
+      }
       if (clock_.now() > until) fail("no agreement after " + after + ": " + disagreement());
     }
   }
@@ -679,7 +724,8 @@ class ClusterWorld {
       }
       fail("audit, during or after " + when + ": " + client_name(number) + " finds " + std::to_string(found) + " of " +
            std::to_string(chain.size()) + " blocks (" + why + "), of which " + std::to_string(kept_[i].root) +
-           " are hot, epoch " + std::to_string(worker.client->cluster().epoch) + where(which, chain));
+           " are hot, to it " + std::to_string(worker.client->hot_block_count(worker.spaces[which], chain)) +
+           ", epoch " + std::to_string(worker.client->cluster().epoch) + where(which, chain));
     }
   }
   /// Leading blocks that some node takes for hot.
@@ -726,7 +772,9 @@ class ClusterWorld {
     SimMember& member = any_member();
     const std::size_t alive = alive_count();
     const std::string name = member.node().name();
-    switch (pick(0, 7)) {
+    const std::size_t what_happens = pick(0, 7);
+    tell("audit: change " + std::to_string(what_happens) + " of " + name);
+    switch (what_happens) {
       case 0:
       case 1: {
         const std::string what = name + (member.is_alive() ? " leaves" : " joins");
@@ -781,6 +829,9 @@ class ClusterWorld {
           co_await sleep(500ms);
         }
         etcd_.mend_all();
+        // Its lease may end even now, or be found to have ended: then it is off the map until it has joined anew, and
+        // what it has is missed meanwhile. Before that all agree, on the map of before.
+        co_await sleep(config_.lease + 3s);
         co_await settle(name + " was cut off from etcd");
         co_await find_all(name + " was cut off from etcd");
         break;
@@ -855,9 +906,11 @@ class ClusterWorld {
 
   /// All clients are gone: within their time-outs, nodes hold no session but one another's, no staged block, no lease.
   void finish() {
-    if (!outcome_.failure.empty()) run_for(60s);  // a client must not go while it is asked something
-    for (Worker& worker : workers_) worker.client.reset();
-    run_for(outcome_.failure.empty() ? 60s : 0s);
+    if (!outcome_.failure.empty()) pace_.run_for(60s);  // a client must not go while it is asked something
+    for (Worker& worker : workers_) {
+      if (worker.client) end_client(worker);
+    }
+    pace_.run_for(outcome_.failure.empty() ? 60s : 0s);
     for (const auto& member : members_) {
       if (!member->is_alive()) continue;
       outcome_.hot_blocks += member->node().hot_block_count();
@@ -868,30 +921,22 @@ class ClusterWorld {
       if (outcome_.failure.empty() && stats.lease_count > 0)
         fail(member->node().name() + ": leases outlive their sessions");
     }
+    check_all_next();
     if (outcome_.failure.empty()) look();
     for (const auto& member : members_) member->kill();
-    run_for(60s);  // whatever failed: every session, mover and membership comes to its end
+    pace_.run_for(60s);  // whatever failed: every session, mover and membership comes to its end
     outcome_.moved_blocks = sum([](const NodeContext& node) { return node.moves.moved_blocks.load(); });
     outcome_.copied_blocks = sum([](const NodeContext& node) { return node.moves.copied_blocks.load(); });
     const auto pinned = sum([](const NodeContext& node) { return stats_of(node).pinned_count; });
     if (outcome_.failure.empty() && pinned > 0) fail("blocks are pinned beyond what was done with them");
   }
-  void run_for(Duration time) {
-    const TimePoint until = clock_.now() + time;
-    while (clock_.now() <= until) {
-      if (context_.poll() > 0) continue;
-      if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
-      clock_.advance_to(clock_.next_alarm());
-    }
-    if (clock_.now() < until) clock_.advance_to(until);
-  }
 
-  std::mt19937_64 random_;
   VirtualClock clock_;
   const TimePoint began_ = clock_.now();
   SimNetwork network_;
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
+  Pace pace_{context_, clock_};
   SimEtcd etcd_;
   std::size_t slot_count_ = 0, worker_count_ = 0;
   SimMemberConfig config_;
@@ -899,6 +944,8 @@ class ClusterWorld {
   bool has_room_ = false;            ///< Nothing is ever evicted.
   bool has_steady_network_ = false;  ///< But for ways that are cut.
   bool has_disk_ = false;
+  bool lends_ = false;           ///< Blocks lie in memory that is lent to nodes.
+  bool hedges_at_once_ = false;  ///< Almost every read is late.
   bool is_exact_ = true;
   std::vector<NamespaceRecord> records_;
   std::vector<std::vector<std::uint32_t>> roots_, prompts_;
@@ -909,6 +956,7 @@ class ClusterWorld {
     std::uint64_t epoch = 0;
   };
   std::vector<LastEpoch> last_epochs_;
+  std::vector<std::uint64_t> check_due_;          ///< Steps, by slot.
   std::map<std::uint64_t, std::uint64_t> views_;  ///< Digests, by epoch.
   std::uint64_t lost_epoch_ = 0;                  ///< The latest of those from before etcd was made anew.
   std::set<std::string> isolated_;

@@ -6,10 +6,10 @@
 // etcd, also one way only; etcd away for minutes, set up anew, or with a member that is behind; a hot set that changes.
 //
 // What must hold, besides what sim_world.h has: epochs never fall, at a node or at a client; no get waits for a node
-// that its client knows to be dead; what was handed over and copied is counted as what was stored. Once the faults
-// stop, all nodes and clients agree within a bounded time. Then, step by step: what was put is found by everybody while
-// nodes join, leave and drain, while etcd is away and when it comes back empty; and where there are second copies, when
-// a node is killed.
+// that its client knows to be dead; no lent memory is written to after its call; what was handed over and copied is
+// counted as what was stored. Once the faults stop, all nodes and clients agree within a bounded time. Then, step by
+// step: what was put is found by everybody while nodes join, leave and drain, while etcd is away and when it comes back
+// empty; and where there are second copies, when a node is killed.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct ClusterOutcome {
   std::uint64_t exact_worlds = 0;     ///< In which all that was stored was accounted for.
   std::uint64_t audited_changes = 0;  ///< During which everything was found.
   std::uint64_t audited_kills = 0;    ///< After which everything was found.
-  std::uint64_t trace_hash = 0;       ///< Of all that happened, in order: equal for equal seeds.
+  std::uint64_t hedges = 0, hedge_wins = 0;
+  std::uint64_t trace_hash = 0;  ///< Of all that happened, in order: equal for equal seeds.
 };
 
 /// Runs one seed to its end: some minutes of virtual time.

@@ -8,19 +8,15 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "tests/sim/sim_base.h"
 #include "tests/sim/sim_world.h"
 
 namespace kv::sim {
 namespace {
 
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* const text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 TEST(SimTest, EverySeedKeepsTheInvariantsAndConverges) {
-  std::uint64_t first = number_from("KV_SIM_FIRST", 1), count = number_from("KV_SIM_SEEDS", 1000);
-  if (std::getenv("KV_SEED") != nullptr) first = number_from("KV_SEED", 1), count = 1;
+  std::uint64_t first = number_of("KV_SIM_FIRST", 1), count = number_of("KV_SIM_SEEDS", 1000);
+  if (std::getenv("KV_SEED") != nullptr) first = number_of("KV_SEED", 1), count = 1;
   WorldOutcome total;
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     const WorldOutcome outcome = run_world(seed);

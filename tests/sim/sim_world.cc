@@ -9,28 +9,10 @@
 #include <utility>
 
 #include "index/name_groups.h"
+#include "tests/sim/sim_base.h"
 
 namespace kv::sim {
 namespace {
-
-std::uint64_t mix(std::uint64_t value) {  // splitmix64's finaliser
-  value += 0x9E3779B97F4A7C15;
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
-  return value ^ (value >> 31);
-}
-
-/// The bytes that a block must have, wherever it turns up.
-void fill_block(const NamespaceId& space, const BlockHash& hash, std::span<std::byte> bytes) {
-  std::uint64_t words[6], state = 0;  // all of the name, mixed by none of the functions under test
-  std::memcpy(words, space.bytes.data(), sizeof space.bytes);
-  std::memcpy(words + 2, hash.bytes.data(), sizeof hash.bytes);
-  for (const std::uint64_t word : words) state = mix(state ^ word);
-  for (std::size_t i = 0; i < bytes.size(); i += sizeof state) {
-    state = mix(state);
-    std::memcpy(bytes.data() + i, &state, std::min(sizeof state, bytes.size() - i));
-  }
-}
 
 constexpr std::size_t kChainBytesMax = 400'000;  ///< Of one call, or one block if that is larger.
 constexpr std::size_t kMemoryBytes = 1 << 20;    ///< Lent by a worker.
@@ -46,12 +28,12 @@ BlockHash content_of(const BlockHash& hash, std::size_t length) {
 bool block_is_right(const NamespaceId& space, const BlockHash& hash, std::span<const std::byte> bytes) {
   std::vector<std::byte> right(bytes.size());
   fill_block(space, hash, right);
-  return std::equal(right.begin(), right.end(), bytes.begin());
+  return std::memcmp(right.data(), bytes.data(), bytes.size()) == 0;
 }
 
-class World {
+class World : private Dice {
  public:
-  explicit World(std::uint64_t seed) : random_(seed), network_(clock_, mix(seed)) {
+  explicit World(std::uint64_t seed) : Dice(seed), network_(clock_, mix(seed)) {
     // Swarm testing: each seed draws its own mixture of sizes, pressures and faults; many draw none of a kind.
     node_count_ = pick(1, 4);
     worker_count_ = pick(1, 4);
@@ -141,7 +123,8 @@ class World {
         tokens.assign(parent.begin(), parent.begin() + static_cast<std::ptrdiff_t>(pick(0, parent.size())));
       }
       const std::size_t more = pick(1, 60);
-      for (std::size_t j = 0; j < more; ++j) tokens.push_back(static_cast<std::uint32_t>(random_()));
+      const auto drawn = random_tokens(more);
+      tokens.insert(tokens.end(), drawn.begin(), drawn.end());
       prompts_.push_back(std::move(tokens));
     }
   }
@@ -149,11 +132,12 @@ class World {
   WorldOutcome run() {
     workers_.resize(worker_count_);
     for (std::size_t i = 0; i < worker_count_; ++i) {
-      ++running_;
-      asio::co_spawn(context_, work(i, pick(20, 120)), [this](std::exception_ptr error) { worker_ended(error); });
+      begin(work(i, pick(20, 120)));
     }
     while (running_ > 0 && step()) {
-      if (event_rate_ > 0 && chance(event_rate_)) cause_event();
+      if (event_rate_ <= 0 || !chance(event_rate_)) continue;
+      cause_event();
+      pace_.disturb();
     }
     if (outcome_.failure.empty()) heal_and_converge();
     finish();
@@ -170,11 +154,6 @@ class World {
     Lease set_lease{};
   };
 
-  std::size_t pick(std::size_t low, std::size_t high) {
-    return std::uniform_int_distribution<std::size_t>(low, high)(random_);
-  }
-  double real(double low, double high) { return std::uniform_real_distribution<double>(low, high)(random_); }
-  bool chance(double probability) { return real(0, 1) < probability; }
   void note(std::uint64_t what) { outcome_.trace_hash = mix(outcome_.trace_hash ^ what); }
   void fail(const std::string& what) {
     if (outcome_.failure.empty()) outcome_.failure = what;
@@ -183,14 +162,14 @@ class World {
   /// Runs what is ready; when nothing is, moves time to the next alarm. False when stuck or something broke.
   bool step() {
     if (!outcome_.failure.empty()) return false;
-    if (context_.poll() == 0) {
-      if (!clock_.has_alarm()) {
-        fail("stuck: calls are in progress, and nothing will ever wake them");
-        return false;
-      }
-      clock_.advance_to(clock_.next_alarm());
+    if (pace_.step() == Pace::Step::kStuck) {
+      fail("stuck: calls are in progress, and nothing will ever wake them");
+      return false;
     }
-    if (++steps_ % 64 == 0) check_nodes();
+    if (++steps_ % 64 == 0) {
+      check_nodes();
+      pace_.disturb();
+    }
     if (steps_ > 3'000'000) fail("no end: 3,000,000 steps");
     return outcome_.failure.empty();
   }
@@ -779,6 +758,11 @@ class World {
     co_await over.wait();
   }
 
+  void begin(asio::awaitable<void> task) {
+    ++running_;
+    pace_.disturb();
+    asio::co_spawn(context_, std::move(task), [this](std::exception_ptr error) { worker_ended(error); });
+  }
   void worker_ended(std::exception_ptr error) {
     --running_;
     if (!error) return;
@@ -810,12 +794,10 @@ class World {
       node->set_disk_faults({});
     }
     is_audited_ = true;  // what follows drops everything
-    ++running_;
-    asio::co_spawn(context_, converge(), [this](std::exception_ptr error) { worker_ended(error); });
+    begin(converge());
     while (running_ > 0 && step()) {
     }
-    ++running_;
-    asio::co_spawn(context_, audit(), [this](std::exception_ptr error) { worker_ended(error); });
+    begin(audit());
     while (running_ > 0 && step()) {
     }
   }
@@ -1002,8 +984,7 @@ class World {
       const auto other = co_await client.open(each, 1s);
       if (other) (void)co_await client.drop(*other, {}, 1s);
     }
-    std::vector<std::uint32_t> tokens(4);
-    for (auto& token : tokens) token = static_cast<std::uint32_t>(random_());
+    const auto tokens = random_tokens(4);
     const auto chain = hash_chain(record.digest(), tokens, 4);
     std::vector<std::byte> memory(record.block_bytes());
     fill_block(record.id(), chain[0], memory);
@@ -1026,7 +1007,7 @@ class World {
     for (Worker& worker : workers_) worker.client.reset();
     if (verbs_) outcome_.rdma_packets = verbs_->packet_count();
     for (const auto& node : nodes_) node->check_devices();
-    run_for(outcome_.failure.empty() ? 6min : 0s);  // nothing pauses for longer
+    pace_.run_for(outcome_.failure.empty() ? 6min : 0s);  // nothing pauses for longer
     for (const auto& node : nodes_) {
       node->check_devices();
       if (!node->has_all_devices()) fail(node->name() + ": a device that is back was not opened again");
@@ -1042,26 +1023,16 @@ class World {
     }
     check_nodes();
     for (const auto& node : nodes_) node->kill();
-    run_for(30s);  // whatever failed: every session comes to its end, and every move
+    pace_.run_for(30s);  // whatever failed: every session comes to its end, and every move
   }
 
-  void run_for(Duration time) {
-    const TimePoint until = clock_.now() + time;
-    while (clock_.now() <= until) {
-      if (context_.poll() > 0) continue;
-      if (!clock_.has_alarm() || clock_.next_alarm() > until) break;
-      clock_.advance_to(clock_.next_alarm());
-    }
-    if (clock_.now() < until) clock_.advance_to(until);
-  }
-
-  std::mt19937_64 random_;
   VirtualClock clock_;
   SimNetwork network_;
   std::unique_ptr<verbs::FakeVerbs> verbs_;  ///< nullptr: no RDMA in this world.
   asio::io_context context_{
       1};  // its end destroys coroutines that still hold alarms, streams and queue pairs: before what those are of
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
+  Pace pace_{context_, clock_};
   std::size_t node_count_ = 1, worker_count_ = 1;
   std::size_t extent_blocks_ = 1;  ///< Small, so that chains of some blocks have many extents; or the default.
   bool has_two_rules_ = false;     ///< One worker has another one: it may find less, and never a wrong byte.

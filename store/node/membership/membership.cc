@@ -49,8 +49,16 @@ Membership::Status Membership::status() const {
 }
 
 asio::awaitable<void> Membership::run() {
+  TimePoint succeeded = clock_.now();  // the store may have been away since right after that
   while (!stops_) {
-    note(co_await step());
+    const TimePoint began = clock_.now();
+    const auto stepped = co_await step();
+    if (stepped) {
+      succeeded = began;
+    } else if (failing_since_ == TimePoint{}) {
+      failing_since_ = succeeded;
+    }
+    note(stepped);
     co_await pause();
   }
   if (lease_ == 0 || !is_reachable_) co_return;  // it ends by time
@@ -74,6 +82,12 @@ Membership::Step Membership::step() {
   }
   const auto listing = co_await keys_.list(config_.prefix + "/");
   if (!listing) co_return listing.error();
+  if (failing_since_ != TimePoint{}) {
+    // Others were last there so long before, and may have lost their leases where this node has kept its own.
+    const Duration before = config_.lease / 3 + config_.poll;
+    if (clock_.now() - failing_since_ + before >= config_.lease) came_back_ = clock_.now();
+    failing_since_ = TimePoint{};
+  }
   adopt(*listing);
   co_return true;
 }
@@ -210,11 +224,13 @@ std::uint64_t Membership::epoch_base() const {
   return (std::max(now, kFirst) - kFirst) * kChangesPerSecond;
 }
 
-/// All leases have ended, or etcd was made anew, and this node is one of the first that put itself there again. The
-/// others do within seconds, and a map without them would cost all that they hold. Who is really gone is on the map for
-/// the time of one lease more.
+/// All leases have ended, or etcd was made anew, and this node is one of the first that put itself there again; or etcd
+/// was away for so long that others' leases have ended. They come back within seconds, and a map without them would
+/// cost all that they hold, and a node that is to leave just then would have nobody to hand anything to. Who is really
+/// gone is on the map for the time of one lease more.
 bool Membership::is_coming_back(const ClusterView& known, const ClusterView& view) const {
-  if (rejoined_ == TimePoint{} || clock_.now() >= rejoined_ + config_.lease + 2 * config_.poll) return false;
+  const TimePoint since = std::max(rejoined_, came_back_);
+  if (since == TimePoint{} || clock_.now() >= since + config_.lease + 2 * config_.poll) return false;
   return std::ranges::any_of(known.members, [&](const Member& member) {
     return std::ranges::find(view.members, member.id, &Member::id) == view.members.end();
   });

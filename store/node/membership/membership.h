@@ -36,6 +36,7 @@ struct MembershipConfig {
 ///      up and says so.
 ///   4. A lease that ended while this process was stopped, or etcd away, is replaced: the node joins anew. For one
 ///      lease more no list is taken that lacks a node known until then: its lease may have ended likewise.
+///      Nor where etcd was away for as long as another's lease may take to end, though this node's own has not.
 /// No node does anything with another's blocks because of this list. It tells clients where to look, and blocks are
 /// named by content, so that a list that is old, or differs between two nodes, costs misses.
 /// Thread safety: none; on one executor. status() and the board: any thread.
@@ -78,8 +79,10 @@ class Membership {
   Event wake_;
   std::unique_ptr<Alarm> alarm_;
   KeyStore::Lease lease_ = 0;
-  TimePoint kept_{};      ///< When the lease was last known to run.
-  TimePoint rejoined_{};  ///< When a lease last took the place of one that had ended.
+  TimePoint kept_{};           ///< When the lease was last known to run.
+  TimePoint rejoined_{};       ///< When a lease last took the place of one that had ended.
+  TimePoint failing_since_{};  ///< TimePoint{}: the last step went well.
+  TimePoint came_back_{};      ///< When etcd last answered after so long that leases may have ended meanwhile.
   bool must_put_ = true, has_constant_ = false, stops_ = false;
   std::string last_bad_;         ///< Each bad entry is told once in a row.
   std::uint64_t revision_ = 0;   ///< The latest that was read.
