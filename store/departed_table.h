@@ -67,6 +67,10 @@ class DepartedTable {
                  std::uint64_t{encode(idle)} << kIdleShift | seconds(now);
   }
 
+  void prefetch(TreeId tree, const BlockHash& hash) const {
+    if (count_ > 0) __builtin_prefetch(&line_of(name_of(tree, hash)));
+  }
+
   struct Departed {
     MissKind why = MissKind::kUnknown;
     Duration ago{}, idle{};

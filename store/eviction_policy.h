@@ -1,6 +1,7 @@
 // store/eviction_policy.h: what a block is worth, and so which one goes and which one may come in.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -74,6 +75,14 @@ class EvictionPolicy {
   /// So many blocks find room, as far as anybody knows now. What was learned is kept.
   virtual void set_capacity(std::uint64_t block_count) = 0;
 
+  /// Asks for what each request needs of this object: others were at work since the last one.
+  void prefetch() const {
+    constexpr std::size_t kLineBytes = 64, kLines = 4;
+    const auto* const own = reinterpret_cast<const std::byte*>(this);
+    for (std::size_t i = 0; i < kLines; ++i) __builtin_prefetch(own + i * kLineBytes, 1);
+  }
+  /// Asks for the memory that asked() or offered() will look at, of a request whose first block is not here.
+  virtual void expect_miss(TreeId /*tree*/, const BlockHash& /*missed*/) const {}
   /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage). `*known` (may be
   /// nullptr) gets how many leading blocks are here, or left not long ago.
   virtual std::uint16_t asked(const Request& request, std::size_t* known = nullptr) = 0;

@@ -52,7 +52,10 @@ class GhostTable {
     const std::size_t way = find(name);
     if (way < kWays) lines_[line_of(name)].entries[way] = 0;
   }
-  void prefetch(std::uint64_t name) const { __builtin_prefetch(&lines_[line_of(name)], 1); }
+  void prefetch(std::uint64_t name) const {
+    __builtin_prefetch(&lines_[line_of(name)], 1);
+    __builtin_prefetch(&places_[home_of(key_of(name))], 1);
+  }
 
   std::size_t waiting_count() const { return waiting_count_; }
   /// Enters what waits, the first `count` of it. Only once all is entered does the list begin anew.
@@ -91,9 +94,10 @@ class GhostTable {
   }
   static std::uint16_t print_of(std::uint64_t name) { return name & kPrintMask; }
   std::uint64_t key_of(std::uint64_t name) const { return line_of(name) << kPrintBits | print_of(name); }
+  static std::size_t home_of(std::uint64_t key) { return (key * 0x9E3779B97F4A7C15) >> 53; }
   /// Where the key's latest is noted, or is to be.
   std::size_t place_of(std::uint64_t key) const {
-    std::size_t place = (key * 0x9E3779B97F4A7C15) >> 53;
+    std::size_t place = home_of(key);
     while (places_[place] != 0 && waiting_[places_[place] - 1].key != key) place = (place + 1) % kPlaces;
     return place;
   }
@@ -122,7 +126,7 @@ class GhostTable {
   std::unique_ptr<void, Free> memory_;
   Line* lines_ = nullptr;
   static constexpr std::size_t kPlaces = 2 * kWaitingMax;
-  static_assert(kPlaces == 1 << 11, "place_of() takes 11 bits");
+  static_assert(kPlaces == 1 << 11, "home_of() takes 11 bits");
   std::size_t waiting_count_ = 0, settled_count_ = 0;
   std::array<Waiting, kWaitingMax> waiting_;     ///< In order.
   std::array<std::uint16_t, kPlaces> places_{};  ///< By key: one more than where the latest is; 0: none.

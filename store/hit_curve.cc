@@ -28,12 +28,6 @@ constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< Of memory and
 /// Of a long run of heavy blocks these stand for those up to the next: all have the same uses but for their ends.
 constexpr std::size_t next_heavy(std::size_t i) { return i + (i < 4 ? 1 : i < 16 ? 4 : i < 64 ? 16 : 64); }
 
-std::uint32_t print_of(const BlockHash& hash, std::uint64_t seed) {
-  std::uint64_t word = 0;
-  std::memcpy(&word, hash.bytes.data() + hash.bytes.size() - sizeof word, sizeof word);
-  return static_cast<std::uint32_t>(((word ^ seed) * 0x9E3779B97F4A7C15) >> 32);
-}
-
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
   __extension__ using Wide = unsigned __int128;
   const auto product = static_cast<Wide>(a ^ 0x9E3779B97F4A7C15) * (b ^ 0xD1B54A32D192ED03);
@@ -59,7 +53,7 @@ HitCurve::HitCurve(const HitCurveConfig& config, std::uint64_t seed, bool has_po
 
 void HitCurve::set_one_in(std::uint32_t one_in) {
   one_in_ = std::max(one_in, 1u);
-  threshold_ = static_cast<std::uint32_t>((std::uint64_t{1} << 32) / one_in_ - 1);
+  sample_ = {.seed = seed_, .threshold = static_cast<std::uint32_t>((std::uint64_t{1} << 32) / one_in_ - 1)};
   thinned_ = 0;
 }
 
@@ -119,7 +113,7 @@ std::uint64_t HitCurve::name_of(TreeId tree, const BlockHash& hash) const {
   std::uint64_t words[4];
   std::memcpy(words, hash.bytes.data(), sizeof words);
   const std::uint64_t name = mix(words[0] ^ words[2] ^ seed_, (words[1] ^ words[3]) + static_cast<std::uint64_t>(tree));
-  return name >> 32 << 32 | print_of(hash, seed_);
+  return name >> 32 << 32 | sample_.print(hash);
 }
 
 void HitCurve::asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait,
@@ -151,10 +145,6 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
                           bool is_use) {
   const std::size_t count = request.hashes.size(), before = events_.size();
   const auto name = [&](std::size_t i) { return name_of(request.tree, request.hashes[i]); };
-  // What a look at each block needs, where no call can change it.
-  const BlockHash* const hashes = request.hashes.data();
-  const std::uint64_t seed = seed_;
-  const std::uint32_t threshold = threshold_;
   Event event{.name = 0, .at = static_cast<std::uint32_t>(clock)};
   event.trait = trait;
   event.is_use = is_use;
@@ -174,7 +164,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     // What was asked for is known. A new one needs the one before it.
     i = request.found_count;
     for (std::size_t back = i; !request.is_set && back > 0 && i - back < kLookedBackMax;) {
-      if (print_of(hashes[--back], seed) > threshold) continue;
+      if (!sample_.has(request.hashes[--back])) continue;
       event.name = name(back);
       event.is_parent = true;
       events_.push_back(std::exchange(event, Event{.name = 0, .at = event.at}));
@@ -185,15 +175,19 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     }
   }
   event.counts = event.holds = 0;
-  // Most blocks are not of the sample: four at a time, with one branch.
-  const auto is_other = [&](std::size_t at) { return static_cast<int>(print_of(hashes[at], seed) > threshold); };
-  for (; i < count; ++i) {
-    while (i + 4 <= count && (is_other(i) & is_other(i + 1) & is_other(i + 2) & is_other(i + 3)) != 0) i += 4;
-    if (i == count || is_other(i) != 0) continue;
-    event.name = name(i);
-    event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(i), 255));
+  const auto add = [&](std::size_t at) {
+    if (at < i) return true;  // heavy
+    event.name = name(at);
+    event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(at), 255));
     events_.push_back(event);
     // So many never fit the queue. A request of which some is left out would count as a short one.
+    return events_.size() - before <= kEventsMax;
+  };
+  if (request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
+    for (const std::uint32_t position : request.sampled->curve_positions())
+      if (!add(position)) return;
+  } else {
+    SampleLook::visit(sample_, request.hashes, i, add);
     if (events_.size() - before > kEventsMax) return;
   }
   if (events_.size() > before) events_.back().is_last = true;

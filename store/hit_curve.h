@@ -11,6 +11,7 @@
 #include "index/block_hash.h"
 #include "store/eviction_policy.h"
 #include "store/heavy_blocks.h"
+#include "store/name_sample.h"
 #include "store/shadow_cache.h"
 #include "store/use_order.h"
 
@@ -50,6 +51,8 @@ class HitCurve {
   /// How many blocks find room in memory, and on disk besides. Counts stay; the capacities asked about move along.
   void set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_blocks);
   /// `trait`: what the policy said of it. Of the blocks found `memory_count` are in memory.
+  /// A request may have been looked at before it came (SampledNames).
+  PrintSample sample() const { return sample_; }
   void asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait, std::uint64_t clock,
              TimePoint now);
   void offered(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock);
@@ -105,9 +108,9 @@ class HitCurve {
     std::array<double, kCachesMax> hits{};       ///< Of them: found by each small cache.
   };
 
-  /// Its lower half is print_of() the hash alone: a look at that tells most blocks from the sample's.
+  /// Its lower half is the print of the hash alone: a look at that tells most blocks from the sample's.
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
-  bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= threshold_; }
+  bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= sample_.threshold; }
   void add_events(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock, bool is_use);
   std::vector<Point> points() const;  ///< Without estimates.
   void set_one_in(std::uint32_t one_in);
@@ -131,7 +134,8 @@ class HitCurve {
 
   HitCurveConfig config_;
   std::uint64_t seed_;
-  std::uint32_t one_in_ = 1, threshold_ = 0xFFFFFFFF;
+  PrintSample sample_;
+  std::uint32_t one_in_ = 1;
   std::uint64_t memory_blocks_ = 0, disk_blocks_ = 0;
   HeavyBlocks heavy_;
   std::vector<ShadowBlock> blocks_;

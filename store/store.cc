@@ -210,6 +210,7 @@ std::vector<TenantStats> Store::tenants() const {
 Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hashes, const MatchOptions& options,
                                   TimePoint now) {
   Impl::Call call(*impl_);
+  impl_->policy->prefetch();
   impl_->expire_leases(now, call.steps);
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
@@ -220,19 +221,22 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   const PrefixIndex::Prefix& prefix = found->prefix;
   // A policy would take what is asked for here and put elsewhere for blocks that it should have kept.
   const std::size_t found_count = prefix.block_count + found->disk_block_count();
-  const std::size_t known_count = options.is_elsewhere
-                                      ? impl_->ask(*found, hashes.first(found_count), options.hint, {}, now)
-                                      : impl_->ask(*found, hashes, options.hint, options.chain, now, options.sampled);
+  std::size_t known_count = 0;
+  if (options.is_elsewhere) {
+    known_count = impl_->ask(*found, hashes.first(found_count), options.hint, {}, now);
+  } else {
+    // What is looked up of the first that is not here takes two cache misses: both are under way meanwhile.
+    if (found_count < hashes.size()) impl_->expect_miss(found->space->tree, hashes[found_count]);
+    impl_->count_lookup(*found, hashes, now);
+    impl_->count_miss(*found, hashes, now);
+    known_count = impl_->ask(*found, hashes, options.hint, options.chain, now, options.sampled);
+  }
   Match match{.memory_block_count = prefix.block_count,
               .disk_block_count = found->disk_block_count(),
               .known_block_count = known_count};
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
   impl_->counters.match_miss_blocks += hashes.size() - match.memory_block_count - match.disk_block_count;
-  if (!options.is_elsewhere) {
-    impl_->count_lookup(*found, hashes, now);
-    impl_->count_miss(*found, hashes, now);
-  }
 
   if (options.lease && prefix.block_count > 0) {
     const auto lease = impl_->grant(options.session, prefix.last, now);

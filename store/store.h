@@ -633,6 +633,7 @@ class Store {
   std::optional<Curve> curve() const;
   /// Which blocks are learned from. Changes with the capacity, so it is asked for again and again.
   std::optional<NameSample> sample() const;
+  std::optional<PrintSample> curve_sample() const;
   // Several nodes learn together (count_pool.h). What this one has counted; nullptr: its policy counts nothing. Copy it
   // in parts, some ten classes under one lock.
   const YieldTable* yield_table() const;

@@ -19,6 +19,10 @@ std::optional<Store::Curve> Store::curve() const {
 
 std::optional<NameSample> Store::sample() const { return impl_->policy->sample(); }
 
+std::optional<PrintSample> Store::curve_sample() const {
+  return impl_->curve ? std::optional(impl_->curve->sample()) : std::nullopt;
+}
+
 const YieldTable* Store::yield_table() const { return impl_->policy->table(); }
 
 std::uint64_t Store::age_clock() const { return impl_->policy->clock(); }

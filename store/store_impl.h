@@ -195,6 +195,10 @@ struct Store::Impl {
   std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now,
                            std::size_t* known = nullptr);
   std::uint16_t tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick);
+  void expect_miss(TreeId tree, const BlockHash& missed) const {
+    policy->expect_miss(tree, missed);
+    departed.prefetch(tree, missed);
+  }
   void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
   void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< Of a match.
   std::uint64_t root_name(const BlockHash& root) const {

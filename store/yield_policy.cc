@@ -99,18 +99,19 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   sample_ = {.mask = mask, .wanted = static_cast<std::uint32_t>(seed_) & mask};
   ghosts_.resize(depth.blocks);
   clock_.set_span(depth.blocks);
-  const std::size_t waiting = events_.size() - next_event_;
+  const std::size_t waiting = event_end_ - next_event_;
   is_settled_ = is_settled_ || shadow_.event_count() - counted_from_ >= settled_events_;
   if (!is_settled_ || waiting >= 2 * kEventsMax) {  // there is nothing to keep, or nobody learns
     unlearned_uses_ += is_settled_ ? waiting : 0;
-    events_.clear();
-    next_event_ = 0;
+    next_event_ = event_end_ = 0;
     is_learning_ = is_told_anew_ = false;
   }
-  if (events_.empty() && !is_learning_ && !is_told_anew_) {
+  if (event_end_ == 0 && !is_learning_ && !is_told_anew_) {
     begin_capacity(capacity_);
   } else {
-    events_.push_back({.name = capacity_, .at = 0, .how = {}, .is_use = false, .is_found = false, .is_capacity = true});
+    if (event_end_ == events_.size()) make_event_room(1);
+    events_[event_end_++] = {
+        .name = capacity_, .at = 0, .how = {}, .is_use = false, .is_found = false, .is_capacity = true};
   }
 }
 
@@ -142,25 +143,40 @@ std::uint64_t YieldPolicy::name_of(TreeId tree, const BlockHash& hash) const {
   return mix(word(hash, 0) ^ seed_, word(hash, 1) + static_cast<std::uint64_t>(tree));
 }
 
+bool YieldPolicy::knows_first_missed(const Request& request) const {
+  return !request.is_set && request.found_count < request.hashes.size() &&
+         ghosts_.uses(name_of(request.tree, request.hashes[request.found_count])) > 0;
+}
+
 std::size_t YieldPolicy::known_count(const Request& request) const {
-  // What left goes with all that is behind it, so there is one place where it ends: a search by halves, since each look
-  // is a cache miss. One look-up in 64 finds another block's uses: two in a row are believed.
-  const std::size_t found = request.found_count, end = request.hashes.size();
-  if (request.is_set) return found;
-  const auto is_known = [&](std::size_t i) {
-    const std::uint64_t name = name_of(request.tree, request.hashes[i]);
-    if (i == found) return ghosts_.uses(name) > 0;
-    const std::uint64_t before = name_of(request.tree, request.hashes[i - 1]);
-    ghosts_.prefetch(before);
-    return ghosts_.uses(name) > 0 && ghosts_.uses(before) > 0;
+  return knows_first_missed(request) ? search_known(request) : request.found_count;
+}
+
+/// Requires: knows_first_missed(). What left goes with all that is behind it, so there is one place where it ends: a
+/// search by halves. One look-up in 64 finds another block's uses: two in a row are believed. Each look is a miss of
+/// caches and page tables, so what the next ones may need is asked for together.
+[[gnu::noinline]] std::size_t YieldPolicy::search_known(const Request& request) const {
+  const std::size_t end = request.hashes.size();
+  const auto name = [&](std::size_t i) { return name_of(request.tree, request.hashes[i]); };
+  const auto is_known = [&](std::size_t i) { return ghosts_.uses(name(i)) > 0 && ghosts_.uses(name(i - 1)) > 0; };
+  const auto prefetch = [&](std::size_t i) {
+    ghosts_.prefetch(name(i));
+    ghosts_.prefetch(name(i - 1));
   };
-  std::size_t known = found, next = found;  // those before `known` are known
-  for (std::size_t step = 1; known < end; step *= 2) {
+  std::size_t known = request.found_count + 1, next = known;  // those before `known` are known
+  for (std::size_t at = known, step = 2; at < end; step *= 2) {
+    at = std::min(at + step, end);
+    prefetch(at - 1);
+  }
+  for (std::size_t step = 2; known < end; step *= 2) {
     next = std::min(known + step, end) - 1;
     if (!is_known(next)) break;
     known = ++next;
   }
-  while (known < next) {
+  constexpr int kHalvings = 3;  // at once: seven places
+  for (int halving = 0; known < next; ++halving) {
+    for (std::size_t part = 1, parts = std::size_t{1} << kHalvings; halving % kHalvings == 0 && part < parts; ++part)
+      prefetch(known + (next - known) * part / parts);  // give or take one, where they do not come out even
     const std::size_t middle = (known + next) / 2;
     if (is_known(middle)) {
       known = middle + 1;
@@ -177,75 +193,66 @@ std::uint32_t YieldPolicy::new_class_of(const Request& request, std::size_t know
                                   std::max<std::size_t>(request.block_size, 1));
 }
 
-YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known) {
-  Kind kind{.new_class = new_class_of(request, known)};
-  if (request.hint == ReuseHint::kNone && !trust_.has_heard()) return kind;
+[[gnu::noinline]] void YieldPolicy::hear(const Request& request, Kind& kind) {
   kind.tenant = trust_.hear(request.tenant, request.hint);
   kind.believed = trust_.believed(kind.tenant, request.hint);
   table_.use_hints();
+}
+
+YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known) {
+  Kind kind{.new_class = new_class_of(request, known), .last_blocks_log2 = last_blocks_log2(request)};
+  if (request.hint != ReuseHint::kNone || trust_.has_heard()) hear(request, kind);
   return kind;
 }
 
-/// The first look at what left is a miss: meanwhile the sample is drawn.
-void YieldPolicy::prefetch_known(const Request& request) const {
-  if (!request.is_set && request.found_count < request.hashes.size())
-    ghosts_.prefetch(name_of(request.tree, request.hashes[request.found_count]));
+/// Nobody has looked which blocks are of the sample.
+[[gnu::noinline]] void YieldPolicy::look_and_note(const Request& request, const Kind& kind, std::size_t first,
+                                                  bool is_use) {
+  SampleLook::Positions positions;
+  for (std::size_t at = first; at < request.hashes.size(); at += SampleLook::kAtOnce) {
+    const auto some = request.hashes.subspan(at, std::min(request.hashes.size() - at, SampleLook::kAtOnce));
+    const std::size_t count = SampleLook::find(sample_, some, positions);
+    add_events(request, kind, at, std::span(positions).first(count), is_use);
+  }
 }
 
-/// What is to be learned of a request's blocks from `first` on. Of what kind they are is asked once they were looked
-/// through: what that looks up was fetched meanwhile.
-template <class Ask>
-YieldPolicy::Kind YieldPolicy::note(const Request& request, std::size_t first, bool is_use, Ask&& ask_kind) {
-  const std::size_t first_event = events_.size();
-  if (first == 0 && request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
-    add_events(request, 0, request.sampled->positions(), is_use);
-  } else {
-    NameSample::Positions positions;
-    for (std::size_t at = first; at < request.hashes.size(); at += NameSample::kAtOnce) {
-      const auto some = request.hashes.subspan(at, std::min(request.hashes.size() - at, NameSample::kAtOnce));
-      const std::size_t count = sample_.find(some, positions);
-      add_events(request, at, std::span(positions).first(count), is_use);
-    }
-  }
-  const Kind kind = ask_kind();
-  for (std::size_t i = first_event; i < events_.size(); ++i) {
-    ReuseShadow::Kind& how = events_[i].how;
-    how.new_class = static_cast<std::uint8_t>(kind.new_class);
-    how.hint = request.hint;
-    how.believed = kind.believed;
-    how.tenant = kind.tenant;
-  }
-  return kind;
+[[gnu::noinline]] void YieldPolicy::make_event_room(std::size_t count) {
+  events_.resize(std::max(event_end_ + count, 2 * events_.size()));
 }
 
-void YieldPolicy::add_events(const Request& request, std::size_t first, std::span<const std::uint32_t> positions,
-                             bool is_use) {
-  const std::size_t waiting = events_.size() - next_event_;
+void YieldPolicy::add_events(const Request& request, const Kind& kind, std::size_t first,
+                             std::span<const std::uint32_t> positions, bool is_use) {
+  const std::size_t waiting = event_end_ - next_event_;
   const std::size_t count = std::min(positions.size(), kEventsMax - std::min(kEventsMax, waiting));
   unlearned_uses_ += positions.size() - count;
   if (count == 0) return;
+  if (event_end_ + count > events_.size()) make_event_room(count);
   // From here on hashes are the end of the request.
   const std::size_t end = request.hashes.size() + request.chain.after_last(request.hashes.size());
-  const std::size_t last_count = std::size_t{1} << last_blocks_log2(request);
-  const std::size_t last_from = request.is_set ? end : end - std::min(end, last_count);
-  Event event{.name = 0,
-              .at = static_cast<std::uint32_t>(clock_.count()),
-              .how = {.is_alone = request.is_set},
-              .is_use = is_use,
-              .is_found = false};
+  const std::size_t last_from = request.is_set ? end : end - std::min(end, std::size_t{1} << kind.last_blocks_log2);
+  const auto at = static_cast<std::uint32_t>(clock_.count());
+  Event* event = events_.data() + event_end_;
+  event_end_ += count;
   for (const std::uint32_t position : positions.first(count)) {
     const std::size_t i = first + position;
-    event.name = name_of(request.tree, request.hashes[i]);
-    event.how.is_last = i >= last_from;
-    event.is_found = i < request.found_count;
-    event.is_known = !is_use && event.is_found;
-    events_.push_back(event);
+    const bool is_found = i < request.found_count;
+    *event++ = {.name = name_of(request.tree, request.hashes[i]),
+                .at = at,
+                .how = {.is_last = i >= last_from,
+                        .is_alone = request.is_set,
+                        .new_class = static_cast<std::uint8_t>(kind.new_class),
+                        .hint = request.hint,
+                        .believed = kind.believed,
+                        .tenant = kind.tenant},
+                .is_use = is_use,
+                .is_found = is_found,
+                .is_known = !is_use && is_found};
   }
 }
 
 std::uint16_t YieldPolicy::trait_of(const Request& request, const Kind& kind) {
   return static_cast<std::uint16_t>(kind.new_class | (request.is_set ? kAlone : 0) |
-                                    last_blocks_log2(request) << kLastShift |
+                                    kind.last_blocks_log2 << kLastShift |
                                     static_cast<std::uint32_t>(kind.believed) << kHintShift);
 }
 
@@ -260,29 +267,37 @@ void YieldPolicy::count_part(const Request& request) {
   if (was_learned != is_learned()) ++version_;
 }
 
+void YieldPolicy::expect_miss(TreeId tree, const BlockHash& missed) const {
+  ghosts_.prefetch(name_of(tree, missed));
+  __builtin_prefetch(&trust_);
+  __builtin_prefetch(events_.data() + event_end_, 1);
+}
+
+/// What most requests need of it fits a few cache lines, one after another: between two requests others are at work, so
+/// that the processor has not even its code at hand. What few need are functions of their own.
 std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
-  prefetch_known(request);
-  std::size_t count = 0;
-  const Kind kind = note(request, 0, true, [&] {
-    count = known_count(request);
-    return kind_of(request, request.chain.known ? 0 : count);
-  });
+  const std::size_t count = known_count(request);
+  const Kind kind = kind_of(request, request.chain.known ? 0 : count);
+  if (request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
+    add_events(request, kind, 0, request.sampled->positions(), true);
+  } else {
+    look_and_note(request, kind, 0, true);
+  }
   if (known != nullptr) *known = count;
   return trait_of(request, kind);
 }
 
 std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tick) {
   count_part(request);
-  if (!request.chain.known) prefetch_known(request);
+  if (!request.chain.known && !request.is_set && request.found_count < request.hashes.size())
+    expect_miss(request.tree, request.hashes[request.found_count]);
   clock_.advance(request.hashes.size() - request.found_count, tick);
-  const Kind kind = note(request, request.chain.known ? 0 : request.found_count, false, [&] {
-    Kind made = kind_of(request, request.chain.known ? 0 : known_count(request));
-    // The end of what the same request stored before: engines store as blocks fill.
-    const bool continues = above.use_count == 1 && above.passed == 0;
-    if (continues) made.new_class = std::max<std::uint32_t>(made.new_class, above.trait & kNewClassMask);
-    return made;
-  });
+  Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
+  // The end of what the same request stored before: engines store as blocks fill.
+  const bool continues = above.use_count == 1 && above.passed == 0;
+  if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
+  look_and_note(request, kind, request.chain.known ? 0 : request.found_count, false);
   return trait_of(request, kind);
 }
 
@@ -347,7 +362,7 @@ bool YieldPolicy::learn() {
   if (std::exchange(is_told_anew_, false)) return is_learning_ = true;
   learn_from_events();
   is_learning_ = shadow_.event_count() >= learn_at_;
-  return is_learning_ || is_told_anew_ || !events_.empty();
+  return is_learning_ || is_told_anew_ || event_end_ > 0;
 }
 
 void YieldPolicy::end_lesson(bool knew) {
@@ -367,9 +382,8 @@ void YieldPolicy::end_lesson(bool knew) {
 void YieldPolicy::learn_from_events() {
   constexpr std::size_t kAhead = 8;
   // A lesson begins with a certain event, whenever that is looked at: so what is learned does not depend on the calls.
-  for (std::size_t i = 0; i < kEventsPerCall && next_event_ < events_.size() && shadow_.event_count() < learn_at_;
-       ++i) {
-    if (next_event_ + kAhead < events_.size()) shadow_.prefetch(events_[next_event_ + kAhead].name);
+  for (std::size_t i = 0; i < kEventsPerCall && next_event_ < event_end_ && shadow_.event_count() < learn_at_; ++i) {
+    if (next_event_ + kAhead < event_end_) shadow_.prefetch(events_[next_event_ + kAhead].name);
     const Event& event = events_[next_event_++];
     if (event.is_capacity) {
       begin_capacity(event.name);
@@ -392,11 +406,12 @@ void YieldPolicy::learn_from_events() {
     }
     compare();
   }
-  if (next_event_ == events_.size()) {
-    events_.clear();
-    next_event_ = 0;
+  if (next_event_ == event_end_) {
+    next_event_ = event_end_ = 0;
   } else if (next_event_ >= kEventsMax) {
-    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(next_event_));
+    std::copy(events_.begin() + static_cast<std::ptrdiff_t>(next_event_),
+              events_.begin() + static_cast<std::ptrdiff_t>(event_end_), events_.begin());
+    event_end_ -= next_event_;
     next_event_ = 0;
   }
 }

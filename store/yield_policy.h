@@ -31,6 +31,7 @@ class YieldPolicy final : public EvictionPolicy {
   /// The sample is another from now on, what left is forgotten. What was counted stays, if it is more than the first
   /// few uses, or if there is something from before a restart.
   void set_capacity(std::uint64_t block_count) override;
+  void expect_miss(TreeId tree, const BlockHash& missed) const override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
   std::optional<NameSample> sample() const override { return sample_; }
   std::uint16_t offered(const Request& request, Usage above, Tick tick) override;
@@ -74,22 +75,26 @@ class YieldPolicy final : public EvictionPolicy {
     std::uint32_t new_class;
     std::uint8_t tenant = 0;  ///< HintTrust.
     ReuseHint believed = ReuseHint::kNone;
+    std::uint32_t last_blocks_log2 = 0;
   };
   Kind kind_of(const Request& request, std::size_t known);
   static std::uint16_t trait_of(const Request& request, const Kind& kind);
   void learn_from_events();
   void begin_capacity(std::uint64_t block_count);
   void end_lesson(bool knew);
-  void prefetch_known(const Request& request) const;
-  template <class Ask>
-  Kind note(const Request& request, std::size_t first, bool is_use, Ask&& ask_kind);
-  void add_events(const Request& request, std::size_t first, std::span<const std::uint32_t> positions, bool is_use);
+  bool knows_first_missed(const Request& request) const;
+  std::size_t search_known(const Request& request) const;
+  void make_event_room(std::size_t count);
+  void hear(const Request& request, Kind& kind);
+  void look_and_note(const Request& request, const Kind& kind, std::size_t first, bool is_use);
+  void add_events(const Request& request, const Kind& kind, std::size_t first, std::span<const std::uint32_t> positions,
+                  bool is_use);
 
   // First what each request needs, in few cache lines: others hold kilobytes.
   std::uint64_t seed_;
   NameSample sample_;
-  std::vector<Event> events_;
-  std::size_t next_event_ = 0;
+  std::vector<Event> events_;  ///< With room behind the last one.
+  std::size_t next_event_ = 0, event_end_ = 0;
   std::uint64_t unlearned_uses_ = 0;
   std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
   bool lru_unless_pooled_;

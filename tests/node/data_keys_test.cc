@@ -243,6 +243,48 @@ TEST_F(DataKeysTest, ADamagedByteCostsOneKeyAndATornEndNone) {
   }
 }
 
+TEST_F(DataKeysTest, NoMoreKeysAreWrittenThanAreReadAgain) {  // invariant 5
+  constexpr std::size_t kMost = 4;
+  const auto all = DataKeys::make(path, sealing, 1, kMost).value();
+  for (std::uint64_t i = 1; i < kMost; ++i) ASSERT_TRUE(all->for_writing(space(i), at(1, i)));  // one is its own
+  EXPECT_EQ(all->for_writing(space(9), at(1, 9)).error().value(), ENOSPC);
+  EXPECT_TRUE(all->for_writing(space(1), at(1, 10))) << "that is there";
+  const std::string whole = file();
+  ASSERT_TRUE(DataKeys::open(path, sealing, kMost));
+  const std::pair<NamespaceId, DiskKey> gone[] = {{space(1), at(1, 20)}};
+  ASSERT_FALSE(all->destroy(gone));
+  EXPECT_TRUE(all->for_writing(space(9), at(1, 21))) << "there is room again";
+
+  // With the directory's own key damaged: one more is made, and that is read again.
+  std::string damaged = whole;
+  for (std::size_t at = kKeysHeader.size(); at < whole.size(); at += kWrappedKeyBytes)
+    if (decode_wrapped_key(std::string_view(whole).substr(at, kWrappedKeyBytes))->first_key == DiskKey{})
+      damaged[at] = static_cast<char>(damaged[at] ^ 1);
+  set_file(damaged);
+  const auto mended = DataKeys::open(path, sealing, kMost);
+  ASSERT_TRUE(mended) << mended.error();
+  EXPECT_EQ((*mended)->known().size(), kMost);
+
+  const std::string entry = whole.substr(whole.size() - kWrappedKeyBytes);
+  set_file(whole + entry);
+  EXPECT_TRUE(DataKeys::open(path, sealing, kMost));
+  set_file(whole + entry + entry);
+  const auto refused = DataKeys::open(path, sealing, kMost);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), Errc::kMismatch);
+  EXPECT_THAT(refused.error().text, HasSubstr("longer than the 4 keys"));
+  EXPECT_EQ(file(), whole + entry + entry) << "nothing was changed";
+}
+
+/// Zeros, so that it takes no room: a file that anybody made long.
+TEST_F(DataKeysTest, AFileWithoutEndIsRefusedAfterSoManyKeys) {
+  { ASSERT_TRUE(make()->for_writing(space(1), at(1, 1))); }
+  fs::resize_file(path / "KEYS", std::uintmax_t{1} << 30);
+  const auto refused = DataKeys::open(path, sealing);
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().text, HasSubstr("longer than the 524288 keys"));
+}
+
 TEST_F(DataKeysTest, ADestroyedKeyIsOverwrittenInTheFileThatHeldIt) {
   const auto all = make();
   ASSERT_TRUE(all->for_writing(space(1), at(1, 1)));

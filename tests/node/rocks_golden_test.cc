@@ -47,6 +47,31 @@ class RocksGoldenTest : public DiskTest {
     }
     fs::remove_all(path);
   }
+  /// A copy of it has what make() wrote, and what each start writes on, among the others. `before`: each start.
+  template <class Before>
+  void expect_three_starts(const fs::path& golden, const std::string& format, Before before) {
+    fs::copy(golden, path, fs::copy_options::recursive);
+    for (std::uint32_t start = 0; start < 3; ++start) {
+      before(start);
+      const auto disk = open();
+      ASSERT_TRUE(disk);
+      EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
+      EXPECT_EQ(disk->epoch(), 3u + start);
+      EXPECT_EQ(read_small_file(path / "FORMAT"), format) << "from the first start on";
+      std::map<NamespaceId, std::string> spaces;
+      ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string& record) { spaces[id] = record; },
+                              [](const DiskRecord&) { return true; }));
+      EXPECT_EQ(
+          spaces,
+          (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
+      std::vector<std::uint32_t> expected = {13, 11, 7, 6, 5, 4, 3, 1};
+      for (std::uint32_t number = 0; number < start; ++number) expected.insert(expected.begin(), 20 + number);
+      EXPECT_EQ(numbers(*disk), expected);
+      for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record)) << record.position;
+      ASSERT_FALSE(write(*disk, 20 + start, 1, 3000));
+      ASSERT_FALSE(disk->flush());
+    }
+  }
 };
 
 /// Format 1 had other checksum seeds: its blocks come back with those that their names have now, and are written again
@@ -63,25 +88,7 @@ TEST_P(RocksGoldenFormatTest, ADirectoryOfThisFormatIsReadForever) {
   }
   ASSERT_TRUE(fs::exists(golden / "FORMAT")) << golden;
   EXPECT_TRUE(read_small_file(golden / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));
-  for (std::uint32_t start = 0; start < 3; ++start) {
-    if (start == 0) fs::copy(golden, path, fs::copy_options::recursive);
-    const auto disk = open();
-    ASSERT_TRUE(disk);
-    EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
-    EXPECT_EQ(disk->epoch(), 3u + start);
-    EXPECT_EQ(read_small_file(path / "FORMAT"), format_text(kSpillFormat)) << "from the first start on";
-    std::map<NamespaceId, std::string> spaces;
-    ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string& record) { spaces[id] = record; },
-                            [](const DiskRecord&) { return true; }));
-    EXPECT_EQ(spaces,
-              (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
-    std::vector<std::uint32_t> expected = {13, 11, 7, 6, 5, 4, 3, 1};
-    for (std::uint32_t number = 0; number < start; ++number) expected.insert(expected.begin(), 20 + number);
-    EXPECT_EQ(numbers(*disk), expected);
-    for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record)) << record.position;
-    ASSERT_FALSE(write(*disk, 20 + start, 1, 3000));  // of this format, among the others
-    ASSERT_FALSE(disk->flush());
-  }
+  expect_three_starts(golden, format_text(kSpillFormat), [](std::uint32_t) {});
 }
 
 /// A tool that only reads leaves the directory in its format, and reads it.
@@ -102,26 +109,11 @@ TEST_F(RocksGoldenTest, ADirectoryWithEncryptedBlocksIsReadForever) {
   const std::string wrapped_by = "golden " + std::string(64, '5') + "\n";
   sealing = make_keys(wrapped_by);
   if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
-  ASSERT_EQ(read_small_file(golden / "FORMAT"), "kvstore-spill 3\nxxh3 98ece13f93145485\n");
-  for (std::uint32_t start = 0; start < 3; ++start) {
-    if (start == 0) fs::copy(golden, path, fs::copy_options::recursive);
+  const std::string format = "kvstore-spill 3\nxxh3 98ece13f93145485\n";
+  ASSERT_EQ(read_small_file(golden / "FORMAT"), format);
+  expect_three_starts(golden, format, [&](std::uint32_t start) {
     if (start == 2) sealing = make_keys(std::string(64, '6') + "\n" + wrapped_by);
-    const auto disk = open();
-    ASSERT_TRUE(disk);
-    EXPECT_EQ(opening.recovery, DiskRecovery::kNone) << opening.text;
-    EXPECT_EQ(disk->epoch(), 3u + start);
-    std::map<NamespaceId, std::string> spaces;
-    ASSERT_FALSE(disk->load([&](const NamespaceId& id, const std::string& record) { spaces[id] = record; },
-                            [](const DiskRecord&) { return true; }));
-    EXPECT_EQ(spaces,
-              (std::map<NamespaceId, std::string>{{disk_space(), "block_bytes=1000\nblock_size=16\nmodel=golden\n"}}));
-    std::vector<std::uint32_t> expected = {13, 11, 7, 6, 5, 4, 3, 1};
-    for (std::uint32_t number = 0; number < start; ++number) expected.insert(expected.begin(), 20 + number);
-    EXPECT_EQ(numbers(*disk), expected);
-    for (const DiskRecord& record : named(*disk)) EXPECT_TRUE(is_right(*disk, record)) << record.position;
-    ASSERT_FALSE(write(*disk, 20 + start, 1, 3000));
-    ASSERT_FALSE(disk->flush());
-  }
+  });
 }
 
 /// A directory that several builds use in turn: on KV_EXCHANGE_DIR each run of this test is one start. Without that,

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -255,6 +256,88 @@ TEST(CountPoolTest, NoNodeDecidesAloneWhatHappensAtAnAge) {  // invariant 1
   liar.classes[9].time[30] = 1e15;
   pool.hear("liar", liar, 0, TimePoint{1s});
   EXPECT_NEAR((*pool.pool(honest, TimePoint{1s}))[9].time[30], 5e6, 1);
+}
+
+/// What a node values blocks at, with all that is pooled and its own counts.
+YieldTable table_of(const YieldCounts& own, const YieldTable::Pooled& pooled) {
+  auto all = std::make_shared<std::vector<Counts>>(*pooled);
+  all->resize(YieldTable::kSilentClasses);
+  for (std::size_t i = 0; i < own.classes.size(); ++i) (*all)[i].add(own.classes[i]);
+  YieldTable table;
+  table.set_unit(own.unit);
+  table.set_pooled(all);
+  while (!table.learn_step()) {
+  }
+  return table;
+}
+
+/// Three nodes see the same load, and a fourth tells whatever it is allowed to. Of an age at which each honest one has
+/// counted h uses in time t, all together learn from at most 7 h in 3 t, or 3 h in 7 t: a factor of 7 / 3.
+TEST(CountPoolTest, ALiarShiftsWhatBlocksAreWorthByABoundedFactor) {  // invariant 1
+  const char* const given = std::getenv("KV_SEED");
+  const std::uint64_t seed = given != nullptr ? std::stoull(given) : std::random_device{}();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto number = [&](double from, double to) { return std::uniform_real_distribution(from, to)(random); };
+  double up = 1, down = 1;
+  for (int round = 0; round < 4; ++round) {
+    // Some classes are worth a hundred times as much as others; each node has counted the same to a few per cent.
+    YieldCounts truth;
+    truth.unit = 10;
+    truth.classes.resize(YieldTable::kSilentClasses);
+    for (Counts& each : truth.classes) {
+      const double rate = std::exp2(-number(4, 11)), fading = number(0, 0.2);
+      for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+        each.time[age] = number(50'000, 100'000);
+        each.hits[age] = each.time[age] * rate * std::exp2(-fading * age);
+      }
+    }
+    const auto honest = [&](std::uint8_t name) {
+      YieldCounts counts = truth;
+      counts.instance[0] = name;
+      for (Counts& each : counts.classes)
+        for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) each.hits[age] *= number(0.95, 1.05);
+      return counts;
+    };
+    const YieldCounts own = honest(1), a = honest(2), b = honest(3);
+    YieldCounts liar = truth;
+    liar.instance[0] = 4;
+    liar.unit = random() % 2 == 0 ? 10 : number(1, 1000);
+    liar.clock = random() % 1'000'000;
+    const auto kind = random() % 5;
+    const double loud = std::exp2(number(0, 12));
+    for (Counts& each : liar.classes) {
+      const bool is_chosen = random() % 3 == 0;
+      for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
+        double &hits = each.hits[age], &time = each.time[age];
+        if (kind == 0 && is_chosen) hits *= loud;
+        if (kind == 1 && is_chosen) time *= loud * loud;
+        if (kind == 2) hits = is_chosen ? hits * loud : 0;
+        if (kind == 3 && is_chosen) time = 0;
+        if (kind == 4) hits = number(0, 100), time = number(0, 1) * std::exp2(number(0, 40));
+      }
+    }
+    const double loudest = std::min(1.0, kYieldUsesMax / 1.01 / liar.uses());
+    for (Counts& each : liar.classes)
+      for (double& hits : each.hits) hits *= loudest;
+    auto told = read_yield_counts(write_yield_counts(liar));
+    ASSERT_TRUE(told) << "what is refused does no harm: " << told.error().text;
+    CountPool pool;
+    pool.hear("a", a, 0, TimePoint{1s});
+    pool.hear("b", b, 0, TimePoint{1s});
+    const YieldTable without = table_of(own, pool.pool(own, TimePoint{1s}));
+    pool.hear("liar", std::move(*told), 0, TimePoint{1s});
+    const YieldTable with = table_of(own, pool.pool(own, TimePoint{1s}));
+    for (std::uint32_t i = 0; i < YieldTable::kSilentClasses; ++i) {
+      for (std::uint64_t age = 1; age < 1'000'000; age *= 4) {
+        const double ratio = with.yield(i, age) / without.yield(i, age);
+        up = std::max(up, ratio);
+        down = std::min(down, ratio);
+      }
+    }
+  }
+  EXPECT_LE(up, 3);
+  EXPECT_GE(down, 1 / 3.0);
 }
 
 TEST(CountPoolTest, ANewcomerHearsOthersAtOnce) {  // invariant 1

@@ -74,6 +74,29 @@ TEST(HeavyBlocksTest, FindsWhatMoreThanOneRequestIn400BeginsWith) {
   EXPECT_EQ(rare, 0u);
 }
 
+/// Where the last request's ended is only a guess of where the next one's do.
+TEST(HeavyBlocksTest, FindsAsManyAsASearchFinds) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  HeavyBlocks heavy;
+  std::size_t some = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    // Prompts that share their first blocks and part later, and requests that end within them.
+    const std::uint64_t prompt = random() % 4, parts_at = 10 + random() % 3 * 20, own = random();
+    const std::size_t shared = 60 + 20 * prompt, count = random() % 200;
+    const auto name = [&](std::size_t at) {
+      return mix(at < std::min(parts_at, shared) ? at + 1'000'000
+                 : at < shared                   ? (prompt * 1000 + parts_at) * 1000 + at
+                                                 : own + at);
+    };
+    const std::size_t wanted = heavy.count_leading(count, name);
+    ASSERT_EQ(heavy.ask(count, name), wanted) << i;
+    some += wanted > 0 && wanted < count;
+  }
+  EXPECT_GT(some, 5000u);
+}
+
 // -- the curve
 
 /// Sessions that grow, and come back at random; each request is a chain.
@@ -167,6 +190,48 @@ TEST(HitCurveTest, OfAllBlocksLruIsLruToTheBlock) {
     EXPECT_NEAR(curve.lru(capacities[k]).hit_rate, rate, 1e-9) << capacities[k];
   }
   EXPECT_LT(hits.front() * 2, hits.back()) << "else the capacities tell nothing";
+}
+
+/// A session looks for the sample's blocks before it asks for the lock; or did so when the sample was another one.
+TEST(HitCurveTest, WhoLookedBeforeCountsTheSame) {
+  const std::uint64_t seed = test_seed();
+  SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const auto policy = make_policy(PolicyKind::kLru, 1);
+  const HitCurveConfig config{.is_on = true, .one_in = 0, .block_count_max = 300};
+  HitCurve one(config, seed, false, false), other(config, seed, false, false);
+  Sessions sessions(seed, 500, 30);
+  SampledNames sampled;
+  std::size_t fitting = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const auto hashes = sessions.next();
+    sampled.set(policy->sample(), other.sample());
+    sampled.look(hashes);
+    if (i % 500 == 0) {
+      const std::uint64_t capacity = std::uint64_t{100} << (i / 500);
+      one.set_capacity(capacity, 0);
+      other.set_capacity(capacity, 0);
+    }
+    fitting += sampled.fits(other.sample(), hashes);
+    EvictionPolicy::Request request{TreeId{0}, hashes, random() % (hashes.size() + 1), 16};
+    one.asked(request, 0, 0, policy->clock(), kStart);
+    request.sampled = &sampled;
+    other.asked(request, 0, 0, policy->clock(), kStart);
+    for (HitCurve* each : {&one, &other})
+      while (each->learn(*policy)) {
+      }
+  }
+  EXPECT_GT(fitting, 3900u);
+  EXPECT_LT(fitting, 4000u);
+  ASSERT_TRUE(one.check() && other.check());
+  const auto a = one.report(), b = other.report();
+  ASSERT_EQ(a.points.size(), b.points.size());
+  EXPECT_EQ(a.sampled_blocks, b.sampled_blocks);
+  EXPECT_GT(a.sampled_blocks, 100);
+  for (std::size_t i = 0; i < a.points.size(); ++i) {
+    EXPECT_EQ(a.points[i].lru.hit_rate, b.points[i].lru.hit_rate) << i;
+    EXPECT_EQ(a.points[i].lru.error, b.points[i].lru.error) << i;
+  }
 }
 
 /// Evicts by age, and counts it as the yield policy does.

@@ -6,10 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 #include "base/assert.h"
 #include "base/printable.h"
@@ -64,15 +64,20 @@ void overwrite(const File& file) {
 }  // namespace
 
 Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem::path& directory,
-                                                          std::shared_ptr<SpillKeys> keys) {
+                                                          std::shared_ptr<SpillKeys> keys, std::size_t count_max) {
   const std::filesystem::path file = directory / "KEYS";
   std::ifstream in(file, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
   std::vector<WrappedKey> entries;
-  std::size_t damaged = 0;
+  std::size_t entry_count = 0, damaged = 0;
   // A damaged header is no reason to give up what follows: each entry has a checksum of its own.
-  for (std::size_t at = kKeysHeader.size(); at + kWrappedKeyBytes <= text.size(); at += kWrappedKeyBytes) {
-    if (auto entry = decode_wrapped_key(std::string_view(text).substr(at, kWrappedKeyBytes)))
+  in.ignore(static_cast<std::streamsize>(kKeysHeader.size()));
+  for (std::array<char, kWrappedKeyBytes> text; in.read(text.data(), text.size());) {
+    if (++entry_count > count_max + 1) {  // the directory's own key may have been lost, and one more been made
+      return Failure(Errc::kMismatch, file.string() + ": is longer than the " + std::to_string(count_max) +
+                                          " keys that a node writes at most. Nothing was changed. Put a copy of it "
+                                          "back, or empty the directory");
+    }
+    if (auto entry = decode_wrapped_key(std::string_view(text.data(), text.size())))
       entries.push_back(std::move(*entry));
     else
       ++damaged;
@@ -84,7 +89,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
                        "read. Nothing was changed. Put a copy of it back, or empty the directory");
   }
   const auto named = std::ranges::min_element(entries, {}, &WrappedKey::seal_epoch);
-  std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, named->seal_epoch));
+  std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, named->seal_epoch, count_max));
   const std::vector<SpillKeys::Key> wrapping = keys->keys();
   std::map<std::string, std::size_t> opened, failed;
   for (const WrappedKey& entry : entries) {
@@ -127,8 +132,9 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
 }
 
 Result<std::shared_ptr<DataKeys>, Failure> DataKeys::make(const std::filesystem::path& directory,
-                                                          std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch) {
-  std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, seal_epoch));
+                                                          std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+                                                          std::size_t count_max) {
+  std::shared_ptr<DataKeys> made(new DataKeys(directory, keys, seal_epoch, count_max));
   made->own_ = made->draw({}, DiskKey{});
   made->by_number_[made->own_->number] = made->own_;
   if (const error_code error = made->rewrite({made->own_}))
@@ -162,6 +168,10 @@ Result<std::shared_ptr<const DataKeys::Key>> DataKeys::for_writing(const Namespa
   const std::lock_guard lock(changing_);
   if (const auto found = for_writing_.find(space); found != for_writing_.end()) return found->second;
   KV_ASSERT(block != DiskKey{});
+  if (by_number_.size() >= count_max_) {  // 5
+    spdlog::error("spill: {}: has {} keys, and may have no more", file_.string(), by_number_.size());
+    return error_code(ENOSPC, boost::system::generic_category());
+  }
   auto key = draw(space, block);
   error_code error;
   if (is_whole_) {

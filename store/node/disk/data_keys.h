@@ -37,10 +37,13 @@ namespace kv {
 ///   3. After destroy() without an error the key is neither in memory nor in the file, and the file that held it was
 ///      overwritten. (A device may still have the old bytes: wrapped. Destroying the operator's key, too, ends that.)
 ///   4. A damaged entry costs its key; an entry that no key of the operator's opens refuses the directory.
+///   5. At most so many keys are written as open() reads: whoever may write the file cannot make the node read for
+///   ever.
 /// Thread safety: all from any thread. Whoever changes keys waits for the disk, and for others that do; find() and
 /// known() never wait for it, since reads need them.
 class DataKeys final : public KeyHolder {
  public:
+  static constexpr std::size_t kCountMax = 1 << 19;  ///< A file of 64 MiB.
   struct Key {
     std::uint64_t number = 0;
     NamespaceId space;
@@ -49,16 +52,19 @@ class DataKeys final : public KeyHolder {
   };
 
   /// Reads the file and changes nothing. Errors: kMismatch, with words for the operator, if the file is damaged as a
-  /// whole, or was wrapped by keys that `keys` has not.
+  /// whole, was wrapped by keys that `keys` has not, or is longer than a node writes it.
   static Result<std::shared_ptr<DataKeys>, Failure> open(const std::filesystem::path& directory,
-                                                         std::shared_ptr<SpillKeys> keys);
+                                                         std::shared_ptr<SpillKeys> keys,
+                                                         std::size_t count_max = kCountMax);
   /// For a directory that has no sealed blocks yet: those from `seal_epoch` on will be. Durable.
   static Result<std::shared_ptr<DataKeys>, Failure> make(const std::filesystem::path& directory,
-                                                         std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch);
+                                                         std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+                                                         std::size_t count_max = kCountMax);
 
   bool is_sealed(DiskKey key) const { return epoch_of(key) >= seal_epoch_; }
 
-  /// The key for a block of this start; made if there is none yet. Errors: the system's, then it is not durable.
+  /// The key for a block of this start; made if there is none yet. Errors: the system's, then it is not durable; ENOSPC
+  /// also if there are as many keys as there may be.
   Result<std::shared_ptr<const Key>> for_writing(const NamespaceId& space, DiskKey block);
   std::shared_ptr<const Key> find(std::uint64_t number) const;  ///< nullptr: it was destroyed, or never was.
   /// For which blocks there may be a key: namespaces with the starts that wrote them.
@@ -77,8 +83,9 @@ class DataKeys final : public KeyHolder {
   std::optional<std::string> open_record(const NamespaceId& id, std::string_view value) const;
 
  private:
-  DataKeys(const std::filesystem::path& directory, std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch)
-      : file_(directory / "KEYS"), keys_(std::move(keys)), seal_epoch_(seal_epoch) {}
+  DataKeys(const std::filesystem::path& directory, std::shared_ptr<SpillKeys> keys, std::uint32_t seal_epoch,
+           std::size_t count_max)
+      : file_(directory / "KEYS"), keys_(std::move(keys)), seal_epoch_(seal_epoch), count_max_(count_max) {}
   std::shared_ptr<const Key> draw(const NamespaceId& space, DiskKey first_key) const;
   WrappedKey wrap(const Key& key) const;
   error_code append(const Key& key);
@@ -89,6 +96,7 @@ class DataKeys final : public KeyHolder {
   const std::filesystem::path file_;
   const std::shared_ptr<SpillKeys> keys_;
   const std::uint32_t seal_epoch_;
+  const std::size_t count_max_;
   std::mutex changing_;       ///< Held by whoever changes anything, and before mutex_.
   mutable std::mutex mutex_;  ///< Of by_number_, which only its owner and changing_'s together change.
   std::map<std::uint64_t, std::shared_ptr<const Key>> by_number_;  ///< All, with the directory's own.

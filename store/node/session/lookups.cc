@@ -156,7 +156,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.sampled = &sampled_;
   // Both under one lock, so that the sums agree; the text is made outside of it.
   auto match = node.store.with(&session_.phases, [&](Store& store) {
-    sampled_.set(store.sample());  // for the next one
+    sampled_.set(store.sample(), store.curve_sample());  // for the next one
     return store.match(space->id, hashes, options, node.clock.now());
   });
   if (!match) {
