@@ -766,6 +766,65 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.stats()->Get(0)->name()->str(), "erase_done");
         EXPECT_EQ(t.stats()->Get(0)->value(), 1);
       })};
+  frames["context.request"] = {
+      FrameType::kContext,
+      0,
+      31,
+      "",
+      [=](auto& b) {
+        const std::vector<std::uint32_t> counts = {1, 1};
+        const std::vector<flatbuffers::Offset<flatbuffers::String>> tags = {b.CreateString("team=x")};
+        b.Finish(wire::CreateContextRequestDirect(b, 1, "prompt", 1, kCheck, &hashes, &counts, &tags, 3'600'000'000, 0,
+                                                  true));
+      },
+      checker<wire::ContextRequest>([=](const auto& t) {
+        EXPECT_EQ(t.act(), 1u);
+        EXPECT_EQ(t.name()->str(), "prompt");
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_EQ(t.chain_counts()->Get(1), 1u);
+        EXPECT_EQ(t.tags()->Get(0)->str(), "team=x");
+        EXPECT_EQ(t.ttl_us(), 3'600'000'000u);
+        EXPECT_TRUE(t.sliding());
+        EXPECT_EQ(t.namespace_check(), kCheck);
+      })};
+  frames["context.list"] = {FrameType::kContext,
+                            0,
+                            31,
+                            "",
+                            [](auto& b) {
+                              wire::ContextRequestBuilder list(b);
+                              list.add_act(2);
+                              b.Finish(list.Finish());
+                            },
+                            checker<wire::ContextRequest>([](const auto& t) {
+                              EXPECT_EQ(t.act(), 2u);
+                              EXPECT_EQ(t.name(), nullptr);
+                            })};
+  frames["context.answer"] = {
+      FrameType::kContext,
+      kAnswer,
+      31,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> name(16, 7);
+        const std::vector<flatbuffers::Offset<flatbuffers::String>> tags = {b.CreateString("team=x")};
+        const std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts = {
+            wire::CreateContextStatusDirect(b, "prompt", &tags, &name, "m", 16, 2, 1, 131072, 16, 1, true,
+                                            3'600'000'000, 1'000'000, 3'601'000'000, 2'000'000, 32, 48, 12.5)};
+        b.Finish(wire::CreateContextResponseDirect(b, &contexts, true));
+      },
+      checker<wire::ContextResponse>([](const auto& t) {
+        const wire::ContextStatus& one = *t.contexts()->Get(0);
+        EXPECT_EQ(one.name()->str(), "prompt");
+        EXPECT_EQ(one.wanted_blocks(), 2u);
+        EXPECT_EQ(one.kept_blocks(), 1u);
+        EXPECT_EQ(one.why(), 16u);
+        EXPECT_EQ(one.lost_blocks(), 1u);
+        EXPECT_EQ(one.expires_us(), 3'601'000'000u);
+        EXPECT_EQ(one.read_tokens(), 48u);
+        EXPECT_EQ(one.stored_token_seconds(), 12.5);
+        EXPECT_TRUE(t.more());
+      })};
   frames["put.idle"] = {FrameType::kPut,
                         0,
                         27,
