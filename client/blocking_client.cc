@@ -77,6 +77,20 @@ Result<DropResult> BlockingClient::drop(Space space, std::span<const BlockHash> 
                                         std::chrono::microseconds deadline) {
   return thread_->call<DropResult>([&](Client& client) { return client.drop(space, hashes, deadline); });
 }
+Result<NamedContext> BlockingClient::create_context(Space space, std::span<const BlockHash> hashes,
+                                                    ContextOptions options) {
+  return thread_->call<NamedContext>([&](Client& client) { return client.create_context(space, hashes, options); });
+}
+Result<NamedContext> BlockingClient::extend_context(std::string_view name, ContextTime life,
+                                                    std::chrono::microseconds deadline) {
+  return thread_->call<NamedContext>([&](Client& client) { return client.extend_context(name, life, deadline); });
+}
+Result<NamedContext> BlockingClient::delete_context(std::string_view name, std::chrono::microseconds deadline) {
+  return thread_->call<NamedContext>([&](Client& client) { return client.delete_context(name, deadline); });
+}
+Result<ContextList> BlockingClient::list_contexts(std::string_view name, std::chrono::microseconds deadline) {
+  return thread_->call<ContextList>([&](Client& client) { return client.list_contexts(name, deadline); });
+}
 Result<std::vector<NodeStats>> BlockingClient::stats(std::chrono::microseconds deadline) {
   return thread_->call<std::vector<NodeStats>>([&](Client& client) { return client.stats(deadline); });
 }

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/client.h"
@@ -51,6 +52,10 @@ class BlockingClient {
   Result<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
+  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline);
+  Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
+  Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;

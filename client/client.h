@@ -14,6 +14,7 @@
 //   get.cc, put.cc, match.cc  the long calls, each one coroutine from start to answer; client.cc has the short ones
 //   why.cc             why something is not found; miss_report.h: what comes of that
 //   set_get.cc, set_put.cc, set_match.cc  the same for blocks that stand alone; set_types.h has what they give
+//   contexts.cc        prefixes that are kept by name; context_types.h has what they take and give
 //   client_impl.h, batch_put.h  what the calls share; what the two puts share
 //   client_metrics.h          what all of them count
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
@@ -47,6 +48,7 @@
 #include "base/result.h"
 #include "base/secret.h"
 #include "client/call_control.h"
+#include "client/context_types.h"
 #include "client/miss_report.h"
 #include "client/set_types.h"
 #include "index/block_hash.h"
@@ -395,6 +397,22 @@ class Client {
                               CallControl control = {});
   Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                          CallControl control = {});
+
+  // Named contexts (docs/contexts.md): prefixes of chains that nodes keep in memory for a time, each under a name of
+  // the tenant's, which the nodes' policy gives this client. Needs the right to operate.
+  /// Keeps what memory has of the prefix, and what comes to it later, until the context ends; one of that name is
+  /// replaced. The answer says how much is kept now, and why not more. Errors: of the first node that failed, after all
+  /// were asked, and what the others did is done; kOverQuota, the tenant has as many contexts as it may; kUnsupported,
+  /// a set, or a node that knows no contexts; kBadRequest.
+  Async<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
+  /// Another life, from now on. Errors: kNotFound, no node has it; else as create_context.
+  Async<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
+                                     CallControl control = {});
+  /// Returns what it was last. Errors: as extend_context.
+  Async<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline,
+                                     CallControl control = {});
+  /// All of the tenant's, or the one of that name. A node that does not answer is no error, but told in the list.
+  Async<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
 
   /// Asks the node of the cluster with this id to hand over all that it owns and to take nothing new; or, with `drain`
   /// false, to take its place again. Returns once the node has begun. Errors: kNotFound, if the map in use has no such

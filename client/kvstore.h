@@ -284,6 +284,22 @@ KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size
  * "text"; docs/operating.md, "Why nothing hits"). Nothing counts as used. As kvs_stats else. */
 KVS_API int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                     char* json, size_t capacity, size_t* length);
+/* Named contexts (docs/contexts.md): prefixes that nodes keep in memory for a time. Each answer is JSON, as of
+ * kvs_stats; what was asked for is done also where KVS_TOO_LARGE says that the answer does not fit. A time is ttl_us
+ * from now (sliding: and from each use), or until_us, microseconds since 1970; the other one is 0. tags: tag_count
+ * strings. KVS_NOT_FOUND: there is no context of that name. KVS_BAD_REQUEST: a name, tag or time that is not allowed.
+ */
+KVS_API int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
+                               const char* name, const char* const* tags, size_t tag_count, uint64_t ttl_us,
+                               int sliding, uint64_t until_us, uint64_t deadline_us, char* json, size_t capacity,
+                               size_t* length);
+KVS_API int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, int sliding, uint64_t until_us,
+                               uint64_t deadline_us, char* json, size_t capacity, size_t* length);
+KVS_API int kvs_context_delete(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
+                               size_t* length);
+/* name NULL: all. "silent" in the answer: nodes that did not answer. */
+KVS_API int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
+                             size_t* length);
 /* Of the calls that this thread makes from here on: whose requests they are, as a W3C traceparent. Nodes show it in
  * their slow logs. NULL: nobody's. KVS_BAD_REQUEST: it is no traceparent; the calls then carry none. */
 KVS_API int kvs_traceparent(const char* traceparent);

@@ -180,20 +180,64 @@ void BlockPool::tell_cut(BlockId block) {
   if (!steps.are_left()) events_->lose();
 }
 
-void BlockPool::retain(BlockId block) {
-  KV_ASSERT(retained_.insert(block).second);
-  retained_bytes_ += block_bytes(block);
-  if (tenants_ != nullptr) tenants_->retained(index_.tree(block), block_bytes(block));
-  pin(block);
+/// Of a block that is retained from here on, or was before.
+BlockPool::Retention& BlockPool::retention_of(BlockId block) {
+  const auto [place, is_new] = retained_.try_emplace(block);
+  if (is_new) {
+    place->second.id = RetentionId{++retention_count_};
+    retained_bytes_ += block_bytes(block);
+    if (tenants_ != nullptr) tenants_->retained(index_.tree(block), block_bytes(block));
+    pin(block);
+  }
+  return place->second;
 }
 
-bool BlockPool::unretain(BlockId block) {
-  if (retained_.erase(block) == 0) return false;
+/// Nobody wants it any more.
+void BlockPool::end_retention(std::unordered_map<BlockId, Retention>::iterator ended) {
+  const BlockId block = ended->first;
+  retained_.erase(ended);
   KV_ASSERT(retained_bytes_ >= block_bytes(block));
   retained_bytes_ -= block_bytes(block);
   if (tenants_ != nullptr) tenants_->unretained(index_.tree(block), block_bytes(block));
   unpin(block);
+}
+
+bool BlockPool::is_retained_on_request(BlockId block) const {
+  const auto found = retained_.find(block);
+  return found != retained_.end() && found->second.is_on_request;
+}
+
+void BlockPool::retain(BlockId block) {
+  Retention& retention = retention_of(block);
+  KV_ASSERT(!retention.is_on_request);
+  retention.is_on_request = true;
+}
+
+bool BlockPool::unretain(BlockId block) {
+  const auto found = retained_.find(block);
+  if (found == retained_.end() || !found->second.is_on_request) return false;
+  found->second.is_on_request = false;
+  if (found->second.context_count == 0) end_retention(found);
   return true;
+}
+
+BlockPool::RetentionId BlockPool::keep(BlockId block) {
+  Retention& retention = retention_of(block);
+  KV_ASSERT(retention.context_count < 0xFFFFFFFF);
+  ++retention.context_count;
+  return retention.id;
+}
+
+bool BlockPool::is_kept(BlockId block, RetentionId retention) const {
+  const auto found = retained_.find(block);
+  return found != retained_.end() && found->second.id == retention;
+}
+
+void BlockPool::end_keep(BlockId block, RetentionId retention) {
+  const auto found = retained_.find(block);
+  if (found == retained_.end() || found->second.id != retention) return;  // dropped: the id may be another block's
+  KV_ASSERT(found->second.context_count > 0);
+  if (--found->second.context_count == 0 && !found->second.is_on_request) end_retention(found);
 }
 
 std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place place) {

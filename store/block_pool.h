@@ -77,9 +77,16 @@ class BlockPool {
   void end_lease(BlockId block, Steps* steps = nullptr);
   std::size_t leased_bytes() const { return leased_bytes_; }
   const std::unordered_map<BlockId, std::uint32_t>& leased() const { return leased_; }  ///< With how many leases.
+  // Retention has two sides, and pins once for both: whoever asked to retain the block, and named contexts that keep
+  // it. It ends with the last of them. A drop ends it at once; the number tells whether that has happened.
+  enum class RetentionId : std::uint64_t {};  ///< Never used again.
   bool is_retained(BlockId block) const { return retained_.contains(block); }
-  void retain(BlockId block);    ///< Requires: !is_retained(block).
-  bool unretain(BlockId block);  ///< Whether it was retained.
+  bool is_retained_on_request(BlockId block) const;
+  void retain(BlockId block);       ///< Requires: !is_retained_on_request(block).
+  bool unretain(BlockId block);     ///< Whether it was retained on request.
+  RetentionId keep(BlockId block);  ///< For one context more.
+  bool is_kept(BlockId block, RetentionId retention) const;
+  void end_keep(BlockId block, RetentionId retention);  ///< For one context less, unless a drop has ended it.
 
   // -- life of a block
   std::optional<SlotId> stage(std::size_t block_bytes, Arena::Place place);  ///< A held slot, or nullopt: evict first.
@@ -109,7 +116,12 @@ class BlockPool {
   std::size_t pinned_count() const { return pinned_count_; }                              ///< Blocks.
   const std::unordered_map<SlotId, TenantId>& staged_for() const { return staged_for_; }  ///< With tenants.
   std::size_t retained_bytes() const { return retained_bytes_; }
-  const std::unordered_set<BlockId>& retained() const { return retained_; }
+  struct Retention {
+    RetentionId id{};
+    std::uint32_t context_count = 0;
+    bool is_on_request = false;
+  };
+  const std::unordered_map<BlockId, Retention>& retained() const { return retained_; }
   const std::unordered_set<BlockId>& unlinked() const { return unlinked_; }
 
  private:
@@ -121,11 +133,14 @@ class BlockPool {
   PrefixIndex index_;
   std::int64_t last_tick_ = 0;
   std::size_t staged_count_ = 0, pinned_count_ = 0, retained_bytes_ = 0, leased_bytes_ = 0;
-  std::unordered_set<BlockId> retained_;
+  std::unordered_map<BlockId, Retention> retained_;
+  std::uint64_t retention_count_ = 0;  ///< Ever: the last RetentionId.
   std::unordered_map<BlockId, std::uint32_t> leased_;
   std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
   std::vector<BlockId> scratch_;
 
+  Retention& retention_of(BlockId block);
+  void end_retention(std::unordered_map<BlockId, Retention>::iterator ended);
   void use_in_index(BlockId block, Tick tick, std::optional<Usage> how);
   void hold(BlockId block);
   void end_hold(BlockId block);

@@ -21,6 +21,8 @@
 
 namespace kv {
 
+class ContextEnds;
+
 /// What was done in a namespace since the node started.
 struct SpaceTraffic {
   std::uint64_t stored_blocks = 0;               ///< By puts.
@@ -51,7 +53,8 @@ class SpaceTable {
     std::size_t put_count = 0;           ///< Under way.
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
     SpaceTraffic traffic;
-    RootSample roots;  ///< Of a chain.
+    RootSample roots;                           ///< Of a chain.
+    std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: no context keeps anything of it, so far.
 
    private:
     friend class SpaceTable;

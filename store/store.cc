@@ -234,6 +234,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   Match match{.memory_block_count = prefix.block_count,
               .disk_block_count = found->disk_block_count(),
               .known_block_count = known_count};
+  impl_->use_contexts(*found, hashes, /*is_read=*/false, now);
   impl_->counters.match_hit_blocks += match.memory_block_count;
   impl_->counters.match_disk_blocks += match.disk_block_count;
   impl_->counters.match_miss_blocks += hashes.size() - match.memory_block_count - match.disk_block_count;
@@ -341,6 +342,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   }
   const std::size_t disk_count = options.disk ? found->disk_block_count() : 0;
   if (!options.is_part) {
+    impl_->use_contexts(*found, hashes, /*is_read=*/true, now);
     impl_->counters.get_hit_blocks += found->prefix.block_count;
     impl_->counters.get_disk_blocks += disk_count;
     impl_->counters.get_miss_blocks += hashes.size() - found->prefix.block_count - disk_count;
@@ -389,6 +391,7 @@ Result<std::size_t> Store::touch(SpaceId space, std::span<const BlockHash> hashe
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   impl_->use(*found, now);
+  impl_->use_contexts(*found, hashes, /*is_read=*/false, now);
   return found->prefix.block_count;
 }
 
@@ -400,12 +403,12 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   BlockPool& pool = impl_->pool;
   // All or nothing: the bound is checked for the whole prefix before the first block is retained.
   std::vector<BlockId> fresh = pool.blocks_of(found->prefix);
-  std::erase_if(fresh, [&](BlockId block) { return pool.is_retained(block); });
-  const std::size_t bytes = pool.retained_bytes() + fresh.size() * found->space->record->block_bytes();
-  if (!fresh.empty() && static_cast<double>(bytes) >
-                            impl_->config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes()))
-    return Errc::kBusy;
-  const std::size_t fresh_bytes = fresh.size() * found->space->record->block_bytes();
+  std::erase_if(fresh, [&](BlockId block) { return pool.is_retained_on_request(block); });
+  // What a context keeps takes no more for being retained too.
+  const auto is_new = [&](BlockId block) { return !pool.is_retained(block); };
+  const std::size_t fresh_bytes =
+      static_cast<std::size_t>(std::ranges::count_if(fresh, is_new)) * found->space->record->block_bytes();
+  if (fresh_bytes > 0 && impl_->is_over_retained(fresh_bytes)) return Errc::kBusy;
   if (impl_->tenants && !impl_->tenants->may_retain(found->space->owner, fresh_bytes)) return Errc::kOverQuota;
   for (const BlockId block : fresh) pool.retain(block);
   return found->prefix.block_count;
@@ -421,8 +424,10 @@ Result<std::size_t> Store::unretain(SpaceId space, std::span<const BlockHash> ha
 }
 
 void Store::unretain_all() {
-  const std::vector<BlockId> retained(impl_->pool.retained().begin(), impl_->pool.retained().end());
+  std::vector<BlockId> retained;
+  for (const auto& [block, retention] : impl_->pool.retained()) retained.push_back(block);
   for (const BlockId block : retained) impl_->pool.unretain(block);
+  impl_->end_all_keeps();
 }
 
 std::vector<BlockId> Store::Impl::tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes) {

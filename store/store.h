@@ -18,6 +18,8 @@
 //   evictor.h       which block goes when a slot is wanted
 //   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when
+//   context_table.h  which prefixes are kept by name, whose they are and until when (context.h, context_ends.h;
+//                   store_contexts.cc)
 //   space_table.h   which namespaces there are, and which of them may be forgotten
 //   tenant_table.h  who holds how much, and whose blocks may go for whom
 //   disk.h          what is needed of a disk
@@ -40,6 +42,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -50,6 +53,7 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/context_table.h"
 #include "store/disk_tier.h"
 #include "store/event_log.h"
 #include "store/eviction_policy.h"
@@ -70,9 +74,10 @@ struct StoreConfig {
   std::size_t lease_count_max = 65536;  ///< In the node.
   std::size_t lease_count_per_session_max = 1024;
   std::size_t namespace_count_max = 1024;  ///< With blocks, or idle and remembered.
-  double retained_fraction_max = 0.5;      ///< Of the arena, by retain().
-  double leased_fraction_max = 0.5;        ///< Of the arena: what leases keep, shared blocks counted once.
-  std::size_t chain_blocks_max = 65536;    ///< In one request.
+  double retained_fraction_max = 0.5;      ///< Of the arena, by retain() and contexts.
+  ContextLimits contexts;
+  double leased_fraction_max = 0.5;      ///< Of the arena: what leases keep, shared blocks counted once.
+  std::size_t chain_blocks_max = 65536;  ///< In one request.
   /// Memory for what is kept of blocks besides their bytes (StoreStats::index_used_bytes). Beyond this bound, blocks
   /// are evicted as for lack of arena. Blocks on disk get half of it at most. 0: 256 MiB and a 16th of the arena.
   std::size_t index_bytes_max = 0;
@@ -555,7 +560,64 @@ class Store {
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh = nullptr);
   /// Takes retention off the blocks of the longest prefix. Returns how many had it.
   Result<std::size_t> unretain(SpaceId space, std::span<const BlockHash> hashes);
+  /// For the end: from here on nothing is kept from eviction, by contexts neither.
   void unretain_all();
+
+  // -- named contexts (store_contexts.cc)
+  // An owner's prefixes of chains that are kept in memory for a time, each under a name. What is kept counts as
+  // retained: within retained_fraction_max and the tenant's limit, once for all contexts and requests that keep it; the
+  // last of them lets it go. A drop ends it for all of them.
+  struct ContextOrder {
+    std::string owner, name;
+    std::vector<std::string> tags = {};
+    SpaceId space{};
+    std::vector<BlockHash> hashes;                 ///< One chain,
+    std::vector<std::uint32_t> chain_counts = {};  ///< or several, each of so many blocks, all hashes in all.
+    ContextLife life;
+  };
+  /// A context as it is now.
+  struct ContextView {
+    std::string name;
+    std::vector<std::string> tags;
+    std::shared_ptr<const NamespaceRecord> record;
+    std::size_t wanted_count = 0, kept_count = 0;  ///< Blocks.
+    /// Why fewer are kept than wanted: kNotFound, they are not in memory, so far; kBusy, retained_fraction_max;
+    /// kOverQuota, the tenant's limit. 0: all are.
+    Errc why{};
+    std::uint64_t lost_count = 0;  ///< Blocks that were kept, and dropped.
+    ContextLife life;
+    TimePoint created{}, end{};
+    std::optional<TimePoint> used;
+    std::uint64_t written_tokens = 0, read_tokens = 0;
+    double stored_token_seconds = 0;
+  };
+  /// Keeps what memory has of the chains, the leading blocks of each; what comes later is kept when tend_contexts()
+  /// gets there. A context of that name is replaced: it ends in the same step, whatever it was for. Errors:
+  /// kNoNamespace, kUnsupported (a set), kTooLarge (chain_blocks_max), kBadRequest (no name or hashes, counts that do
+  /// not cut them or are more than kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy
+  /// (StoreConfig::contexts); then nothing changed.
+  Result<ContextView> create_context(ContextOrder order, TimePoint now);
+  /// Another life, from now on. Errors: kNotFound, the owner has no such context; kBadRequest.
+  Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now);
+  /// As it was last; what it kept is let go by and by. Errors: kNotFound.
+  Result<ContextView> delete_context(std::string_view owner, std::string_view name, TimePoint now);
+  Result<ContextView> find_context(std::string_view owner, std::string_view name, TimePoint now);
+  /// The owner's next ones by name, behind `after` ("": from the first on).
+  std::vector<ContextView> list_contexts(std::string_view owner, std::string_view after, std::size_t count_max,
+                                         TimePoint now);
+  /// Ends all that the owner has, some of them in each call; false: that was all.
+  bool delete_contexts(std::string_view owner, TimePoint now);
+  /// What was promised to be kept, and is not.
+  struct ContextNews {
+    std::string owner, name;
+    std::size_t wanted_count, kept_count;
+    std::uint64_t lost_count;
+    Errc why;
+  };
+  /// Ends contexts whose time is over, lets go what they kept, and looks at some of the others: whether a drop has
+  /// taken blocks of theirs, and whether more can be kept now. Call this every so often. Each shortfall is told once.
+  std::vector<ContextNews> tend_contexts(TimePoint now);
+  std::vector<ContextTotals> context_totals() const;  ///< Stored seconds as of the last look at each.
   /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
   /// namespace. For blocks of a set see erase(). When this returns, no match finds any of them: not those being moved,
   /// leased or retained either. Slots are freed in bounded steps, those of pinned blocks when the last pin ends. What a

@@ -90,7 +90,8 @@ std::string Store::check() const {
   std::unordered_map<BlockId, std::uint64_t> pins;
   impl_->leases.for_each([&](BlockId block) { ++pins[block]; });
   if (std::string broken = impl_->check_leased(); !broken.empty()) return broken;
-  for (const BlockId block : pool.retained()) ++pins[block];
+  for (const auto& [block, retention] : pool.retained()) ++pins[block];
+  if (std::string broken = impl_->check_contexts(); !broken.empty()) return broken;
   std::size_t bytes = 0, pinned_count = 0, pin_count = 0, retained_bytes = 0;
   if (std::string broken = impl_->check_puts(&bytes, &pins); !broken.empty()) return broken;
 

@@ -14,6 +14,8 @@
 
 #include "index/steps.h"
 #include "store/block_pool.h"
+#include "store/context_ends.h"
+#include "store/context_table.h"
 #include "store/departed_table.h"
 #include "store/disk_tier.h"
 #include "store/event_log.h"
@@ -91,6 +93,7 @@ struct Store::Impl {
                                                     store_config.tenant_charge_min)
                     : nullptr),
         leases({store_config.lease_duration, store_config.lease_count_max, store_config.lease_count_per_session_max}),
+        contexts(store_config.contexts),
         evictor(pool, *policy, departed, tenants.get()),
         spiller(tier ? std::make_unique<Spiller>(store_config.spill, pool, evictor, *tier) : nullptr),
         loader(tier ? std::make_unique<SpillLoader>(*tier, pool) : nullptr) {
@@ -110,6 +113,9 @@ struct Store::Impl {
   BlockPool pool;
   std::unique_ptr<TenantTable> tenants;  ///< nullptr: they are not told apart.
   LeaseTable leases;
+  ContextTable contexts;
+  std::deque<std::vector<Context::Kept>> unkept;  ///< Of contexts that have ended: to be let go, from the last on.
+  bool are_contexts_closed = false;               ///< unretain_all().
   std::map<PutId, Put> puts;
   std::set<std::pair<SessionId, PutId>> puts_by_session;
   /// Staged by a put that has ended: to be freed. Until then the put counts as under way, so its namespace stays.
@@ -157,6 +163,22 @@ struct Store::Impl {
    private:
     Impl& impl_;
   };
+  bool is_over_retained(std::size_t more_bytes) const {
+    return static_cast<double>(pool.retained_bytes() + more_bytes) >
+           config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
+  }
+  // -- contexts (store_contexts.cc)
+  void keep_more(Context& context, Steps& steps);
+  void was_dropped(Context& context, std::size_t chain, std::size_t kept_count);
+  void keep_nothing(Context& context);
+  void look_for_drops(Context& context);
+  bool look_at(Context& context, Steps& steps, TimePoint now);
+  std::unique_ptr<Context> end_context(Context& context, ContextTable::Gone how, TimePoint now);
+  void end_contexts(TimePoint now, Steps& steps);
+  void let_go(Steps& steps);
+  void end_all_keeps();
+  ContextView view_of(const Context& context) const;
+  std::string check_contexts() const;
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   void end_lease(BlockId block, Steps& steps);
   void expire_leases(TimePoint now, Steps& steps);
@@ -184,6 +206,8 @@ struct Store::Impl {
     return found;
   }
 
+  /// A request has named what contexts keep: that puts off their end. `is_read`: and has it delivered.
+  void use_contexts(const Found& found, std::span<const BlockHash> hashes, bool is_read, TimePoint now);
   /// As use(), of what a request asks for: that counts.
   /// Returns how many leading blocks the node knows.
   std::size_t ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, const ChainPart& chain,

@@ -224,10 +224,10 @@ bool Store::Put::ends_group(std::size_t i) const {
 /// under way are committed.
 std::size_t Store::Impl::index_used_bytes() const {
   // Of an element of a hash set, and of a staged block: its index entry to be, its hash and its slot in the put.
-  constexpr std::size_t kSetNodeBytes = 40, kStagedBytes = 256;
-  return pool.index().used_bytes() +
-         (pool.retained().size() + pool.unlinked().size() + pool.leased().size()) * kSetNodeBytes +
-         pool.staged_count() * kStagedBytes + put_ids_bytes + (tier ? tier->used_bytes() : 0);
+  constexpr std::size_t kSetNodeBytes = 40, kRetentionBytes = 64, kStagedBytes = 256;
+  return pool.index().used_bytes() + (pool.unlinked().size() + pool.leased().size()) * kSetNodeBytes +
+         pool.retained().size() * kRetentionBytes + contexts.used_bytes() + pool.staged_count() * kStagedBytes +
+         put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 
 /// Evicts, of the size whose leaf end was used longest ago what is worth least, until there is room for one more block.

@@ -285,12 +285,11 @@ Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHas
   const std::size_t count = here.size();
   std::ranges::sort(here);
   here.erase(std::ranges::unique(here).begin(), here.end());
-  std::erase_if(here, [&](BlockId block) { return pool.is_retained(block); });
-  std::size_t bytes = pool.retained_bytes();
+  std::erase_if(here, [&](BlockId block) { return pool.is_retained(block); });  // no context keeps a set's blocks
+  std::size_t bytes = 0;
   for (const BlockId block : here) bytes += pool.block_bytes(block);
-  const double bytes_max = config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
-  if (!here.empty() && static_cast<double>(bytes) > bytes_max) return Errc::kBusy;
-  if (tenants && !tenants->may_retain(found->space->owner, bytes - pool.retained_bytes())) return Errc::kOverQuota;
+  if (bytes > 0 && is_over_retained(bytes)) return Errc::kBusy;
+  if (tenants && !tenants->may_retain(found->space->owner, bytes)) return Errc::kOverQuota;
   for (const BlockId block : here) {
     pool.retain(block);
     if (fresh != nullptr) fresh->push_back(pool.index().hash(block));

@@ -194,11 +194,15 @@ bool TenantTable::may_lease(TenantId id, std::size_t count) {
   return may;
 }
 
+bool TenantTable::could_retain(TenantId id, std::uint64_t bytes) const {
+  const Tenant& tenant = at(id);
+  return bytes == 0 || (bytes <= tenant.limits.pinned_bytes_max &&
+                        tenant.usage.pinned_bytes <= tenant.limits.pinned_bytes_max - bytes);
+}
+
 bool TenantTable::may_retain(TenantId id, std::uint64_t bytes) {
-  Tenant& tenant = at(id);
-  const bool may = bytes == 0 || (bytes <= tenant.limits.pinned_bytes_max &&
-                                  tenant.usage.pinned_bytes <= tenant.limits.pinned_bytes_max - bytes);
-  tenant.usage.pin_refusals += !may;
+  const bool may = could_retain(id, bytes);
+  at(id).usage.pin_refusals += !may;
   return may;
 }
 

@@ -22,7 +22,7 @@ struct TenantLimits {
   std::uint64_t memory_bytes = 0, memory_bytes_max = kNoLimit;
   std::uint64_t disk_bytes = 0, disk_bytes_max = kNoLimit;  ///< Of blocks that are nowhere else.
   std::uint64_t lease_count_max = kNoLimit;
-  std::uint64_t pinned_bytes_max = kNoLimit;  ///< By retain().
+  std::uint64_t pinned_bytes_max = kNoLimit;  ///< By retain(), and contexts.
   std::uint64_t namespace_count_max = kNoLimit;
 
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
@@ -105,6 +105,7 @@ class TenantTable {
   }
   bool may_lease(TenantId tenant, std::size_t count);  ///< Counts a refusal; may_retain() too.
   bool may_retain(TenantId tenant, std::uint64_t bytes);
+  bool could_retain(TenantId tenant, std::uint64_t bytes) const;  ///< The same, and counts nothing.
   void refused_memory(TenantId tenant, std::uint64_t blocks) { at(tenant).usage.memory_refusals += blocks; }
   void refused_namespace(TenantId tenant) { ++at(tenant).usage.namespace_refusals; }
   /// Whether the tenant, with one more such block, would still be within its guarantee.

@@ -66,6 +66,7 @@ const char* frame_type_name(FrameType type) {
     case FrameType::kClusterMap: return "cluster_map";
     case FrameType::kClusterDrain: return "cluster_drain";
     case FrameType::kErase: return "erase";
+    case FrameType::kContext: return "context";
   }
   return "unknown";
 }

@@ -50,17 +50,19 @@ enum class FrameType : std::uint8_t {
   kClusterMap = 22,    ///< Only to a node whose hello has kFeatureClusterMap.
   kClusterDrain = 23,  ///< Only to a node whose hello has kFeatureClusterDrain.
   kErase = 24,         ///< Only to a node whose hello has kFeatureErase.
+  kContext = 25,       ///< Only to a node whose hello has kFeatureContexts.
 };
-inline constexpr std::uint8_t kFrameTypeMax = 24;
+inline constexpr std::uint8_t kFrameTypeMax = 25;
 
 /// HelloResponse.features.
 inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4, kFeatureGroups = 8,
                                kFeatureHotRoots = 16, kFeatureClusterMap = 32, kFeatureClusterDrain = 64,
-                               kFeatureErase = 128;
-inline constexpr std::size_t kHotBlocksMax = 4096;     ///< In one HotRootsResponse.
-inline constexpr std::uint32_t kHotNodesMax = 4096;    ///< Of MatchRequest.nodes.
-inline constexpr std::size_t kClusterNodesMax = 4096;  ///< In one ClusterMapResponse.
-const char* frame_type_name(FrameType type);           ///< As in metrics: "hello", "put_data", ...
+                               kFeatureErase = 128, kFeatureContexts = 256;
+inline constexpr std::size_t kHotBlocksMax = 4096;      ///< In one HotRootsResponse.
+inline constexpr std::uint32_t kHotNodesMax = 4096;     ///< Of MatchRequest.nodes.
+inline constexpr std::size_t kClusterNodesMax = 4096;   ///< In one ClusterMapResponse.
+inline constexpr std::size_t kContextsPerAnswer = 128;  ///< In one ContextResponse.
+const char* frame_type_name(FrameType type);            ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.
 enum FrameFlags : std::uint16_t {

@@ -458,6 +458,59 @@ int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
   });
 }
 
+int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const char* name,
+                       const char* const* tags, size_t tag_count, uint64_t ttl_us, int sliding, uint64_t until_us,
+                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    std::span<const BlockHash> chain;
+    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    ContextTime life;
+    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+    if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
+    if (tags == nullptr && tag_count > 0) return fail(KVS_BAD_REQUEST, "tags is NULL");
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < tag_count; ++i) {
+      if (tags[i] == nullptr || i == 64) return fail(KVS_BAD_REQUEST, "tags: one is NULL, or there are too many");
+      texts.emplace_back(tags[i]);
+    }
+    const ContextOptions options{.deadline = microseconds(deadline_us), .name = name, .life = life, .tags = texts};
+    const auto made = blocking.create_context(Space{space}, chain, options);
+    if (!made) return fail(made.error());
+    return c_api::write_text(c_api::context_json(*made), json, capacity, length);
+  });
+}
+
+int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, int sliding, uint64_t until_us,
+                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    ContextTime life;
+    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+    if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
+    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us));
+    if (!extended) return fail(extended.error());
+    return c_api::write_text(c_api::context_json(*extended), json, capacity, length);
+  });
+}
+
+int kvs_context_delete(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
+                       size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+    const auto last = blocking.delete_context(name, microseconds(deadline_us));
+    if (!last) return fail(last.error());
+    return c_api::write_text(c_api::context_json(*last), json, capacity, length);
+  });
+}
+
+int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
+                     size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    const auto list = blocking.list_contexts(name == nullptr ? "" : name, microseconds(deadline_us));
+    if (!list) return fail(list.error());
+    return c_api::write_text(c_api::contexts_json(*list), json, capacity, length);
+  });
+}
+
 int kvs_allocate(kvs_client* client, size_t bytes, void** memory) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");

@@ -60,6 +60,16 @@ int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockH
   return KVS_OK;
 }
 
+int read_context_time(std::uint64_t ttl_us, int sliding, std::uint64_t until_us, ContextTime& life) {
+  constexpr std::uint64_t kLast = 9'000'000'000'000'000;  // in the year 2255: as nanoseconds it still fits
+  if ((ttl_us > 0) == (until_us > 0) || ttl_us > kLast || until_us > kLast || (sliding != 0 && ttl_us == 0))
+    return fail(KVS_BAD_REQUEST, "ttl_us, or until_us, and not both; sliding goes with ttl_us");
+  life.ttl = std::chrono::microseconds(ttl_us);  // a day is not too long here
+  life.is_sliding = sliding != 0;
+  if (until_us > 0) life.until = std::chrono::system_clock::time_point(std::chrono::microseconds(until_us));
+  return KVS_OK;
+}
+
 int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
                std::span<const BlockHash>& names) {
   if (const int bad = read_chain(hashes, count, names); bad != KVS_OK) return bad;

@@ -1,5 +1,6 @@
 #include "client/c/stats_json.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -139,6 +140,61 @@ std::string miss_json(const MissReport& report) {
   for (const std::string& line : report.text()) {
     if (out.back() == '"') out += ',';
     append_json(out, line);
+  }
+  return out + "]}";
+}
+
+std::string context_json(const NamedContext& context) {
+  std::string out = "{\"name\":";
+  append_json(out, context.name);
+  out += ",\"tags\":[";
+  for (const std::string& tag : context.tags) {
+    if (out.back() != '[') out += ',';
+    append_json(out, tag);
+  }
+  out += "],\"namespace_id\":";
+  append_json(out, context.namespace_id);
+  out += ",\"model\":";
+  append_json(out, context.model);
+  const auto add = [&](const char* name, std::uint64_t value) {
+    out += std::string(",\"") + name + "\":" + std::to_string(value);
+  };
+  const auto add_time = [&](const char* name, std::chrono::microseconds time) {
+    add(name, static_cast<std::uint64_t>(time.count()));
+  };
+  add("block_size", context.block_size);
+  add("wanted_blocks", context.wanted_blocks);
+  add("kept_blocks", context.kept_blocks);
+  add("kept_bytes", context.kept_bytes);
+  out += ",\"why\":";
+  append_json(out, context.why ? context.why.message() : "");
+  add("lost_blocks", context.lost_blocks);
+  out += std::string(",\"sliding\":") + (context.is_sliding ? "true" : "false");
+  add_time("ttl_us", context.ttl);
+  add_time("created_us", context.created);
+  add_time("expires_us", context.expires);
+  add_time("used_us", context.used);
+  add("written_tokens", context.written_tokens);
+  add("read_tokens", context.read_tokens);
+  // Whole ones: no locale's decimal point can come in between.
+  add("stored_token_seconds", static_cast<std::uint64_t>(std::clamp(context.stored_token_seconds, 0.0, 1e18)));
+  return out + "}";
+}
+
+std::string contexts_json(const ContextList& list) {
+  std::string out = "{\"contexts\":[";
+  for (const NamedContext& context : list.contexts) {
+    if (out.back() == '}') out += ',';
+    out += context_json(context);
+  }
+  out += "],\"silent\":[";
+  for (const auto& [node, error] : list.silent) {
+    if (out.back() == '}') out += ',';
+    out += "{\"node\":";
+    append_json(out, node);
+    out += ",\"error\":";
+    append_json(out, error.message());
+    out += '}';
   }
   return out + "]}";
 }

@@ -1,4 +1,4 @@
-// client/c/stats_json.h: the documents that kvs_stats() and kvs_why() write.
+// client/c/stats_json.h: the documents that kvs_stats(), kvs_why() and kvs_context_...() write.
 #pragma once
 
 #include <string>
@@ -13,5 +13,10 @@ namespace kv::c_api {
 std::string stats_json(const std::vector<NodeStats>& nodes);
 /// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds. As pure.
 std::string miss_json(const MissReport& report);
+
+/// {"name":...,"tags":[...],"wanted_blocks":...,"kept_blocks":...,...}; times in microseconds since 1970. As pure.
+std::string context_json(const NamedContext& context);
+/// {"contexts":[...],"silent":[{"node":...,"error":...}]}. As pure.
+std::string contexts_json(const ContextList& list);
 
 }  // namespace kv::c_api

@@ -16,8 +16,17 @@
 namespace kv {
 
 /// Kinds of lines that a client can cause. Each has a limit of its own, so that a flood of one hides no other.
-enum class LogKind : std::uint8_t { kBadFrame, kBadMessage, kLane, kRefusedSession, kSlow, kHandshake, kDenied };
-inline constexpr std::size_t kLogKindCount = 7;
+enum class LogKind : std::uint8_t {
+  kBadFrame,
+  kBadMessage,
+  kLane,
+  kRefusedSession,
+  kSlow,
+  kHandshake,
+  kDenied,
+  kContext
+};
+inline constexpr std::size_t kLogKindCount = 8;
 
 /// Lets through at most kLinesPerSecond lines of each kind. The next line that may be written says how many were not.
 /// Thread safety: all calls from any thread. Time: handed in.

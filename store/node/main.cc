@@ -38,6 +38,7 @@
 #include "store/node/pool/pool_thread.h"
 #include "store/node/rdma/verbs_opener.h"
 #include "store/node/server.h"
+#include "store/node/session/contexts.h"
 #include "store/node/spill/spill_tool.h"
 #include "store/node/status/status.h"
 #include "store/node/tenant_eraser.h"
@@ -356,6 +357,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
       return bounded_tenant_figures(store.with([](Store& each) { return each.tenants(); }), access->tenants().stats());
     });
   }
+  metrics.watch_tenants(
+      [&store] { return context_figures(store.with([](Store& each) { return each.context_totals(); })); });
   metrics.watch([&security] { return security.stats(); });
   if (options.plain_network_count > 0) {
     spdlog::warn(
@@ -517,6 +520,9 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   asio::steady_timer housekeeping(signals_context);
   std::function<void()> tick = [&] {
     store.with([&](Store& each) { each.expire_leases(clock.now()); });
+    const auto news = store.with([&](Store& each) { return each.tend_contexts(clock.now()); });
+    for (const Store::ContextNews& each : news)
+      node.log.warn(LogKind::kContext, clock.now(), [&] { return context_news_text(each); });
     if (learned) learned->tick(clock.now(), spill->can_read());
     housekeeping.expires_after(250ms);
     housekeeping.async_wait([&](const boost::system::error_code& error) {
@@ -586,6 +592,9 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // A scrape may be looking at it: the admin server goes first.
   if (cluster) admin.reset();
   cluster.reset();
+  std::size_t forgotten = 0;
+  for (const ContextTotals& of : store.with([](Store& each) { return each.context_totals(); })) forgotten += of.count;
+  if (forgotten > 0) spdlog::warn("contexts: {} named contexts end with this process; create them anew", forgotten);
   if (learned) learned->stop(spill->can_read());  // while the directory is this node's
   if (spill) stop_spill(*spill, last.spill_save);
   spdlog::info("stopped");

@@ -184,7 +184,7 @@ struct NodeMetrics::Impl {
   std::function<StoreStats()> stats;
   std::function<std::optional<Store::Curve>()> curve;
   std::vector<std::function<std::vector<Value>()>> values;
-  std::function<std::vector<OfTenant>()> tenants;
+  std::vector<std::function<std::vector<OfTenant>()>> tenants;
 };
 
 NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
@@ -373,7 +373,9 @@ void NodeMetrics::watch_curve(std::function<std::optional<Store::Curve>()> curve
 
 void NodeMetrics::watch(std::function<std::vector<Value>()> values) { impl_->values.push_back(std::move(values)); }
 
-void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) { impl_->tenants = std::move(tenants); }
+void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) {
+  impl_->tenants.push_back(std::move(tenants));
+}
 
 /// On the admin thread. Each source is asked anew and locks for itself; no lock is held while the text is made, which
 /// takes a millisecond.
@@ -387,8 +389,8 @@ std::string NodeMetrics::text() const {
       add_value(own, each.value);
     }
   }
-  if (impl_->tenants) {
-    for (auto& each : families_of(impl_->tenants())) families.push_back(std::move(each));
+  for (const auto& tenants : impl_->tenants) {
+    for (auto& each : families_of(tenants())) families.push_back(std::move(each));
   }
   if (impl_->stats) {
     for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));

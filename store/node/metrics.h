@@ -150,6 +150,7 @@ class NodeMetrics {
     std::vector<Value> values;
   };
   /// The same, for values that tenants have each; `name` becomes a label. Boundedly many, and every name with each.
+  /// Each source has names of its own.
   void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
   /// What is written to disk is encrypted, and this key wraps the keys. Never called without encryption. One thread.
   void set_spill_key(const std::string& id);

@@ -68,6 +68,12 @@ std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint
 
 /// Why it failed, or nothing.
 std::string TenantEraser::erase(const std::string& owner) {
+  // First: names and tags are the tenant's words too. One that a share's reader made is the reader's, and loses its
+  // blocks.
+  while (store_.with([&](Store& store) { return store.delete_contexts(owner, clock_.now()); })) {
+    if (stops_) return "the node stops";
+    std::this_thread::yield();
+  }
   // What lies on disk and was not loaded, for lack of room, is known there alone. Named first: a namespace that is
   // forgotten below is on record no more.
   std::vector<DiskDrop> drops;

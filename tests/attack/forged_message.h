@@ -73,6 +73,11 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
                          [](FlatBufferBuilder& b) { return wire::CreateClusterDrainRequestDirect(b, "node", true); });
     case FrameType::kErase:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, "tenant=x\n"); });
+    case FrameType::kContext:
+      return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
+        return wire::CreateContextRequestDirect(b, static_cast<std::uint8_t>(1 + id % 4), "x", scene.space.number,
+                                                scene.space.check, &all, nullptr, nullptr, 1'000'000);
+      });
     case FrameType::kHotRoots:
       return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
         return wire::CreateHotRootsRequest(b, scene.space.number, scene.space.check);

@@ -226,6 +226,26 @@ class HostileClient {
     }
   }
 
+  void context(const std::vector<wire::Hash>& hashes) {
+    frame(
+        FrameType::kContext,
+        [&](FlatBufferBuilder& b) {
+          constexpr const char* kNames[] = {nullptr, "", "a", "b", "a b", "\xff"};
+          const auto name = [&] { return kNames[input_.below(std::size(kNames))]; };
+          std::vector<flatbuffers::Offset<flatbuffers::String>> tags;
+          for (std::size_t i = input_.below(3); i > 0; --i)
+            tags.push_back(b.CreateString(input_.flag() ? "tag" : "\n"));
+          const auto counts = input_.below(4) == 0 ? small_numbers(3) : std::vector<std::uint32_t>();
+          const std::uint32_t handle = space();
+          const std::uint64_t ttl_us = input_.below(4) == 0 ? input_.number(8) : input_.below(3) * 1'000'000;
+          return wire::CreateContextRequestDirect(b, static_cast<std::uint8_t>(input_.below(6)), name(), handle, check_,
+                                                  &hashes, counts.empty() ? nullptr : &counts, &tags, ttl_us,
+                                                  input_.below(8) == 0 ? input_.number(8) : 0, input_.flag(),
+                                                  input_.below(8) == 0 ? name() : nullptr);
+        },
+        id());
+  }
+
   void step() {
     if (out_.size() > 100'000) flush();
     switch (input_.below(23)) {
@@ -277,6 +297,7 @@ class HostileClient {
               },
               id());
         }
+        if (input_.below(8) == 0) return context(hashes);
         if (input_.below(8) == 0) {
           return frame(
               FrameType::kHotRoots,

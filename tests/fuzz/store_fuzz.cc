@@ -157,6 +157,7 @@ class Operations {
         return;
       }
       case 12: {
+        if (input_.below(3) == 0) return context(space);
         (void)(input_.flag() ? store_->retain(space, chain()) : store_->unretain(space, chain()));
         return;
       }
@@ -168,6 +169,7 @@ class Operations {
       case 14: {
         now_ += std::chrono::seconds(input_.below(20));
         store_->expire_leases(now_);
+        for (const auto& news : store_->tend_contexts(now_)) KV_ASSERT(news.kept_count < news.wanted_count);
         return another_namespace();
       }
       default: {
@@ -176,6 +178,26 @@ class Operations {
         return store_->end_session(ending);
       }
     }
+  }
+
+  void context(SpaceId space) {
+    const std::string owner = input_.flag() ? "" : "a", name = input_.flag() ? "x" : "y";
+    const ContextLife life{std::chrono::seconds(input_.below(30)), input_.flag()};
+    const std::size_t act = input_.below(4);
+    if (act == 0) {
+      (void)store_->delete_context(owner, name, now_);
+    } else if (act == 1) {
+      (void)store_->extend_context(owner, name, life, now_);
+    } else {
+      std::vector<std::uint32_t> counts(input_.below(3));
+      for (auto& count : counts) count = static_cast<std::uint32_t>(input_.below(5));
+      Store::ContextOrder order{.owner = owner, .name = name, .space = space, .hashes = chain(), .life = life};
+      order.chain_counts = std::move(counts);
+      const std::size_t wanted = order.hashes.size();
+      const auto made = store_->create_context(std::move(order), now_);
+      if (made) KV_ASSERT(made->wanted_count == wanted && made->kept_count <= wanted);
+    }
+    for (const auto& view : store_->list_contexts(owner, "", 10, now_)) KV_ASSERT(view.kept_count <= view.wanted_count);
   }
 
   /// The number of a namespace, which was forgotten perhaps: nothing of it may be in use then.

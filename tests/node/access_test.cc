@@ -313,7 +313,7 @@ TEST(AccessTableTest, IsWhatIsDocumented) {
             "set_match: read, reader\nset_get: read, reader\nset_put: write, writer, node\n"
             "hot_roots: blocks, reader, writer, operator, node\n"
             "cluster_map: member, reader, writer, operator, metrics, node\ncluster_drain: operate, operator\n"
-            "erase: operate, operator\n"
+            "erase: operate, operator\ncontext: operate, operator\n"
             "/metrics: observe\n/status: everybody\n/status/now.json: observe\n/status/history.json: observe\n"
             "/status/tree.json: observe\n/events.json: observe\n/events/blocks.json: observe\n/config/list.json: "
             "observe\n/config/set: operate\n/healthz: "

@@ -88,8 +88,8 @@ TEST(FrameTest, EveryRefusalNamesFieldValueAndLimit) {
       {"version 0", [](Head& h) { put<std::uint8_t>(h, 4, 0); }, Errc::kUnsupported, {"version: 0", "known here: 1"}},
       {"version 2", [](Head& h) { put<std::uint8_t>(h, 4, 2); }, Errc::kUnsupported, {"version: 2", "known here: 1"}},
       {"version 255", [](Head& h) { put<std::uint8_t>(h, 4, 255); }, Errc::kUnsupported, {"version: 255"}},
-      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..24"}},
-      {"type 25", [](Head& h) { put<std::uint8_t>(h, 5, 25); }, Errc::kUnsupported, {"type: 25", "1..24"}},
+      {"type 0", [](Head& h) { put<std::uint8_t>(h, 5, 0); }, Errc::kUnsupported, {"type: 0", "1..25"}},
+      {"type 26", [](Head& h) { put<std::uint8_t>(h, 5, 26); }, Errc::kUnsupported, {"type: 26", "1..25"}},
       {"type 255", [](Head& h) { put<std::uint8_t>(h, 5, 255); }, Errc::kUnsupported, {"type: 255"}},
       {"flag 8", [](Head& h) { put<std::uint16_t>(h, 6, 8); }, Errc::kBadFrame, {"flags: 8", "known bits: 7"}},
       {"flag 32768", [](Head& h) { put<std::uint16_t>(h, 6, 0x8001); }, Errc::kBadFrame, {"flags: 32769"}},
@@ -765,6 +765,65 @@ std::map<std::string, GoldenFrame> golden_frames() {
       checker<wire::StatsResponse>([](const auto& t) {
         EXPECT_EQ(t.stats()->Get(0)->name()->str(), "erase_done");
         EXPECT_EQ(t.stats()->Get(0)->value(), 1);
+      })};
+  frames["context.request"] = {
+      FrameType::kContext,
+      0,
+      31,
+      "",
+      [=](auto& b) {
+        const std::vector<std::uint32_t> counts = {1, 1};
+        const std::vector<flatbuffers::Offset<flatbuffers::String>> tags = {b.CreateString("team=x")};
+        b.Finish(wire::CreateContextRequestDirect(b, 1, "prompt", 1, kCheck, &hashes, &counts, &tags, 3'600'000'000, 0,
+                                                  true));
+      },
+      checker<wire::ContextRequest>([=](const auto& t) {
+        EXPECT_EQ(t.act(), 1u);
+        EXPECT_EQ(t.name()->str(), "prompt");
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_EQ(t.chain_counts()->Get(1), 1u);
+        EXPECT_EQ(t.tags()->Get(0)->str(), "team=x");
+        EXPECT_EQ(t.ttl_us(), 3'600'000'000u);
+        EXPECT_TRUE(t.sliding());
+        EXPECT_EQ(t.namespace_check(), kCheck);
+      })};
+  frames["context.list"] = {FrameType::kContext,
+                            0,
+                            31,
+                            "",
+                            [](auto& b) {
+                              wire::ContextRequestBuilder list(b);
+                              list.add_act(2);
+                              b.Finish(list.Finish());
+                            },
+                            checker<wire::ContextRequest>([](const auto& t) {
+                              EXPECT_EQ(t.act(), 2u);
+                              EXPECT_EQ(t.name(), nullptr);
+                            })};
+  frames["context.answer"] = {
+      FrameType::kContext,
+      kAnswer,
+      31,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> name(16, 7);
+        const std::vector<flatbuffers::Offset<flatbuffers::String>> tags = {b.CreateString("team=x")};
+        const std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts = {
+            wire::CreateContextStatusDirect(b, "prompt", &tags, &name, "m", 16, 2, 1, 131072, 16, 1, true,
+                                            3'600'000'000, 1'000'000, 3'601'000'000, 2'000'000, 32, 48, 12.5)};
+        b.Finish(wire::CreateContextResponseDirect(b, &contexts, true));
+      },
+      checker<wire::ContextResponse>([](const auto& t) {
+        const wire::ContextStatus& one = *t.contexts()->Get(0);
+        EXPECT_EQ(one.name()->str(), "prompt");
+        EXPECT_EQ(one.wanted_blocks(), 2u);
+        EXPECT_EQ(one.kept_blocks(), 1u);
+        EXPECT_EQ(one.why(), 16u);
+        EXPECT_EQ(one.lost_blocks(), 1u);
+        EXPECT_EQ(one.expires_us(), 3'601'000'000u);
+        EXPECT_EQ(one.read_tokens(), 48u);
+        EXPECT_EQ(one.stored_token_seconds(), 12.5);
+        EXPECT_TRUE(t.more());
       })};
   frames["put.idle"] = {FrameType::kPut,
                         0,

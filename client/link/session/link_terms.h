@@ -31,6 +31,7 @@ struct LinkTerms {
   bool has_cluster_map = false;    ///< It says who belongs to its cluster.
   bool has_cluster_drain = false;  ///< It can be asked to hand over what it owns.
   bool has_erase = false;          ///< It can be asked to erase all that a tenant has.
+  bool has_contexts = false;       ///< It keeps prefixes by name.
   std::uint64_t map_epoch = 0;     ///< Of the map that it knew at hello; 0: none.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }

@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   kv::add_tenants_command(app);
   kv::add_erase_command(app);
   kv::add_block_commands(app);
+  kv::add_contexts_commands(app);
   kv::add_slowlog_command(app);
   kv::add_ping_command(app);
   kv::add_cluster_commands(app);

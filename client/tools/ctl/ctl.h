@@ -6,7 +6,8 @@
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
 //   ctl_erase.cc      erase
-//   ctl_blocks.cc     match, why, pin, unpin, drop
+//   ctl_blocks.cc     match, why, pin, unpin, drop; ctl_chain.h: how a person names a chain
+//   ctl_contexts.cc   contexts create, list, show, extend, delete
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h lays nodes' words side
@@ -42,6 +43,7 @@ void add_support_command(CLI::App& app);
 void add_slowlog_command(CLI::App& app);
 void add_tenants_command(CLI::App& app);
 void add_erase_command(CLI::App& app);
+void add_contexts_commands(CLI::App& app);
 
 /// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
 struct ToolFailed : std::runtime_error {

@@ -1,15 +1,12 @@
 // kvstorectl match, why, pin, unpin and drop: one request about one chain, named by a person.
-#include <charconv>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/ctl_chain.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
 #include "index/record_differences.h"
@@ -17,79 +14,9 @@
 namespace kv {
 namespace {
 
-struct BlockOptions : CtlOptions {
-  std::string record_file, space, hash_file;
-  std::vector<std::string> hashes;
-  std::string token_file;
+struct BlockOptions : CtlOptions, ChainOptions {
   bool all = false;
 };
-
-std::string read_text(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path);
-  if (!file) throw ToolFailed(path + ": cannot be read");
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-NamespaceRecord parse_record(const std::string& text, const std::string& origin) {
-  auto record = NamespaceRecord::parse(text);
-  if (!record) throw ToolFailed(origin + ": " + record.error().text);
-  return *std::move(record);
-}
-
-/// The namespace that --record or --space names. Only a whole record opens a namespace, and nobody types one: --space
-/// (the beginning of its id, or its model) picks among the records that the nodes hold. Two candidates are an error
-/// rather than a guess, since drop may follow.
-NamespaceRecord find_record(ToolClient& client, const BlockOptions& options) {
-  if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
-  const auto stats = client.run(client->stats(options.node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
-  std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
-  for (const NodeStats& node : *stats) {
-    // Told and not an error: the namespace may be found at another node. Drop asks every node again.
-    if (node.error) std::cerr << "kvstorectl: " << node.name << ": " << describe(node.error) << '\n';
-    for (const NodeStats::Namespace& space : node.namespaces) {
-      NamespaceRecord record = parse_record(space.record, node.name);
-      if (to_hex(record.id().bytes).starts_with(options.space) || record.field("model") == options.space) {
-        found.emplace(space.record, std::move(record));
-      }
-    }
-  }
-  if (found.empty()) throw ToolFailed("no namespace '" + options.space + "'; see kvstorectl namespaces");
-  if (found.size() > 1) {
-    throw ToolFailed("'" + options.space + "' names " + std::to_string(found.size()) +
-                     " namespaces; give more of the id, see kvstorectl namespaces");
-  }
-  return found.begin()->second;
-}
-
-std::vector<BlockHash> parse_hashes(const BlockOptions& options) {
-  std::vector<std::string> words = options.hashes;
-  if (!options.hash_file.empty()) {
-    std::istringstream text(read_text(options.hash_file));
-    for (std::string word; text >> word;) words.push_back(word);
-  }
-  std::vector<BlockHash> hashes;
-  for (const std::string& word : words) {
-    const auto hash = block_hash_from_hex(word);
-    if (!hash) throw CLI::ValidationError("HASH", "'" + word + "' is no block hash: 64 hex digits");
-    hashes.push_back(*hash);
-  }
-  return hashes;
-}
-
-std::vector<std::uint32_t> parse_tokens(const BlockOptions& options) {
-  std::vector<std::uint32_t> tokens;
-  std::istringstream text(read_text(options.token_file));
-  for (std::string word; text >> word;) {
-    std::uint32_t token = 0;
-    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (wrong != std::errc() || end != word.data() + word.size())
-      throw CLI::ValidationError("--tokens", "'" + word + "' is no token id: a number of 32 bits");
-    tokens.push_back(token);
-  }
-  return tokens;
-}
 
 nlohmann::json json_of(const MissReport& report) {
   const auto seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
@@ -163,7 +90,7 @@ void run_why(const BlockOptions& options) {
       options.token_file.empty() ? std::vector<std::uint32_t>() : parse_tokens(options);
   BlockOptions own = options;
   ToolClient client(ctl_config(own.node));
-  const NamespaceRecord record = find_record(client, own);
+  const NamespaceRecord record = find_record(client, own.node, own);
   if (record.is_set()) throw ToolFailed("a set's blocks stand alone: kvstorectl match says which are there");
   if (!tokens.empty()) {
     if (!record.has_own_chain())
@@ -206,7 +133,7 @@ void run_command(const std::string& name, BlockOptions options) {
                                                     : "give the hashes of a chain, first block first");
   }
   ToolClient client(ctl_config(options.node));
-  const NamespaceRecord record = find_record(client, options);
+  const NamespaceRecord record = find_record(client, options.node, options);
   // Only now, with a record that is complete: opening makes the namespace on a node that does not have it.
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
@@ -270,12 +197,7 @@ void run_command(const std::string& name, BlockOptions options) {
 void add_command(CLI::App& app, const std::string& name, const std::string& about, const std::string& footer) {
   auto options = std::make_shared<BlockOptions>();
   CLI::App* command = add_ctl_command(app, name, about, options);
-  command->add_option("--space", options->space, "Namespace: the beginning of its id, or its model")->type_name("ID");
-  command->add_option("--record", options->record_file, "Namespace: a file with its record; - reads it from stdin")
-      ->type_name("FILE");
-  command->add_option("--hashes", options->hash_file, "A file of block hashes in chain order; - reads them from stdin")
-      ->type_name("FILE");
-  command->add_option("hash", options->hashes, "Block hashes in chain order, 64 hex digits each")->type_name("HASH");
+  add_chain_options(*command, *options);
   if (name == "why") {
     command
         ->add_option(

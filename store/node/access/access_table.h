@@ -107,6 +107,7 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kClusterMap, Right::kMember},
     {FrameType::kClusterDrain, Right::kOperate},
     {FrameType::kErase, Right::kOperate},
+    {FrameType::kContext, Right::kOperate},
 }};
 // clang-format on
 /// Pages of the admin server. A path without a row is not served.

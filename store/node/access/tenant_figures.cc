@@ -16,7 +16,8 @@ constexpr UsageName kUsageNames[] = {
     {"tenant_memory_bytes", &TenantUsage::memory_bytes, false, "What the tenant's blocks in memory count for"},
     {"tenant_disk_bytes", &TenantUsage::disk_bytes, false, "Bytes of the tenant's blocks that are on disk alone"},
     {"tenant_leases", &TenantUsage::lease_count, false, "The tenant's live leases"},
-    {"tenant_pinned_bytes", &TenantUsage::pinned_bytes, false, "Bytes that the tenant keeps by the request pin"},
+    {"tenant_pinned_bytes", &TenantUsage::pinned_bytes, false,
+     "Bytes that the tenant keeps by the request pin and by named contexts"},
     {"tenant_namespaces", &TenantUsage::namespace_count, false, "The tenant's namespaces"},
     {"tenant_evicted_blocks", &TenantUsage::evicted_blocks, true, "The tenant's blocks evicted from memory"},
     {"tenant_refused_memory_blocks", &TenantUsage::memory_refusals, true,
@@ -103,6 +104,36 @@ std::vector<NodeMetrics::OfTenant> bounded_tenant_figures(const std::vector<Tena
   }
   named.push_back(other);
   return tenant_figures(named, rates);
+}
+
+std::vector<NodeMetrics::OfTenant> context_figures(const std::vector<ContextTotals>& totals) {
+  std::vector<NodeMetrics::OfTenant> figures;
+  const auto add = [&](const ContextTotals& of) {
+    const auto number = [](auto count) { return static_cast<double>(count); };
+    figures.push_back(
+        {.name = of.owner,
+         .values = {
+             {"contexts", number(of.count), false, "Named contexts"},
+             {"context_wanted_blocks", number(of.wanted_blocks), false, "Blocks that named contexts are to keep"},
+             {"context_kept_blocks", number(of.kept_blocks), false,
+              "Blocks that named contexts keep in memory, shared ones for each context"},
+             {"context_kept_bytes", number(of.kept_bytes), false, "The same in bytes"},
+             {"context_lost_blocks", number(of.lost_blocks), true, "Blocks that named contexts kept, and a drop took"},
+             {"context_created", number(of.created), true, "Named contexts created, or put in another's place"},
+             {"context_expired", number(of.expired), true, "Named contexts whose time was over"},
+             {"context_deleted", number(of.deleted), true, "Named contexts deleted"},
+             {"context_refused", number(of.refused), true, "Named contexts refused at the bounds on them"},
+             {"context_written_tokens", number(of.written_tokens), true,
+              "Tokens of blocks that began to be kept by a named context"},
+             {"context_read_tokens", number(of.read_tokens), true,
+              "Tokens of blocks kept by named contexts that gets have found"},
+             {"context_stored_token_seconds", of.stored_token_seconds, true,
+              "Tokens kept by named contexts, times the seconds that they were"}}});
+  };
+  const bool has_nobody = std::ranges::any_of(totals, [](const ContextTotals& of) { return of.owner.empty(); });
+  if (!has_nobody) add({});
+  for (const ContextTotals& of : totals) add(of);
+  return figures;
 }
 
 }  // namespace kv

@@ -5,6 +5,7 @@
 
 #include "store/node/access/tenant_rates.h"
 #include "store/node/metrics.h"
+#include "store/store.h"
 
 namespace kv {
 
@@ -15,5 +16,8 @@ std::vector<NodeMetrics::OfTenant> tenant_figures(const std::vector<TenantStats>
 /// whatever clients call themselves.
 std::vector<NodeMetrics::OfTenant> bounded_tenant_figures(const std::vector<TenantStats>& held,
                                                           const std::vector<TenantRates::Stats>& rates);
+
+/// What named contexts come to, by owner; at least of nobody's (""), so that the values are there from the start.
+std::vector<NodeMetrics::OfTenant> context_figures(const std::vector<ContextTotals>& totals);
 
 }  // namespace kv

@@ -14,6 +14,7 @@
 
 #include "base/assert.h"
 #include "index/name_groups.h"
+#include "store/node/session/contexts.h"
 #include "transport/frame_message.h"
 #include "transport/token.h"
 
@@ -57,6 +58,7 @@ bool counts_for_tenant(FrameType type) {
     case FrameType::kUnretain:
     case FrameType::kDrop:
     case FrameType::kHotRoots:
+    case FrameType::kContext:
     case FrameType::kStats: return true;
     default: return is_of_blocks(type);
   }
@@ -366,6 +368,7 @@ void Session::serve(const Frame& frame) {
     case FrameType::kClusterMap: lookups_.on_cluster_map(frame); break;
     case FrameType::kClusterDrain: lookups_.on_cluster_drain(frame); break;
     case FrameType::kErase: lookups_.on_erase(frame); break;
+    case FrameType::kContext: answer_context(*this, spaces_, frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
   const Duration took = node.clock.now() - began;
@@ -467,9 +470,10 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features =
-        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap | (version < 2 ? 0 : kFeatureSets | kFeatureGroups) |
-        (node.moves.is_here ? kFeatureClusterDrain : 0) | (node.eraser != nullptr ? kFeatureErase : 0);
+    const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
+                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts) |
+                                   (node.moves.is_here ? kFeatureClusterDrain : 0) |
+                                   (node.eraser != nullptr ? kFeatureErase : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),

@@ -14,6 +14,7 @@
 //   space_door.h       namespaces; space_handles.h has the numbers by which clients speak of them
 //   lookups.h          requests that move no bytes; drops.h those that erase
 //   misses.h           why a chain is not found
+//   contexts.h         prefixes that are kept by name
 //   slow_requests.h    what the slow log is told of a request
 //   replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
 //   session_rdma.h     lanes, and memory that is reached by RDMA

@@ -1,0 +1,284 @@
+// client/contexts.cc: prefixes that are kept by name. Each node keeps what it owns of them, under the same name, and
+// knows of no other node; here these parts are one context again.
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/printable.h"
+#include "client/client_impl.h"
+
+namespace kv {
+namespace {
+
+enum class Act : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4 };
+
+constexpr std::size_t kContextTextMax = 1024;  ///< Believed of an answer.
+constexpr std::size_t kContextsMax = 65536;    ///< Listed of one node.
+
+std::string told_text(const flatbuffers::String* text) {
+  return text == nullptr ? "" : printable(text->string_view().substr(0, kContextTextMax));
+}
+
+std::chrono::microseconds told_time(std::uint64_t us) {
+  return std::chrono::microseconds(std::min<std::uint64_t>(us, std::uint64_t{1} << 62));
+}
+
+class ContextCall final : public Call {
+ public:
+  ContextCall() { type = FrameType::kContext; }
+  Act act = Act::kList;
+  std::string_view name, after;
+  std::vector<BlockHash> hashes;
+  std::vector<std::uint32_t> chain_counts;
+  ContextTime life;
+  std::span<const std::string> tags;
+  std::vector<NamedContext> contexts;
+  bool has_more = false;
+
+ private:
+  error_code send(CallSession& session) override {
+    const LinkTerms& terms = session.terms();
+    if (!terms.has_contexts) return Errc::kUnsupported;
+    std::size_t text_bytes = name.size() + after.size();
+    for (const std::string& tag : tags) text_bytes += tag.size() + 16;
+    if (hashes.size() > terms.chain_blocks_max ||
+        hashes.size() * sizeof(BlockHash) + chain_counts.size() * 4 + text_bytes + kTableOverheadBytes >
+            terms.table_bytes_max) {
+      return Errc::kTooLarge;
+    }
+    auto& builder = session.shared().new_request();
+    const auto named = name.empty() ? 0 : builder.CreateString(name.data(), name.size());
+    const auto behind = after.empty() ? 0 : builder.CreateString(after.data(), after.size());
+    const auto list = hashes.empty() ? 0 : builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
+    const auto counts = chain_counts.size() < 2 ? 0 : builder.CreateVector(chain_counts);
+    std::vector<flatbuffers::Offset<flatbuffers::String>> texts;
+    for (const std::string& tag : tags) texts.push_back(builder.CreateString(tag));
+    const auto tagged = texts.empty() ? 0 : builder.CreateVector(texts);
+    wire::ContextRequestBuilder request(builder);
+    request.add_act(static_cast<std::uint8_t>(act));
+    if (!name.empty()) request.add_name(named);
+    if (act == Act::kCreate) {
+      request.add_space(space_handle());
+      request.add_namespace_check(space_check());
+      request.add_hashes(list);
+      if (chain_counts.size() >= 2) request.add_chain_counts(counts);
+      if (!texts.empty()) request.add_tags(tagged);
+    }
+    if (life.ttl.count() > 0) request.add_ttl_us(static_cast<std::uint64_t>(life.ttl.count()));
+    const auto until = std::chrono::duration_cast<std::chrono::microseconds>(life.until.time_since_epoch()).count();
+    if (until > 0) request.add_until_us(static_cast<std::uint64_t>(until));
+    request.add_sliding(life.is_sliding);
+    if (!after.empty()) request.add_after(behind);
+    builder.Finish(request.Finish());
+    session.send_frame(type, request_id(), builder);
+    return {};
+  }
+  std::string on_last(const FrameReader::Frame& frame) override {
+    const auto* response = read_table<wire::ContextResponse>(frame.table);
+    if (response == nullptr) return "context: malformed";
+    has_more = response->more();
+    contexts.clear();
+    if (response->contexts() == nullptr) return act == Act::kList ? "" : "context: none in the answer";
+    if (response->contexts()->size() > kContextsPerAnswer) return "context: more than fit one answer";
+    for (const wire::ContextStatus* const each : *response->contexts()) {
+      if (each->name() == nullptr || each->kept_blocks() > each->wanted_blocks()) return "context: malformed";
+      NamedContext& context = contexts.emplace_back();
+      context.name = told_text(each->name());
+      if (each->tags() != nullptr) {
+        for (const flatbuffers::String* const tag : *each->tags()) context.tags.push_back(told_text(tag));
+      }
+      if (const auto* const id = each->namespace_id(); id != nullptr && id->size() == sizeof(NamespaceId))
+        context.namespace_id = to_hex(std::as_bytes(std::span(id->data(), id->size())));
+      context.model = told_text(each->model());
+      context.block_size = each->block_size();
+      context.wanted_blocks = each->wanted_blocks();
+      context.kept_blocks = each->kept_blocks();
+      context.kept_bytes = each->kept_bytes();
+      if (each->why() > 0 && each->why() < kErrcLocal) context.why = static_cast<Errc>(each->why());
+      context.lost_blocks = each->lost_blocks();
+      context.is_sliding = each->sliding();
+      context.ttl = told_time(each->ttl_us());
+      context.created = told_time(each->created_us());
+      context.expires = told_time(each->expires_us());
+      context.used = told_time(each->used_us());
+      context.written_tokens = each->written_tokens();
+      context.read_tokens = each->read_tokens();
+      context.stored_token_seconds = each->stored_token_seconds();
+    }
+    if (act != Act::kList && contexts.size() != 1) return "context: one is due";
+    if (has_more && contexts.empty()) return "context: no progress";
+    return {};
+  }
+};
+
+void add_part(NamedContext& whole, const NamedContext& part) {
+  whole.wanted_blocks += part.wanted_blocks;
+  whole.kept_blocks += part.kept_blocks;
+  whole.kept_bytes += part.kept_bytes;
+  if (!whole.why) whole.why = part.why;
+  whole.lost_blocks += part.lost_blocks;
+  whole.created = std::min(whole.created, part.created);
+  whole.expires = std::min(whole.expires, part.expires);
+  whole.used = std::max(whole.used, part.used);
+  whole.written_tokens += part.written_tokens;
+  whole.read_tokens += part.read_tokens;
+  whole.stored_token_seconds += part.stored_token_seconds;
+}
+
+/// What the nodes said together. A node that has no part of the context is none that failed, unless all say so.
+Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
+  std::optional<NamedContext> whole;
+  error_code why;
+  for (const ContextCall& call : calls) {
+    if (call.error() == Errc::kNotFound) continue;
+    if (call.error() && !why) why = call.error();
+    if (call.error() || call.contexts.empty()) continue;
+    if (whole) {
+      add_part(*whole, call.contexts.front());
+    } else {
+      whole = call.contexts.front();
+    }
+  }
+  // What the other nodes did is done all the same.
+  if (why) return why;
+  if (!whole) return error_code(Errc::kNotFound);
+  return *std::move(whole);
+}
+
+}  // namespace
+
+/// Every node is told: those that own some of the chain what to keep; the others to forget what they had under that
+/// name, which is of another chain, or of this one under another map.
+Async<NamedContext> Client::create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
+  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
+  if (hashes.empty() || options.name.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, options.control);
+  std::vector<ContextCall> calls(impl.members.size());
+  for (ContextCall& call : calls) {
+    call.act = Act::kDelete;
+    call.name = options.name;
+  }
+  for (const OwnedChain& chain : impl.split(space, hashes)) {
+    const auto at = std::ranges::find(impl.members, chain.node);
+    KV_ASSERT(at != impl.members.end());
+    ContextCall& call = calls[static_cast<std::size_t>(at - impl.members.begin())];
+    call.act = Act::kCreate;
+    call.life = options.life;
+    call.tags = options.tags;
+    call.hashes.insert(call.hashes.end(), chain.hashes.begin(), chain.hashes.end());
+    call.chain_counts.push_back(static_cast<std::uint32_t>(chain.hashes.size()));
+  }
+  const TimePoint until = impl.deadline_after(options.deadline);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].act == Act::kCreate) {
+      impl.start(calls[i], impl.members[i], space, group, until);
+    } else {
+      calls[i].group = &group;
+      impl.links[impl.members[i]]->start(calls[i], until);
+    }
+  }
+  co_await wait_all(group);
+  for (ContextCall& call : calls) {
+    if (call.act == Act::kDelete) call.contexts.clear();  // what was there before is no part of it
+  }
+  co_return sum_up(calls);
+}
+
+Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
+                                           CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  if (name.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<ContextCall> calls(impl.members.size());
+  for (ContextCall& call : calls) {
+    call.act = Act::kExtend;
+    call.name = name;
+    call.life = life;
+  }
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  co_return sum_up(calls);
+}
+
+Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
+                                           CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  if (name.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<ContextCall> calls(impl.members.size());
+  for (ContextCall& call : calls) {
+    call.act = Act::kDelete;
+    call.name = name;
+  }
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  co_return sum_up(calls);
+}
+
+/// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.
+Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::microseconds deadline,
+                                         CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  struct Node {
+    std::size_t number;
+    std::string name;
+    std::vector<NamedContext> contexts;
+    bool has_more = true;
+    error_code why;
+  };
+  std::vector<Node> nodes;
+  for (const std::size_t node : impl.members)
+    nodes.push_back({.number = node, .name = impl.links[node]->config().name, .contexts = {}, .why = {}});
+  while (std::ranges::any_of(nodes, &Node::has_more)) {
+    CallGroup group(impl.shared->executor, control);
+    std::vector<ContextCall> calls(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!nodes[i].has_more) continue;
+      calls[i].name = name;
+      if (!nodes[i].contexts.empty()) calls[i].after = nodes[i].contexts.back().name;
+      calls[i].group = &group;
+      impl.links[nodes[i].number]->start(calls[i], until);
+    }
+    co_await wait_all(group);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      Node& node = nodes[i];
+      if (!std::exchange(node.has_more, false)) continue;
+      node.why = calls[i].error() == Errc::kNotFound ? error_code() : calls[i].error();
+      if (calls[i].error()) continue;
+      auto& page = calls[i].contexts;
+      // A node whose names do not go up would be asked for ever.
+      if (!page.empty() && !node.contexts.empty() && page.front().name <= node.contexts.back().name) continue;
+      node.has_more = calls[i].has_more && node.contexts.size() < kContextsMax;
+      std::ranges::move(page, std::back_inserter(node.contexts));
+    }
+  }
+  ContextList list;
+  std::map<std::string, NamedContext> by_name;
+  for (Node& node : nodes) {
+    if (node.why) {
+      list.silent.emplace_back(node.name, node.why);
+      continue;
+    }
+    for (NamedContext& part : node.contexts) {
+      const auto [place, is_new] = by_name.try_emplace(part.name, part);
+      if (!is_new) add_part(place->second, part);
+    }
+  }
+  for (auto& [of, context] : by_name) list.contexts.push_back(std::move(context));
+  co_return list;
+}
+
+}  // namespace kv

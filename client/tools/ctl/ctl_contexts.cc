@@ -1,0 +1,232 @@
+// kvstorectl contexts: prefixes that nodes keep in memory for a time, each under a name.
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/ctl_chain.h"
+#include "client/tools/json_text.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+using WallTime = std::chrono::system_clock::time_point;
+
+struct ContextCtlOptions : CtlOptions, ChainOptions {
+  std::string name, until;
+  std::vector<std::string> tags;
+  std::chrono::microseconds ttl{0};
+  bool is_sliding = false;
+};
+
+/// Nothing of the time zone where the tool runs: nodes and billing have none.
+WallTime parse_date(const std::string& text) {
+  constexpr std::array kForms = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ", "%Y-%m-%d"};
+  for (const char* const form : kForms) {
+    std::tm parts{};
+    const char* const end = ::strptime(text.c_str(), form, &parts);
+    if (end == nullptr || *end != '\0') continue;
+    const std::time_t seconds = ::timegm(&parts);
+    if (seconds > 0 && seconds < 9'000'000'000) return std::chrono::system_clock::from_time_t(seconds);
+  }
+  throw CLI::ValidationError("--until", "'" + text + "' is no date: 2026-12-31 or 2026-12-31T23:59:00Z, in UTC");
+}
+
+std::string utc_text(std::chrono::microseconds since_1970) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count();
+  const auto time = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  std::array<char, 32> text{};
+  if (seconds <= 0 || ::gmtime_r(&time, &parts) == nullptr) return "-";
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return {text.data(), length};
+}
+
+ContextTime life_of(const ContextCtlOptions& options) {
+  const bool has_ttl = options.ttl.count() > 0;
+  if (has_ttl == !options.until.empty()) throw CLI::ValidationError("contexts", "give --ttl, or --until");
+  if (options.is_sliding && !has_ttl) throw CLI::ValidationError("--sliding", "goes with --ttl");
+  ContextTime life;
+  life.ttl = options.ttl;
+  life.is_sliding = options.is_sliding;
+  if (!has_ttl) life.until = parse_date(options.until);
+  return life;
+}
+
+/// Why not all of it is kept, in an operator's words.
+std::string shortfall_of(const NamedContext& context) {
+  if (context.kept_blocks == context.wanted_blocks) return "";
+  if (context.why == Errc::kNotFound) return "not in memory";
+  if (context.why == Errc::kBusy) return "the node keeps as much as pinned-fraction-max allows";
+  if (context.why == Errc::kOverQuota) return "the tenant keeps as much as its pinned-bytes-max allows";
+  return context.why ? describe(context.why) : "not told";
+}
+
+nlohmann::json json_of(const NamedContext& context) {
+  const auto seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
+  return {{"name", context.name},
+          {"tags", context.tags},
+          {"namespace_id", context.namespace_id},
+          {"model", context.model},
+          {"block_size", context.block_size},
+          {"wanted_blocks", context.wanted_blocks},
+          {"kept_blocks", context.kept_blocks},
+          {"kept_bytes", context.kept_bytes},
+          {"why", shortfall_of(context)},
+          {"lost_blocks", context.lost_blocks},
+          {"sliding", context.is_sliding},
+          {"ttl_seconds", seconds(context.ttl)},
+          {"created", utc_text(context.created)},
+          {"expires", utc_text(context.expires)},
+          {"used", context.used.count() == 0 ? nlohmann::json() : nlohmann::json(utc_text(context.used))},
+          {"written_tokens", context.written_tokens},
+          {"read_tokens", context.read_tokens},
+          {"stored_token_seconds", context.stored_token_seconds}};
+}
+
+void print_table(const std::vector<NamedContext>& contexts) {
+  TextTable table({"context", "namespace", "model", "kept", "of", "tokens", "bytes", "expires", "written", "read",
+                   "token-hours", "tags"});
+  for (const NamedContext& context : contexts) {
+    std::string tags;
+    for (const std::string& tag : context.tags) tags += (tags.empty() ? "" : ", ") + tag;
+    table.add({context.name, context.namespace_id.substr(0, 8), context.model, format_count(context.kept_blocks),
+               format_count(context.wanted_blocks), format_count(context.kept_blocks * context.block_size),
+               format_bytes(context.kept_bytes),
+               utc_text(context.expires) + (context.is_sliding ? ", or later if used" : ""),
+               format_count(context.written_tokens), format_count(context.read_tokens),
+               format_number(context.stored_token_seconds / 3600, 1), tags.empty() ? "-" : tags});
+  }
+  table.print(std::cout);
+}
+
+void print_one(const NamedContext& context, bool as_json) {
+  if (as_json) {
+    std::cout << json_text(json_of(context)) << '\n';
+    return;
+  }
+  print_table({context});
+  if (const std::string why = shortfall_of(context); !why.empty())
+    std::cout << "not all of it is kept: " << why << '\n';
+  if (context.lost_blocks > 0)
+    std::cout << format_count(context.lost_blocks) << " blocks of it were dropped since it was created\n";
+}
+
+void run_create(ContextCtlOptions options) {
+  if (options.record_file.empty() == options.space.empty())
+    throw CLI::ValidationError("contexts create", "name the namespace with --space or --record");
+  const bool has_hashes = !options.hash_file.empty() || !options.hashes.empty();
+  if (has_hashes == !options.token_file.empty())
+    throw CLI::ValidationError("contexts create", "give the hashes of a chain, first block first, or --tokens");
+  const ContextTime life = life_of(options);
+  ToolClient client(ctl_config(options.node));
+  const NamespaceRecord record = find_record(client, options.node, options);
+  if (record.is_set()) throw ToolFailed("a set's blocks stand alone: contexts are of chains");
+  const std::vector<BlockHash> hashes = chain_of(record, options);
+  const auto space = client.open(record, options.node.deadline);
+  if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
+  const ContextOptions asked{
+      .deadline = options.node.deadline, .name = options.name, .life = life, .tags = options.tags};
+  const auto created = client.run(client->create_context(*space, hashes, asked));
+  if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
+  print_one(*created, options.json);
+}
+
+void run_contexts_list(ContextCtlOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const auto list = client.run(client->list_contexts(options.name, options.node.deadline));
+  if (!list) throw ToolFailed(describe(list.error()));
+  for (const auto& [node, error] : list->silent) std::cerr << "kvstorectl: " << node << ": " << describe(error) << '\n';
+  if (!options.name.empty()) {  // show
+    if (list->contexts.empty()) {
+      if (!list->silent.empty()) throw ToolFailed::said();
+      throw ToolFailed("no context '" + options.name + "'");
+    }
+    print_one(list->contexts.front(), options.json);
+  } else if (options.json) {
+    nlohmann::json contexts = nlohmann::json::array();
+    for (const NamedContext& context : list->contexts) contexts.push_back(json_of(context));
+    std::cout << json_text({{"contexts", std::move(contexts)}}) << '\n';
+  } else {
+    print_table(list->contexts);
+  }
+  if (!list->silent.empty()) throw ToolFailed::said();  // the figures lack what these nodes keep
+}
+
+void run_extend(ContextCtlOptions options) {
+  const ContextTime life = life_of(options);
+  ToolClient client(ctl_config(options.node));
+  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline));
+  if (!extended) throw ToolFailed("contexts extend: " + describe(extended.error()));
+  print_one(*extended, options.json);
+}
+
+void run_delete(ContextCtlOptions options) {
+  ToolClient client(ctl_config(options.node));
+  const auto last = client.run(client->delete_context(options.name, options.node.deadline));
+  if (!last) throw ToolFailed("contexts delete: " + describe(last.error()));
+  print_one(*last, options.json);
+}
+
+CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const std::string& about,
+                           const std::shared_ptr<ContextCtlOptions>& options, bool is_named, bool has_life) {
+  CLI::App* const verb = add_ctl_command(contexts, name, about, options);
+  if (is_named)
+    verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
+  if (!has_life) return verb;
+  verb->add_option_function<std::string>(
+          "--ttl",
+          [options](const std::string& text) {
+            double seconds = 0;
+            if (!parse_seconds(text, &seconds) || seconds <= 0 || seconds > 3e8)
+              throw CLI::ValidationError("--ttl", "'" + text + "' is no duration; write for example 90s, 30min or 12h");
+            options->ttl =
+                std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
+          },
+          "How long it is kept, from now: 90s, 30min, 12h")
+      ->type_name("TIME");
+  verb->add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
+  verb->add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
+      ->type_name("DATE");
+  return verb;
+}
+
+}  // namespace
+
+void add_contexts_commands(CLI::App& app) {
+  CLI::App* const contexts =
+      app.add_subcommand("contexts", "Prefixes that are kept in memory for a time, each under a name");
+  contexts->require_subcommand(1);
+  const auto create = std::make_shared<ContextCtlOptions>(), list = std::make_shared<ContextCtlOptions>(),
+             show = std::make_shared<ContextCtlOptions>(), extend = std::make_shared<ContextCtlOptions>(),
+             ended = std::make_shared<ContextCtlOptions>();
+  CLI::App* verb = add_context_verb(*contexts, "create", "Keep a prefix under a name; one of that name is replaced",
+                                    create, /*is_named=*/true, /*has_life=*/true);
+  add_chain_options(*verb, *create);
+  verb->add_option("--tokens", create->token_file, "Instead of hashes: a file of token ids; - reads them from stdin")
+      ->type_name("FILE");
+  verb->add_option("--tag", create->tags, "A word to find it by; several times")->type_name("TEXT");
+  verb->footer(
+      "What is in memory is kept at once, what comes later when it comes, within pinned-fraction-max and the tenant's\n"
+      "pinned-bytes-max. The answer says how much that is. On a node with a policy it needs the role operator.\n\n"
+      "Examples:\n"
+      "  kvstorectl contexts create support-prompt --space my-model --tokens prompt.txt --ttl 1h --sliding\n"
+      "  kvstorectl contexts create contract-17 --space 3fa9 --hashes chain.txt --until 2026-12-31 --tag legal\n");
+  verb->callback([create] { run_create(*create); });
+  add_context_verb(*contexts, "list", "All contexts of one's tenant, and what they came to", list, false, false)
+      ->callback([list] { run_contexts_list(*list); });
+  add_context_verb(*contexts, "show", "One context", show, true, false)->callback([show] { run_contexts_list(*show); });
+  verb = add_context_verb(*contexts, "extend", "Give a context another time to live, from now on", extend, true, true);
+  verb->footer("Example:\n  kvstorectl contexts extend support-prompt --ttl 2h\n");
+  verb->callback([extend] { run_extend(*extend); });
+  add_context_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", ended, true,
+                   false)
+      ->callback([ended] { run_delete(*ended); });
+}
+
+}  // namespace kv

@@ -1,0 +1,63 @@
+// store/context_ends.h: whether a request names all that some context keeps.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+
+#include "base/assert.h"
+#include "index/block_hash.h"
+#include "store/context.h"
+
+namespace kv {
+
+/// The last kept block of each chain of the contexts in one namespace. Equal hashes are equal prefixes, so a request
+/// that names this block names all before it. Looked for among all blocks that a request has found, which were read
+/// from memory a moment before: a small table of counts says of nearly all that none is meant.
+/// Contexts outlive their entries. Thread safety: none, the Store's lock covers it. Cost: about a nanosecond a block,
+/// and a lookup for one that is meant, or one of 1,024 that looks like it.
+class ContextEnds {
+ public:
+  void add(const BlockHash& end, Context& context, std::size_t chain) {
+    ends_.emplace(short_hash(end), End{end, &context, chain});
+    ++counts_[bucket(end)];
+  }
+  void remove(const BlockHash& end, const Context& context, std::size_t chain) {
+    const auto [from, to] = ends_.equal_range(short_hash(end));
+    for (auto it = from; it != to; ++it) {
+      if (it->second.context != &context || it->second.chain != chain || it->second.block != end) continue;
+      ends_.erase(it);
+      --counts_[bucket(end)];
+      return;
+    }
+    KV_ASSERT(false);
+  }
+  /// Calls visit(context, chain) for each that ends in a block of `prefix`. `visit` adds and removes nothing.
+  template <class Visit>
+  void visit(std::span<const BlockHash> prefix, Visit visit) const {
+    for (const BlockHash& block : prefix) {
+      if (counts_[bucket(block)] == 0) continue;
+      const auto [from, to] = ends_.equal_range(short_hash(block));
+      for (auto it = from; it != to; ++it) {
+        if (it->second.block == block) visit(*it->second.context, it->second.chain);
+      }
+    }
+  }
+  bool empty() const { return ends_.empty(); }
+  std::size_t count() const { return ends_.size(); }
+
+ private:
+  struct End {
+    BlockHash block;
+    Context* context;
+    std::size_t chain;
+  };
+  static std::size_t bucket(const BlockHash& block) { return short_hash(block) * 0x9E3779B97F4A7C15 >> 54; }
+
+  std::array<std::uint32_t, 1024> counts_{};
+  std::unordered_multimap<std::uint64_t, End> ends_;  ///< By short_hash().
+};
+
+}  // namespace kv

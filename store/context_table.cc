@@ -1,0 +1,235 @@
+#include "store/context_table.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+/// Of an owner or context besides its texts and blocks: the nodes of the maps.
+constexpr std::size_t kContextBytes = 512, kKeptBytes = sizeof(BlockHash) + sizeof(Context::Kept);
+
+void add_counters(ContextTotals& sum, const ContextTotals& more) {
+  sum.created += more.created;
+  sum.expired += more.expired;
+  sum.deleted += more.deleted;
+  sum.refused += more.refused;
+  sum.lost_blocks += more.lost_blocks;
+  sum.written_tokens += more.written_tokens;
+  sum.read_tokens += more.read_tokens;
+  sum.stored_token_seconds += more.stored_token_seconds;
+}
+
+}  // namespace
+
+std::size_t Context::text_bytes() const {
+  std::size_t bytes = name.size();
+  for (const std::string& tag : tags) bytes += tag.size();
+  return bytes;
+}
+
+std::size_t ContextTable::bytes_of(const Context& context) {
+  return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
+}
+
+Errc ContextTable::refuses(const Context& context, const Context* replaced) {
+  const auto found = owners_.find(context.owner);
+  static const ContextTotals kNothing;
+  const ContextTotals& has = found == owners_.end() ? kNothing : found->second.totals;
+  const std::size_t one = replaced == nullptr ? 0 : 1;
+  const std::size_t text_bytes = replaced == nullptr ? 0 : replaced->text_bytes();
+  const std::size_t blocks = replaced == nullptr ? 0 : replaced->hashes.size();
+  Errc why{};
+  if (has.count - one >= limits_.owner_count_max ||
+      has.text_bytes - text_bytes + context.text_bytes() > limits_.owner_text_bytes_max ||
+      has.wanted_blocks - blocks + context.hashes.size() > limits_.owner_blocks_max) {
+    why = Errc::kOverQuota;
+  } else if (count() - one >= limits_.count_max || block_count_ - blocks + context.hashes.size() > limits_.blocks_max) {
+    why = Errc::kBusy;
+  }
+  if (why != Errc{} && found != owners_.end()) ++found->second.totals.refused;
+  return why;
+}
+
+Context& ContextTable::add(Context context, TimePoint now) {
+  const auto [place, is_new] = owners_.try_emplace(context.owner);
+  Owner& owner = place->second;
+  if (is_new) owner.totals.owner = context.owner;
+  context.id = ContextId{++id_last_};
+  context.created = context.begun = context.looked = now;
+  context.told_count = context.hashes.size();
+  context.turn = context.end();
+  auto kept = std::make_unique<Context>(std::move(context));
+  Context& added = *kept;
+  KV_ASSERT(owner.contexts.emplace(added.name, std::move(kept)).second);
+  by_id_.emplace(added.id, &added);
+  turns_.emplace(added.turn, added.id);
+  block_count_ += added.hashes.size();
+  used_bytes_ += bytes_of(added);
+  ++owner.totals.count;
+  ++owner.totals.created;
+  owner.totals.text_bytes += added.text_bytes();
+  owner.totals.wanted_blocks += added.hashes.size();
+  forget_owners();
+  return added;
+}
+
+Context* ContextTable::find(std::string_view owner, std::string_view name) const {
+  const auto of_owner = owners_.find(owner);
+  if (of_owner == owners_.end()) return nullptr;
+  const auto found = of_owner->second.contexts.find(name);
+  return found == of_owner->second.contexts.end() ? nullptr : found->second.get();
+}
+
+void ContextTable::visit(std::string_view owner, std::string_view after,
+                         const std::function<bool(Context&)>& visit) const {
+  const auto of_owner = owners_.find(owner);
+  if (of_owner == owners_.end()) return;
+  const auto& contexts = of_owner->second.contexts;
+  for (auto it = after.empty() ? contexts.begin() : contexts.upper_bound(after); it != contexts.end(); ++it) {
+    if (!visit(*it->second)) return;
+  }
+}
+
+void ContextTable::for_each(const std::function<void(Context&)>& visit) const {
+  for (const auto& [id, context] : by_id_) visit(*context);
+}
+
+void ContextTable::extend(Context& context, ContextLife life, TimePoint now) {
+  turns_.erase({context.turn, context.id});
+  context.life = life;
+  context.begun = now;
+  context.turn = context.end();
+  turns_.emplace(context.turn, context.id);
+}
+
+std::unique_ptr<Context> ContextTable::take(Context& context, Gone how) {
+  Owner& owner = owner_of(context);
+  KV_ASSERT(context.kept_count == 0);  // told before, or the totals would keep them
+  const auto place = owner.contexts.find(context.name);
+  std::unique_ptr<Context> taken = std::move(place->second);
+  KV_ASSERT(taken.get() == &context);
+  owner.contexts.erase(place);
+  by_id_.erase(context.id);
+  turns_.erase({context.turn, context.id});
+  block_count_ -= context.hashes.size();
+  used_bytes_ -= bytes_of(context);
+  --owner.totals.count;
+  owner.totals.text_bytes -= context.text_bytes();
+  owner.totals.wanted_blocks -= context.hashes.size();
+  owner.totals.expired += how == Gone::kExpired;
+  owner.totals.deleted += how == Gone::kDeleted;
+  return taken;
+}
+
+Context* ContextTable::next_ended(TimePoint now, Steps& steps) {
+  while (!turns_.empty() && turns_.begin()->first <= now && steps.are_left()) {
+    steps.take(Steps::kBlock);
+    Context& context = *by_id_.find(turns_.begin()->second)->second;
+    if (context.end() <= now) return &context;
+    turns_.erase(turns_.begin());
+    context.turn = context.end();
+    turns_.emplace(context.turn, context.id);
+  }
+  return nullptr;
+}
+
+Context* ContextTable::next_to_look_at() {
+  if (by_id_.empty()) return nullptr;
+  auto next = by_id_.upper_bound(looked_at_);
+  if (next == by_id_.end()) next = by_id_.begin();
+  looked_at_ = next->first;
+  return next->second;
+}
+
+void ContextTable::kept(Context& context, std::ptrdiff_t more_blocks) {
+  ContextTotals& totals = owner_of(context).totals;
+  context.kept_count += static_cast<std::size_t>(more_blocks);
+  totals.kept_blocks += static_cast<std::size_t>(more_blocks);
+  totals.kept_bytes += static_cast<std::uint64_t>(more_blocks) * context.record->block_bytes();
+  KV_ASSERT(context.kept_count <= context.hashes.size());
+}
+
+void ContextTable::lost(Context& context, std::size_t blocks) {
+  context.lost_count += blocks;
+  owner_of(context).totals.lost_blocks += blocks;
+}
+
+void ContextTable::wrote(Context& context, std::size_t blocks) {
+  context.written_tokens += blocks * context.record->block_size();
+  owner_of(context).totals.written_tokens += blocks * context.record->block_size();
+}
+
+void ContextTable::read(Context& context, std::size_t blocks) {
+  context.read_tokens += blocks * context.record->block_size();
+  owner_of(context).totals.read_tokens += blocks * context.record->block_size();
+}
+
+void ContextTable::stored(Context& context, TimePoint now) {
+  if (now <= context.looked) return;
+  const double seconds = std::chrono::duration<double>(now - context.looked).count();
+  const double more = seconds * static_cast<double>(context.kept_count * context.record->block_size());
+  context.stored_token_seconds += more;
+  owner_of(context).totals.stored_token_seconds += more;
+  context.looked = now;
+}
+
+/// Names of owners come from a policy, which may be replaced many times while the node runs.
+void ContextTable::forget_owners() {
+  if (owners_.size() <= limits_.owners_remembered_max) return;
+  for (auto it = owners_.begin(); it != owners_.end() && owners_.size() > limits_.owners_remembered_max;) {
+    if (it->second.totals.count > 0) {
+      ++it;
+      continue;
+    }
+    add_counters(other_, it->second.totals);
+    has_other_ = true;
+    it = owners_.erase(it);
+  }
+}
+
+std::vector<ContextTotals> ContextTable::totals() const {
+  std::vector<ContextTotals> totals;
+  for (const auto& [name, owner] : owners_) totals.push_back(owner.totals);
+  if (has_other_) {
+    totals.push_back(other_);
+    totals.back().owner = "(other)";
+  }
+  return totals;
+}
+
+std::string ContextTable::check() const {
+  std::size_t count = 0, blocks = 0, bytes = 0;
+  for (const auto& [name, owner] : owners_) {
+    ContextTotals sum;
+    for (const auto& [of_context, context] : owner.contexts) {
+      if (of_context != context->name || context->owner != name) return "contexts: one is under another's name";
+      const auto by_id = by_id_.find(context->id);
+      if (by_id == by_id_.end() || by_id->second != context.get()) return "contexts: one has no number";
+      if (!turns_.contains({context->turn, context->id})) return "contexts: one has no turn";
+      if (context->turn > context->end()) return "contexts: one ends before its turn";  // invariant 3
+      sum.text_bytes += context->text_bytes();
+      sum.wanted_blocks += context->hashes.size();
+      sum.kept_blocks += context->kept_count;
+      sum.kept_bytes += context->kept_count * context->record->block_bytes();
+      bytes += bytes_of(*context);
+    }
+    const ContextTotals& has = owner.totals;
+    if (has.count != owner.contexts.size() || has.text_bytes != sum.text_bytes ||
+        has.wanted_blocks != sum.wanted_blocks || has.kept_blocks != sum.kept_blocks ||
+        has.kept_bytes != sum.kept_bytes)
+      return "contexts: the totals of '" + name + "' are wrong";  // invariant 4
+    if (has.count > limits_.owner_count_max || has.text_bytes > limits_.owner_text_bytes_max ||
+        has.wanted_blocks > limits_.owner_blocks_max)
+      return "contexts: '" + name + "' has more than it may";  // invariant 2
+    count += has.count;
+    blocks += sum.wanted_blocks;
+  }
+  if (count != by_id_.size() || count != turns_.size()) return "contexts: one is missing, or left over";
+  if (blocks != block_count_ || bytes != used_bytes_) return "contexts: miscounted";
+  if (count > limits_.count_max || blocks > limits_.blocks_max) return "contexts: more than the node may have";
+  return "";
+}
+
+}  // namespace kv

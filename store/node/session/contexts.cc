@@ -1,0 +1,216 @@
+#include "store/node/session/contexts.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/printable.h"
+#include "store/node/session/session_wire.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kContextNameBytesMax = 128, kContextTagsMax = 16, kContextTagBytesMax = 128;
+constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
+
+enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4 };
+const char* act_name(ContextAct act) {
+  switch (act) {
+    case ContextAct::kCreate: return "create";
+    case ContextAct::kList: return "list";
+    case ContextAct::kExtend: return "extend";
+    case ContextAct::kDelete: return "delete";
+  }
+  return "unknown";
+}
+
+/// Names and tags go to logs and tables as they are.
+bool is_visible(std::string_view text, char from) {
+  return std::ranges::all_of(text, [from](char c) { return c >= from && c < 127; });
+}
+
+std::string_view said(const flatbuffers::String* text) {
+  return text == nullptr ? std::string_view() : text->string_view();
+}
+
+/// What is wrong with the request's texts; empty: nothing.
+std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
+  const std::string_view name = said(request.name()), after = said(request.after());
+  const bool needs_name = act != ContextAct::kList;
+  if ((needs_name && name.empty()) || name.size() > kContextNameBytesMax || !is_visible(name, '!'))
+    return "name: '" + printable(name.substr(0, kContextNameBytesMax)) +
+           "', allowed are 1 to 128 visible ASCII characters";
+  if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
+  if (request.tags() == nullptr) return "";
+  if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
+  for (const flatbuffers::String* const tag : *request.tags()) {
+    if (tag->size() == 0 || tag->size() > kContextTagBytesMax || !is_visible(tag->string_view(), ' '))
+      return "tags: '" + printable(tag->string_view().substr(0, kContextTagBytesMax)) +
+             "', allowed are 1 to 128 printable ASCII characters";
+  }
+  return "";
+}
+
+std::uint64_t wall_us() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
+
+/// Nothing: what was asked for is in the past, too long, or both at once.
+std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
+  std::uint64_t us = request.ttl_us();
+  if (request.until_us() > 0) {
+    const std::uint64_t now = wall_us();
+    if (us > 0 || request.sliding() || request.until_us() <= now) return std::nullopt;
+    us = request.until_us() - now;
+  }
+  if (us == 0 || us > kUsMax) return std::nullopt;
+  return ContextLife{std::chrono::microseconds(us), request.sliding()};
+}
+
+const char* why_words(Errc why) {
+  switch (why) {
+    case Errc::kNotFound: return "the rest is not in memory";
+    case Errc::kBusy: return "pinned-fraction-max is reached";
+    case Errc::kOverQuota: return "the tenant's pinned-bytes-max is reached";
+    case Errc::kDraining: return "the node ends";
+    default: return "unknown";
+  }
+}
+
+void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<Store::ContextView>& views,
+                    bool has_more, TimePoint now) {
+  const std::uint64_t wall = wall_us();
+  // Times of the store are told by the wall clock of this moment.
+  const auto told = [&](TimePoint when) {
+    const auto us = std::chrono::duration_cast<std::chrono::microseconds>(when - now).count();
+    return static_cast<std::uint64_t>(static_cast<std::int64_t>(wall) + us);
+  };
+  session.replies.reply(FrameType::kContext, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
+    std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts;
+    for (const Store::ContextView& view : views) {
+      const NamespaceRecord shown = view.record->unsalted();
+      const auto name = builder.CreateString(view.name);
+      const auto tags = builder.CreateVectorOfStrings(view.tags);
+      const auto space = create_bytes(builder, shown.id().bytes);
+      const auto model = builder.CreateString(printable(shown.field("model")));
+      const auto ttl = std::chrono::duration_cast<std::chrono::microseconds>(view.life.ttl).count();
+      contexts.push_back(wire::CreateContextStatus(
+          builder, name, tags, space, model, static_cast<std::uint32_t>(shown.block_size()),
+          static_cast<std::uint32_t>(view.wanted_count), static_cast<std::uint32_t>(view.kept_count),
+          view.kept_count * shown.block_bytes(), static_cast<std::uint16_t>(view.why), view.lost_count,
+          view.life.is_sliding, static_cast<std::uint64_t>(ttl), told(view.created), told(view.end),
+          view.used ? told(*view.used) : 0, view.written_tokens, view.read_tokens, view.stored_token_seconds));
+    }
+    return wire::CreateContextResponse(builder, builder.CreateVector(contexts), has_more);
+  });
+}
+
+}  // namespace
+
+void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Frame& frame) {
+  const auto* request = read_request<wire::ContextRequest>(session, frame);
+  if (request == nullptr) return;
+  const std::uint64_t id = frame.header.request_id;
+  const auto act = static_cast<ContextAct>(request->act());
+  if (act < ContextAct::kCreate || act > ContextAct::kDelete) {
+    return session.refuse(frame, Errc::kUnsupported,
+                          "context.act: " + std::to_string(request->act()) + ", known here: 1..4");
+  }
+  const std::string what = std::string("context ") + act_name(act);
+  if (const std::string wrong = wrong_text(*request, act); !wrong.empty())
+    return session.refuse(frame, Errc::kBadRequest, what + ": " + wrong);
+  const std::string name(said(request->name()));
+  session.audit.on(FrameType::kContext, id,
+                   std::string("context=") + act_name(act) + (name.empty() ? "" : " name='" + name + "'"));
+  std::optional<ContextLife> life;
+  if (act == ContextAct::kCreate || act == ContextAct::kExtend) {
+    life = life_of(*request);
+    if (!life) {
+      return session.refuse(frame, Errc::kBadRequest,
+                            what + ": ttl_us: " + std::to_string(request->ttl_us()) +
+                                ", until_us: " + std::to_string(request->until_us()) +
+                                "; allowed is one of both, in the future and at most ten years away, and sliding only "
+                                "with ttl_us");
+    }
+  }
+  NodeContext& node = session.node;
+  const std::string owner = session.access.grant().tenant;
+  const auto answered = [&](const Store::ContextView& view) {
+    session.audit.answered(
+        FrameType::kContext, id,
+        "ok kept=" + std::to_string(view.kept_count) + " wanted=" + std::to_string(view.wanted_count) +
+            (view.kept_count < view.wanted_count ? " why='" + std::string(why_words(view.why)) + "'" : ""));
+  };
+  if (act == ContextAct::kList && name.empty()) {
+    const std::string after(said(request->after()));
+    const TimePoint now = node.clock.now();
+    // One more, to know whether there are others.
+    auto views = node.store.with(
+        &session.phases, [&](Store& store) { return store.list_contexts(owner, after, kContextsPerAnswer + 1, now); });
+    const bool has_more = views.size() > kContextsPerAnswer;
+    if (has_more) views.pop_back();
+    session.audit.answered(FrameType::kContext, id, "ok count=" + std::to_string(views.size()));
+    return reply_contexts(session, frame, views, has_more, now);
+  }
+  const OpenSpace* space = nullptr;
+  Store::ContextOrder order;
+  if (act == ContextAct::kCreate) {
+    if (node.draining) return session.refuse(frame, Errc::kDraining, "the node is shutting down");
+    space = door.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+    if (space == nullptr) return;
+    const auto hashes = hashes_of(request->hashes());
+    const auto counts = numbers_of(request->chain_counts());
+    session.audit.on(FrameType::kContext, id,
+                     "namespace=" + to_hex(space->shown_name.bytes) + " hashes=" + std::to_string(hashes.size()));
+    order = {.owner = owner,
+             .name = name,
+             .space = space->id,
+             .hashes = {hashes.begin(), hashes.end()},
+             .chain_counts = {counts.begin(), counts.end()},
+             .life = *life};
+    if (request->tags() != nullptr) {
+      for (const flatbuffers::String* const tag : *request->tags()) order.tags.push_back(tag->str());
+    }
+  }
+  TimePoint now{};
+  const auto view = node.store.with(&session.phases, [&](Store& store) {
+    now = node.clock.now();
+    switch (act) {
+      case ContextAct::kCreate: return store.create_context(std::move(order), now);
+      case ContextAct::kExtend: return store.extend_context(owner, name, *life, now);
+      case ContextAct::kDelete: return store.delete_context(owner, name, now);
+      default: return store.find_context(owner, name, now);
+    }
+  });
+  if (!view) {
+    const bool is_unknown = view.error() == Errc::kNotFound;
+    return session.refuse(
+        frame, view.error(),
+        what + (is_unknown ? ": no context '" + name + "'" : ": " + view.error().message()) +
+            (act == ContextAct::kCreate
+                 ? " (" +
+                       count_text("hashes", request->hashes() == nullptr ? 0 : request->hashes()->size(),
+                                  node.chain_blocks_max) +
+                       "; a context has hashes, and chain_counts that cut them; a tenant, and the "
+                       "node, have bounds on contexts)"
+                 : ""));
+  }
+  answered(*view);
+  reply_contexts(session, frame, {*view}, false, now);
+}
+
+std::string context_news_text(const Store::ContextNews& news) {
+  return "context '" + printable(news.name) + "'" +
+         (news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'") + " keeps " +
+         std::to_string(news.kept_count) + " of " + std::to_string(news.wanted_count) +
+         " blocks: " + why_words(news.why) +
+         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "");
+}
+
+}  // namespace kv

@@ -1,0 +1,351 @@
+// store/store_contexts.cc: prefixes that are kept by name: what is kept of each, and how that ends.
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "store/context_ends.h"
+#include "store/store_impl.h"
+
+namespace kv {
+namespace {
+
+bool is_life(const ContextLife& life) { return life.ttl > Duration::zero() && life.ttl <= kContextTtlMax; }
+
+/// How the hashes of an order are cut into chains. Nothing: its counts do not cut them.
+std::optional<std::vector<Context::Chain>> cut_chains(std::size_t hash_count, std::span<const std::uint32_t> counts) {
+  std::vector<Context::Chain> chains;
+  if (counts.empty()) {
+    chains.push_back({.first = 0, .count = hash_count, .kept = {}});
+    return chains;
+  }
+  if (counts.size() > kContextChainsMax) return std::nullopt;
+  std::size_t first = 0;
+  for (const std::uint32_t count : counts) {
+    if (count == 0 || count > hash_count - first) return std::nullopt;
+    chains.push_back({.first = first, .count = count, .kept = {}});
+    first += count;
+  }
+  if (first != hash_count) return std::nullopt;
+  return chains;
+}
+
+}  // namespace
+
+/// Of a chain only the first kept_count blocks are kept any more.
+void Store::Impl::was_dropped(Context& context, std::size_t chain, std::size_t kept_count) {
+  Context::Chain& of = context.chains[chain];
+  const std::size_t before = of.kept.size();
+  KV_ASSERT(kept_count < before);
+  const Space* const space = spaces.find(context.space);
+  if (space != nullptr) space->context_ends->remove(context.hashes[of.first + before - 1], context, chain);
+  if (kept_count > 0) {
+    KV_ASSERT(space != nullptr);  // it has blocks, so it was not forgotten
+    space->context_ends->add(context.hashes[of.first + kept_count - 1], context, chain);
+  }
+  // Those that the drop has cut off and not yet taken apart are still retained, and for this context too.
+  unkept.emplace_back(of.kept.begin() + static_cast<std::ptrdiff_t>(kept_count), of.kept.end());
+  of.kept.resize(kept_count);
+  context.why = Errc::kNotFound;
+  contexts.lost(context, before - kept_count);
+  contexts.kept(context, -static_cast<std::ptrdiff_t>(before - kept_count));
+}
+
+/// What it kept waits in `unkept`.
+void Store::Impl::keep_nothing(Context& context) {
+  const Space* const space = spaces.find(context.space);
+  for (std::size_t i = 0; i < context.chains.size(); ++i) {
+    Context::Chain& chain = context.chains[i];
+    if (chain.kept.empty()) continue;
+    if (space != nullptr) space->context_ends->remove(context.hashes[chain.first + chain.kept.size() - 1], context, i);
+    contexts.kept(context, -static_cast<std::ptrdiff_t>(chain.kept.size()));
+    unkept.push_back(std::exchange(chain.kept, {}));
+  }
+}
+
+/// What a drop takes is a block and all below it, and it is taken apart from below: so in each chain there is one place
+/// from which on all is gone.
+void Store::Impl::look_for_drops(Context& context) {
+  const auto is_here = [&](const Context::Kept& kept) {
+    return pool.is_kept(kept.block, kept.retention) && pool.index().is_attached(kept.block);
+  };
+  for (std::size_t i = 0; i < context.chains.size(); ++i) {
+    const auto& kept = context.chains[i].kept;
+    if (kept.empty() || is_here(kept.back())) continue;
+    const auto end = std::ranges::partition_point(kept, is_here);
+    was_dropped(context, i, static_cast<std::size_t>(end - kept.begin()));
+  }
+}
+
+/// Goes on behind what is kept, block by block, as far as memory has them and the bounds let it.
+void Store::Impl::keep_more(Context& context, Steps& steps) {
+  if (are_contexts_closed || context.kept_count == context.hashes.size()) {
+    context.why = context.kept_count == context.hashes.size() ? Errc{} : Errc::kDraining;
+    return;
+  }
+  // A namespace without blocks may have been forgotten, and opened anew.
+  Space* const found = context.kept_count > 0 ? spaces.find(context.space) : spaces.find(context.space_name);
+  if (found == nullptr) {
+    context.why = Errc::kNotFound;
+    return;
+  }
+  Space& space = *found;
+  context.space = space.id;
+  const std::size_t block_bytes = space.record->block_bytes();
+  Errc why{};
+  for (std::size_t i = 0; i < context.chains.size() && why != Errc::kBusy && why != Errc::kOverQuota; ++i) {
+    Context::Chain& chain = context.chains[i];
+    const std::size_t before = chain.kept.size();
+    while (chain.kept.size() < chain.count) {
+      if (!steps.are_left()) break;
+      steps.take(Steps::kBlock);
+      const BlockId parent = chain.kept.empty() ? kNoBlock : chain.kept.back().block;
+      const BlockId block =
+          pool.index().find_child(space.tree, parent, context.hashes[chain.first + chain.kept.size()]);
+      if (block == kNoBlock) {
+        why = Errc::kNotFound;
+        break;
+      }
+      if (!pool.is_retained(block)) {
+        if (is_over_retained(block_bytes)) why = Errc::kBusy;
+        if (tenants && !tenants->could_retain(space.owner, block_bytes)) why = Errc::kOverQuota;
+        if (why == Errc::kBusy || why == Errc::kOverQuota) break;
+      }
+      chain.kept.push_back({block, pool.keep(block)});
+    }
+    const std::size_t more = chain.kept.size() - before;
+    if (more == 0) continue;
+    if (space.context_ends == nullptr) space.context_ends = std::make_shared<ContextEnds>();
+    if (before > 0) space.context_ends->remove(context.hashes[chain.first + before - 1], context, i);
+    space.context_ends->add(context.hashes[chain.first + chain.kept.size() - 1], context, i);
+    contexts.kept(context, static_cast<std::ptrdiff_t>(more));
+    contexts.wrote(context, more);
+  }
+  const bool is_whole = context.kept_count == context.hashes.size();
+  if (why != Errc{} || is_whole) {
+    context.why = why;
+  } else if (context.why == Errc{}) {  // no steps were left to see why; a drop, most likely
+    context.why = Errc::kNotFound;
+  }
+}
+
+/// What the context has now. Returns whether a shortfall is to be told.
+bool Store::Impl::look_at(Context& context, Steps& steps, TimePoint now) {
+  steps.take(Steps::kBlock * (1 + context.chains.size()));
+  look_for_drops(context);
+  contexts.stored(context, now);  // what grows now was not kept before
+  keep_more(context, steps);
+  const bool is_news = context.kept_count < context.told_count;
+  context.told_count = context.kept_count;
+  return is_news && !are_contexts_closed;
+}
+
+/// Out of the books.
+std::unique_ptr<Context> Store::Impl::end_context(Context& context, ContextTable::Gone how, TimePoint now) {
+  look_for_drops(context);
+  contexts.stored(context, now);
+  keep_nothing(context);
+  return contexts.take(context, how);
+}
+
+void Store::Impl::let_go(Steps& steps) {
+  while (!unkept.empty() && steps.are_left()) {
+    std::vector<Context::Kept>& kept = unkept.front();
+    for (; !kept.empty() && steps.are_left(); kept.pop_back()) {
+      steps.take(Steps::kRemoval);
+      pool.end_keep(kept.back().block, kept.back().retention);
+    }
+    if (kept.empty()) unkept.pop_front();
+  }
+}
+
+void Store::Impl::end_contexts(TimePoint now, Steps& steps) {
+  while (Context* const context = contexts.next_ended(now, steps)) {
+    steps.take(Steps::kBlock * (1 + context->chains.size()));
+    end_context(*context, ContextTable::Gone::kExpired, now);
+  }
+}
+
+void Store::Impl::end_all_keeps() {
+  are_contexts_closed = true;
+  contexts.for_each([&](Context& context) { keep_nothing(context); });
+  Steps all(~std::size_t{0});
+  let_go(all);
+}
+
+void Store::Impl::use_contexts(const Found& found, std::span<const BlockHash> hashes, bool is_read, TimePoint now) {
+  const ContextEnds* const ends = found.space->context_ends.get();
+  if (ends == nullptr || ends->empty()) return;
+  ends->visit(hashes.first(found.prefix.block_count), [&](Context& context, std::size_t chain) {
+    if (context.end() <= now) return;  // it is over, and nobody has come to end it yet
+    if (!context.used || *context.used < now) context.used = now;
+    if (is_read) contexts.read(context, context.chains[chain].kept.size());
+  });
+}
+
+Store::ContextView Store::Impl::view_of(const Context& context) const {
+  return {.name = context.name,
+          .tags = context.tags,
+          .record = context.record,
+          .wanted_count = context.hashes.size(),
+          .kept_count = context.kept_count,
+          .why = context.why,
+          .lost_count = context.lost_count,
+          .life = context.life,
+          .created = context.created,
+          .end = context.end(),
+          .used = context.used,
+          .written_tokens = context.written_tokens,
+          .read_tokens = context.read_tokens,
+          .stored_token_seconds = context.stored_token_seconds};
+}
+
+Result<Store::ContextView> Store::create_context(ContextOrder order, TimePoint now) {
+  Impl& impl = *impl_;
+  Impl::Call call(impl);
+  impl.end_contexts(now, call.steps);
+  const Space* const space = impl.spaces.find(order.space);
+  if (space == nullptr) return Errc::kNoNamespace;
+  impl.spaces.use(*space);
+  if (space->record->is_set()) return Errc::kUnsupported;
+  if (order.hashes.size() > impl.config.chain_blocks_max) return Errc::kTooLarge;
+  auto chains = cut_chains(order.hashes.size(), order.chain_counts);
+  if (order.hashes.empty() || order.name.empty() || !chains || !is_life(order.life)) return Errc::kBadRequest;
+  Context context;
+  context.owner = std::move(order.owner);
+  context.name = std::move(order.name);
+  context.tags = std::move(order.tags);
+  context.record = space->record;
+  context.space_name = space->name;
+  context.space = space->id;
+  context.hashes = std::move(order.hashes);
+  context.chains = *std::move(chains);
+  context.life = order.life;
+  Context* const replaced = impl.contexts.find(context.owner, context.name);
+  if (const Errc why = impl.contexts.refuses(context, replaced); why != Errc{}) return why;
+  Steps unbounded(~std::size_t{0});  // as much as there are blocks named
+  if (replaced != nullptr) {
+    impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
+    // At once, or what both name would count twice against the bounds. Under one lock nothing is evicted in between.
+    impl.let_go(unbounded);
+  }
+  Context& added = impl.contexts.add(std::move(context), now);
+  impl.keep_more(added, unbounded);
+  if (added.why == Errc::kOverQuota)
+    static_cast<void>(impl.tenants->may_retain(space->owner, space->record->block_bytes()));  // counts the refusal
+  return impl.view_of(added);
+}
+
+Result<Store::ContextView> Store::extend_context(std::string_view owner, std::string_view name, ContextLife life,
+                                                 TimePoint now) {
+  Impl::Call call(*impl_);
+  impl_->end_contexts(now, call.steps);
+  if (!is_life(life)) return Errc::kBadRequest;
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  impl_->contexts.extend(*context, life, now);
+  return impl_->view_of(*context);
+}
+
+Result<Store::ContextView> Store::delete_context(std::string_view owner, std::string_view name, TimePoint now) {
+  Impl::Call call(*impl_);
+  impl_->end_contexts(now, call.steps);
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  const ContextView last = impl_->view_of(*context);
+  impl_->end_context(*context, ContextTable::Gone::kDeleted, now);
+  impl_->let_go(call.steps);
+  return last;
+}
+
+Result<Store::ContextView> Store::find_context(std::string_view owner, std::string_view name, TimePoint now) {
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  return impl_->view_of(*context);
+}
+
+std::vector<Store::ContextView> Store::list_contexts(std::string_view owner, std::string_view after,
+                                                     std::size_t count_max, TimePoint now) {
+  std::vector<ContextView> views;
+  impl_->contexts.visit(owner, after, [&](Context& context) {
+    if (views.size() >= count_max) return false;
+    if (context.end() <= now) return true;
+    impl_->look_for_drops(context);
+    impl_->contexts.stored(context, now);
+    views.push_back(impl_->view_of(context));
+    return true;
+  });
+  return views;
+}
+
+bool Store::delete_contexts(std::string_view owner, TimePoint now) {
+  Impl::Call call(*impl_);
+  while (call.steps.are_left()) {
+    Context* first = nullptr;
+    impl_->contexts.visit(owner, "", [&](Context& context) {
+      first = &context;
+      return false;
+    });
+    if (first == nullptr) return false;
+    call.steps.take(Steps::kBlock * (1 + first->chains.size()));
+    impl_->end_context(*first, ContextTable::Gone::kDeleted, now);
+  }
+  return true;
+}
+
+std::vector<Store::ContextNews> Store::tend_contexts(TimePoint now) {
+  Impl::Call call(*impl_);
+  impl_->end_contexts(now, call.steps);
+  impl_->let_go(call.steps);
+  std::vector<ContextNews> news;
+  for (std::size_t left = impl_->contexts.count(); left > 0 && call.steps.are_left(); --left) {
+    Context& context = *impl_->contexts.next_to_look_at();
+    if (!impl_->look_at(context, call.steps, now)) continue;
+    news.push_back(
+        {context.owner, context.name, context.hashes.size(), context.kept_count, context.lost_count, context.why});
+  }
+  return news;
+}
+
+std::vector<ContextTotals> Store::context_totals() const { return impl_->contexts.totals(); }
+
+std::string Store::Impl::check_contexts() const {
+  if (std::string broken = contexts.check(); !broken.empty()) return broken;
+  std::unordered_map<BlockId, std::uint32_t> counts;
+  const auto count = [&](const Context::Kept& kept) { counts[kept.block] += pool.is_kept(kept.block, kept.retention); };
+  std::unordered_map<const Space*, std::size_t> ends;
+  std::string broken;
+  contexts.for_each([&](const Context& context) {
+    std::size_t kept_count = 0;
+    for (const Context::Chain& chain : context.chains) {
+      kept_count += chain.kept.size();
+      if (chain.kept.size() > chain.count) broken = "store: a context keeps more than it names";
+      if (const Space* const space = spaces.find(context.space); space != nullptr && !chain.kept.empty()) ++ends[space];
+      for (std::size_t i = 0; i < chain.kept.size(); ++i) {
+        const Context::Kept& kept = chain.kept[i];
+        count(kept);
+        if (pool.is_kept(kept.block, kept.retention) &&
+            pool.index().hash(kept.block) != context.hashes[chain.first + i])
+          broken = "store: a context keeps another block than it names";
+      }
+    }
+    if (kept_count != context.kept_count) broken = "store: a context miscounts what it keeps";
+  });
+  for (const auto& kept : unkept) std::ranges::for_each(kept, count);
+  spaces.for_each([&](const Space& space) {
+    if ((space.context_ends == nullptr ? 0 : space.context_ends->count()) != ends[&space])
+      broken = "store: ends of contexts are missing, or left over";
+  });
+  for (const auto& [block, retention] : pool.retained()) {
+    if (!retention.is_on_request && retention.context_count == 0) broken = "store: a block is retained for nobody";
+    if (counts[block] != retention.context_count) broken = "store: a block miscounts the contexts that keep it";
+  }
+  return broken;
+}
+
+}  // namespace kv

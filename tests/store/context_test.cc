@@ -1,0 +1,694 @@
+// Named contexts: the table of them, whose they are and when they end, against a model; and what a Store keeps for
+// them, with requests to retain, drops, evictions and limits of all kinds on the same blocks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+
+#include "store/context_table.h"
+#include "store_fixture.h"
+
+namespace kv {
+namespace {
+
+constexpr std::size_t kBytes = 4096;
+
+// -- the table
+
+class ContextTableTest : public testing::Test {
+ protected:
+  ContextTableTest() : record(std::make_shared<const NamespaceRecord>(make_record("m", kBytes))) {}
+  Context make(const std::string& owner, const std::string& name, std::size_t blocks, Duration ttl,
+               bool is_sliding = false) {
+    Context context;
+    context.owner = owner;
+    context.name = name;
+    context.record = record;
+    context.hashes = chain(1, blocks);
+    context.chains.push_back({.first = 0, .count = blocks, .kept = {}});
+    context.life = {ttl, is_sliding};
+    return context;
+  }
+  Context* next_ended(ContextTable& table, TimePoint now) {
+    Steps steps(~std::size_t{0});
+    return table.next_ended(now, steps);
+  }
+  std::shared_ptr<const NamespaceRecord> record;
+};
+
+TEST_F(ContextTableTest, ANameIsFoundByItsOwnerAlone) {
+  ContextTable table;
+  table.add(make("blue", "a", 3, 1h), TimePoint(1s));
+  EXPECT_NE(table.find("blue", "a"), nullptr);
+  EXPECT_EQ(table.find("red", "a"), nullptr);
+  EXPECT_EQ(table.find("", "a"), nullptr);
+  table.add(make("red", "a", 2, 1h), TimePoint(1s));
+  EXPECT_EQ(table.find("blue", "a")->hashes.size(), 3u);
+  EXPECT_EQ(table.find("red", "a")->hashes.size(), 2u);
+  std::size_t seen = 0;
+  table.visit("red", "", [&](Context& context) {
+    EXPECT_EQ(context.owner, "red");
+    ++seen;
+    return true;
+  });
+  EXPECT_EQ(seen, 1u);
+  EXPECT_EQ(table.check(), "");
+}
+
+TEST_F(ContextTableTest, OneThatIsUsedEndsLaterAndNeverSooner) {
+  ContextTable table;
+  Context& fixed = table.add(make("", "fixed", 1, 10s), TimePoint(0s));
+  Context& sliding = table.add(make("", "sliding", 1, 10s, true), TimePoint(0s));
+  fixed.used = sliding.used = TimePoint(6s);
+  EXPECT_EQ(next_ended(table, TimePoint(10s) - 1ns), nullptr);
+  ASSERT_EQ(next_ended(table, TimePoint(10s)), &fixed);
+  table.take(fixed, ContextTable::Gone::kExpired);
+  EXPECT_EQ(next_ended(table, TimePoint(16s) - 1ns), nullptr);
+  EXPECT_EQ(table.check(), "");
+  ASSERT_EQ(next_ended(table, TimePoint(16s)), &sliding);
+  table.extend(sliding, {5s, true}, TimePoint(16s));
+  EXPECT_EQ(sliding.end(), TimePoint(21s)) << "a use before the extension counts for nothing";
+  EXPECT_EQ(next_ended(table, TimePoint(20s)), nullptr);
+  EXPECT_EQ(table.check(), "");
+}
+
+TEST_F(ContextTableTest, NoBoundIsPassedAndNoneEndsForAnother) {
+  ContextTable table(
+      {.count_max = 5, .blocks_max = 100, .owner_count_max = 3, .owner_blocks_max = 20, .owner_text_bytes_max = 12});
+  const auto add = [&](const std::string& owner, const std::string& name, std::size_t blocks) {
+    Context context = make(owner, name, blocks, 1h);
+    const Errc why = table.refuses(context, nullptr);
+    if (why == Errc{}) table.add(std::move(context), TimePoint(0s));
+    return why;
+  };
+  EXPECT_EQ(add("a", "1", 10), Errc{});
+  EXPECT_EQ(add("a", "2", 11), Errc::kOverQuota) << "21 blocks";
+  EXPECT_EQ(add("a", "2", 10), Errc{});
+  EXPECT_EQ(add("b", "12345678901", 1), Errc{});
+  EXPECT_EQ(add("b", "23", 1), Errc::kOverQuota) << "13 bytes of names";
+  EXPECT_EQ(table.refuses(make("b", "23456789012", 1, 1h), table.find("b", "12345678901")), Errc{}) << "in its place";
+  EXPECT_EQ(add("c", "1", 1), Errc{});
+  EXPECT_EQ(add("c", "2", 1), Errc{});
+  EXPECT_EQ(add("d", "1", 1), Errc::kBusy) << "five in all";
+  EXPECT_EQ(table.count(), 5u);
+  for (const ContextTotals& of : table.totals()) EXPECT_EQ(of.refused, of.owner == "a" || of.owner == "b" ? 1u : 0u);
+  EXPECT_EQ(table.check(), "");
+}
+
+TEST_F(ContextTableTest, CountersOfForgottenOwnersAreSummed) {
+  ContextTable table({.owners_remembered_max = 3});
+  for (int i = 0; i < 10; ++i) {
+    Context& context = table.add(make("owner" + std::to_string(i), "x", 2, 1h), TimePoint(0s));
+    table.wrote(context, 2);
+    table.take(context, ContextTable::Gone::kDeleted);
+  }
+  const auto totals = table.totals();
+  EXPECT_LE(totals.size(), 5u);
+  EXPECT_EQ(totals.back().owner, "(other)");
+  std::uint64_t written = 0, deleted = 0;
+  for (const ContextTotals& of : totals) {
+    written += of.written_tokens;
+    deleted += of.deleted;
+  }
+  EXPECT_EQ(written, 10u * 2 * 4);
+  EXPECT_EQ(deleted, 10u);
+}
+
+/// Whatever is done, the table is what a plain map of the contexts says.
+TEST_F(ContextTableTest, RandomActsAgreeWithAModel) {
+  std::mt19937_64 random(test_seed());
+  const ContextLimits limits{.count_max = 40,
+                             .blocks_max = 200,
+                             .owner_count_max = 15,
+                             .owner_blocks_max = 90,
+                             .owner_text_bytes_max = 40,
+                             .owners_remembered_max = 2};
+  ContextTable table(limits);
+  struct Known {
+    std::size_t blocks, text_bytes;
+    TimePoint begun;
+    ContextLife life;
+    std::optional<TimePoint> used;
+    TimePoint end() const { return (life.is_sliding && used ? std::max(begun, *used) : begun) + life.ttl; }
+  };
+  std::map<std::pair<std::string, std::string>, Known> model;
+  TimePoint now{1s};
+  std::uint64_t expired = 0, deleted = 0;
+  for (int step = 0; step < 3000; ++step) {
+    now += std::chrono::milliseconds(random() % 300);
+    const std::string owner(1, static_cast<char>('a' + random() % 4)),
+        name(1 + random() % 4, static_cast<char>('a' + random() % 8));
+    Context* const found = table.find(owner, name);
+    const auto known = model.find({owner, name});
+    ASSERT_EQ(found != nullptr, known != model.end());
+    switch (random() % 8) {
+      case 0:
+      case 1:
+      case 2: {
+        const ContextLife life{std::chrono::milliseconds(1 + random() % 20000), random() % 2 == 0};
+        Context context = make(owner, name, 1 + random() % 20, life.ttl, life.is_sliding);
+        std::size_t count = 0, blocks = 0, text = 0, all_blocks = 0;
+        for (const auto& [key, each] : model) {
+          if (key == std::pair(owner, name)) continue;
+          all_blocks += each.blocks;
+          if (key.first != owner) continue;
+          ++count;
+          blocks += each.blocks;
+          text += each.text_bytes;
+        }
+        const bool is_over_own = count >= limits.owner_count_max ||
+                                 blocks + context.hashes.size() > limits.owner_blocks_max ||
+                                 text + name.size() > limits.owner_text_bytes_max;
+        const bool is_over = model.size() - (found != nullptr ? 1 : 0) >= limits.count_max ||
+                             all_blocks + context.hashes.size() > limits.blocks_max;
+        const Errc why = table.refuses(context, found);
+        ASSERT_EQ(why, is_over_own ? Errc::kOverQuota : is_over ? Errc::kBusy : Errc{});
+        if (why != Errc{}) break;
+        if (found != nullptr) table.take(*found, ContextTable::Gone::kReplaced);
+        model[{owner, name}] = {context.hashes.size(), name.size(), now, life, std::nullopt};
+        table.add(std::move(context), now);
+        break;
+      }
+      case 3:
+        if (found == nullptr) break;
+        table.take(*found, ContextTable::Gone::kDeleted);
+        model.erase(known);
+        ++deleted;
+        break;
+      case 4: {
+        if (found == nullptr) break;
+        const ContextLife life{std::chrono::milliseconds(1 + random() % 20000), random() % 2 == 0};
+        table.extend(*found, life, now);
+        known->second.begun = now;
+        known->second.life = life;
+        break;
+      }
+      case 5:
+        if (found == nullptr) break;
+        found->used = known->second.used = now;
+        break;
+      case 6: {
+        const std::string after = random() % 2 == 0 ? "" : name;
+        std::vector<std::string> names, right;
+        const std::size_t most = 1 + random() % 20;
+        table.visit(owner, after, [&](Context& context) {
+          names.push_back(context.name);
+          return names.size() < most;
+        });
+        for (const auto& [key, each] : model) {
+          if (key.first == owner && key.second > after && right.size() < most) right.push_back(key.second);
+        }
+        ASSERT_EQ(names, right);
+        break;
+      }
+      default: {
+        std::set<std::pair<std::string, std::string>> ended, due;
+        while (Context* const context = next_ended(table, now)) {
+          ended.emplace(context->owner, context->name);
+          table.take(*context, ContextTable::Gone::kExpired);
+        }
+        for (const auto& [key, each] : model) {
+          if (each.end() <= now) due.insert(key);
+        }
+        ASSERT_EQ(ended, due);
+        expired += due.size();
+        for (const auto& key : due) model.erase(key);
+      }
+    }
+    ASSERT_EQ(table.count(), model.size());
+    ASSERT_EQ(table.check(), "");
+  }
+  std::uint64_t told_expired = 0, told_deleted = 0;
+  for (const ContextTotals& of : table.totals()) {
+    told_expired += of.expired;
+    told_deleted += of.deleted;
+  }
+  EXPECT_EQ(told_expired, expired);
+  EXPECT_EQ(told_deleted, deleted);
+}
+
+// -- the store
+
+class ContextTest : public StoreFixture {
+ protected:
+  ContextTest() { config.retained_fraction_max = 0.5; }
+  void create_blocks(std::size_t count) { create(count * kBytes, kBytes); }
+  Store::ContextOrder order(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
+                            bool is_sliding = false, const std::string& owner = "") {
+    return {.owner = owner, .name = name, .space = space, .hashes = std::move(hashes), .life = {ttl, is_sliding}};
+  }
+  Store::ContextView make(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
+                          bool is_sliding = false, const std::string& owner = "") {
+    return store->create_context(order(name, space, std::move(hashes), ttl, is_sliding, owner), now).value();
+  }
+  Store::ContextView view(const std::string& name, const std::string& owner = "") {
+    return store->find_context(owner, name, now).value();
+  }
+  bool is_there(const std::string& name) { return store->find_context("", name, now).has_value(); }
+  /// All that can be evicted is.
+  void press(SpaceId space) {
+    static std::uint64_t next = 1'000'000;
+    const std::size_t slots = config.arena.capacity_bytes / kBytes;
+    for (std::size_t i = 0; i < 3 * slots; ++i) put(space, chain(++next, 1));
+  }
+  void tend() {
+    for (int i = 0; i < 50; ++i) store->tend_contexts(now);
+  }
+  static std::vector<BlockHash> first(std::vector<BlockHash> of, std::size_t count) {
+    of.resize(count);
+    return of;
+  }
+};
+
+TEST_F(ContextTest, WhatItKeepsSurvivesAllThatComesUntilItEnds) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 6);
+  put(space, mine);
+  const auto made = make("prompt", space, mine, 10s);
+  EXPECT_EQ(made.kept_count, 6u);
+  EXPECT_EQ(made.wanted_count, 6u);
+  EXPECT_EQ(made.why, Errc{});
+  EXPECT_EQ(made.written_tokens, 24u);
+  EXPECT_EQ(made.end, now + 10s);
+  press(space);
+  EXPECT_EQ(match(space, mine), 6u);
+  now = made.end - 1ns;
+  tend();
+  EXPECT_TRUE(is_there("prompt"));
+  now = made.end;
+  EXPECT_FALSE(is_there("prompt")) << "also before anybody came to end it";
+  EXPECT_EQ(store->stats().pinned_count, 6u);
+  tend();
+  EXPECT_EQ(store->stats().pinned_count, 0u);
+  press(space);
+  EXPECT_EQ(match(space, mine), 0u);
+  EXPECT_EQ(store->context_totals()[0].expired, 1u);
+  EXPECT_EQ(store->context_totals()[0].kept_blocks, 0u);
+}
+
+TEST_F(ContextTest, ABlockOfTwoStaysUntilTheLastOfThemEnds) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto whole = chain(1, 6);
+  put(space, whole);
+  make("short", space, first(whole, 4));
+  make("long", space, whole);
+  EXPECT_EQ(store->stats().pinned_count, 6u);
+  ASSERT_TRUE(store->delete_context("", "long", now));
+  tend();
+  EXPECT_EQ(store->stats().pinned_count, 4u);
+  press(space);
+  EXPECT_EQ(match(space, whole), 4u);
+  ASSERT_TRUE(store->delete_context("", "short", now));
+  tend();
+  press(space);
+  EXPECT_EQ(match(space, whole), 0u);
+  EXPECT_EQ(store->delete_context("", "short", now).error(), Errc::kNotFound);
+}
+
+TEST_F(ContextTest, ARequestToRetainIsNotUndoneByAContextsEndNorTheOtherWayRound) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 5);
+  put(space, mine);
+  EXPECT_EQ(store->retain(space, first(mine, 3)).value(), 3u);
+  make("c", space, mine);
+  EXPECT_EQ(store->stats().pinned_count, 5u);
+  ASSERT_TRUE(store->delete_context("", "c", now));
+  tend();
+  EXPECT_EQ(store->stats().pinned_count, 3u);
+  press(space);
+  EXPECT_EQ(match(space, mine), 3u);
+  make("c", space, first(mine, 3));
+  EXPECT_EQ(store->unretain(space, mine).value(), 3u);
+  EXPECT_EQ(store->unretain(space, mine).value(), 0u) << "a context's keeping is no request's";
+  press(space);
+  EXPECT_EQ(match(space, mine), 3u);
+  EXPECT_EQ(store->retain(space, mine).value(), 3u);
+  EXPECT_EQ(store->retain(space, mine).value(), 3u) << "again, and it changes nothing";
+}
+
+TEST_F(ContextTest, WhatComesLaterIsKeptThenAndTheGapIsToldOnce) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 6);
+  put(space, first(mine, 2));
+  EXPECT_EQ(make("c", space, mine).why, Errc::kNotFound);
+  EXPECT_EQ(view("c").kept_count, 2u);
+  const auto news = store->tend_contexts(now);
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].kept_count, 2u);
+  EXPECT_EQ(news[0].wanted_count, 6u);
+  EXPECT_TRUE(store->tend_contexts(now).empty());
+  put(space, mine);
+  EXPECT_TRUE(store->tend_contexts(now).empty());
+  EXPECT_EQ(view("c").kept_count, 6u);
+  EXPECT_EQ(view("c").why, Errc{});
+  EXPECT_EQ(view("c").written_tokens, 24u);
+}
+
+TEST_F(ContextTest, ADropEndsItForAllAndIsTold) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 6);
+  put(space, mine);
+  make("a", space, mine);
+  make("b", space, first(mine, 5));
+  tend();
+  ASSERT_TRUE(store->drop(space, first(mine, 4)));
+  EXPECT_EQ(view("a").kept_count, 3u);
+  EXPECT_EQ(view("a").lost_count, 3u);
+  EXPECT_EQ(view("b").lost_count, 2u);
+  const auto news = store->tend_contexts(now);
+  EXPECT_EQ(news.size(), 2u);
+  EXPECT_EQ(news[0].why, Errc::kNotFound);
+  // Blocks of the same names, and most likely the same numbers: nobody takes them for those that were kept before.
+  put(space, mine);
+  EXPECT_EQ(view("a").kept_count, 3u);
+  tend();
+  EXPECT_EQ(view("a").kept_count, 6u);
+  EXPECT_EQ(view("b").kept_count, 5u);
+  EXPECT_EQ(store->stats().pinned_count, 6u);
+  store->delete_context("", "a", now).value();
+  tend();
+  EXPECT_EQ(store->stats().pinned_count, 5u);
+  EXPECT_EQ(store->context_totals()[0].lost_blocks, 5u);
+}
+
+TEST_F(ContextTest, ADropThatIsNotTakenApartYetCountsAsLost) {
+  config.lease_duration = 1h;
+  create_blocks(64);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 6);
+  put(space, mine);
+  const LeaseId held = lease(space, mine);
+  make("a", space, mine);
+  ASSERT_TRUE(store->drop(space, first(mine, 1)));
+  EXPECT_EQ(view("a").kept_count, 0u);
+  put(space, mine);
+  tend();
+  EXPECT_EQ(view("a").kept_count, 6u);
+  EXPECT_EQ(store->check(), "");
+  ASSERT_TRUE(store->release(kAlice, held));
+  EXPECT_EQ(match(space, mine), 6u);
+}
+
+TEST_F(ContextTest, TheNodesBoundIsKeptAndToldAndWhatIsSharedCountsOnce) {
+  create_blocks(20);  // ten may be kept
+  const SpaceId space = open(kBytes);
+  const auto one = chain(1, 8), other = chain(2, 8);
+  put(space, one);
+  put(space, other);
+  EXPECT_EQ(make("one", space, one).kept_count, 8u);
+  const auto second = make("other", space, other);
+  EXPECT_EQ(second.kept_count, 2u);
+  EXPECT_EQ(second.why, Errc::kBusy);
+  EXPECT_EQ(make("again", space, one).kept_count, 8u) << "they are kept already";
+  EXPECT_EQ(store->retain(space, one).value(), 8u);
+  EXPECT_EQ(store->retain(space, other).error(), Errc::kBusy) << "six more";
+  store->unretain(space, one).value();
+  store->delete_context("", "one", now).value();
+  store->delete_context("", "again", now).value();
+  tend();
+  EXPECT_EQ(view("other").kept_count, 8u);
+  EXPECT_EQ(view("other").why, Errc{});
+}
+
+TEST_F(ContextTest, ATenantsBoundIsItsOwn) {
+  config.has_tenants = true;
+  config.tenant_charge_min = 1;
+  create_blocks(32);
+  TenantLimits limits{.name = "blue"};
+  limits.pinned_bytes_max = 3 * kBytes;
+  store->set_tenants({limits});
+  const auto record_of = [](const std::string& tenant) {
+    return NamespaceRecord::from_fields(
+               {{"model", "m"}, {"tenant", tenant}, {"block_size", "4"}, {"block_bytes", std::to_string(kBytes)}})
+        .value();
+  };
+  const SpaceId blue = store->open(record_of("blue")).value(), red = store->open(record_of("red")).value();
+  const auto mine = chain(1, 5);
+  put(blue, mine);
+  put(red, mine);
+  const auto kept = make("c", blue, mine, 1h, false, "blue");
+  EXPECT_EQ(kept.kept_count, 3u);
+  EXPECT_EQ(kept.why, Errc::kOverQuota);
+  EXPECT_EQ(make("c", red, mine, 1h, false, "red").kept_count, 5u);
+  for (int i = 0; i < 20; ++i) tend();
+  for (const TenantStats& each : store->tenants()) {
+    if (each.limits.name != "blue") continue;
+    EXPECT_EQ(each.usage.pinned_bytes, 3 * kBytes);
+    EXPECT_EQ(each.usage.pin_refusals, 1u) << "to look again is no request";
+  }
+  EXPECT_EQ(store->find_context("red", "c", now)->kept_count, 5u);
+  EXPECT_EQ(store->find_context("", "c", now).error(), Errc::kNotFound);
+  EXPECT_EQ(store->extend_context("green", "c", {1h, false}, now).error(), Errc::kNotFound);
+  EXPECT_EQ(store->delete_context("green", "c", now).error(), Errc::kNotFound);
+  EXPECT_TRUE(store->list_contexts("green", "", 10, now).empty());
+  EXPECT_FALSE(store->delete_contexts("red", now));
+  EXPECT_EQ(store->list_contexts("blue", "", 10, now).size(), 1u);
+  EXPECT_TRUE(store->list_contexts("red", "", 10, now).empty());
+}
+
+TEST_F(ContextTest, EachUseOfAllThatIsKeptPutsOffASlidingEnd) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto whole = chain(1, 8), mine = first(whole, 5);
+  put(space, whole);
+  const TimePoint begun = now;
+  make("sliding", space, mine, 10s, true);
+  make("fixed", space, mine, 10s, false);
+  now = begun + 6s;
+  EXPECT_EQ(store->match(space, first(whole, 4), {}, now)->memory_block_count, 4u);
+  EXPECT_EQ(view("sliding").end, begun + 10s) << "a part is no use";
+  EXPECT_EQ(store->match(space, whole, {}, now)->memory_block_count, 8u);
+  EXPECT_EQ(view("sliding").end, begun + 16s);
+  EXPECT_EQ(view("fixed").end, begun + 10s);
+  now = begun + 12s;
+  tend();
+  EXPECT_TRUE(is_there("sliding"));
+  EXPECT_FALSE(is_there("fixed"));
+  ASSERT_TRUE(store->touch(space, mine, now));
+  EXPECT_EQ(view("sliding").end, begun + 22s);
+  EXPECT_EQ(view("sliding").read_tokens, 0u);
+  now = begun + 20s;
+  const auto pinned = store->pin_prefix(space, whole, {}, now).value();
+  store->unpin(pinned);
+  EXPECT_EQ(view("sliding").end, begun + 30s);
+  EXPECT_EQ(view("sliding").read_tokens, 20u) << "of what it keeps, not of all that was read";
+  now = begun + 30s;
+  EXPECT_EQ(store->match(space, whole, {}, now)->memory_block_count, 8u);
+  EXPECT_FALSE(is_there("sliding")) << "too late";
+}
+
+TEST_F(ContextTest, StoredTokensAreCountedByTheSecond) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 5);
+  put(space, first(mine, 3));
+  make("c", space, mine);
+  now += 10s;
+  put(space, mine);
+  EXPECT_NEAR(view("c").stored_token_seconds, 3 * 4 * 10, 0.01);
+  tend();
+  now += 5s;
+  EXPECT_NEAR(view("c").stored_token_seconds, 3 * 4 * 10 + 5 * 4 * 5, 0.01);
+  store->delete_context("", "c", now).value();
+  EXPECT_NEAR(store->context_totals()[0].stored_token_seconds, 220, 0.01);
+}
+
+TEST_F(ContextTest, OneOfTheSameNameTakesItsPlaceWithinTheSameBound) {
+  create_blocks(20);
+  const SpaceId space = open(kBytes);
+  const auto one = chain(1, 8), other = chain(2, 8);
+  put(space, one);
+  put(space, other);
+  make("c", space, one);
+  EXPECT_EQ(make("c", space, other).kept_count, 8u) << "both at once would be over the bound";
+  EXPECT_EQ(store->stats().pinned_count, 8u);
+  EXPECT_EQ(store->list_contexts("", "", 10, now).size(), 1u);
+  EXPECT_EQ(store->create_context(order("c", space, {}), now).error(), Errc::kBadRequest);
+  EXPECT_EQ(store->create_context(order("c", space, one, Duration::zero()), now).error(), Errc::kBadRequest);
+  EXPECT_EQ(store->create_context(order("c", SpaceId{77}, one), now).error(), Errc::kNoNamespace);
+  auto cut = order("c", space, one);
+  cut.chain_counts = {3, 4};
+  EXPECT_EQ(store->create_context(cut, now).error(), Errc::kBadRequest);
+  EXPECT_EQ(view("c").kept_count, 8u) << "what is refused changes nothing";
+}
+
+TEST_F(ContextTest, SeveralChainsAreOneContext) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto one = chain(1, 4), other = chain(2, 3);
+  put(space, one);
+  put(space, first(other, 2));
+  auto both = order("c", space, one);
+  both.hashes.insert(both.hashes.end(), other.begin(), other.end());
+  both.chain_counts = {4, 3};
+  EXPECT_EQ(store->create_context(both, now)->kept_count, 6u);
+  ASSERT_TRUE(store->drop(space, first(one, 2)));
+  EXPECT_EQ(view("c").kept_count, 3u);
+  press(space);
+  EXPECT_EQ(match(space, one), 1u);
+  EXPECT_EQ(match(space, other), 2u);
+}
+
+TEST_F(ContextTest, ANamespaceThatWasForgottenAndIsOpenedAgainIsTheSame) {
+  create_blocks(32);
+  SpaceId space = open(kBytes);
+  const auto mine = chain(1, 4);
+  put(space, mine);
+  make("c", space, mine);
+  ASSERT_TRUE(store->drop(space, {}));
+  while (store->is_dropping()) store->drop_more(now);
+  ASSERT_TRUE(store->forget(space));
+  EXPECT_EQ(view("c").kept_count, 0u);
+  EXPECT_EQ(store->check(), "");
+  space = open(kBytes);
+  put(space, mine);
+  tend();
+  EXPECT_EQ(view("c").kept_count, 4u);
+}
+
+TEST_F(ContextTest, AtTheEndNothingIsKept) {
+  create_blocks(32);
+  const SpaceId space = open(kBytes);
+  const auto mine = chain(1, 4);
+  put(space, mine);
+  make("c", space, mine);
+  store->retain(space, mine).value();
+  store->unretain_all();
+  EXPECT_EQ(store->stats().pinned_count, 0u);
+  tend();
+  EXPECT_EQ(store->stats().pinned_count, 0u) << "nor again";
+}
+
+TEST_F(ContextTest, WorkIsBoundedHoweverLargeAContextIs) {
+  config.retained_fraction_max = 1;
+  create(20'480 * 512, 512 * 64);
+  const SpaceId space = store->open(make_record("m", 512)).value();
+  const auto mine = chain(1, 16'000);
+  put(space, mine);
+  EXPECT_EQ(make("c", space, mine, 10s).kept_count, 16'000u);
+  now += 10s;
+  std::size_t calls = 0;
+  while (store->stats().pinned_count > 0) {
+    store->tend_contexts(now);
+    ASSERT_LT(++calls, 1000u);
+  }
+  EXPECT_GT(calls, 10u);
+  EXPECT_EQ(store->check(), "") << "it knows of calls that took too long";
+}
+
+/// Contexts, requests to retain, puts, drops, evictions and time on a few chains that share beginnings. A model knows
+/// what must be retained: whatever a context or a request keeps, until a drop. All of it fits the bound.
+TEST_F(ContextTest, RandomActsKeepWhatWasPromisedAndNothingElse) {
+  std::mt19937_64 random(test_seed());
+  config.retained_fraction_max = 0.75;
+  create_blocks(96);
+  const std::array spaces = {open(kBytes, "m"), open(kBytes, "n")};
+  // In each: the second and third share two and four blocks with the first.
+  std::array<std::vector<BlockHash>, 3> chains = {chain(1, 8), chain(2, 8), chain(3, 8)};
+  std::copy_n(chains[0].begin(), 2, chains[1].begin());
+  std::copy_n(chains[0].begin(), 4, chains[2].begin());
+  using Block = std::pair<std::size_t, BlockHash>;  // in which namespace
+  std::set<Block> retained;                         // on request
+  struct Known {
+    std::size_t space = 0;
+    std::vector<BlockHash> hashes;
+    std::size_t kept = 0;
+    TimePoint end{};
+  };
+  std::map<std::string, Known> contexts;
+  const auto held = [&] {
+    std::set<Block> all = retained;
+    for (const auto& [name, each] : contexts)
+      for (std::size_t i = 0; i < each.kept; ++i) all.emplace(each.space, each.hashes[i]);
+    return all;
+  };
+  const auto here = [&](std::size_t space, const std::vector<BlockHash>& hashes) {
+    return store->explain(spaces[space], hashes, now)->memory_block_count;
+  };
+  const auto end_old = [&] { std::erase_if(contexts, [&](const auto& each) { return each.second.end <= now; }); };
+  const auto tend_all = [&] {
+    tend();
+    for (auto& [name, each] : contexts) each.kept = std::max(each.kept, here(each.space, each.hashes));
+  };
+  const auto dropped = [&](std::size_t space, const BlockHash& at) {
+    std::set<BlockHash> gone;  // the block and all below it, on whichever of the chains
+    for (const auto& each : chains) gone.insert(std::ranges::find(each, at), each.end());
+    std::erase_if(retained, [&](const Block& block) { return block.first == space && gone.contains(block.second); });
+    for (auto& [name, each] : contexts) {
+      for (std::size_t i = 0; each.space == space && i < each.kept; ++i) {
+        if (gone.contains(each.hashes[i])) each.kept = i;
+      }
+    }
+  };
+  std::uint64_t filler = 1000;
+  for (int step = 0; step < 1000; ++step) {
+    now += std::chrono::milliseconds(1 + random() % 500);
+    end_old();
+    const std::size_t s = random() % 2, length = 1 + random() % 8;
+    const auto part = first(chains[random() % 3], length);
+    const std::string name(1, static_cast<char>('a' + random() % 5));
+    switch (random() % 9) {
+      case 0:
+      case 1: put(spaces[s], part); break;
+      case 2:
+        for (std::size_t i = random() % 100; i > 0; --i) put(spaces[s], chain(++filler, 1));
+        break;
+      case 3: {
+        const Duration ttl = std::chrono::milliseconds(1 + random() % 20000);
+        const auto view = store->create_context(order(name, spaces[s], part, ttl), now);
+        ASSERT_TRUE(view) << view.error().message();
+        contexts[name] = {s, part, here(s, part), now + ttl};
+        ASSERT_EQ(view->kept_count, contexts[name].kept);
+        break;
+      }
+      case 4: {
+        const auto gone = store->delete_context("", name, now);
+        ASSERT_EQ(gone.has_value(), contexts.erase(name) == 1);
+        break;
+      }
+      case 5: {
+        const std::size_t count = here(s, part);
+        ASSERT_EQ(store->retain(spaces[s], part).value(), count);
+        for (std::size_t i = 0; i < count; ++i) retained.emplace(s, part[i]);
+        break;
+      }
+      case 6: {
+        std::size_t right = 0;
+        for (std::size_t i = here(s, part); i-- > 0;) right += retained.erase({s, part[i]});
+        ASSERT_EQ(store->unretain(spaces[s], part).value(), right);
+        break;
+      }
+      case 7: {
+        const bool is_whole = here(s, part) == part.size();
+        ASSERT_TRUE(store->drop(spaces[s], part));
+        if (is_whole) dropped(s, part.back());
+        break;
+      }
+      default: tend_all(); ASSERT_EQ(store->stats().pinned_count, held().size());
+    }
+    end_old();  // puts take time
+    for (const auto& [of, each] : contexts) {
+      const auto view = store->find_context("", of, now);
+      ASSERT_TRUE(view) << of;
+      ASSERT_EQ(view->kept_count, each.kept) << of;
+    }
+    for (const auto& [space, hash] : held()) {
+      const auto of = std::ranges::find_if(
+          chains, [&, block = hash](const auto& each) { return std::ranges::find(each, block) != each.end(); });
+      const auto upto = first(*of, static_cast<std::size_t>(std::ranges::find(*of, hash) - of->begin()) + 1);
+      ASSERT_EQ(here(space, upto), upto.size()) << "it was promised";
+    }
+    ASSERT_EQ(store->check(), "");
+  }
+}
+
+}  // namespace
+}  // namespace kv
