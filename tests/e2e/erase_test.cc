@@ -9,6 +9,8 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -51,11 +53,25 @@ class E2eEraseTest : public testing::Test {
     return "[" + name + "]\ntoken-sha256 = [\"" + sha256_hex(token_of(name)) + "\"]\n" + more + "\n";
   }
   std::string path(const std::string& name) const { return directory.path() + "/" + name; }
-  std::unique_ptr<NodeProcess> start(const std::string& name) const {
-    return std::make_unique<NodeProcess>(std::vector<std::string>{
-        "--capacity-blocks", "64", "--capacity-block-bytes", "64KiB", "--spill-path", path(name), "--spill-capacity",
-        "256MiB", "--spill-put-wait-seconds", "5", "--policy-file", path("policy"), "--tenant-secret-file",
-        path("secret"), "--rdma", "off"});
+  std::unique_ptr<NodeProcess> start(const std::string& name, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"--capacity-blocks",
+                                          "64",
+                                          "--capacity-block-bytes",
+                                          "64KiB",
+                                          "--spill-path",
+                                          path(name),
+                                          "--spill-capacity",
+                                          "256MiB",
+                                          "--spill-put-wait-seconds",
+                                          "5",
+                                          "--policy-file",
+                                          path("policy"),
+                                          "--tenant-secret-file",
+                                          path("secret"),
+                                          "--rdma",
+                                          "off"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return std::make_unique<NodeProcess>(arguments);
   }
   static std::unique_ptr<TestClient> connect(const NodeProcess& node, const std::string& tenant) {
     ClientConfig config;
@@ -81,14 +97,28 @@ class E2eEraseTest : public testing::Test {
     }
     return sum;
   }
+  static std::string text_of(const std::filesystem::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  static std::vector<std::string> texts_below(const std::string& where) {
+    std::vector<std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(where))
+      if (entry.is_regular_file()) files.push_back(text_of(entry.path()));
+    return files;
+  }
+  /// Of a spill directory: the wrapped keys by number (docs/spill-format.md).
+  static std::map<std::string, std::string> wrapped_keys(const std::string& where) {
+    constexpr std::size_t kHeader = 15, kEntry = 128, kNumber = 8, kSealedAt = 72, kSealed = 48;
+    std::map<std::string, std::string> keys;
+    const std::string text = text_of(where + "/KEYS");
+    for (std::size_t at = kHeader; at + kEntry <= text.size(); at += kEntry)
+      keys[text.substr(at, kNumber)] = text.substr(at + kSealedAt, kSealed);
+    return keys;
+  }
   /// How many of the tenant's blocks have bytes in some file of the directory.
   static std::size_t found_on_disk(const std::string& where, TestClient& client, const std::string& tenant) {
-    std::vector<std::string> files;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(where)) {
-      if (!entry.is_regular_file()) continue;
-      std::string& text = files.emplace_back(entry.file_size(), '\0');
-      std::ifstream(entry.path(), std::ios::binary).read(text.data(), static_cast<std::streamsize>(text.size()));
-    }
+    const std::vector<std::string> files = texts_below(where);
     std::size_t count = 0;
     for (std::uint64_t i = 1; i <= kChains; ++i) {
       const auto chain = make_chain(name_of(tenant, i), kChainBlocks);
@@ -175,6 +205,67 @@ TEST_F(E2eEraseTest, NothingOfTheTenantIsLeftOnAnyNodeAndOthersHaveAllTheyHad) {
     EXPECT_EQ(found_on_disk(copy.path(), *blue, "blue"), 0u) << name;
     EXPECT_GE(found_on_disk(copy.path(), *red, "red"), kChains * kChainBlocks) << "the search finds what is there";
   }
+}
+
+/// Whoever copied the files before has the blocks' bytes. Without the keys that the erasure took out of KEYS they are
+/// nothing, also to who has the operator's key.
+TEST_F(E2eEraseTest, WithEncryptionTheTenantsBlocksAreGoneWhereverTheirBytesLie) {
+  std::ofstream(path("spill.key")) << "one " << std::string(64, '7') << "\n";
+  ASSERT_EQ(::chmod(path("spill.key").c_str(), 0400), 0);
+  const auto begin = [&](const std::string& name) {
+    auto node = start(name, {"--spill-key-file", path("spill.key")});
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+    EXPECT_EQ(node->metric("kvstore_spill_encrypted"), 1);
+    return node;
+  };
+  const auto end = [](NodeProcess& node) {
+    node.signal(SIGTERM);
+    EXPECT_EQ(node.wait(), 0);
+  };
+  const auto copy = [&](const std::string& from, const std::string& to) {
+    std::filesystem::copy(path(from), path(to), std::filesystem::copy_options::recursive);
+    std::filesystem::permissions(path(to), std::filesystem::perms::owner_all);
+  };
+  constexpr std::size_t kAll = kChains * kChainBlocks;
+  auto node = begin("one");
+  for (const char* tenant : {"blue", "red"}) fill(*node, *connect(*node, tenant), tenant);
+  end(*node);
+  copy("one", "before");
+  copy("one", "tried");
+  node = begin("one");
+  EXPECT_EQ(got(*connect(*node, "blue"), "blue"), kAll);
+  const Finished erased = erase(node->unix_socket(), "keeper");
+  ASSERT_EQ(erased.status, 0) << erased.out << erased.err;
+  EXPECT_EQ(got(*connect(*node, "blue"), "blue"), 0u);
+  EXPECT_EQ(got(*connect(*node, "red"), "red"), kAll);
+  end(*node);
+
+  // No file has an erased key any more, wrapped as it was: neither KEYS nor one that RocksDB or a crash left.
+  const auto before = wrapped_keys(path("before")), after = wrapped_keys(path("one"));
+  ASSERT_GE(before.size(), 3u) << "the directory's, and one of each tenant";
+  const std::vector<std::string> files = texts_below(path("one"));
+  std::size_t gone = 0;
+  for (const auto& [number, sealed] : before) {
+    if (after.contains(number)) continue;
+    ++gone;
+    for (const std::string& file : files) EXPECT_EQ(file.find(sealed), std::string::npos);
+  }
+  EXPECT_EQ(gone, 1u) << "blue's of the first start; red's and the directory's own are there";
+
+  // All files as they were before the erasure, and KEYS as it is now.
+  std::filesystem::copy_file(path("one") + "/KEYS", path("tried") + "/KEYS",
+                             std::filesystem::copy_options::overwrite_existing);
+  node = begin("tried");
+  EXPECT_EQ(got(*connect(*node, "blue"), "blue"), 0u);
+  EXPECT_EQ(got(*connect(*node, "red"), "red"), kAll);
+  for (const char* tenant : {"blue", "red"}) {
+    EXPECT_EQ(found_on_disk(path("before"), *connect(*node, tenant), tenant), 0u) << tenant << ": in plain text";
+    EXPECT_EQ(found_on_disk(path("one"), *connect(*node, tenant), tenant), 0u) << tenant << ": in plain text";
+  }
+  end(*node);
+  // With the old KEYS they would be there: it is the keys that the erasure took.
+  node = begin("before");
+  EXPECT_EQ(got(*connect(*node, "blue"), "blue"), kAll);
 }
 
 TEST_F(E2eEraseTest, ANodeThatIsAwayIsNamedAndTheOthersAreErased) {

@@ -43,8 +43,8 @@ class PoolTest : public testing::Test {
     config.instance[0] = static_cast<std::uint8_t>(name[0]);
     config.peers = std::move(peers);
     NodeContext& context = nodes[name]->context();
-    auto& pool = pools[name] = std::make_unique<Pool>(loop.context().get_executor(), network, clock, context.store,
-                                                      context.cluster, context.pool, std::move(config));
+    auto& pool = pools[name] = std::make_unique<Pool>(loop.context().get_executor(), network.from(name), clock,
+                                                      context.store, context.cluster, context.pool, std::move(config));
     asio::co_spawn(loop.context(), pool->run(), [](std::exception_ptr error) { EXPECT_EQ(error, nullptr); });
   }
   void publish(const std::vector<std::string>& names) {
@@ -162,6 +162,74 @@ TEST_F(PoolTest, ANewcomerLearnsFromTheOthersAtOnce) {
   loop.run_for(12s);
   EXPECT_TRUE(is_pooled("b"));
   EXPECT_EQ(stat("b", "pool_others_share"), 1) << "it has counted nothing yet";
+}
+
+/// Both sides of a partition go on counting, somebody joins meanwhile, and another tells nonsense. Once all hear one
+/// another again, all learn from the same uses, and each use is counted once.
+TEST_F(PoolTest, AfterAPartitionANewcomerAndNonsenseAllLearnFromTheSameUses) {
+  const auto uses_of = [&](const std::string& name) {
+    return nodes[name]->context().store.with([](Store& each) {
+      double sum = 0;
+      for (std::uint32_t i = 0; i < YieldTable::kClassCount; ++i)
+        for (const double hits : each.yield_table()->counts(i).hits) sum += hits;
+      return sum;
+    });
+  };
+  // What the node learns from that others have counted.
+  const auto heard_by = [&](const std::string& name) {
+    double sum = 0;
+    for (const CountPool::Peer& each : nodes[name]->context().pool.peers(clock.now())) sum += each.uses * each.weight;
+    return sum;
+  };
+  const auto cut = [&](const std::string& a, const std::string& b) {
+    network.cut(a, b);
+    network.cut(b, a);
+  };
+  std::vector<std::string> all = {"a", "b", "c"};
+  for (const std::string& name : all) start(name);
+  publish(all);
+  for (const std::string& name : all) start_pool(name);
+  work(all, 150);
+  loop.run_for(25s);
+  const double c_before = uses_of("c");
+  ASSERT_GT(c_before, 0);
+  EXPECT_NEAR(heard_by("a"), uses_of("b") + c_before, 1);
+
+  cut("a", "c");
+  cut("b", "c");
+  work({"a", "b"}, 100);
+  work({"c"}, 100);
+  loop.run_for(25s);
+  ASSERT_GT(uses_of("c"), c_before + 100);
+  EXPECT_NEAR(heard_by("a"), uses_of("b") + c_before, 1) << "what is no minute old counts in full";
+  EXPECT_GT(stat("a", "pool_failures"), 0);
+  EXPECT_EQ(stat("a", "pool_nodes_counted"), 2);
+
+  all.push_back("d");
+  start("d");
+  publish(all);
+  cut("d", "c");
+  start_pool("d");
+  loop.run_for(15s);
+  EXPECT_NEAR(heard_by("d"), uses_of("a") + uses_of("b"), 1) << "the side that it came to";
+
+  network.mend_all();
+  start("liar");
+  all.push_back("liar");
+  publish(all);
+  nodes["liar"]->context().pool.tell("nonsense");
+  work({"a", "b", "c", "d"}, 100);
+  loop.run_for(40s);
+  all.pop_back();
+  double sum = 0;
+  for (const std::string& name : all) sum += uses_of(name);
+  for (const std::string& name : all) {
+    EXPECT_NEAR(heard_by(name), sum - uses_of(name), 1) << name;
+    EXPECT_EQ(stat(name, "pool_nodes_counted"), 3) << name;
+    EXPECT_LT(stat(name, "pool_oldest_seconds"), 11) << name;
+    EXPECT_GT(stat(name, "pool_refusals"), 0) << name;
+    EXPECT_TRUE(is_pooled(name)) << name;
+  }
 }
 
 TEST_F(PoolTest, NonsenseIsRefusedAndChangesNothing) {
