@@ -76,14 +76,15 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
   work.gone_spaces.assign(gone_spaces_.begin(), gone_spaces_.end());
   gone_spaces_.clear();
   if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
-  // Half for moving at most: a log that is too long must not keep new blocks off the disk.
-  if (!keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
-  work.drop_before = drop_before_;
-  // Blocks that were dropped and not freed yet must not be written, and their parents are no longer their parents in
-  // the tree. Free them all before looking at any block.
+  // Blocks that were cut off and not freed yet must not be written: their parents are no longer their parents in the
+  // tree, and a pin on one that is being evicted would keep it. Free them all before looking at any block.
   Steps steps(kStepsPerCall);
   evictor_.reap(steps, now);
-  if (pool_.index().has_detached()) return work;
+  const bool are_freed = !pool_.index().has_detached();
+  // Half for moving at most: a log that is too long must not keep new blocks off the disk.
+  if (are_freed && !keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
+  work.drop_before = drop_before_;
+  if (!are_freed) return work;
   while (!fresh_.empty() && !is_full(work, bytes_max)) {
     const BlockId block = fresh_.back();
     // Another block may have the id by now: then that one is written early, which does no harm.

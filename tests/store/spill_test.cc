@@ -569,6 +569,30 @@ TEST_F(SpillTest, AWholePrefixThatTheRewriteBudgetDoesNotCoverGoes) {
   EXPECT_EQ(get(space, chain(1, 8)).disk, 0u);
 }
 
+/// Memory for larger blocks takes more calls to free than one. The disk's log is full meanwhile, and its oldest blocks
+/// have copies among those that are being freed.
+TEST_F(SpillTest, TheLogMovesNothingThatIsJustBeingEvictedFromMemory) {
+  config.disk.capacity_bytes = 64 * kBytes;
+  config.disk.segment_bytes = 16 * kBytes;
+  config.disk.log_factor = 1;
+  config.spill.write_through = true;
+  config.spill.reserve = 0;
+  create(1024 * kBytes, 64 * kBytes);
+  const SpaceId small = open(kBytes, "small"), large = open(16 * kBytes, "large");
+  put(small, chain(1, 1000));
+  EXPECT_EQ(spill(), 1000u);
+  put(small, chain(2, 24));  // used later than the long chain; memory is full
+  const auto plan = store->offer(large, chain(3, 2), {.session = kAlice, .may_lose = true}, now).value();
+  ASSERT_GT(store->stats().evicted_blocks, 0u);
+  ASSERT_LT(store->stats().evicted_blocks, 900u) << "all in one call: nothing is left to be moved";
+  const SpillWork work = store->spill_work(8 * kBytes, now);
+  while (store->is_dropping()) store->drop_more(now);  // while the disk writes
+  run(work);
+  spill();
+  if (plan.put != PutId{}) store->end_put(plan.put);
+  check();
+}
+
 TEST_F(SpillTest, ARestartFindsWhatIsOnDiskInPrefixesWithoutGaps) {
   create_tiers(16, 100, 8);
   const SpaceId space = open(kBytes);

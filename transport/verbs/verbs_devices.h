@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -116,7 +117,7 @@ class RegisteredMemory {
 class SlowCalls {
  public:
   /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
-  /// threads make calls in no particular order.
+  /// threads make calls in no particular order; they begin with the first call.
   explicit SlowCalls(bool in_place, std::size_t thread_count = 1);
   ~SlowCalls();
 
@@ -128,6 +129,8 @@ class SlowCalls {
   void finish();
 
  private:
+  const std::size_t thread_count_;  ///< 0: in place.
+  std::mutex mutex_;                ///< Of threads_ until is_finished_, and of setting that.
   std::unique_ptr<asio::thread_pool> threads_;
   std::atomic<bool> is_finished_{false};
 };
