@@ -24,7 +24,7 @@ Finished contexts(const NodeProcess& node, std::vector<std::string> arguments) {
 }
 
 TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
-  const NodeProcess node({"--capacity", "64MiB", "--huge-pages", "off", "--rdma", "off"});
+  const NodeProcess node({"--capacity", "64MiB", "--rdma", "off"});
   TestClient client(node.unix_socket(), Transport::kUnix, kBlockBytes, 8);
   const auto chain = make_chain(1, 8);
   ASSERT_EQ(client.put(std::span(chain).first(6)).stored, 6u);

@@ -32,6 +32,20 @@ void use(const flatbuffers::Vector<const wire::ExtraDigest*>* extras) {
 void use(const flatbuffers::String* text) {
   if (text != nullptr) use(text->str().size());
 }
+void use(const flatbuffers::Vector<flatbuffers::Offset<flatbuffers::String>>* texts) {
+  if (texts == nullptr) return;
+  for (const flatbuffers::String* text : *texts) use(text);
+}
+void use(const flatbuffers::Vector<flatbuffers::Offset<wire::ContextStatus>>* contexts) {
+  if (contexts == nullptr) return;
+  for (const wire::ContextStatus* context : *contexts) {
+    use(context->name());
+    use(context->tags());
+    use(context->namespace_id());
+    use(context->read_tokens());
+    use(static_cast<std::uint64_t>(context->stored_token_seconds() > 0));
+  }
+}
 void use(const flatbuffers::Vector<flatbuffers::Offset<wire::ClusterNode>>* nodes) {
   if (nodes == nullptr) return;
   for (const wire::ClusterNode* node : *nodes) {
@@ -59,6 +73,9 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<MatchResponse>(bytes, &MatchResponse::lease, &MatchResponse::host_blocks);
   read<ClusterMapRequest>(bytes);
   read<ClusterMapResponse>(bytes, &ClusterMapResponse::epoch, &ClusterMapResponse::nodes);
+  read<ContextRequest>(bytes, &ContextRequest::name, &ContextRequest::hashes, &ContextRequest::chain_counts,
+                       &ContextRequest::tags, &ContextRequest::after, &ContextRequest::until_us);
+  read<ContextResponse>(bytes, &ContextResponse::contexts);
   read<HotRootsRequest>(bytes, &HotRootsRequest::namespace_check);
   read<HotRootsResponse>(bytes, &HotRootsResponse::version, &HotRootsResponse::blocks);
   read<GetRequest>(bytes, &GetRequest::hashes, &GetRequest::offsets, &GetRequest::segment_ends);
