@@ -51,7 +51,8 @@ TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
   EXPECT_EQ(client.put(chain).stored, 2u);
   EXPECT_TRUE(eventually([&] { return node.metric("kvstore_context_kept_blocks{tenant=\"\"}") == 8; }));
   EXPECT_EQ(node.metric("kvstore_contexts{tenant=\"\"}"), 1);
-  EXPECT_EQ(node.metric("kvstore_context_written_tokens_total{tenant=\"\"}"), 8.0 * client.record().block_size());
+  EXPECT_EQ(node.metric("kvstore_context_written_tokens_total{tenant=\"\"}"),
+            static_cast<double>(8 * client.record().block_size()));
 
   const Finished listed = contexts(node, {"list"});
   EXPECT_EQ(listed.status, 0) << listed.err;
