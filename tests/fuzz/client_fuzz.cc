@@ -204,6 +204,26 @@ struct Connection : std::enable_shared_from_this<Connection> {
     return all;
   }
 
+  void answer_contexts(std::uint64_t id) {
+    Input& input = scene.input;
+    answer(FrameType::kContext, id, 0, [&](FlatBufferBuilder& b) {
+      static constexpr const char* kNames[] = {"a", "b", "c\x1b[2J", ""};
+      std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts;
+      for (std::size_t i = input.below(8) == 0 ? input.below(200) : input.below(4); i > 0; --i) {
+        const std::vector<std::string> tags(input.below(3), kNames[input.below(4)]);
+        const std::vector<std::uint8_t> space(input.below(8) == 0 ? 3 : 16, 7);
+        const auto wanted = static_cast<std::uint32_t>(input.below(5));
+        const auto kept = static_cast<std::uint32_t>(input.below(wanted + 2));
+        const auto tagged = b.CreateVectorOfStrings(tags);
+        contexts.push_back(wire::CreateContextStatus(
+            b, input.below(8) == 0 ? 0 : b.CreateString(kNames[input.below(4)]), tagged, b.CreateVector(space),
+            b.CreateString("m"), 2, wanted, kept, 1 << 20, static_cast<std::uint16_t>(input.below(30))));
+      }
+      const auto all = input.below(8) == 0 ? 0 : b.CreateVector(contexts);
+      return wire::CreateContextResponse(b, all, input.below(4) == 0);
+    });
+  }
+
   void respond(const FrameReader::Frame& frame) {
     const std::uint64_t id = frame.header.request_id;
     const FrameType type = frame.header.type;
@@ -217,11 +237,12 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
-          return wire::CreateHelloResponseDirect(
-              b, scene.version, "n", input.below(3),
-              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
-                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots | kFeatureClusterMap,
-              1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(b, scene.version, "n", input.below(3),
+                                                 (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
+                                                     (scene.is_set ? kFeatureSets | kFeatureGroups : 0) |
+                                                     kFeatureHotRoots | kFeatureClusterMap | kFeatureContexts,
+                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0,
+                                                 scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
@@ -256,6 +277,7 @@ struct Connection : std::enable_shared_from_this<Connection> {
           std::vector<wire::Hash> blocks(input.below(8) == 0 ? input.below(5000) : input.below(4));
           return wire::CreateHotRootsResponseDirect(b, input.below(3), &blocks);
         });
+      case FrameType::kContext: return answer_contexts(id);
       case FrameType::kGet: {
         const auto* request = read_table<wire::GetRequest>(frame.table);
         KV_ASSERT(request != nullptr);  // the client's own frames are always good
@@ -552,6 +574,38 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
   }
 }
 
+/// One call about named contexts, chosen by the input.
+asio::awaitable<void> use_contexts(Scene& scene, Client& client, Space space, std::chrono::microseconds deadline) {
+  const auto is_whole = [](const NamedContext& context) {
+    const auto is_printable = [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 127; };
+    return context.kept_blocks <= context.wanted_blocks && std::ranges::all_of(context.name, is_printable);
+  };
+  const ContextTime life{.ttl = std::chrono::seconds(60)};
+  switch (scene.input.below(4)) {
+    case 0: {
+      const ContextOptions options{.deadline = deadline, .name = "a", .life = life};
+      const auto made = co_await client.create_context(space, scene.hashes, options);
+      KV_ASSERT(!made || is_whole(*made));
+      break;
+    }
+    case 1: {
+      const auto made = co_await client.extend_context("a", life, deadline);
+      KV_ASSERT(!made || is_whole(*made));
+      break;
+    }
+    case 2: {
+      const auto last = co_await client.delete_context("a", deadline);
+      KV_ASSERT(!last || is_whole(*last));
+      break;
+    }
+    default: {
+      const auto list = co_await client.list_contexts("", deadline);
+      KV_ASSERT(!list || std::ranges::all_of(list->contexts, is_whole));
+      break;
+    }
+  }
+}
+
 asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> lent, bool& done) {
   constexpr std::chrono::microseconds kDeadline(50'000);
   Input& input = scene.input;
@@ -618,6 +672,10 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
         break;
       }
       case 5: {
+        if (input.flag()) {
+          co_await use_contexts(scene, client, *space, kDeadline);
+          break;
+        }
         const auto stats = co_await client.stats(kDeadline);
         (void)stats;
         break;
