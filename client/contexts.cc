@@ -85,6 +85,8 @@ class ContextCall final : public Call {
     if (response->contexts()->size() > kContextsPerAnswer) return "context: more than fit one answer";
     for (const wire::ContextStatus* const each : *response->contexts()) {
       if (each->name() == nullptr || each->kept_blocks() > each->wanted_blocks()) return "context: malformed";
+      // No NaN either: it is summed up, and told as a whole number.
+      if (!(each->stored_token_seconds() >= 0)) return "context: malformed";
       NamedContext& context = contexts.emplace_back();
       context.name = told_text(each->name());
       if (each->tags() != nullptr) {
@@ -148,6 +150,25 @@ Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
   return *std::move(whole);
 }
 
+/// The same of each node. `Impl`: Client's own.
+template <class Impl>
+Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, ContextTime life,
+                             std::chrono::microseconds deadline, CallControl control) {
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  if (name.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(impl.shared);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<ContextCall> calls(impl.members.size());
+  for (ContextCall& call : calls) {
+    call.act = act;
+    call.name = name;
+    call.life = life;
+  }
+  impl.start_on_each(calls, group, impl.deadline_after(deadline));
+  co_await wait_all(group);
+  co_return sum_up(calls);
+}
+
 }  // namespace
 
 /// Every node is told: those that own some of the chain what to keep; the others to forget what they had under that
@@ -192,37 +213,12 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
 
 Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                            CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<ContextCall> calls(impl.members.size());
-  for (ContextCall& call : calls) {
-    call.act = Act::kExtend;
-    call.name = name;
-    call.life = life;
-  }
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  co_return sum_up(calls);
+  return ask_each(*impl_, Act::kExtend, name, life, deadline, control);
 }
 
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  if (name.empty()) co_return error_code(Errc::kBadRequest);
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<ContextCall> calls(impl.members.size());
-  for (ContextCall& call : calls) {
-    call.act = Act::kDelete;
-    call.name = name;
-  }
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  co_return sum_up(calls);
+  return ask_each(*impl_, Act::kDelete, name, {}, deadline, control);
 }
 
 /// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.

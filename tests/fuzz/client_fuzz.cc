@@ -5,6 +5,7 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -215,9 +216,20 @@ struct Connection : std::enable_shared_from_this<Connection> {
         const auto wanted = static_cast<std::uint32_t>(input.below(5));
         const auto kept = static_cast<std::uint32_t>(input.below(wanted + 2));
         const auto tagged = b.CreateVectorOfStrings(tags);
-        contexts.push_back(wire::CreateContextStatus(
-            b, input.below(8) == 0 ? 0 : b.CreateString(kNames[input.below(4)]), tagged, b.CreateVector(space),
-            b.CreateString("m"), 2, wanted, kept, 1 << 20, static_cast<std::uint16_t>(input.below(30))));
+        static constexpr double kSeconds[] = {0, 1.5, -1, 1e300, std::numeric_limits<double>::quiet_NaN()};
+        const auto name = input.below(8) == 0 ? 0 : b.CreateString(kNames[input.below(4)]);
+        const auto list = b.CreateVector(space);
+        const auto model = b.CreateString("m");
+        wire::ContextStatusBuilder context(b);
+        context.add_name(name);
+        context.add_tags(tagged);
+        context.add_namespace_id(list);
+        context.add_model(model);
+        context.add_wanted_blocks(wanted);
+        context.add_kept_blocks(kept);
+        context.add_why(static_cast<std::uint16_t>(input.below(30)));
+        context.add_stored_token_seconds(kSeconds[input.below(5)]);
+        contexts.push_back(context.Finish());
       }
       const auto all = input.below(8) == 0 ? 0 : b.CreateVector(contexts);
       return wire::CreateContextResponse(b, all, input.below(4) == 0);
@@ -578,7 +590,8 @@ asio::awaitable<void> use_set(Scene& scene, Client& client, Space set, std::span
 asio::awaitable<void> use_contexts(Scene& scene, Client& client, Space space, std::chrono::microseconds deadline) {
   const auto is_whole = [](const NamedContext& context) {
     const auto is_printable = [](char c) { return static_cast<unsigned char>(c) >= ' ' && c != 127; };
-    return context.kept_blocks <= context.wanted_blocks && std::ranges::all_of(context.name, is_printable);
+    return context.kept_blocks <= context.wanted_blocks && context.stored_token_seconds >= 0 &&
+           std::ranges::all_of(context.name, is_printable);
   };
   const ContextTime life{.ttl = std::chrono::seconds(60)};
   switch (scene.input.below(4)) {
