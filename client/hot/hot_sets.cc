@@ -9,12 +9,17 @@ namespace kv {
 
 bool HotSets::meet(std::uint32_t space) { return !std::exchange(spaces_[space].was_met, true); }
 
-bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version, TimePoint now) {
+HotSets::SpaceSet& HotSets::heard(std::uint32_t space, std::size_t node, TimePoint now) {
   KV_ASSERT(node < kept_counts_.size());
   SpaceSet& set = spaces_[space];
   set.nodes.resize(kept_counts_.size());
-  NodeWord& word = set.nodes[node];
   if (set.first_heard == TimePoint{}) set.first_heard = now;
+  return set;
+}
+
+bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version, TimePoint now) {
+  SpaceSet& set = heard(space, node, now);
+  NodeWord& word = set.nodes[node];
   if (word.version == version) {
     word.was_heard = true;  // that nothing is hot too: what it says next is a change (2)
     return false;
@@ -26,11 +31,8 @@ bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version,
 
 void HotSets::learn(std::uint32_t space, std::size_t node, std::uint64_t version, std::span<const BlockHash> blocks,
                     TimePoint now) {
-  KV_ASSERT(node < kept_counts_.size());
-  SpaceSet& set = spaces_[space];
-  set.nodes.resize(kept_counts_.size());
+  SpaceSet& set = heard(space, node, now);
   NodeWord& word = set.nodes[node];
-  if (set.first_heard == TimePoint{}) set.first_heard = now;
   const bool is_change = std::exchange(word.was_heard, true) || now >= set.first_heard + kMeetTime;
   word.version = version;
   std::vector<BlockHash> wanted(blocks.begin(), blocks.end());

@@ -95,6 +95,7 @@ class HotSets {
     BlockHash last;
     Place place;
   };
+  SpaceSet& heard(std::uint32_t space, std::size_t node, TimePoint now);  ///< The node has said something of it.
   void take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> blocks, bool is_change, TimePoint now);
 
   std::vector<std::size_t> kept_counts_;  ///< By node: blocks of its words.
