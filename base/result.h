@@ -11,7 +11,7 @@
 //   busy_poll.h  spins before sleeps: for events, and for a lock
 //   checksum.h   the checksum that travels with every block
 //   printable.h  foreign text, made safe for a log or a terminal
-//   secret.h     text that must not stay in memory, nor get into a log
+//   secret.h     text that must not stay in memory, nor get into a log: from secret_file.h, secret_command.h
 #pragma once
 
 #include <boost/asio/awaitable.hpp>

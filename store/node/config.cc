@@ -113,9 +113,13 @@ std::vector<OptionRow> disk_rows(Given& given) {
              "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
              kDisk}),
       fixed("directories are opened when the node starts; SIGHUP reads the file again",
-            {"spill-key-file", &o.spill_key_file, kAny,
+            {"spill-key-file", &o.spill_keys.file, kAny,
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
              "written to disk is encrypted (docs/security.md). None: it is not",
+             kDisk}),
+      fixed("directories are opened when the node starts; SIGHUP runs the command again",
+            {"spill-key-command", &o.spill_keys.command, kAny,
+             "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s",
              kDisk}),
       live(
           {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
@@ -568,7 +572,10 @@ std::string set_disk(Given& given) {
   if (paths.empty() && capacity_bytes > 0) return "spill-path: not given, needed with spill-capacity";
   if (!paths.empty() && capacity_bytes == 0)
     return "spill-capacity: not given, needed with spill-path (for example 100GiB)";
-  if (paths.empty() && !options.spill_key_file.empty()) return "spill-path: not given, needed with spill-key-file";
+  if (paths.empty() && options.spill_keys.is_given())
+    return "spill-path: not given, needed with " + std::string(options.spill_keys.option());
+  if (!options.spill_keys.file.empty() && !options.spill_keys.command.empty())
+    return "spill-key-command: given beside spill-key-file; allowed is one of them";
   options.store.spill.write_through = given.spill_policy == "write-through";
   // What is being written is pinned: a disk that hangs must leave most of the memory to puts.
   options.spill.batch_bytes =

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "store/node/disk/spill_keys.h"
 #include "store/node/membership/etcd.h"
 #include "store/node/membership/membership.h"
 #include "store/node/rdma/verbs_node.h"
@@ -42,7 +43,7 @@ struct NodeOptions {
   StoreConfig store;
   SessionLimits session;
   std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
-  std::string spill_key_file;            ///< Empty: what is on disk is not encrypted.
+  SpillKeySource spill_keys;             ///< Not given: what is on disk is not encrypted.
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
   Duration spill_hang = 2s;              ///< Of several directories, a directory whose call takes longer is left out.
   SpillDriverConfig spill;

@@ -215,12 +215,12 @@ std::vector<NodeMetrics::Value> numa_values(const NumaLook& look) {
 
 std::vector<NodeMetrics::Value> spill_key_values(const SpillKeys& keys) {
   const SpillKeys::Stats stats = keys.stats();
-  return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file)"},
+  return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file, spill-key-command)"},
           {"spill_key_file_exposed", keys.is_exposed() ? 1.0 : 0.0, false,
            "1: others than its owner may read or write spill-key-file"},
-          {"spill_key_reloads", static_cast<double>(stats.reloads), true, "Times that spill-key-file was read again"},
+          {"spill_key_reloads", static_cast<double>(stats.reloads), true, "Times that the keys were asked for again"},
           {"spill_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
-           "1: spill-key-file is bad, or not all keys on disk are wrapped by its first key"}};
+           "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
 }
 
 /// The keys on disk are wrapped by the first key of the file when this is over; the log says so, or why not.
@@ -244,8 +244,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
   asio::signal_set hangup(signals_context);
   // Without files to read again SIGHUP does what it does to any program.
-  if (options.tls.is_given() || !options.policy_file.empty() || !options.spill_key_file.empty() ||
-      !given.file().empty())
+  if (options.tls.is_given() || !options.policy_file.empty() || options.spill_keys.is_given() || !given.file().empty())
     hangup.add(SIGHUP);
   const bool has_config_file = !given.file().empty();
   Settings settings(std::move(given), options, std::move(read));
@@ -306,8 +305,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                                             true, "Log lines that clients caused and that were not written"}};
   });
   std::shared_ptr<SpillKeys> spill_keys;
-  if (!options.spill_key_file.empty()) {
-    auto opened = SpillKeys::open(options.spill_key_file);
+  if (options.spill_keys.is_given()) {
+    auto opened = SpillKeys::open(options.spill_keys);
     if (!opened) {
       std::cerr << "kvstore-node: " << opened.error().text << "\n";
       return 1;
@@ -619,8 +618,8 @@ int main(int argc, char** argv) {
   std::string wrong;
   auto given = read(&wrong);
   if (options->check_only) {
-    if (!options->spill_key_file.empty()) {
-      if (const auto keys = kv::SpillKeys::open(options->spill_key_file); !keys) {
+    if (options->spill_keys.is_given()) {
+      if (const auto keys = kv::SpillKeys::open(options->spill_keys); !keys) {
         std::cerr << "kvstore-node: " << keys.error().text << "\n";
         return 2;
       }

@@ -269,7 +269,7 @@ void run_encrypted_round(const fs::path& directory, const Source& source, std::s
   const fs::path file = directory / "spill.key";
   std::ofstream(file) << std::string(64, '7') << "\n";
   fs::permissions(file, fs::perms::owner_read | fs::perms::owner_write);
-  const auto keys = SpillKeys::open(file.string());
+  const auto keys = SpillKeys::open({.file = file.string(), .command = ""});
   KV_ASSERT(keys);
   const TierSpeeds plain = measure_tier(directory, nullptr, source, blocks);
   const TierSpeeds sealed = measure_tier(directory, *keys, source, blocks);

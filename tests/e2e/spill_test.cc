@@ -397,6 +397,58 @@ TEST_P(E2eSpillNodeTest, WhatIsOnDiskIsEncryptedAndNeedsItsKey) {
   EXPECT_EQ(node->metric("kvstore_disk_read_failures_total"), 0);
 }
 
+/// The keys come from a command, which is asked again at SIGHUP; one that fails changes nothing, and starts nothing.
+TEST_P(E2eSpillNodeTest, TheKeyOfTheDiskIsAskedOfACommand) {
+  const TempDir secrets;
+  const std::string file = secrets.path() + "/kms";
+  const std::string one = "one " + std::string(64, '1') + "\n", two = "two " + std::string(64, '2') + "\n";
+  std::ofstream(file) << one;
+  const std::string command = "test -e " + file + " || { echo no such key >&2; exit 4; }; cat " + file;
+  auto node = start({"--spill-key-command", command});
+  EXPECT_EQ(node->metric("kvstore_spill_key_info{key=\"one\"}"), 1);
+  EXPECT_EQ(node->metric("kvstore_spill_key_file_exposed"), 0);
+  {
+    const auto client = connect(*node);
+    fill(*node, *client, 12);
+    for (std::uint64_t name = 1; name <= 12; ++name) EXPECT_EQ(got(*client, name), kChainBlocks) << name;
+  }
+  std::filesystem::remove(file);
+  node->signal(SIGHUP);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_spill_key_reload_failed") == 1; }));
+  EXPECT_NE(node->log().find("spill-key-command: ends with status 4"), std::string::npos) << node->log();
+  EXPECT_EQ(node->metric("kvstore_spill_key_info{key=\"one\"}"), 1);
+  std::ofstream(file) << two << one;
+  node->signal(SIGHUP);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_spill_key_info{key=\"two\"}") == 1; })) << node->log();
+  EXPECT_EQ(node->metric("kvstore_spill_key_reload_failed"), 0);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0);
+
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {node_program(), "--listen", "tcp://127.0.0.1:0", "--admin",    "none",
+                                      "--capacity",   "16MiB",    "--spill-path",      spill.path(), "--spill-capacity",
+                                      "64MiB"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_program(words);
+  };
+  Finished refused = run({"--spill-key-command", "echo 12"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("the output of spill-key-command: line 1: a key of 2 characters"), std::string::npos)
+      << refused.err;
+  refused = run({"--spill-key-command", command, "--spill-key-file", file});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_NE(refused.err.find("spill-key-command: given beside spill-key-file"), std::string::npos) << refused.err;
+  std::ofstream(file) << one;
+  refused = run({"--spill-key-command", command});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_NE(refused.err.find("wrapped by the key 'two', which is not in the output of spill-key-command"),
+            std::string::npos)
+      << refused.err;
+  const Finished verified = run_program(
+      {node_program(), "spill", "verify", spill.path(), "--key-command", "echo 'two " + std::string(64, '2') + "'"});
+  EXPECT_EQ(verified.status, 0) << verified.err;
+}
+
 TEST_P(E2eSpillNodeTest, ASpillDirectoryThatOthersMayWriteIsRefusedAtTheStart) {
   std::filesystem::permissions(spill.path(), std::filesystem::perms(0777));
   const Finished node = run_program({node_program(), "--listen", "tcp://127.0.0.1:0", "--admin", "none", "--capacity",

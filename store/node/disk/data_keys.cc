@@ -96,7 +96,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
     const auto by = std::ranges::find(wrapping, entry.wrapped_by, &SpillKeys::Key::id);
     if (by == wrapping.end()) {
       return Failure(Errc::kMismatch, directory.string() + ": its keys are wrapped by the key '" + entry.wrapped_by +
-                                          "', which is not in " + printable(keys->file()) +
+                                          "', which is not in " + keys->source().place() +
                                           ". Nothing was changed. Add that key to the file, behind the first line");
     }
     std::array<std::byte, kSealKeyBytes> bytes;
@@ -115,7 +115,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   for (const auto& [id, count] : failed) {
     damaged += count;
     if (opened.contains(id)) continue;
-    return Failure(Errc::kMismatch, directory.string() + ": the key '" + id + "' in " + printable(keys->file()) +
+    return Failure(Errc::kMismatch, directory.string() + ": the key '" + id + "' in " + keys->source().place() +
                                         " is not the one of this name that wrapped its keys. Nothing was changed");
   }
   if (damaged > 0)

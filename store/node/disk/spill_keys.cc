@@ -7,6 +7,7 @@
 
 #include "base/hex.h"
 #include "base/printable.h"
+#include "base/secret_command.h"
 #include "base/secret_file.h"
 #include "index/block_hash.h"
 #include "store/node/disk/sealing.h"
@@ -14,7 +15,9 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kKeyFileBytesMax = 16 << 10;
+constexpr std::size_t kKeyTextBytesMax = 16 << 10;
+/// A KMS far away answers within seconds; a node that starts, or is told to end, waits for this.
+constexpr std::chrono::seconds kCommandTimeMax{30};
 constexpr std::string_view kBlank = " \t\r";
 
 /// Nothing unless it is exactly 64 hexadecimal digits.
@@ -36,15 +39,21 @@ std::string id_of_key(const Secret& key) {
   return "k-" + to_hex(hash.bytes).substr(0, 16);
 }
 
-Result<std::vector<SpillKeys::Key>, Failure> read_keys(const std::string& file) {
-  const auto text = read_secret_file(file, kKeyFileBytesMax);
-  if (!text) return Failure(text.error().code, "spill-key-file: " + text.error().text);
+Result<std::vector<SpillKeys::Key>, Failure> read_keys(const SpillKeySource& source) {
+  const std::string option = source.option();
+  const auto text = source.command.empty() ? read_secret_file(source.file, kKeyTextBytesMax)
+                                           : read_secret_command(source.command, kKeyTextBytesMax, kCommandTimeMax);
+  if (!text) return Failure(text.error().code, option + ": " + text.error().text);
   auto keys = SpillKeys::parse(text->text());
-  if (!keys) return Failure(keys.error().code, "spill-key-file: " + printable(file) + ": " + keys.error().text);
+  if (!keys) return Failure(keys.error().code, option + ": " + source.place() + ": " + keys.error().text);
   return keys;
 }
 
 }  // namespace
+
+std::string SpillKeySource::place() const {
+  return command.empty() ? printable(file) : "the output of spill-key-command";
+}
 
 bool SpillKeys::is_id(std::string_view text) {
   return !text.empty() && text.size() <= kIdBytesMax && std::ranges::all_of(text, [](char c) {
@@ -84,10 +93,10 @@ Result<std::vector<SpillKeys::Key>, Failure> SpillKeys::parse(std::string_view t
   return keys;
 }
 
-Result<std::shared_ptr<SpillKeys>, Failure> SpillKeys::open(const std::string& file) {
-  auto keys = read_keys(file);
+Result<std::shared_ptr<SpillKeys>, Failure> SpillKeys::open(const SpillKeySource& source) {
+  auto keys = read_keys(source);
   if (!keys) return keys.error();
-  return std::shared_ptr<SpillKeys>(new SpillKeys(file, std::move(*keys)));
+  return std::shared_ptr<SpillKeys>(new SpillKeys(source, std::move(*keys)));
 }
 
 std::vector<SpillKeys::Key> SpillKeys::keys() const {
@@ -100,7 +109,7 @@ std::string SpillKeys::current_id() const {
   return keys_.front().id;
 }
 
-bool SpillKeys::is_exposed() const { return is_secret_file_exposed(file_); }
+bool SpillKeys::is_exposed() const { return !source_.file.empty() && is_secret_file_exposed(source_.file); }
 
 void SpillKeys::add(const std::shared_ptr<KeyHolder>& holder) {
   const std::lock_guard lock(mutex_);
@@ -110,7 +119,7 @@ void SpillKeys::add(const std::shared_ptr<KeyHolder>& holder) {
 
 Failure SpillKeys::reload() {
   last_failed_ = true;
-  auto keys = read_keys(file_);
+  auto keys = read_keys(source_);
   if (!keys) return keys.error();
   std::vector<std::shared_ptr<KeyHolder>> holders;
   {
@@ -125,7 +134,8 @@ Failure SpillKeys::reload() {
   Failure first;
   for (const auto& holder : holders) {
     if (const error_code error = holder->rewrap(); error && !first.code)
-      first = Failure(error, "spill-key-file: keys on disk are still wrapped by an older key: " + error.message());
+      first = Failure(error, std::string(source_.option()) +
+                                 ": keys on disk are still wrapped by an older key: " + error.message());
   }
   last_failed_ = static_cast<bool>(first.code);
   return first;

@@ -20,9 +20,22 @@ class KeyHolder {
   virtual error_code rewrap() = 0;  ///< By the current key, durably; those of before are needed no more.
 };
 
-/// The file of --spill-key-file: a line is a key of 64 hexadecimal digits, or `ID KEY`. The first wraps; the others
-/// only open what they wrapped before. Without an id a key has one that follows from its digits.
-/// Thread safety: any. reload() and is_exposed() block for the file.
+/// Where the operator's keys come from: one of the two, or neither.
+struct SpillKeySource {
+  std::string file;     ///< --spill-key-file.
+  std::string command;  ///< --spill-key-command: prints what the file would hold. Out of a KMS or a TPM, say.
+
+  bool is_given() const { return !file.empty() || !command.empty(); }
+  /// For messages: "spill-key-file", "spill-key-command".
+  const char* option() const { return command.empty() ? "spill-key-file" : "spill-key-command"; }
+  /// For messages, behind "in": the file's name, or "the output of spill-key-command".
+  std::string place() const;
+};
+
+/// What --spill-key-file or --spill-key-command gives: a line is a key of 64 hexadecimal digits, or `ID KEY`. The first
+/// wraps; the others only open what they wrapped before. Without an id a key has one that follows from its digits.
+/// Thread safety: any. open() and reload() block for the file, or the command (30 s at most); is_exposed() for the
+/// file.
 class SpillKeys {
  public:
   static constexpr std::size_t kCountMax = 16;
@@ -32,19 +45,19 @@ class SpillKeys {
     Secret bytes;
   };
 
-  /// Errors: those of read_secret_file and parse; the words name the file.
-  static Result<std::shared_ptr<SpillKeys>, Failure> open(const std::string& file);
+  /// Errors: those of read_secret_file, read_secret_command and parse; the words name the option, and the file.
+  static Result<std::shared_ptr<SpillKeys>, Failure> open(const SpillKeySource& source);
   /// Errors: kBadRequest; the words name the line, and no part of a key. Ids: letters, digits, '.', '_', '-'.
   static Result<std::vector<Key>, Failure> parse(std::string_view text);
   static bool is_id(std::string_view text);
 
   std::vector<Key> keys() const;  ///< The current one first; never empty.
   std::string current_id() const;
-  const std::string& file() const { return file_; }
+  const SpillKeySource& source() const { return source_; }
 
-  /// Reads the file again, and has all holders rewrap. If the file is bad, the keys in use stay.
+  /// Asks for the keys again, and has all holders rewrap. If what comes is bad, the keys in use stay.
   Failure reload();
-  bool is_exposed() const;  ///< Others may read the file now.
+  bool is_exposed() const;  ///< There is a file, and others may read it now.
   struct Stats {
     std::uint64_t reloads = 0;
     bool last_failed = false;
@@ -53,9 +66,9 @@ class SpillKeys {
   void add(const std::shared_ptr<KeyHolder>& holder);  ///< For as long as it lives.
 
  private:
-  SpillKeys(std::string file, std::vector<Key> keys) : file_(std::move(file)), keys_(std::move(keys)) {}
+  SpillKeys(SpillKeySource source, std::vector<Key> keys) : source_(std::move(source)), keys_(std::move(keys)) {}
 
-  const std::string file_;
+  const SpillKeySource source_;
   mutable std::mutex mutex_;  ///< Of the two below; never held while a holder works.
   std::vector<Key> keys_;
   std::vector<std::weak_ptr<KeyHolder>> holders_;

@@ -25,21 +25,21 @@ Examples:
   kvstore-node spill verify /var/lib/kvstore/spill           reads every block and checks it against its name
   kvstore-node spill compact /var/lib/kvstore/spill          gives back files that hold nothing any more
 
-With encrypted blocks each needs --key-file, what --spill-key-file of the node names.
+With encrypted blocks each needs --key-file or --key-command, as the node has --spill-key-file or --spill-key-command.
 
 inspect and verify change nothing. Exit status: 0 done, 1 it failed or damage was found, 2 the command line is wrong.)";
 
 struct SpillOptions {
   std::string path;
-  std::string key_file;
+  SpillKeySource keys;
   bool json = false;
 };
 
 /// Opens the directory, or says on `err` why not.
 std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only, std::ostream& err) {
   RocksDiskConfig config{.path = options.path, .read_only = read_only};
-  if (!options.key_file.empty()) {
-    auto keys = SpillKeys::open(options.key_file);
+  if (options.keys.is_given()) {
+    auto keys = SpillKeys::open(options.keys);
     if (!keys) {
       err << "kvstore-node spill: " << keys.error().text << "\n";
       return nullptr;
@@ -203,7 +203,10 @@ int run_spill_tool(int argc, const char* const* argv, std::ostream& out, std::os
                        int (*run)(const SpillOptions&, std::ostream&, std::ostream&)) {
     CLI::App* const verb = app.add_subcommand(name, about);
     verb->add_option("directory", options.path, "What --spill-path of the node names")->required();
-    verb->add_option("--key-file", options.key_file, "What --spill-key-file of the node names");
+    CLI::Option* const file =
+        verb->add_option("--key-file", options.keys.file, "What --spill-key-file of the node names");
+    verb->add_option("--key-command", options.keys.command, "What --spill-key-command of the node says")
+        ->excludes(file);
     verb->add_flag("--json", options.json, "One JSON document, for scripts");
     verb->callback([&, run] { status = run(options, out, err); });
   };
