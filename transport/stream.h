@@ -37,6 +37,8 @@
 
 namespace kv {
 
+class SlowCalls;
+
 /// An owned file descriptor, closed on destruction.
 class Descriptor {
  public:
@@ -84,8 +86,12 @@ class Stream {
   /// Whether handshake() comes before the first read or write.
   virtual bool needs_handshake() const { return false; }
   /// Each side proves who it is. Has no deadline of its own: close() ends it. Errors: why one side refuses the other,
-  /// in words for a person (transport/tls/tls.h); then the stream is broken.
-  virtual Async<void> handshake() { co_return Result<void>(); }
+  /// in words for a person (transport/tls/tls.h); then the stream is broken. `helpers`, which outlives it, calculates
+  /// (about 1 ms, for certificates of elliptic curves); null: the caller's thread does.
+  virtual Async<void> handshake(SlowCalls* helpers) {
+    (void)helpers;
+    co_return Result<void>();
+  }
   /// Whom the peer has proved to be, each as "uri:NAME" or "dns:NAME"; printable. None before handshake(), or where the
   /// stream proves nothing.
   virtual std::vector<std::string> peer_names() const { return {}; }

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "client/link/lent_memory.h"
 #include "client/link/lifeline.h"
+#include "transport/slow_calls.h"
 #include "transport/verbs/verbs_devices.h"
 
 namespace kv {
@@ -55,7 +56,7 @@ class VerbsLender {
   void forget(
       const LentMemory::Region& region, std::function<void()> then = [] {});
 
-  verbs::SlowCalls& slow_calls() { return slow_calls_; }
+  SlowCalls& slow_calls() { return slow_calls_; }
 
  private:
   struct Entry {
@@ -78,7 +79,7 @@ class VerbsLender {
   std::shared_ptr<Open> open_;
   std::map<const LentMemory::Region*, std::shared_ptr<Entry>> entries_;
   Lifeline lifeline_;  ///< For what comes back from the thread.
-  verbs::SlowCalls slow_calls_;
+  SlowCalls slow_calls_;
 };
 
 }  // namespace kv

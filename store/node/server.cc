@@ -15,6 +15,11 @@
 #include "transport/wire_generated.h"
 
 namespace kv {
+namespace {
+
+constexpr int kHandshakeNiceness = 5;  ///< Whoever comes waits for those who are here.
+
+}  // namespace
 
 struct Server::Thread {
   asio::io_context context{1};
@@ -27,7 +32,11 @@ struct Server::Thread {
 };
 
 Server::Server(NodeContext& node, ServerConfig config)
-    : node_(node), config_(config), table_(config.sessions), handshakes_(config.handshakes) {
+    : node_(node),
+      config_(config),
+      table_(config.sessions),
+      handshakes_(config.handshakes),
+      handshakers_(/*in_place=*/false, config.threads, kHandshakeNiceness) {
   KV_ASSERT(config_.threads > 0);
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
@@ -131,7 +140,7 @@ asio::awaitable<void> Server::shake_hands(Thread& thread, std::unique_ptr<Stream
     is_late = true;
     key->close();
   });
-  const auto done = co_await stream->handshake();
+  const auto done = co_await stream->handshake(&handshakers_);
   alarm->disarm();
   thread.handshakes.erase(key);
   handshakes_.leave(seat);
@@ -241,6 +250,7 @@ void Server::stop(Duration timeout) {
   }
   // Calls on other threads post their results to these contexts, so they are over before the contexts stop.
   if (verbs != nullptr) verbs->finish_calls();
+  handshakers_.finish();
   node_.lent->finish();
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {

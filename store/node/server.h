@@ -32,6 +32,7 @@
 
 #include "store/node/session/session.h"
 #include "store/node/session/session_table.h"
+#include "transport/slow_calls.h"
 #include "transport/stream.h"
 
 namespace kv {
@@ -85,6 +86,7 @@ class Server {
   std::atomic<std::size_t> session_count_{0};  ///< Connections that shake hands too.
   SessionTable table_;
   SessionTable handshakes_;  ///< Who has not proved who they are yet.
+  SlowCalls handshakers_;    ///< Calculate for those, behind what sessions need.
   std::atomic<bool> stopping_{false};
   HandshakeCounts own_counts_;  ///< Where nobody looks at them.
 };

@@ -2,11 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <random>
 
 #include "tests/transport/sim_world.h"
 #include "tests/transport/tls_certificates.h"
 #include "transport/frame_writer.h"
+#include "transport/slow_calls.h"
 #include "transport/tls/tls_identity.h"
 #include "transport/tls/tls_network.h"
 #include "transport/tls/tls_stream.h"
@@ -164,7 +166,7 @@ class TlsStreamTest : public TlsFilesTest {
   TlsConfig node_config = good("node", node_order);
   TlsConfig client_config = good("client", {.names = {"URI:spiffe://a/worker/1", "DNS:Worker.Example"}});
 
-  static asio::awaitable<Result<void>> shake_hands(TlsStream& stream) { co_return co_await stream.handshake(); }
+  static asio::awaitable<Result<void>> shake_hands(TlsStream& stream) { co_return co_await stream.handshake(nullptr); }
 
   std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> connect() {
     const Endpoint endpoint{Endpoint::Scheme::kSim, "node", ""};
@@ -295,7 +297,7 @@ TEST_F(TlsStreamTest, WhatIsNoTlsIsRefusedInWords) {
   const std::string hello = "GET / HTTP/1.1\r\nHost: node\r\n\r\n";
   const asio::const_buffer buffer(hello.data(), hello.size());
   ASSERT_TRUE(near->try_write(std::span(&buffer, 1)));
-  const auto up = world.await(node.handshake()).value();
+  const auto up = world.await(node.handshake(nullptr)).value();
   EXPECT_EQ(up.error(), TlsErrc::kNotTls);
   EXPECT_THAT(up.error().message(), HasSubstr("does not speak TLS"));
 }
@@ -304,13 +306,57 @@ TEST_F(TlsStreamTest, AClosedStreamEndsItsHandshake) {
   auto [near, far] = connect();
   TlsStream node(std::move(far), TlsCredentials::read(node_config, TlsSide::kNode).value());
   std::optional<Result<void>> up;
-  asio::co_spawn(world.io, node.handshake(), [&](std::exception_ptr, Result<void> result) { up = result; });
+  asio::co_spawn(world.io, node.handshake(nullptr), [&](std::exception_ptr, Result<void> result) { up = result; });
   world.poll();
   ASSERT_FALSE(up);
   node.close();
   world.poll();
   ASSERT_TRUE(up);
   EXPECT_EQ(up->error(), asio::error::operation_aborted);
+}
+
+/// Steps that a helper takes: the same handshake, and a stream that is closed meanwhile is closed after the step.
+TEST_F(TlsStreamTest, HelpersCalculateAHandshake) {
+  SlowCalls helpers(/*in_place=*/true);
+  auto [near, far] = connect();
+  TlsStream client(std::move(near), TlsCredentials::read(client_config, TlsSide::kClient).value(), "node.example");
+  TlsStream node(std::move(far), TlsCredentials::read(node_config, TlsSide::kNode).value());
+  std::optional<Result<void>> client_up, node_up;
+  asio::co_spawn(world.io, client.handshake(nullptr), [&](std::exception_ptr, Result<void> up) { client_up = up; });
+  asio::co_spawn(world.io, node.handshake(&helpers), [&](std::exception_ptr, Result<void> up) { node_up = up; });
+  ASSERT_TRUE(world.run_until([&] { return client_up && node_up; }));
+  EXPECT_TRUE(*client_up) << client_up->error().message();
+  EXPECT_TRUE(*node_up) << node_up->error().message();
+  EXPECT_THAT(node.peer_names(), ::testing::Contains("uri:spiffe://a/worker/1"));
+}
+
+TEST_F(TlsStreamTest, AStreamThatIsClosedWhileAHelperCalculatesIsClosedAfterThat) {
+  SlowCalls helpers(/*in_place=*/false);
+  std::promise<void> gate;
+  helpers.run([&] { gate.get_future().wait(); }, world.io.get_executor(), [] {});
+  auto [near, far] = connect();
+  TlsStream node(std::move(far), TlsCredentials::read(node_config, TlsSide::kNode).value());
+  std::optional<Result<void>> up;
+  asio::co_spawn(world.io, node.handshake(&helpers), [&](std::exception_ptr, Result<void> result) { up = result; });
+  world.poll();
+  node.close();  // the step is in the queue
+  std::byte byte;
+  const asio::mutable_buffer buffer(&byte, 1);
+  world.poll();
+  EXPECT_EQ(near->try_read(std::span(&buffer, 1)).error(), asio::error::would_block) << "not closed yet";
+  gate.set_value();
+  while (!up) world.poll();
+  EXPECT_EQ(up->error(), asio::error::operation_aborted);
+  EXPECT_TRUE(world.run_until([&] { return near->try_read(std::span(&buffer, 1)).error() == asio::error::eof; }))
+      << "the peer sees the end";
+}
+
+TEST_F(TlsStreamTest, HelpersThatHaveFinishedEndAHandshake) {
+  SlowCalls helpers(/*in_place=*/false);
+  helpers.finish();
+  auto [near, far] = connect();
+  TlsStream node(std::move(far), TlsCredentials::read(node_config, TlsSide::kNode).value());
+  EXPECT_EQ(world.await(node.handshake(&helpers)).value().error(), asio::error::operation_aborted);
 }
 
 asio::awaitable<void> write_all(Stream& stream, std::span<const std::byte> bytes, std::mt19937_64& random) {

@@ -53,7 +53,7 @@ class TlsNetwork final : public Network {
     if (!plain_stream) co_return plain_stream.error();
     (void)source_->reload_if_changed();  // what is bad now may be good at the next try; until then the former stay
     auto stream = std::make_unique<TlsStream>(std::move(*plain_stream), source_->current(), name);
-    const auto up = co_await stream->handshake();
+    const auto up = co_await stream->handshake(/*helpers=*/nullptr);
     if (!up) co_return up.error();
     co_return std::unique_ptr<Stream>(std::move(stream));
   }

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <boost/asio/ssl/error.hpp>
+#include <boost/asio/this_coro.hpp>
 
 #include "base/assert.h"
+#include "base/event.h"
+#include "transport/slow_calls.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -98,14 +101,35 @@ std::string TlsStream::peer() const {
   return text;
 }
 
-Async<void> TlsStream::handshake() {
+TlsStream::Step TlsStream::take_step() {
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_);
+  const int why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_, result);
+  Step step{.is_last = why == SSL_ERROR_NONE, .failed = {}};
+  if (why != SSL_ERROR_NONE && why != SSL_ERROR_WANT_READ) step.failed = failure(why);
+  ERR_clear_error();
+  return step;
+}
+
+Async<void> TlsStream::handshake(SlowCalls* helpers) {
   KV_ASSERT(!is_up_);
+  const auto executor = co_await asio::this_coro::executor;
   while (!is_closed_) {
-    ERR_clear_error();
-    const int result = SSL_do_handshake(ssl_);
-    const int why = result == 1 ? SSL_ERROR_NONE : SSL_get_error(ssl_, result);
-    const error_code failed = why == SSL_ERROR_NONE || why == SSL_ERROR_WANT_READ ? error_code() : failure(why);
-    ERR_clear_error();
+    Step step{.is_last = false, .failed = asio::error::operation_aborted};  // should the helpers have finished
+    if (helpers == nullptr) {
+      step = take_step();
+    } else {
+      Event done(executor);
+      is_helped_ = true;
+      helpers->run([this, &step] { step = take_step(); }, executor, [&done] { done.set(); });
+      while (!done.is_set()) co_await done.wait();
+      is_helped_ = false;
+      if (is_closed_) {
+        close_now();
+        break;
+      }
+    }
+    const auto& [is_last, failed] = step;
     // What this side has to say goes out in any case: it may be why the peer is refused.
     while (true) {
       const auto flushed = try_flush();
@@ -118,7 +142,7 @@ Async<void> TlsStream::handshake() {
       read_failed_ = write_failed_ = failed;
       co_return failed;
     }
-    if (why == SSL_ERROR_NONE) {
+    if (is_last) {
       is_up_ = true;
       co_return Result<void>();
     }
@@ -251,6 +275,10 @@ Async<void> TlsStream::wait_writable() { co_return co_await inner_->wait_writabl
 void TlsStream::close() {
   if (is_closed_) return;
   is_closed_ = true;
+  if (!is_helped_) close_now();
+}
+
+void TlsStream::close_now() {
   if (is_up_ && !write_failed_ && !(read_failed_ && read_failed_ != asio::error::eof)) {
     SSL_shutdown(ssl_);
     (void)try_flush();

@@ -25,7 +25,8 @@ namespace kv {
 ///   1. Bytes that try_write took are encrypted already, so the caller may change its mind about what comes next. What
 ///      the inner stream did not take of them is held back (Stream::held_bytes), 144 KiB at most.
 ///   2. wait_readable waits for the inner stream only if nothing that has come could still be read.
-///   3. Memory that only a transfer needs is given back at its end: an idle stream keeps 32 KiB beside OpenSSL's state.
+///   3. While a helper calculates, the stream is the helper's: close() waits for the end of that step.
+///   4. Memory that only a transfer needs is given back at its end: an idle stream keeps 32 KiB beside OpenSSL's state.
 /// Thread safety: as Stream.
 class TlsStream final : public Stream {
  public:
@@ -35,7 +36,7 @@ class TlsStream final : public Stream {
   ~TlsStream() override;
 
   bool needs_handshake() const override { return !is_up_; }
-  Async<void> handshake() override;
+  Async<void> handshake(SlowCalls* helpers) override;
 
   Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) override;
   Result<std::size_t> try_write(std::span<const asio::const_buffer> from) override;
@@ -59,7 +60,13 @@ class TlsStream final : public Stream {
   static int write_bio(bio_st* bio, const char* from, int count);
   static long control_bio(bio_st* bio, int command, long number, void* pointer);
 
+  struct Step {
+    bool is_last = false;
+    error_code failed;
+  };
+  Step take_step();  ///< Of the handshake, as far as bytes are there. Any thread, one at a time.
   error_code failure(int why) const;
+  void close_now();
 
   std::unique_ptr<Stream> inner_;
   const std::shared_ptr<const TlsCredentials> credentials_;
@@ -70,6 +77,7 @@ class TlsStream final : public Stream {
   error_code inner_error_;                 ///< Why the inner stream could not be read.
   error_code read_failed_, write_failed_;  ///< Once set, each further try ends so.
   bool is_up_ = false, is_closed_ = false;
+  bool is_helped_ = false;   ///< Another thread takes a step of the handshake: nothing here may be touched.
   bool is_starved_ = false;  ///< The last try_read took all that can be decrypted.
   bool is_drained_ = false;  ///< Within one try_read: the inner stream gave all that had come.
   std::vector<std::string> peer_names_;

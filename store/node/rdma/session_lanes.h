@@ -34,7 +34,7 @@ class SessionLanes {
   ~SessionLanes();
 
   const VerbsConfig& config() const { return thread_->node().config(); }
-  verbs::SlowCalls& verifiers() const { return thread_->node().verifiers(); }
+  SlowCalls& verifiers() const { return thread_->node().verifiers(); }
   std::uint32_t message_lane() const { return config().lane_count_max; }
 
   struct Offer {

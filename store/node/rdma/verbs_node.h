@@ -25,6 +25,7 @@
 #include "base/back_off.h"
 #include "base/clock.h"
 #include "store/node/metrics.h"
+#include "transport/slow_calls.h"
 #include "transport/verbs/verbs_devices.h"
 #include "transport/verbs/verbs_mover.h"
 
@@ -101,9 +102,9 @@ class VerbsNode {
   };
 
   Clock& clock() const { return clock_; }
-  verbs::SlowCalls& slow_calls() { return slow_calls_; }
+  SlowCalls& slow_calls() { return slow_calls_; }
   /// Verify what large puts bring. The thread that posts their READs has the next ones to post meanwhile.
-  verbs::SlowCalls& verifiers() { return verifiers_; }
+  SlowCalls& verifiers() { return verifiers_; }
   void finish_calls();  ///< Waits for slow calls and verifiers; from then on they do nothing.
 
   /// One queue pair that is being connected, from the client's offer to the answer.
@@ -180,7 +181,7 @@ class VerbsNode {
   std::mutex peers_mutex_;
   std::set<Peer> peers_;
   Counters counters_;
-  verbs::SlowCalls slow_calls_, verifiers_;
+  SlowCalls slow_calls_, verifiers_;
 };
 
 }  // namespace kv

@@ -1,0 +1,58 @@
+#include "transport/slow_calls.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+
+SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, int niceness)
+    : thread_count_(in_place ? 0 : thread_count), niceness_(niceness) {
+  KV_ASSERT(in_place || thread_count > 0);  // or calls would wait for ever
+}
+
+SlowCalls::~SlowCalls() { finish(); }
+
+/// Calls under way are waited for, since they use what the owner destroys next; those in the queue are skipped, since a
+/// stop must not wait for a registration that nobody needs any more.
+void SlowCalls::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_finished_ = true;  // before join(): calls in the queue are then skipped, not made
+  }
+  if (threads_) threads_->join();  // nobody makes it any more
+}
+
+void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
+  std::unique_lock lock(mutex_);
+  if (thread_count_ == 0 || is_finished_) {
+    lock.unlock();
+    if (!is_finished_) call();
+    asio::post(executor, std::move(then));
+    return;
+  }
+  // Not before the first call: most processes have no device, and no use for the threads.
+  if (!threads_) threads_ = std::make_unique<asio::thread_pool>(thread_count_);
+  asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
+    // Of this thread alone, as Linux has it; the pool tells nobody when its threads begin.
+    if (niceness_ > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness_);
+    std::exception_ptr thrown;  // a pool's thread has nobody to catch it
+    try {
+      if (!is_finished_) call();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    // `call` travels along only to be destroyed there: what it holds may have its destructor on the executor alone.
+    asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
+      if (thrown) std::rethrow_exception(thrown);
+      then();
+    });
+  });
+}
+
+}  // namespace kv

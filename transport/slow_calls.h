@@ -1,0 +1,40 @@
+// transport/slow_calls.h: calls that take long are made away from event loops.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/any_io_executor.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+#include "base/result.h"
+
+namespace kv {
+
+/// Makes calls that may take long (opening a device, connecting a queue pair, a step of a handshake, reading many
+/// bytes) away from an event loop. Thread safety: any thread. The destructor is finish().
+class SlowCalls {
+ public:
+  /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
+  /// threads make calls in no particular order; they begin with the first call, and have this niceness (nice(2)).
+  explicit SlowCalls(bool in_place, std::size_t thread_count = 1, int niceness = 0);
+  ~SlowCalls();
+
+  /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. What the two hold is let
+  /// go on the executor too. The executor's context outlives this, or finish() is called before it ends.
+  void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
+  /// Waits for calls that are being made. Calls that wait for their turn, and later ones, are not made. Their `then` is
+  /// called all the same, and must cope with a call that was never made.
+  void finish();
+
+ private:
+  const std::size_t thread_count_;  ///< 0: in place.
+  const int niceness_;
+  std::mutex mutex_;  ///< Of threads_ until is_finished_, and of setting that.
+  std::unique_ptr<asio::thread_pool> threads_;
+  std::atomic<bool> is_finished_{false};
+};
+
+}  // namespace kv
