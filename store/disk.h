@@ -70,6 +70,15 @@ struct DiskStats {
   std::uint64_t device_written_bytes = 0;  ///< What became of them on the device; the ratio is the write amplification.
   std::uint64_t read_bytes = 0;
   std::uint32_t left_out_count = 0;  ///< Directories that failed and are not written to for now.
+  std::uint32_t directory_count = 1;
+  std::uint64_t free_bytes = ~std::uint64_t{0};  ///< Of the file systems of those that take blocks, if that is known.
+};
+
+/// A directory that takes no blocks any more, and leaves the disk once nothing lies in it.
+struct LeavingDirectory {
+  DiskPlace place{};
+  std::string name;
+  bool answers = true;
 };
 
 /// How far a purge has come.
@@ -128,6 +137,22 @@ class Disk {
                                   [[maybe_unused]] const std::function<bool(const DiskPurge&)>& goes_on) {
     return make_error_code(Errc::kUnsupported);
   }
+
+  // -- directories that come and go while the disk is in use
+  /// The directories are to be these, at least one. New ones are opened and emptied, and take blocks from now on; those
+  /// that are not named take none any more, and are leaving() until remove(). One that was leaving and is named again
+  /// stays. After an error nothing has changed; its text is for the operator and names the directory. From one thread
+  /// at a time, concurrently with other calls; waits some seconds at most.
+  virtual Result<void, Failure> set_directories([[maybe_unused]] std::span<const std::string> paths) {
+    return Failure(Errc::kUnsupported, "this disk's directories cannot be changed");
+  }
+  virtual std::vector<LeavingDirectory> leaving() const { return {}; }
+  /// Lets a leaving directory go: nothing is read there any more. What it knows of drops goes to the others first. Then
+  /// it is emptied and closed in the background, however long that takes. Errors: kNotFound if it is not leaving (any
+  /// more). Threads: as write().
+  virtual error_code remove([[maybe_unused]] DiskPlace place) { return Errc::kNotFound; }
+  /// Forgets all blocks and namespaces, durably, and gives their files back. Threads: as write().
+  virtual error_code clear() { return drop_before(DiskKey{~std::uint64_t{0}}); }
 
   /// Writes out what is buffered, for a clean stop.
   virtual error_code flush() = 0;

@@ -60,6 +60,7 @@ BlockId DiskTier::insert(TreeId tree, BlockId parent, const BlockHash& hash, std
                                       tick);
   side(disk_sides_, block) = DiskSide{};
   live_bytes_ += block_bytes(block);
+  count_in_place(key, block_bytes(block), /*is_more=*/true);
   count_only(block, /*is_more=*/true);
   if (events_ != nullptr) {
     const BlockHash* const above = parent == kNoBlock ? nullptr : &index_.hash(parent);
@@ -72,8 +73,21 @@ void DiskTier::append(DiskKey key, BlockId block) {
   KV_ASSERT(key < next_key() && index_.is_linked(block));
   if (segments_.empty() || segments_.back().bytes >= config_.segment_bytes) segments_.push_back({.first_key = key});
   segments_.back().entries.push_back({key, block});
-  segments_.back().bytes += block_bytes(block);
-  log_bytes_ += block_bytes(block);
+  count_written(segments_.back(), key, block_bytes(block));
+}
+
+void DiskTier::count_written(Segment& segment, DiskKey key, std::uint64_t bytes) {
+  segment.bytes += bytes;
+  segment.place_bytes[place_of(key)] += bytes;
+  log_in_place_[place_of(key)] += bytes;
+  log_bytes_ += bytes;
+}
+
+void DiskTier::count_in_place(DiskKey key, std::uint64_t bytes, bool is_more) {
+  PlaceUse& use = in_place_[place_of(key)];
+  KV_ASSERT(is_more || (use.block_count > 0 && use.bytes >= bytes));
+  use.block_count += is_more ? 1 : std::uint64_t{0} - 1;
+  use.bytes += is_more ? bytes : std::uint64_t{0} - bytes;
 }
 
 BlockId DiskTier::add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
@@ -89,10 +103,12 @@ BlockId DiskTier::add(TreeId tree, BlockId parent, const BlockHash& hash, std::u
 }
 
 /// The entry under the old key stays in its segment and is dead now (4).
-void DiskTier::move(BlockId block, DiskKey key) {
+void DiskTier::move(BlockId block, DiskKey key, bool is_paid) {
+  count_in_place(this->key(block), block_bytes(block), /*is_more=*/false);
+  count_in_place(key, block_bytes(block), /*is_more=*/true);
   index_.set_slot(block, SlotId{static_cast<std::uint64_t>(key)});
   append(key, block);
-  rewrite_credit_ -= static_cast<double>(block_bytes(block));
+  if (is_paid) rewrite_credit_ -= static_cast<double>(block_bytes(block));
   ++counters_.rewritten_blocks;
   counters_.rewritten_bytes += block_bytes(block);
 }
@@ -100,6 +116,13 @@ void DiskTier::move(BlockId block, DiskKey key) {
 void DiskTier::start_epoch(std::uint32_t epoch) {
   KV_ASSERT(next_key_ <= first_key(epoch));
   next_key_ = first_key(epoch);
+}
+
+void DiskTier::set_places(std::vector<DiskPlace> places, std::span<const DiskPlace> leaving) {
+  KV_ASSERT(!places.empty());
+  places_ = std::move(places);
+  leaving_.assign(leaving.begin(), leaving.end());
+  is_short_ = is_short_ && !leaving_.empty();
 }
 
 DiskKey DiskTier::new_key(const BlockHash& hash) {
@@ -114,8 +137,7 @@ void DiskTier::load_key(DiskKey key, std::uint64_t bytes) {
   KV_ASSERT(segments_.empty() || key < segments_.front().first_key);
   if (segments_.empty() || segments_.front().bytes >= config_.segment_bytes) segments_.push_front({.first_key = key});
   segments_.front().first_key = key;
-  segments_.front().bytes += bytes;
-  log_bytes_ += bytes;
+  count_written(segments_.front(), key, bytes);
 }
 
 BlockId DiskTier::load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key,
@@ -129,6 +151,7 @@ BlockId DiskTier::load(TreeId tree, BlockId parent, const BlockHash& hash, std::
 void DiskTier::count_removal(BlockId block) {
   KV_ASSERT(live_bytes_ >= block_bytes(block));
   live_bytes_ -= block_bytes(block);
+  count_in_place(key(block), block_bytes(block), /*is_more=*/false);
   if (copy_in_memory(block) == kNoBlock) count_only(block, /*is_more=*/false);
 }
 
@@ -181,15 +204,32 @@ void DiskTier::evict(BlockId block) {
   ++counters_.evicted_blocks;
 }
 
+/// The next to go; kNoBlock: everything that is left is being read, or has a copy in memory.
+BlockId DiskTier::oldest_leaf_end() {
+  const BlockId oldest = tenants_ == nullptr ? kNoBlock : index_.oldest_in_band(0, nullptr);
+  return oldest != kNoBlock ? oldest : index_.oldest_leaf_end();
+}
+
 void DiskTier::trim() {
   if (tenants_ != nullptr && !tenants_->over_disk_max().empty()) trim_tenants();
   for (std::size_t left = kEntriesPerCall / 4; left > 0; --left) {
     if (only_bytes_ <= config_.capacity_bytes && !is_index_full()) return;
-    BlockId oldest = tenants_ == nullptr ? kNoBlock : index_.oldest_in_band(0, nullptr);
-    if (oldest == kNoBlock) oldest = index_.oldest_leaf_end();
-    if (oldest == kNoBlock) return;  // everything left is being read, or has a copy in memory
+    const BlockId oldest = oldest_leaf_end();
+    if (oldest == kNoBlock) return;
     evict(oldest);
   }
+}
+
+std::size_t DiskTier::evict_oldest(std::uint64_t bytes) {
+  is_short_ = true;
+  std::size_t count = 0;
+  for (std::uint64_t gone = 0; gone < bytes && count < kEntriesPerCall / 4; ++count) {
+    const BlockId oldest = oldest_leaf_end();
+    if (oldest == kNoBlock) break;
+    gone += block_bytes(oldest);
+    evict(oldest);
+  }
+  return count;
 }
 
 void DiskTier::set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads) {
@@ -258,9 +298,11 @@ void DiskTier::remove_copy(BlockId memory, Tick recency) {
 bool DiskTier::is_log_full() const {
   if (segments_.size() < 2) return false;  // the one that is being written stays
   // Copies need room besides the capacity: they are what memory can let go without a write.
-  const auto alive_max = static_cast<double>(config_.capacity_bytes + (live_bytes_ - only_bytes_));
-  return static_cast<double>(log_bytes_) >
-         config_.log_factor * alive_max + 2 * static_cast<double>(config_.segment_bytes);
+  const std::uint64_t own_max = is_short_ ? std::min(only_bytes_, config_.capacity_bytes) : config_.capacity_bytes;
+  const auto alive_max = static_cast<double>(own_max + (live_bytes_ - only_bytes_));
+  std::uint64_t bytes = log_bytes_;
+  for (const DiskPlace place : leaving_) bytes -= log_in_place_[place];
+  return static_cast<double>(bytes) > config_.log_factor * alive_max + 2 * static_cast<double>(config_.segment_bytes);
 }
 
 std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
@@ -299,26 +341,54 @@ std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
 DiskKey DiskTier::end_segment() {
   KV_ASSERT(segments_.size() >= 2 && is_oldest_dead());
   log_bytes_ -= segments_.front().bytes;
+  for (std::size_t place = 0; place < kPlaceCount; ++place)
+    log_in_place_[place] -= segments_.front().place_bytes[place];
   segments_.pop_front();
   dead_entries_ = 0;
   return segments_.front().first_key;
 }
 
+void DiskTier::forget_place(DiskPlace place) {
+  KV_ASSERT(in_place_[place].block_count == 0);
+  for (Segment& segment : segments_) segment.bytes -= std::exchange(segment.place_bytes[place], 0);
+  log_bytes_ -= std::exchange(log_in_place_[place], 0);
+}
+
 std::vector<BlockId> DiskTier::live_from(Cursor& cursor, std::size_t entries_max) const {
   std::vector<BlockId> live;
+  walk(cursor, entries_max, [&](BlockId block) { return live.push_back(block), true; });
+  return live;
+}
+
+std::vector<BlockId> DiskTier::live_in_place(Cursor& cursor, DiskPlace place, std::uint64_t bytes_max,
+                                             std::size_t entries_max) const {
+  std::vector<BlockId> live;
+  std::uint64_t bytes = 0;
+  walk(cursor, entries_max, [&](BlockId block) {
+    if (place_of(key(block)) != place) return true;
+    if (!live.empty() && bytes + block_bytes(block) > bytes_max) return false;
+    live.push_back(block);
+    bytes += block_bytes(block);
+    return true;
+  });
+  return live;
+}
+
+/// `visit` returns false where the walk is to go on the next time, with that block.
+template <class Visit>
+void DiskTier::walk(Cursor& cursor, std::size_t entries_max, const Visit& visit) const {
   // The cursor's segment may have been given back since: go on with the first one behind it.
   auto segment = std::ranges::lower_bound(segments_, cursor.segment, {}, &Segment::first_key);
   if (segment != segments_.end() && segment->first_key != cursor.segment) cursor = {segment->first_key, 0};
   for (; segment != segments_.end(); ++segment, cursor.entry = 0) {
     cursor.segment = segment->first_key;
     for (; cursor.entry < segment->entries.size(); ++cursor.entry) {
-      if (entries_max-- == 0) return live;
+      if (entries_max-- == 0) return;
       const Entry& entry = segment->entries[cursor.entry];
-      if (is_live(entry)) live.push_back(entry.block);
+      if (is_live(entry) && !visit(entry.block)) return;
     }
   }
   cursor = {};
-  return live;
 }
 
 DiskTier::Stats DiskTier::stats() const {
@@ -335,11 +405,15 @@ DiskTier::Stats DiskTier::stats() const {
 std::string DiskTier::check() const {
   if (std::string broken = index_.check(); !broken.empty()) return broken;
   std::uint64_t live = 0, only = 0, entries = 0, log = 0, copies = 0;
+  std::array<PlaceUse, kPlaceCount> in_place{};
+  std::array<std::uint64_t, kPlaceCount> log_in_place{};
   std::string broken;
   for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
     if (!index_.has_tree(TreeId{static_cast<std::uint32_t>(tree)})) continue;
     index_.for_each(TreeId{static_cast<std::uint32_t>(tree)}, [&](BlockId block) {
       live += block_bytes(block);
+      ++in_place[place_of(key(block))].block_count;
+      in_place[place_of(key(block))].bytes += block_bytes(block);
       const BlockId memory = copy_in_memory(block);
       if (memory == kNoBlock) {
         only += block_bytes(block);
@@ -355,6 +429,12 @@ std::string DiskTier::check() const {
   if (copies != 0) return "disk tier: a block in memory has a copy that is gone";
   for (const Segment& segment : segments_) {
     log += segment.bytes;
+    std::uint64_t bytes = 0;
+    for (std::size_t place = 0; place < kPlaceCount; ++place) {
+      bytes += segment.place_bytes[place];
+      log_in_place[place] += segment.place_bytes[place];
+    }
+    if (bytes != segment.bytes) return "disk tier: a segment's bytes are not those of the directories";
     for (const Entry& entry : segment.entries) entries += is_live(entry);
     for (const Entry& entry : segment.entries) {
       if (&segment == &segments_.front() && &entry < segment.entries.data() + dead_entries_ && is_live(entry))
@@ -362,6 +442,11 @@ std::string DiskTier::check() const {
     }
   }
   if (live != live_bytes_ || only != only_bytes_ || log != log_bytes_) return "disk tier: a sum of bytes is wrong";
+  for (std::size_t place = 0; place < kPlaceCount; ++place) {
+    if (in_place[place].block_count != in_place_[place].block_count ||
+        in_place[place].bytes != in_place_[place].bytes || log_in_place[place] != log_in_place_[place])
+      return "disk tier: what lies in a directory is counted wrong";
+  }
   if (entries != index_.block_count()) return "disk tier: not every block is in the log once";  // invariant 4
   return "";
 }

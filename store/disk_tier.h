@@ -1,6 +1,7 @@
 // store/disk_tier.h: which blocks lie on disk, under which key, and which of them go when it is full.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -47,6 +48,7 @@ struct DiskTierConfig {
 ///      ends, least recently used first. With tenants (tenant_table.h) those of tenants over their guarantee go before
 ///      others, and those of a tenant over its maximum in any case.
 ///   4. A key is alive iff its block's slot is that key.
+///   5. What lies in a directory that is leaving does not count for the length of the log: it goes with the directory.
 /// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
 class DiskTier {
  public:
@@ -80,11 +82,14 @@ class DiskTier {
   /// The key for a new write of the block with that hash, larger than all before. Blocks of one hash go to one place as
   /// long as the places do not change.
   DiskKey new_key(const BlockHash& hash);
-  void set_places(std::vector<DiskPlace> places) { places_ = std::move(places); }  ///< {0} at first; never empty.
+  /// `places`: that take new blocks; {0} at first, never empty. `leaving`: whose blocks are being moved elsewhere.
+  void set_places(std::vector<DiskPlace> places, std::span<const DiskPlace> leaving = {});
+  const std::vector<DiskPlace>& places() const { return places_; }
   /// The block was written under `key`, larger than all before. Requires: the block is not in the index, but `parent`
   /// is (kNoBlock: a first block).
   BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
-  void move(BlockId block, DiskKey key);  ///< The block was written again, under `key`.
+  /// The block was written again, under `key`. `is_paid`: out of the budget for rewriting.
+  void move(BlockId block, DiskKey key, bool is_paid = true);
   /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
   /// `why`: they are remembered so, those that are nowhere else.
   std::size_t remove(BlockId block, std::vector<DiskKey>& keys, MissKind why = MissKind::kDropped);
@@ -129,7 +134,19 @@ class DiskTier {
   /// Forgets the oldest segment. Returns the key before which nothing lives. Requires: is_oldest_dead().
   DiskKey end_segment();
 
-  // -- scrubbing
+  // -- directories that leave
+  struct PlaceUse {
+    std::uint64_t block_count = 0, bytes = 0;
+  };
+  PlaceUse in_place(DiskPlace place) const { return in_place_[place]; }  ///< What lives there.
+  /// For lack of room where blocks are to be moved: evicts the least recently used, so many bytes or one block; not
+  /// more than some hundred blocks. Until nothing leaves any more, the log is kept as short as what lives in it allows.
+  /// Returns how many were evicted.
+  std::size_t evict_oldest(std::uint64_t bytes);
+  /// Nothing lies in the directory any more. Requires: in_place() says so.
+  void forget_place(DiskPlace place);
+
+  // -- walking through the log
   /// A place in the log, valid while the log moves on. The default is the log's beginning.
   struct Cursor {
     DiskKey segment{};
@@ -139,6 +156,9 @@ class DiskTier {
   /// The blocks that live in the next `entries_max` entries of the log. Moves the cursor behind them, and back to the
   /// beginning when there are no more.
   std::vector<BlockId> live_from(Cursor& cursor, std::size_t entries_max) const;
+  /// The same of those in one directory: up to `bytes_max`, or one block.
+  std::vector<BlockId> live_in_place(Cursor& cursor, DiskPlace place, std::uint64_t bytes_max,
+                                     std::size_t entries_max) const;
 
   struct Stats {
     std::uint64_t block_count = 0, only_bytes = 0, log_bytes = 0, live_bytes = 0, index_bytes = 0;
@@ -156,8 +176,9 @@ class DiskTier {
   };
   struct Segment {
     DiskKey first_key;
-    std::uint64_t bytes = 0;     ///< Written, dead ones too.
-    std::vector<Entry> entries;  ///< Dead ones stay.
+    std::uint64_t bytes = 0;                               ///< Written, dead ones too.
+    std::vector<Entry> entries;                            ///< Dead ones stay.
+    std::array<std::uint64_t, kPlaceCount> place_bytes{};  ///< Of `bytes`, by directory.
   };
   struct Tree {
     NamespaceId name, seeds;
@@ -176,8 +197,13 @@ class DiskTier {
   bool is_live(const Entry& entry) const { return index_.is_linked(entry.block) && key(entry.block) == entry.key; }
   BlockId insert(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
   void append(DiskKey key, BlockId block);
+  void count_written(Segment& segment, DiskKey key, std::uint64_t bytes);
+  template <class Visit>
+  void walk(Cursor& cursor, std::size_t entries_max, const Visit& visit) const;
+  void count_in_place(DiskKey key, std::uint64_t bytes, bool is_more);
   void count_removal(BlockId block);
   void evict(BlockId block);
+  BlockId oldest_leaf_end();
   void remember(BlockId block, MissKind why, Duration idle = {}) const;
 
   void trim_tenants();
@@ -194,7 +220,10 @@ class DiskTier {
   std::deque<Segment> segments_;
   std::size_t dead_entries_ = 0;           ///< Leading entries of the oldest segment that are known to be dead.
   std::uint64_t next_key_ = first_key(1);  ///< With place 0.
-  std::vector<DiskPlace> places_{0};
+  std::vector<DiskPlace> places_{0}, leaving_;
+  bool is_short_ = false;  ///< The others have no room for what leaves: dead bytes are given back sooner.
+  std::array<PlaceUse, kPlaceCount> in_place_{};
+  std::array<std::uint64_t, kPlaceCount> log_in_place_{};  ///< Of log_bytes_.
   std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;
   double rewrite_credit_ = 0;
   Stats counters_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::size_t kFreshMax = 4096;  ///< Blocks that wait to be written through; more are only spilled.
 constexpr std::size_t kStepsPerCall = 8192;
+constexpr std::size_t kEntriesPerDrain = 4096;
 constexpr std::size_t kWritesMax = 512;  ///< Of small blocks, so that finish() takes no longer than other calls.
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
@@ -98,6 +99,34 @@ SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything)
   }
   write_oldest(work, bytes_max, now, everything, steps);
   return work;
+}
+
+SpillWork Spiller::drain(DiskPlace place, std::uint64_t bytes_max, TimePoint now) {
+  KV_ASSERT(taken_.empty());
+  SpillWork work;
+  work.is_drain = true;
+  Steps steps(kStepsPerCall);
+  evictor_.reap(steps, now);  // as in next()
+  if (pool_.index().has_detached()) return work;
+  for (const BlockId disk : tier_.live_in_place(drained_to_, place, bytes_max, kEntriesPerDrain))
+    add(work, tier_.copy_in_memory(disk), disk);
+  return work;
+}
+
+std::size_t Spiller::give_up_place(DiskPlace place, std::size_t entries_max) {
+  KV_ASSERT(taken_.empty());
+  std::size_t count = 0;
+  for (const BlockId disk : tier_.live_in_place(drained_to_, place, ~std::uint64_t{0}, entries_max)) {
+    if (!tier_.index().is_linked(disk)) continue;  // gone with one above it
+    ++count;
+    remove(disk, MissKind::kLost);
+  }
+  lost_count_ += count;
+  return count;
+}
+
+void Spiller::tell_records_again() {
+  for (Record& record : records_) record.is_told = false;
 }
 
 bool Spiller::is_memory_short() const {
@@ -224,7 +253,8 @@ bool Spiller::remove_tree(TreeId tree) {
   return std::exchange(records_[static_cast<std::size_t>(tree)], {}).may_be_on_disk;
 }
 
-void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
+std::size_t Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
+  const std::uint64_t lost_before = lost_count_;
   KV_ASSERT(outcome.is_written.size() == work.writes.size() && work.items.size() == work.writes.size());
   taken_.clear();
   evictor_.end_writes();
@@ -233,7 +263,7 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
     erase_later(work.erased);
     for (const TreeId tree : work.space_trees) records_[static_cast<std::size_t>(tree)].is_told = false;
     gone_spaces_.insert(work.gone_spaces.begin(), work.gone_spaces.end());
-  } else {
+  } else if (!work.is_drain) {
     drop_before_ = {};
   }
   // A block that could not be read twice in a row is given up, or it would keep the log's old end for ever.
@@ -247,11 +277,13 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
       suspects.insert(work.sources[i]);
     }
   }
-  suspects_ = std::move(suspects);
+  // Moves within the log and out of a directory take turns: each leaves the suspects of the other alone.
+  for (const DiskKey source : work.sources) suspects_.erase(source);
+  suspects_.merge(suspects);
   for (std::size_t i = 0; i < work.items.size(); ++i) {
     const SpillWork::Item& item = work.items[i];
     if (outcome.is_written[i]) {
-      finish_write(item, work.writes[i].record.key);
+      finish_write(item, work.writes[i].record.key, work.is_drain);
     } else if ((!outcome.error || is_given_up[i]) && tier_.index().is_linked(item.disk)) {
       remove(item.disk, MissKind::kLost);  // lost, or given up: else it would keep its segment for ever
       ++lost_count_;
@@ -260,13 +292,14 @@ void Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) {
     if (item.disk != kNoBlock) tier_.unpin(item.disk);
   }
   tier_.trim();
+  return static_cast<std::size_t>(lost_count_ - lost_before);
 }
 
 /// The block lies under `key` now. Enters that in the index, unless the block was dropped while it was being written.
-void Spiller::finish_write(const SpillWork::Item& item, DiskKey key) {
+void Spiller::finish_write(const SpillWork::Item& item, DiskKey key, bool is_drain) {
   PrefixIndex& index = pool_.index();
   if (item.disk != kNoBlock) {
-    if (tier_.index().is_linked(item.disk)) return tier_.move(item.disk, key);
+    if (tier_.index().is_linked(item.disk)) return tier_.move(item.disk, key, /*is_paid=*/!is_drain);
     erased_.push_back(key);  // dropped meanwhile
     return;
   }

@@ -43,6 +43,7 @@ struct SpillWork {
   std::vector<NamespaceId> gone_spaces;  ///< Not to be kept any more: nothing of them lives on disk. Last of all.
   DiskKey drop_before{};                 ///< 0: nothing.
   std::uint64_t write_bytes = 0;
+  bool is_drain = false;  ///< Moves blocks out of a directory that leaves; nothing else.
 
   bool empty() const { return writes.empty() && erased.empty() && gone_spaces.empty() && drop_before == DiskKey{}; }
 
@@ -80,8 +81,11 @@ class Spiller {
   /// About `bytes_max` of writes, or one block. Empty: nothing to do until more is stored. `everything`: all blocks in
   /// memory go to disk and leave, as before a stop. Requires: finish() was called for the work before.
   SpillWork next(std::uint64_t bytes_max, TimePoint now, bool everything = false);
-  /// Takes what was written into the index, and what was lost out of it.
-  void finish(const SpillWork& work, const SpillOutcome& outcome);
+  /// About `bytes_max` of blocks to be moved out of a directory that leaves, or one, oldest first: so those above come
+  /// before those below. Empty: none among the entries looked at; ask again until DiskTier::in_place() says so.
+  SpillWork drain(DiskPlace place, std::uint64_t bytes_max, TimePoint now);
+  /// Takes what was written into the index, and what was lost out of it. Returns how many blocks were lost.
+  std::size_t finish(const SpillWork& work, const SpillOutcome& outcome);
 
   void set_limits(const SpillerConfig& config) { config_ = config; }  ///< But skip_unused, which needs a history.
   bool is_memory_short() const;           ///< Less is free than the reserve, or a size class found no slot.
@@ -94,6 +98,11 @@ class Spiller {
   /// record; then remove_record().
   bool remove_tree(TreeId tree);
   void remove_record(const NamespaceId& id) { gone_spaces_.insert(id); }
+  /// A directory may have come that knows no namespaces: the disk hears of each again, with its next block.
+  void tell_records_again();
+  /// Takes blocks that lie in the directory off the disk, with all below. Looks at so many entries of the log. Returns
+  /// how many there were.
+  std::size_t give_up_place(DiskPlace place, std::size_t entries_max);
   void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }  ///< On disk.
   bool may_have_record(TreeId tree) const { return records_[static_cast<std::size_t>(tree)].may_be_on_disk; }
   /// While a load is adding to the log's old end, that end is not cut off.
@@ -126,7 +135,7 @@ class Spiller {
   bool add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max);
   void add(SpillWork& work, BlockId memory, BlockId disk);
   void tell_record(SpillWork& work, TreeId tree);
-  void finish_write(const SpillWork::Item& item, DiskKey key);
+  void finish_write(const SpillWork::Item& item, DiskKey key, bool is_drain);
 
   SpillerConfig config_;
   BlockPool& pool_;
@@ -138,6 +147,7 @@ class Spiller {
   bool keep_log_ = false, drop_unknown_ = false;
   DiskKey drop_before_{};                 ///< Until the disk has done it.
   std::unordered_set<DiskKey> suspects_;  ///< Could not be read to be moved, the last time.
+  DiskTier::Cursor drained_to_;
   std::vector<BlockId> fresh_;  ///< Stored, to be written through. Not pinned: one may be gone, or another by now.
   std::unordered_set<BlockId> taken_;  ///< In memory, of the SpillWork under way.
   StableTable<StoredAt> stored_at_;    ///< By BlockId in memory; only for skip_unused.

@@ -630,12 +630,20 @@ class Store {
   std::size_t drop_more(TimePoint now);
 
   // -- disk tier
-  void set_disk_places(std::vector<DiskPlace> places);  ///< Disk::places(), as they change.
+  void set_disk_places(std::vector<DiskPlace> places,
+                       std::span<const DiskPlace> leaving = {});  ///< Disk::places() and leaving(), as they change.
+  /// As spill_work(), of what lies in a directory that leaves (Spiller::drain).
+  SpillWork drain_work(DiskPlace place, std::uint64_t bytes_max, TimePoint now);
+  DiskTier::PlaceUse disk_place_use(DiskPlace place) const;
+  std::size_t evict_from_disk(std::uint64_t bytes, TimePoint now);  ///< As DiskTier::evict_oldest.
+  /// Some of its blocks, with those below them: how many. Until disk_place_use() says that there are none.
+  std::size_t give_up_disk_place(DiskPlace place, TimePoint now);
+  void forget_disk_place(DiskPlace place);  ///< As DiskTier::forget_place.
   /// Whether memory is short, of bytes or of slots of some size, so that spill_work() has something to do.
   bool wants_spill() const;
   /// What to do on disk now, as Spiller::next; finish_spill() must follow.
   SpillWork spill_work(std::uint64_t bytes_max, TimePoint now, bool everything = false);
-  void finish_spill(const SpillWork& work, const SpillOutcome& outcome);
+  std::size_t finish_spill(const SpillWork& work, const SpillOutcome& outcome);  ///< How many blocks were lost.
   bool is_on_disk(BlockId block) const;  ///< Of a pinned block of the disk tier: false once it was dropped.
   struct FailedRead {
     DiskKey moved_to{};         ///< Not 0: the block was moved meanwhile and lies here; read again.

@@ -1,5 +1,7 @@
 // store/store_spill.cc: the disk tier's part of Store: what is found there, what goes there, what comes back.
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "store/store_impl.h"
@@ -8,6 +10,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kPlacedPerCall = 128;  ///< Of a load: some hundred microseconds.
+constexpr std::size_t kGivenUpPerCall = 64;  ///< Entries of the log; each block goes with all below it.
 
 }  // namespace
 
@@ -60,10 +63,32 @@ std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> ha
   return static_cast<std::size_t>((before - tier->only_bytes()) / block_bytes);
 }
 
-void Store::set_disk_places(std::vector<DiskPlace> places) {
+void Store::set_disk_places(std::vector<DiskPlace> places, std::span<const DiskPlace> leaving) {
   KV_ASSERT(impl_->tier != nullptr && !places.empty());
-  impl_->tier->set_places(std::move(places));
+  const std::vector<DiskPlace>& before = impl_->tier->places();
+  const auto is_known = [&](DiskPlace place) { return std::ranges::find(before, place) != before.end(); };
+  if (!std::ranges::all_of(places, is_known)) impl_->spiller->tell_records_again();
+  impl_->tier->set_places(std::move(places), leaving);
 }
+
+SpillWork Store::drain_work(DiskPlace place, std::uint64_t bytes_max, TimePoint now) {
+  impl_->departed.tell_time(now);
+  return impl_->spiller->drain(place, bytes_max, now);
+}
+
+DiskTier::PlaceUse Store::disk_place_use(DiskPlace place) const { return impl_->tier->in_place(place); }
+
+std::size_t Store::evict_from_disk(std::uint64_t bytes, TimePoint now) {
+  impl_->departed.tell_time(now);
+  return impl_->tier->evict_oldest(bytes);
+}
+
+std::size_t Store::give_up_disk_place(DiskPlace place, TimePoint now) {
+  impl_->departed.tell_time(now);
+  return impl_->spiller->give_up_place(place, kGivenUpPerCall);
+}
+
+void Store::forget_disk_place(DiskPlace place) { impl_->tier->forget_place(place); }
 
 bool Store::wants_spill() const { return impl_->tier && impl_->spiller->is_memory_short(); }
 
@@ -72,9 +97,9 @@ SpillWork Store::spill_work(std::uint64_t bytes_max, TimePoint now, bool everyth
   return impl_->tier ? impl_->spiller->next(bytes_max, now, everything) : SpillWork{};
 }
 
-void Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) {
+std::size_t Store::finish_spill(const SpillWork& work, const SpillOutcome& outcome) {
   KV_ASSERT(impl_->spiller != nullptr);
-  impl_->spiller->finish(work, outcome);
+  return impl_->spiller->finish(work, outcome);
 }
 
 void Store::begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops) {

@@ -108,10 +108,9 @@ std::vector<OptionRow> disk_rows(Given& given) {
   constexpr const char* kDisk = "Disk tier";
   NodeOptions& o = given.options;
   return {
-      fixed("directories are opened when the node starts",
-            {"spill-path", &o.spill_paths, kAny,
-             "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
-             kDisk}),
+      live({"spill-path", &o.spill_paths, kAny,
+            "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
+            kDisk}),
       fixed("directories are opened when the node starts; SIGHUP reads the file again",
             {"spill-key-file", &o.spill_keys.file, kAny,
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
@@ -149,6 +148,10 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk}),
       live({"spill-scrub-rate", &o.spill.scrub_bytes_per_second, kSizeOrZero,
             "Bytes a second read and verified while nobody reads, such as 16MiB; 0: none", kDisk}),
+      live({"spill-drain-rate", &o.spill.drain_bytes_per_second, kSizeOrZero,
+            "Bytes a second moved at most out of a directory that was taken out of spill-path, such as 128MiB; 0: no "
+            "limit",
+            kDisk}),
       live({"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
             "A block goes back to memory with its n-th read from disk", kDisk}),
       {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads", kDisk},
@@ -564,6 +567,7 @@ std::string set_disk(Given& given) {
     return "spill-capacity-blocks: " + std::to_string(given.spill_capacity_blocks) + ", more than 64 TiB in all";
   if (given.spill_capacity_blocks > 0) capacity_bytes = given.spill_capacity_blocks * given.capacity_block_bytes;
   for (auto each = paths.begin(); each != paths.end(); ++each) {
+    if (each->empty()) return "spill-path: ''; wanted is a directory. To have none, leave the option out and restart";
     if (std::find(paths.begin(), each, *each) != each) return "spill-path: " + *each + " is given twice";
   }
   if (paths.size() > kPlaceCount) {
@@ -582,6 +586,7 @@ std::string set_disk(Given& given) {
       std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);
   // The whole tier counts as stuck only when leaving a directory out has not helped.
   options.spill.stuck_after = options.spill_hang * (paths.size() > 1 ? 2 : 1);
+  options.spill.drain_give_up_after = options.spill_hang * 30;
   return "";
 }
 

@@ -17,6 +17,24 @@
 
 namespace kv {
 
+/// The directory where the file lies: the first of the disk tier's, which may be another by now. Thread safety: any.
+class LearnedPlace {
+ public:
+  explicit LearnedPlace(std::string directory) : directory_(std::move(directory)) {}
+  void set(const std::string& directory) {
+    const std::lock_guard lock(mutex_);
+    directory_ = directory;
+  }
+  std::string file() const {
+    const std::lock_guard lock(mutex_);
+    return directory_ + "/LEARNED";
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string directory_;
+};
+
 /// A file beside the disk tier's: read at the start, written each period and at the end. A node that has none learns
 /// anew, which takes it as long as its memory takes to be written a few times.
 ///   1. Only a thread of its own waits for the file. One that never answers holds up neither the node nor its end.

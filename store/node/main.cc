@@ -13,7 +13,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <iostream>
 #include <random>
 #include <string_view>
@@ -327,11 +326,14 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     metrics.watch([&spill] { return spill->stats(); });
   }
   std::unique_ptr<LearnedKeeper> learned;
+  std::shared_ptr<LearnedPlace> learned_in;  // shared with a thread that may outlive this function
   if (spill) {
-    const std::filesystem::path file = std::filesystem::path(options.spill_paths.front()) / "LEARNED";
+    learned_in = std::make_shared<LearnedPlace>(options.spill_paths.front());
     learned = std::make_unique<LearnedKeeper>(
-        store, LearnedKeeper::File{.read = [file] { return read_small_file(file, kLearnedBytesMax); },
-                                   .write = [file](const std::string& bytes) { return replace_file(file, bytes); }});
+        store,
+        LearnedKeeper::File{
+            .read = [learned_in] { return read_small_file(learned_in->file(), kLearnedBytesMax); },
+            .write = [learned_in](const std::string& bytes) { return replace_file(learned_in->file(), bytes); }});
   }
   TenantEraser eraser(store, clock, node.spill);  // after the disk, which it uses to its end
   node.eraser = &eraser;
@@ -486,8 +488,12 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     pool = std::make_unique<PoolThread>(clock, store, node.cluster, node.pool, std::move(config));
   }
   settings.open([&] {
-    wire_up(settings,
-            {.node = node, .server = server, .capacity = keeper.get(), .spill = spill.get(), .access = access.get()});
+    wire_up(settings, {.node = node,
+                       .server = server,
+                       .capacity = keeper.get(),
+                       .spill = spill.get(),
+                       .access = access.get(),
+                       .learned_in = learned_in.get()});
     if (mover) {
       settings.on({"move-rate", "copy-uses"}, [&](const NodeOptions& next) {
         if (next.move_rate == 0)

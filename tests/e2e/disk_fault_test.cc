@@ -291,6 +291,47 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   EXPECT_EQ(node->wait(), 0) << node->log();
 }
 
+/// Whoever takes a broken disk out must not wait for it, and gets it back once it answers.
+TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes) {
+  const TempDir healthy;
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
+                           "0.3", "--spill-read-threads", "2"});
+  const auto client = connect(*node);
+  fill(*node, *client);
+  const auto use = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {ctl_program(), "config", "set", "--admin", node->admin()});
+    return run_program(arguments);
+  };
+  disk.set(FAULT_STUCK);
+  const Finished out = use({"spill-path=" + healthy.path()});
+  EXPECT_EQ(out.status, 0) << out.err;
+  std::uint64_t name = 100;
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_disk_directories") == 1;
+  })) << node->log();
+  EXPECT_NE(node->log().find(disk.path() + " is to be emptied and"), std::string::npos) << node->log();
+  EXPECT_EQ(node->log().find("is closed and"), std::string::npos) << node->log();
+  EXPECT_GT(node->metric("kvstore_disk_drain_lost_blocks_total"), 0);
+  EXPECT_EQ(node->metric("kvstore_disk_is_on"), 1);
+  const double before = node->metric("kvstore_spilled_blocks_total");
+  EXPECT_TRUE(eventually([&] {
+    expect_memory_is_served(*client, ++name);
+    return node->metric("kvstore_spilled_blocks_total") > before + 50;
+  })) << node->log();
+  expect_right(*client, 12);
+  EXPECT_NE(use({"spill-path=" + healthy.path(), "spill-path=" + disk.path()}).err.find("still being closed"),
+            std::string::npos);
+  disk.set(FAULT_NONE);
+  EXPECT_TRUE(eventually([&] { return node->log().find(disk.path() + " is closed and") != std::string::npos; }))
+      << node->log();
+  const Finished back = use({"spill-path=" + healthy.path(), "spill-path=" + disk.path()});
+  EXPECT_EQ(back.status, 0) << back.err;
+  expect_right(*client, name);
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0) << node->log();
+}
+
 /// Of two directories one is away when blocks of both are dropped; then the node is killed, and both are there again.
 TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKilled) {
   for (const fault_mode mode : {FAULT_EIO, FAULT_STUCK}) {

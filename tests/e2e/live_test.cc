@@ -6,8 +6,13 @@
 
 #include <atomic>
 #include <boost/asio/ip/tcp.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -251,6 +256,215 @@ TEST(E2eLiveTest, TheDiskTierTakesUpItsRatesAndSizes) {
   }));
   EXPECT_EQ(config(node, {"set", "spill-write-rate=100MiB", "spill-scrub-rate=0", "spill-reserve=0.1"}).status, 0);
   EXPECT_EQ(set(node, "spill-read-threads=9").status, 1);
+}
+
+// -- directories of the disk tier
+
+class E2eDirectoriesTest : public testing::Test {
+ protected:
+  static constexpr std::size_t kBlocks = 16;
+
+  /// Memory of 4 MiB; chains of 1 MiB.
+  std::unique_ptr<NodeProcess> start(const std::vector<std::string>& directories, std::vector<std::string> more = {}) {
+    std::vector<std::string> options = {
+        "--capacity",        "4MiB", "--spill-capacity",         "512MiB", "--spill-policy", "write-through",
+        "--eviction-policy", "lru",  "--spill-put-wait-seconds", "5"};
+    for (const std::string& directory : directories) options.insert(options.end(), {"--spill-path", directory});
+    options.insert(options.end(), more.begin(), more.end());
+    auto node = std::make_unique<NodeProcess>(options);
+    EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; })) << node->log();
+    return node;
+  }
+  static TestClient connect(const NodeProcess& node) {
+    return TestClient(node.unix_socket(), Transport::kUnix, kLiveBlockBytes, kBlocks);
+  }
+  static Finished use(const NodeProcess& node, const std::vector<std::string>& directories) {
+    std::vector<std::string> arguments = {"set"};
+    for (const std::string& directory : directories) arguments.push_back("spill-path=" + directory);
+    return config(node, arguments);
+  }
+  static void fill(TestClient& client, std::uint64_t first, std::uint64_t count) {
+    for (std::uint64_t name = first; name < first + count; ++name)
+      EXPECT_EQ(client.put(make_chain(name, kBlocks)).stored, kBlocks) << name;
+  }
+  /// How many blocks of the chain come back. Wrong bytes fail the test.
+  static std::size_t got(TestClient& client, std::uint64_t name) {
+    const auto chain = make_chain(name, kBlocks);
+    const std::size_t count = client.get(chain).block_count;
+    EXPECT_EQ(client.wrong_bytes(chain, count), 0u) << name;
+    return count;
+  }
+  static bool is_on_disk(const NodeProcess& node, std::uint64_t blocks) {
+    return eventually([&] { return node.metric("kvstore_disk_blocks") >= static_cast<double>(blocks); });
+  }
+  static std::uintmax_t table_bytes(const std::string& directory) {
+    std::uintmax_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(directory)) {
+      if (file.path().extension() == ".sst") bytes += file.file_size();
+    }
+    return bytes;
+  }
+
+  TempDir folder;
+  const std::string a = folder.path() + "/a", b = folder.path() + "/b", c = folder.path() + "/c";
+};
+
+TEST_F(E2eDirectoriesTest, OneIsAddedUnderLoadAndTheFirstIsEmptiedClosedAndRemoved) {
+  auto node = start({a});
+  std::optional<TestClient> client(connect(*node));
+  fill(*client, 1, 40);
+  ASSERT_TRUE(is_on_disk(*node, 40 * kBlocks));
+  std::atomic<bool> stops = false;
+  std::atomic<std::uint64_t> wrong = 0, puts = 0;
+  std::thread load([&] {
+    TestClient own = connect(*node);
+    for (std::uint64_t i = 0; !stops; ++i, ++puts) {
+      own.put(make_chain(1000 + i % 60, kBlocks));
+      const auto back = make_chain(1 + i * 7 % 40, kBlocks);
+      wrong += own.wrong_bytes(back, own.get(back).block_count);
+    }
+  });
+  const Finished added = use(*node, {a, b});
+  EXPECT_EQ(added.status, 0) << added.err;
+  EXPECT_EQ(added.out, "spill-path: changed\n");
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_directories") == 2 && puts > 20; }));
+  const Finished set_out = use(*node, {b});
+  EXPECT_EQ(set_out.status, 0) << set_out.err;
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_directories") == 1; })) << node->log();
+  EXPECT_TRUE(eventually([&] { return node->log().find(a + " is closed and holds no blocks") != std::string::npos; }))
+      << node->log();
+  stops = true;
+  load.join();
+  EXPECT_EQ(wrong, 0u);
+  EXPECT_LT(table_bytes(a), kLiveBlockBytes) << "no block is left";
+  EXPECT_GT(node->metric("kvstore_disk_drained_blocks_total"), 40 * kBlocks / 2);
+  EXPECT_EQ(node->metric("kvstore_disk_drain_lost_blocks_total"), 0);
+  std::filesystem::remove_all(a);
+  for (std::uint64_t name = 1; name <= 40; ++name) EXPECT_EQ(got(*client, name), kBlocks) << name;
+  EXPECT_EQ(node->metric("kvstore_disk_is_on"), 1);
+  client.reset();
+  node->signal(SIGTERM);
+  EXPECT_EQ(node->wait(), 0) << node->log();
+  node = start({b});
+  client.emplace(connect(*node));
+  for (std::uint64_t name = 1; name <= 40; ++name) EXPECT_EQ(got(*client, name), kBlocks) << name;
+}
+
+/// With the directory that was leaving and without; what was dropped meanwhile stays away, also once it is added again.
+/// KV_KILL_ROUNDS=100 for the long run.
+TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWhatWasDroppedIsNot) {
+  constexpr std::uint64_t kNames = 40, kDropped = 5;
+  const char* const given = std::getenv("KV_KILL_ROUNDS");
+  const int rounds = given != nullptr ? std::atoi(given) : 4;
+  std::size_t found = 0;
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    SCOPED_TRACE(round);
+    for (const std::string& directory : {a, b}) std::filesystem::remove_all(directory);
+    auto node = start({a, b}, {"--spill-drain-rate", "16MiB"});
+    {
+      TestClient client = connect(*node);
+      fill(client, 1, kNames);
+      ASSERT_TRUE(is_on_disk(*node, kNames * kBlocks));
+      node->signal(SIGTERM);  // so that all of it has left the write buffers
+      ASSERT_EQ(node->wait(), 0) << node->log();
+    }
+    node = start({a, b}, {"--spill-drain-rate", "16MiB"});
+    {
+      TestClient client = connect(*node);
+      ASSERT_EQ(use(*node, {b}).status, 0);
+      const double moved = 40 + 60 * (round % 4);
+      EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_drained_blocks_total") > moved; })) << node->log();
+      const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
+      EXPECT_THAT(status.out, HasSubstr("draining 1: "));
+      const auto dropped = client->drop(client.space(), std::span(make_chain(kDropped, kBlocks)).first(3), kDeadline);
+      node->signal(SIGKILL);
+      ASSERT_TRUE(dropped) << dropped.error().message();
+      EXPECT_FALSE(dropped->until_restart);
+      node->wait();
+    }
+    const std::vector<std::vector<std::string>> starts = round % 2 == 0
+                                                             ? std::vector<std::vector<std::string>>{{a, b}, {b, a}}
+                                                             : std::vector<std::vector<std::string>>{{b}, {a, b}};
+    for (const auto& directories : starts) {
+      node = start(directories);
+      TestClient client = connect(*node);
+      const auto look = [&] {
+        for (std::uint64_t name = 1; name <= kNames; ++name) {
+          const auto claimed = client->match(client.space(), make_chain(name, kBlocks), {.deadline = kDeadline});
+          ASSERT_TRUE(claimed);
+          EXPECT_EQ(got(client, name), claimed->block_count) << name;
+          if (round % 2 == 0) EXPECT_EQ(claimed->block_count, name == kDropped ? 2 : kBlocks) << name;
+          if (name == kDropped) EXPECT_LE(claimed->block_count, 2u);
+          found += claimed->block_count;
+        }
+      };
+      look();
+      if (directories.size() == 1) {
+        const Finished again = use(*node, {a, b});
+        EXPECT_EQ(again.status, 0) << again.err;
+        look();
+      }
+      node->signal(SIGKILL);
+      node->wait();
+    }
+  }
+  EXPECT_GT(found, 0u);
+}
+
+TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
+  const auto node = start({a}), other = start({c});
+  const auto refused = [&](const std::string& directory, const std::string& why) {
+    const Finished wrong = use(*node, {a, directory});
+    EXPECT_EQ(wrong.status, 1) << directory;
+    EXPECT_THAT(wrong.err, HasSubstr("spill-path: " + directory));
+    EXPECT_THAT(wrong.err, HasSubstr(why));
+  };
+  const std::string link = folder.path() + "/link", foreign = folder.path() + "/foreign",
+                    open = folder.path() + "/open", newer = folder.path() + "/newer";
+  for (const std::string& directory : {foreign, open, newer}) std::filesystem::create_directory(directory);
+  std::filesystem::create_directory_symlink(open, link);
+  std::ofstream(foreign + "/thesis.tex") << "mine";
+  std::filesystem::permissions(open, std::filesystem::perms::all);
+  std::ofstream(newer + "/FORMAT") << "kvstore-spill 9\nxxh3 fbf5279e0ee4eeaf\n";
+  refused(link, "symbolic link");
+  refused(foreign, "not a spill directory");
+  refused(open, "chmod go-w");
+  refused(newer, "spill format 9");
+  refused(c, "in use by process");
+  refused(a + "/", "in use by process");
+  refused(folder.path() + "/thesis/../foreign/thesis.tex/x", "cannot be used");
+  EXPECT_TRUE(std::filesystem::exists(foreign + "/thesis.tex"));
+  EXPECT_THAT(set(*node, "spill-path=").err, HasSubstr("wanted is a directory"));
+  EXPECT_THAT(use(*node, {b, b}).err, HasSubstr("given twice"));
+  EXPECT_EQ(config(*node, {"get", "spill-path"}).out, a + "\n");
+  EXPECT_EQ(node->metric("kvstore_disk_directories"), 1);
+  TestClient client = connect(*node);
+  fill(client, 1, 8);
+  ASSERT_TRUE(is_on_disk(*node, 8 * kBlocks));
+  for (std::uint64_t name = 1; name <= 8; ++name) EXPECT_EQ(got(client, name), kBlocks);
+  const NodeProcess without({"--capacity", "4MiB"});
+  EXPECT_THAT(set(without, "spill-path=" + b).err, HasSubstr("no disk tier"));
+}
+
+TEST_F(E2eDirectoriesTest, HangupTakesUpTheListOfTheFileAndTakesADrainBack) {
+  const std::string file = folder.path() + "/node.toml";
+  const auto write = [&](const std::string& paths) { std::ofstream(file) << "spill-path = [" << paths << "]\n"; };
+  const std::string qa = "\"" + a + "\"", qb = "\"" + b + "\"";
+  write(qa + ", " + qb);
+  const auto node = start({}, {"--config", file, "--spill-drain-rate", "1MiB"});
+  TestClient client = connect(*node);
+  fill(client, 1, 16);
+  ASSERT_TRUE(is_on_disk(*node, 16 * kBlocks));
+  write(qb);
+  node->signal(SIGHUP);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_draining_directories") == 1; })) << node->log();
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_drained_blocks_total") > 4; })) << node->log();
+  write(qb + ", " + qa);
+  node->signal(SIGHUP);
+  EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_draining_directories") == 0; })) << node->log();
+  EXPECT_EQ(node->metric("kvstore_disk_directories"), 2);
+  EXPECT_THAT(node->log(), HasSubstr("takes blocks again"));
+  for (std::uint64_t name = 1; name <= 16; ++name) EXPECT_EQ(got(client, name), kBlocks);
 }
 
 }  // namespace

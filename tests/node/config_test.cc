@@ -174,12 +174,15 @@ TEST_F(ConfigTest, TheCurveIsToldUnlessItIsTurnedOff) {
 }
 
 TEST_F(ConfigTest, DiskOptionsReachTheTier) {
-  const NodeOptions options = good(
-      {"--spill-path=/tmp/a", "--spill-path=/tmp/b", "--spill-capacity=2GiB", "--spill-policy=write-through",
-       "--spill-reserve=0.25", "--spill-put-wait-seconds=0.5", "--spill-skip-unused=true", "--spill-write-rate=3MiB",
-       "--spill-scrub-rate=4MiB", "--spill-promote-reads=255", "--spill-read-threads=9", "--spill-retry-seconds=1.5",
-       "--spill-hang-seconds=3", "--spill-drop-wait-seconds=0", "--spill-stop-seconds=7", "--spill-save=false"});
+  const NodeOptions options =
+      good({"--spill-path=/tmp/a", "--spill-path=/tmp/b", "--spill-capacity=2GiB", "--spill-policy=write-through",
+            "--spill-reserve=0.25", "--spill-put-wait-seconds=0.5", "--spill-skip-unused=true",
+            "--spill-write-rate=3MiB", "--spill-scrub-rate=4MiB", "--spill-drain-rate=5MiB",
+            "--spill-promote-reads=255", "--spill-read-threads=9", "--spill-retry-seconds=1.5",
+            "--spill-hang-seconds=3", "--spill-drop-wait-seconds=0", "--spill-stop-seconds=7", "--spill-save=false"});
   EXPECT_EQ(options.spill_paths, (std::vector<std::string>{"/tmp/a", "/tmp/b"}));
+  EXPECT_EQ(options.spill.drain_bytes_per_second, 5ull << 20);
+  EXPECT_EQ(options.spill.drain_give_up_after, 90s);
   EXPECT_EQ(options.store.disk.capacity_bytes, 2ull << 30);
   EXPECT_TRUE(options.store.spill.write_through);
   EXPECT_EQ(options.store.spill.reserve, 0.25);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/checksum.h"
+#include "store/node/disk/striped_disk.h"
 #include "tests/store/memory_disk.h"
 #include "tests/store/store_fixture.h"
 
@@ -129,7 +130,8 @@ class SpillDriverTest : public testing::Test {
     driver_config.read_threads = 2;
     driver_config.read_queue_bytes_max = 4 * kBytes;
     driver_config.retry_after = 10ms;
-    driver_config.stuck_after = 10ms;
+    driver_config.stuck_after = has_two ? 10s : 10ms;
+    driver_config.drain_give_up_after = 200ms;
     driver_config.give_up_after = give_up_after;
     driver_config.scrub_bytes_per_second = scrub_rate;
     const OpenDisk open = [this](const std::function<void()>& accepted) { return open_disk(accepted); };
@@ -145,6 +147,13 @@ class SpillDriverTest : public testing::Test {
     auto own = std::make_unique<HeldDisk>(disk);
     held = own.get();
     accepted();
+    if (has_two) {
+      auto second = std::make_shared<HeldDisk>(other);
+      held_other = second.get();
+      std::vector<StripedDisk::Part> parts = {{0, "one", std::move(own)}, {1, "two", std::move(second)}};
+      return std::unique_ptr<Disk>(
+          std::make_unique<StripedDisk>(std::move(parts), clock, StripedDiskConfig{.patience = 50ms}));
+    }
     return std::unique_ptr<Disk>(std::move(own));
   }
 
@@ -199,11 +208,13 @@ class SpillDriverTest : public testing::Test {
   NodeMetrics metrics{"test"};
   SteadyClock clock;
   std::shared_ptr<int> waiter = std::make_shared<int>();  ///< For what is read.
-  MemoryDisk disk;
+  MemoryDisk disk, other;
+  bool has_two = false;  ///< Directories: `disk` and `other`.
   std::unique_ptr<LockedStore> store;
   SpaceId space{};
   std::unique_ptr<SpillDriver> driver;
   HeldDisk* held = nullptr;  ///< Of the disk opened last.
+  HeldDisk* held_other = nullptr;
   std::uint64_t scrub_rate = 0;
   Duration give_up_after = 60s;  ///< On a busy machine a thread that is well may do nothing for long.
   std::string refusal;
@@ -396,6 +407,52 @@ struct Answers {
     return [this](bool is_kept) { ++(is_kept ? kept : not_kept); };
   }
 };
+
+TEST_F(SpillDriverTest, ADirectoryIsEmptiedIntoTheOthersAndCloses) {
+  has_two = true;
+  start();
+  for (std::uint64_t name = 1; name <= 16; ++name) {
+    put(chain(name, 4));
+    EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  }
+  const std::uint64_t blocks = stats().disk_block_count;
+  ASSERT_GT(blocks, 40u);
+  EXPECT_NE(driver->set_directories({}), "");
+  EXPECT_NE(driver->set_directories({"one", "three"}), "") << "nobody opens it";
+  EXPECT_EQ(driver->set_directories({"one"}), "");
+  EXPECT_TRUE(eventually([&] { return stat("disk_directories") == 1; }));
+  EXPECT_GT(stat("disk_drained_blocks"), 8);
+  EXPECT_EQ(stat("disk_drain_lost_blocks"), 0);
+  EXPECT_EQ(stat("disk_draining_blocks"), 0);
+  EXPECT_EQ(stats().disk_block_count, blocks);
+  for (std::uint64_t name = 1; name <= 16; ++name) {
+    const auto prefix = pin(chain(name, 4));
+    for (const Store::SpilledBlock& block : prefix.spilled) EXPECT_TRUE(read(block)) << name;
+    store->with([&](Store& each) { each.unpin(prefix); });
+  }
+}
+
+TEST_F(SpillDriverTest, WhatAHangingDirectoryDoesNotGiveIsLostInTheEndAndNobodyWaits) {
+  has_two = true;
+  start();
+  for (std::uint64_t name = 1; name <= 16; ++name) {
+    put(chain(name, 4));
+    EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  }
+  held_other->hold_reads(true);
+  EXPECT_EQ(driver->set_directories({"one"}), "");
+  EXPECT_TRUE(eventually([&] { return stat("disk_drain_lost_blocks") > 0 && stat("disk_directories") == 1; }));
+  EXPECT_EQ(stat("disk_draining_directories"), 0);
+  EXPECT_TRUE(is_on());
+  const std::uint64_t before = stats().spilled_blocks;
+  for (std::uint64_t name = 101; name <= 104; ++name) {
+    put(chain(name, 4));
+    EXPECT_TRUE(eventually([&] { return stats().allocated_bytes <= 8 * kBytes; }));
+  }
+  EXPECT_GT(stats().spilled_blocks, before);
+  held_other->hold_reads(false);  // or it could not be closed, and the stop would wait for it
+  store->with([](Store& each) { EXPECT_EQ(each.check(), ""); });
+}
 
 TEST_F(SpillDriverTest, ADropIsAnsweredOnceTheDiskHasItAndNotBefore) {
   Answers answers;

@@ -48,7 +48,33 @@ class StripedDiskTest : public testing::Test {
       disks[place] = part.get();
       parts.push_back({place, "disk " + std::to_string(place), std::move(part)});
     }
-    disk = std::make_unique<StripedDisk>(std::move(parts), clock);
+    disk = std::make_unique<StripedDisk>(
+        std::move(parts), clock, StripedDiskConfig{},
+        [this](const std::vector<std::string>& names, std::uint32_t epoch, const std::vector<DiskPlace>& taken) {
+          return open_more(names, epoch, taken);
+        });
+  }
+  Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std::string>& names, std::uint32_t epoch,
+                                                            const std::vector<DiskPlace>& taken) {
+    EXPECT_EQ(epoch, 1u);
+    if (open_error) return Failure(open_error, names.front() + ": told so");
+    std::vector<StripedDisk::Part> parts;
+    DiskPlace place = 0;
+    for (const std::string& name : names) {
+      while (std::ranges::find(taken, place) != taken.end()) ++place;
+      auto part = std::make_shared<MemoryDisk>();
+      disks[place] = part.get();
+      parts.push_back({place++, name, std::move(part)});
+    }
+    return parts;
+  }
+  error_code use(const std::vector<std::string>& names) {
+    const auto done = disk->set_directories(names);
+    return done ? error_code() : done.error().code;
+  }
+  /// Until it is closed.
+  void wait_for_closing() const {
+    while (!disk->hanging(Duration::zero()).empty()) std::this_thread::yield();
   }
   static DiskKey key(std::uint64_t sequence, DiskPlace place) {
     return DiskKey{std::uint64_t{1} << 40 | sequence * kPlaceCount | place};
@@ -80,6 +106,7 @@ class StripedDiskTest : public testing::Test {
   }
 
   HandClock clock;
+  error_code open_error;
   std::map<DiskPlace, MemoryDisk*> disks;
   std::unique_ptr<StripedDisk> disk;
 };
@@ -248,6 +275,65 @@ TEST_F(StripedDiskTest, ADiskThatIsLeftOutHearsOfNamespacesThatAreGoneLater) {
   EXPECT_EQ(disks[2]->namespace_count(), 1u);
 }
 
+TEST_F(StripedDiskTest, ADiskComesAndOneGoesOnceItIsEmpty) {
+  ASSERT_FALSE(write({key(1, 0), key(2, 7)}));
+  ASSERT_FALSE(use({"disk 0", "disk 2", "new"}));
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 1, 2)) << "7 takes no blocks any more";
+  ASSERT_EQ(disk->leaving().size(), 1u);
+  EXPECT_EQ(disk->leaving().front().name, "disk 7");
+  EXPECT_TRUE(disk->read(key(2, 7))) << "but gives those that it has";
+  EXPECT_EQ(disk->stats().directory_count, 4u);
+  ASSERT_FALSE(write({key(3, 1)}));
+  EXPECT_TRUE(disk->read(key(3, 1)));
+  EXPECT_EQ(disk->remove(0), Errc::kNotFound) << "it does not leave";
+  EXPECT_FALSE(disk->remove(7));
+  EXPECT_EQ(disk->read(key(2, 7)).error(), Errc::kNotFound);
+  EXPECT_THAT(named(), ElementsAre(key(3, 1), key(1, 0)));
+  wait_for_closing();
+  ASSERT_FALSE(use({"disk 0", "disk 2", "new", "disk 7"})) << "closed, so it can be opened again";
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 1, 2, 3));
+}
+
+TEST_F(StripedDiskTest, ADiskThatIsNamedAgainStays) {
+  ASSERT_FALSE(use({"disk 0"}));
+  EXPECT_THAT(disk->places(), ElementsAre(0));
+  EXPECT_EQ(disk->leaving().size(), 2u);
+  ASSERT_FALSE(use({"disk 7", "disk 0"}));
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 7));
+  EXPECT_EQ(disk->remove(7), Errc::kNotFound);
+}
+
+TEST_F(StripedDiskTest, ADiskThatCannotBeAddedChangesNothing) {
+  open_error = Errc::kMismatch;
+  const std::vector<std::string> names = {"disk 0", "bad"};
+  const auto refused = disk->set_directories(names);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().text, "bad: told so");
+  EXPECT_THAT(disk->places(), UnorderedElementsAre(0, 2, 7));
+  EXPECT_TRUE(disk->leaving().empty());
+  open_error = {};
+  std::vector<std::string> many = {"disk 0"};
+  for (int i = 0; i < 14; ++i) many.push_back("more " + std::to_string(i));
+  EXPECT_EQ(use(many), Errc::kBusy) << "those that leave count too";
+  many.pop_back();
+  EXPECT_FALSE(use(many));
+}
+
+/// Of all disks only the one that leaves has taken a drop, and the others have not erased yet what it names.
+TEST_F(StripedDiskTest, WhatOnlyALeavingDiskKnowsOfDropsStaysKnown) {
+  const DiskDrop drop{disk_space(), hash_of(1), key(7, 0)};
+  disks[0]->fails_drops = disks[2]->fails_drops = true;
+  ASSERT_FALSE(disk->add_drops(std::span(&drop, 1)));
+  clock.advance(61s);
+  ASSERT_FALSE(use({"disk 0", "disk 2"}));
+  EXPECT_TRUE(disk->remove(7)) << "nobody takes it over";
+  EXPECT_EQ(disk->leaving().size(), 1u);
+  disks[0]->fails_drops = false;
+  EXPECT_FALSE(disk->remove(7));
+  EXPECT_EQ(disk->drops().size(), 1u);
+  EXPECT_EQ(disks[0]->drops().size(), 1u);
+}
+
 /// Random calls and failures, against a set of keys.
 TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
   const char* const chosen = std::getenv("KV_SEED");
@@ -255,11 +341,40 @@ TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
   SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   std::set<DiskKey> stored, unsure;  // unsure: of a write that failed
-  std::uint64_t sequence = 0;
+  std::set<std::string> in_use = {"disk 0", "disk 2", "disk 7"};
+  std::uint64_t sequence = 0, removed = 0;
   for (int step = 0; step < 3000 && !HasFailure(); ++step) {
-    switch (random() % 8) {
+    switch (random() % 10) {
       case 0:
         for (auto& [place, each] : disks) each->fails_writes = random() % 4 == 0;
+        break;
+      case 8: {  // some stay, some leave or come back, a new one comes
+        std::vector<std::string> names;
+        for (const std::string& name : in_use) {
+          if (random() % 4 > 0) names.push_back(name);
+        }
+        if (names.empty() || random() % 4 == 0) names.push_back("disk " + std::to_string(100 + step));
+        if (!use(names)) in_use.insert(names.begin(), names.end());
+        break;
+      }
+      case 9:  // what lies in one that leaves is written elsewhere, as far as the others take it
+        for (const LeavingDirectory& leaving : disk->leaving()) {
+          bool is_empty = true;
+          for (const std::set<DiskKey> before = stored; const DiskKey from : before) {
+            if (place_of(from) != leaving.place) continue;
+            const DiskKey to = key(++sequence, disk->places()[random() % disk->places().size()]);
+            const bool is_refused = static_cast<bool>(write({to}));
+            (is_refused ? unsure : stored).insert(to);
+            if (!is_refused) stored.erase(from);
+            is_empty = is_empty && !is_refused;
+          }
+          std::erase_if(unsure, [&](DiskKey each) { return is_empty && place_of(each) == leaving.place; });
+          if (!is_empty || disk->remove(leaving.place)) continue;
+          in_use.erase(leaving.name);
+          disks.erase(leaving.place);
+          wait_for_closing();
+          ++removed;
+        }
         break;
       case 1: clock.advance(std::chrono::seconds(random() % 70)); break;
       case 2:
@@ -294,6 +409,7 @@ TEST_F(StripedDiskTest, BehavesAsASetOfKeys) {
   std::vector<DiskKey> keys = named();
   EXPECT_TRUE(std::ranges::is_sorted(keys, std::greater()));
   std::erase_if(keys, [&](DiskKey each) { return unsure.contains(each); });
+  EXPECT_GT(removed, 0u);
   EXPECT_TRUE(std::ranges::equal(std::set(keys.begin(), keys.end()), stored));
 }
 
@@ -378,6 +494,97 @@ TEST_F(DiskOpenerTest, DirectoriesOfTwoNodesAreRefused) {
   const auto same = open_all({"a", "a"});
   ASSERT_FALSE(same);
   EXPECT_EQ(same.error(), Errc::kBusy) << "the same directory twice";
+}
+
+/// Its records are those of blocks that may have been dropped while it was not in use.
+TEST_F(DiskOpenerTest, WhatAnAddedDirectoryHeldIsNotFound) {
+  {
+    const auto both = open_all({"a", "b"});
+    ASSERT_TRUE(both) << both.error();
+    fill(**both, 1);
+  }
+  {
+    const auto alone = open_all({"a"});
+    ASSERT_TRUE(alone) << alone.error();
+    ASSERT_EQ((*alone)->epoch(), 2u);
+    fill(**alone, 9);
+    const auto added = (*alone)->set_directories(std::vector{at("a"), at("b")});
+    ASSERT_TRUE(added) << added.error();
+    EXPECT_THAT((*alone)->places(), UnorderedElementsAre(0, 1));
+    EXPECT_EQ(named(**alone).size(), 12u) << "4 of the first start, 8 of this one";
+    ASSERT_FALSE((*alone)->add_namespace(disk_space(), "record"));
+    fill(**alone, 17);
+    for (const DiskRecord& record : named(**alone)) EXPECT_TRUE(is_right(**alone, record));
+  }
+  const auto both = open_all({"b", "a"});
+  ASSERT_TRUE(both) << both.error();
+  EXPECT_EQ((*both)->epoch(), 3u);
+  EXPECT_EQ(named(**both).size(), 20u);
+  for (const DiskRecord& record : named(**both)) EXPECT_TRUE(is_right(**both, record));
+}
+
+TEST_F(DiskOpenerTest, ADirectoryThatWentIsEmptyAndCanComeAgainWhereverThereIsAPlace) {
+  auto opened = open_all({"a", "b"});
+  ASSERT_TRUE(opened) << opened.error();
+  Disk& disk = **opened;
+  fill(disk, 1);
+  const auto use = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> paths;
+    for (const std::string& name : names) paths.push_back(at(name));
+    const auto done = disk.set_directories(paths);
+    EXPECT_TRUE(done) << done.error();
+  };
+  const auto remove = [&] {
+    ASSERT_EQ(disk.leaving().size(), 1u);
+    ASSERT_FALSE(disk.remove(disk.leaving().front().place));
+    while (!disk.hanging(Duration::zero()).empty()) std::this_thread::yield();
+  };
+  use({"b"});
+  remove();
+  EXPECT_EQ(named(disk).size(), 4u);
+  use({"b", "c"});
+  EXPECT_THAT(disk.places(), UnorderedElementsAre(0, 1)) << "c has the place of a";
+  fill(disk, 9);
+  use({"b", "c", "a"});
+  EXPECT_THAT(disk.places(), UnorderedElementsAre(0, 1, 2));
+  fill(disk, 17);
+  EXPECT_EQ(named(disk).size(), 20u);
+  for (const DiskRecord& record : named(disk)) EXPECT_TRUE(is_right(disk, record));
+  use({"c", "a"});
+  remove();
+  opened->reset();
+  const auto again = open_all({"a", "b", "c"});
+  ASSERT_TRUE(again) << again.error();
+  for (const DiskRecord& record : named(**again)) EXPECT_TRUE(is_right(**again, record));
+}
+
+TEST_F(DiskOpenerTest, ADirectoryOfAnotherNodeOrKeyOrWithDamageIsNotAdded) {
+  for (const char* const name : {"other", "later", "damaged"}) {
+    const auto alone = open_all({name});
+    ASSERT_TRUE(alone) << alone.error();
+    fill(**alone, 1);
+  }
+  for (int start = 0; start < 5; ++start) ASSERT_TRUE(open_all({"later"}));
+  std::filesystem::remove(root / "damaged" / "db" / "CURRENT");
+  std::filesystem::remove(root / "other" / "db" / "LOCK");
+  auto opened = open_all({"a", "b"});
+  ASSERT_TRUE(opened) << opened.error();
+  fill(**opened, 1);
+  const auto refused = [&](const std::string& name, const std::string& why) {
+    const auto done = (*opened)->set_directories(std::vector{at("a"), at("b"), at(name)});
+    ASSERT_FALSE(done) << name;
+    EXPECT_THAT(done.error().text, HasSubstr(at(name)));
+    EXPECT_THAT(done.error().text, HasSubstr(why));
+    EXPECT_EQ((*opened)->places().size(), 2u);
+  };
+  refused("other", "is directory 0 of several, and so is one that is in use");
+  refused("later", "another node");
+  refused("damaged", "cannot be opened");
+  for (const char* const name : {"other", "later"}) {
+    const auto alone = open_all({name});
+    ASSERT_TRUE(alone) << alone.error();
+    EXPECT_EQ(named(**alone).size(), 8u) << "left as it was";
+  }
 }
 
 }  // namespace

@@ -47,6 +47,15 @@ class MemoryDisk final : public Disk {
     unsynced_.clear();
     ++epoch_;
   }
+  /// One of several directories is emptied, or gone.
+  void clear_place(DiskPlace place) {
+    std::erase_if(blocks_, [&](const auto& each) {
+      if (place_of(each.first) == place) stats_.file_bytes -= each.second->bytes.size();
+      return place_of(each.first) == place;
+    });
+    std::erase_if(unsynced_,
+                  [&](const Change& each) { return each.what == Change::kWrite && place_of(each.key) == place; });
+  }
   std::size_t unsynced_count() const { return unsynced_.size(); }
   std::size_t block_count() const { return blocks_.size(); }
   std::size_t namespace_count() const { return spaces_.size(); }

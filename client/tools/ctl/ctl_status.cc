@@ -126,7 +126,11 @@ std::string disk_state(const NodeStats& node) {
     const std::string left_out = stat(node, "disk_directories_left_out") > 0
                                      ? ", " + count_cell(node, "disk_directories_left_out") + " left out"
                                      : "";
-    return (is_on ? "on" : "off") + left_out;
+    const std::string draining = stat(node, "disk_draining_directories") > 0
+                                     ? ", draining " + count_cell(node, "disk_draining_directories") + ": " +
+                                           count_cell(node, "disk_draining_blocks") + " blocks to move"
+                                     : "";
+    return (is_on ? "on" : "off") + left_out + draining;
   }
   return is_on ? "loading, " + count_cell(node, "disk_loaded_blocks") + " so far" : "opening";
 }

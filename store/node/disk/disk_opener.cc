@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <future>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -17,12 +19,12 @@ namespace {
 /// Opens one directory, on a thread of its own. An exception must not leave the thread: it would end a node that could
 /// serve from memory.
 Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
-                                                     const std::function<void()>& accepted) {
+                                                     const std::function<void()>& accepted, std::uint32_t epoch = 0) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
   auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>, Failure> {
     try {
-      return RocksDisk::open({.path = path, .keys = keys}, &opening, accepted);
+      return RocksDisk::open({.path = path, .epoch = epoch, .keys = keys}, &opening, accepted);
     } catch (const std::exception& error) {
       // Thrown by a library below. The directory cannot be used, but the node can serve without it.
       return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
@@ -36,42 +38,107 @@ Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, co
   return disk;
 }
 
-/// Gives each disk a place of its own, and all of them the same epoch: keys grow over all of them together.
-Result<std::unique_ptr<Disk>, Failure> stripe(std::vector<std::unique_ptr<RocksDisk>> disks,
-                                              const std::vector<std::string>& paths, Clock& clock, Duration patience) {
-  // The highest epoch of all: one directory may have been left out of earlier starts, and keys of this start must be
-  // above those of every directory.
-  std::uint32_t epoch = 0;
-  std::vector<std::optional<DiskPlace>> places;
-  for (const auto& disk : disks) {
-    epoch = std::max(epoch, disk->epoch());
+using Disks = std::vector<std::unique_ptr<RocksDisk>>;
+
+/// A place of its own for each disk, beside those that are taken. One that holds blocks keeps its place: that is a part
+/// of their keys. Of the others, one that had a place gets it again if it is free.
+Result<std::vector<DiskPlace>, Failure> choose_places(const Disks& disks, const std::vector<std::string>& paths,
+                                                      const std::vector<DiskPlace>& taken) {
+  std::map<DiskPlace, std::string> owners;
+  for (const DiskPlace place : taken) owners[place] = "one that is in use";
+  std::vector<std::optional<DiskPlace>> places(disks.size());
+  for (std::size_t i = 0; i < disks.size(); ++i) {
+    if (disks[i]->is_new()) continue;
     // A directory that was used alone has keys of place 0, though no place is on record.
-    places.push_back(disk->recorded_place() || disk->is_new() ? disk->recorded_place() : DiskPlace{0});
-  }
-  for (std::size_t i = 0; i < places.size(); ++i) {
+    places[i] = disks[i]->recorded_place().value_or(DiskPlace{0});
     // Two with one place would answer for each other's keys.
-    const auto same = std::find(places.begin(), places.begin() + static_cast<std::ptrdiff_t>(i), places[i]);
-    if (!places[i] || same == places.begin() + static_cast<std::ptrdiff_t>(i)) continue;
+    const auto [owner, is_free] = owners.emplace(*places[i], paths[i]);
+    if (is_free) continue;
     return Failure(Errc::kMismatch, paths[i] + ": is directory " + std::to_string(*places[i]) +
-                                        " of several, and so is " +
-                                        paths[static_cast<std::size_t>(same - places.begin())] +
+                                        " of several, and so is " + owner->second +
                                         ": they were used by two nodes, or each alone. Leave one out, or empty it");
   }
-  // Recorded places are known by now, so new directories get those that are free. A place is written down before the
-  // first block: the place is a part of every key.
-  std::vector<StripedDisk::Part> parts;
+  for (std::size_t i = 0; i < disks.size(); ++i) {
+    const auto recorded = disks[i]->recorded_place();
+    if (!places[i] && recorded && owners.emplace(*recorded, paths[i]).second) places[i] = recorded;
+  }
+  std::vector<DiskPlace> chosen;
   for (std::size_t i = 0; i < disks.size(); ++i) {
     for (DiskPlace free = 0; !places[i]; ++free) {
-      if (std::ranges::find(places, std::optional(free)) == places.end()) places[i] = free;
+      KV_ASSERT(free < kPlaceCount);
+      if (owners.emplace(free, paths[i]).second) places[i] = free;
     }
-    if (const error_code error = disks[i]->join(*places[i], epoch)) {
+    chosen.push_back(*places[i]);
+  }
+  return chosen;
+}
+
+/// A place is written down before the first block.
+Result<std::vector<StripedDisk::Part>, Failure> join_all(Disks disks, const std::vector<std::string>& paths,
+                                                         const std::vector<DiskPlace>& places, std::uint32_t epoch) {
+  std::vector<StripedDisk::Part> parts;
+  for (std::size_t i = 0; i < disks.size(); ++i) {
+    if (const error_code error = disks[i]->join(places[i], epoch)) {
       return Failure(error, paths[i] + ": its place among the directories cannot be written: " + error.message());
     }
     KV_ASSERT(disks[i]->epoch() == epoch);
-    parts.push_back({*places[i], paths[i], std::move(disks[i])});
+    parts.push_back({places[i], paths[i], std::move(disks[i])});
   }
-  return std::unique_ptr<Disk>(
-      std::make_unique<StripedDisk>(std::move(parts), clock, StripedDiskConfig{.patience = patience}));
+  return parts;
+}
+
+/// Each on a thread of its own: a repair of one reads every file of it, and the others need not wait to begin.
+Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const std::shared_ptr<SpillKeys>& keys,
+                                 const std::function<void()>& accept_one, std::uint32_t epoch = 0) {
+  std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
+  for (const std::string& path : paths) {
+    opening.push_back(std::async(
+        std::launch::async, [&accept_one, &path, &keys, epoch] { return open_one(path, keys, accept_one, epoch); }));
+  }
+  Disks disks;
+  std::optional<Failure> first;
+  for (auto& each : opening) {
+    auto opened = each.get();
+    if (!opened && !first) first = opened.error();
+    if (opened) disks.push_back(std::move(*opened));
+  }
+  if (first) return *std::move(first);
+  return disks;
+}
+
+/// Directories to be added to those in use. What they hold may have been dropped while they were not in use, so nothing
+/// of it is taken up.
+Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std::string>& paths,
+                                                          const std::shared_ptr<SpillKeys>& keys, std::uint32_t epoch,
+                                                          const std::vector<DiskPlace>& taken) {
+  auto disks = open_each(
+      paths, keys, [] {}, epoch);
+  if (!disks) return disks.error();
+  const auto places = choose_places(*disks, paths, taken);
+  if (!places) return places.error();
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    RocksDisk& disk = *(*disks)[i];
+    if (!disk.is_new())
+      spdlog::info("spill: {}: {} MiB of earlier blocks go: they may have been dropped since", paths[i],
+                   disk.stats().file_bytes >> 20);
+    if (const error_code error = disk.clear())
+      return Failure(error, paths[i] + ": cannot be emptied: " + error.message());
+  }
+  const auto count = static_cast<int>(taken.size() + paths.size());
+  rocksdb::Env::Default()->IncBackgroundThreadsIfNeeded(count, rocksdb::Env::Priority::HIGH);
+  return join_all(std::move(*disks), paths, *places, epoch);
+}
+
+/// An exception must not leave the thread, as in open_one().
+Result<std::vector<StripedDisk::Part>, Failure> open_more_safely(const std::vector<std::string>& paths,
+                                                                 const std::shared_ptr<SpillKeys>& keys,
+                                                                 std::uint32_t epoch,
+                                                                 const std::vector<DiskPlace>& taken) {
+  try {
+    return open_more(paths, keys, epoch, taken);
+  } catch (const std::exception& error) {
+    return Failure(Errc::kDiskFailed, paths.front() + ": cannot be opened: " + error.what());
+  }
 }
 
 Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
@@ -83,23 +150,28 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and
   // has one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
-  // At the same time: a repair of one reads every file of it, and the others need not wait to begin.
-  std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
-  for (const std::string& path : paths)
-    opening.push_back(
-        std::async(std::launch::async, [&accept_one, &path, &keys] { return open_one(path, keys, accept_one); }));
-  std::vector<std::unique_ptr<RocksDisk>> disks;
-  std::optional<Failure> first;
-  for (auto& each : opening) {
-    auto opened = each.get();
-    if (!opened && !first) first = opened.error();
-    if (opened) disks.push_back(std::move(*opened));
+  auto disks = open_each(paths, keys, accept_one);
+  if (!disks) return disks.error();
+  // The highest epoch of all: one directory may have been left out of earlier starts, and keys of this start must be
+  // above those of every directory.
+  std::uint32_t epoch = 0;
+  for (const auto& disk : *disks) epoch = std::max(epoch, disk->epoch());
+  std::vector<StripedDisk::Part> parts;
+  if (disks->size() == 1) {  // as it is: it may always have been alone, without a place on record
+    parts.push_back({disks->front()->places().front(), paths.front(), std::move(disks->front())});
+  } else {
+    const auto places = choose_places(*disks, paths, {});
+    if (!places) return places.error();
+    auto joined = join_all(std::move(*disks), paths, *places, epoch);
+    if (!joined) return joined.error();
+    parts = std::move(*joined);
+    accepted();
   }
-  if (first) return *std::move(first);
-  if (disks.size() == 1) return std::unique_ptr<Disk>(std::move(disks.front()));
-  auto striped = stripe(std::move(disks), paths, clock, patience);
-  if (striped) accepted();
-  return striped;
+  return std::unique_ptr<Disk>(std::make_unique<StripedDisk>(
+      std::move(parts), clock, StripedDiskConfig{.patience = patience},
+      [keys](const std::vector<std::string>& names, std::uint32_t now, const std::vector<DiskPlace>& taken) {
+        return open_more_safely(names, keys, now, taken);
+      }));
 }
 
 }  // namespace

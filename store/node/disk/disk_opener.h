@@ -34,13 +34,12 @@ namespace kv {
 
 class SpillKeys;
 
-/// Opens a RocksDisk in each directory, all at the same time; several are striped (striped_disk.h). A directory keeps
-/// the place in the keys that it was first given, whatever the order of `paths`; a new one takes the lowest that is
-/// free. `patience`: of several directories, one whose call takes longer is left out until it answers.
-/// `keys`: blocks are sealed; nullptr: they are not.
-/// Requires: 1 to kPlaceCount paths. Keeps a reference to the clock.
-/// Errors: those of RocksDisk::open, of any directory; kMismatch if two have the same place, since they come from two
-/// nodes then.
+/// Opens a RocksDisk in each directory, all at the same time; they are striped (striped_disk.h), and others can be
+/// added later. A directory keeps the place in the keys that it was first given, whatever the order of `paths`; a new
+/// one takes the lowest that is free. `patience`: of several directories, one whose call takes longer is left out until
+/// it answers. `keys`: blocks are sealed; nullptr: they are not. Requires: 1 to kPlaceCount paths. Keeps a reference to
+/// the clock. Errors: those of RocksDisk::open, of any directory; kMismatch if two have the same place, since they come
+/// from two nodes then.
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s,
                      std::shared_ptr<SpillKeys> keys = nullptr);
 

@@ -4,6 +4,7 @@
 #include <rocksdb/statistics.h>
 #include <rocksdb/write_batch.h>
 #include <spdlog/spdlog.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -69,11 +70,17 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   if (accepted) accepted();
   RocksDiskConfig own = config;
   own.purge_filter = std::make_shared<PurgeFilter>();
-  auto rocks = open_rocks(*directory, own, &told);
+  auto rocks = open_rocks(*directory, own, &told, config.epoch == 0 ? Remedies::kAllowed : Remedies::kNone);
   if (!rocks) return rocks.error();
   std::unique_ptr<RocksDisk> disk(new RocksDisk(own, std::move(*directory), std::move(*rocks)));
   disk->data_keys_ = std::move(data_keys);
-  if (const error_code error = disk->start_epoch(config.read_only))
+  const error_code error = disk->start_epoch(config.read_only);
+  if (error == Errc::kMismatch && config.epoch > 0) {
+    return Failure(error, config.path.string() + ": was used by another node, or by this one under a later start (" +
+                              std::to_string(disk->epoch_) + ", and this one is " + std::to_string(config.epoch) +
+                              "). Its blocks are left as they are. Empty it, or restart the node with it");
+  }
+  if (error)
     return Failure(error, config.path.string() + ": the epoch of this start cannot be written: " + error.message());
   return disk;
 }
@@ -101,6 +108,7 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (const ScanResult scan = scan_backwards(*rocks_.db, rocks_.records.get(), newest_record); !scan.status.ok())
     return to_error(scan.status);
   epoch_ = last;
+  if (config_.epoch > 0 && last > config_.epoch) return make_error_code(Errc::kMismatch);
   std::string seeds;
   if (directory_.format() == 1)
     seed_epoch_ = last + 1;
@@ -108,7 +116,7 @@ error_code RocksDisk::start_epoch(bool read_only) {
     seed_epoch_ = decode_epoch(seeds).value_or(0);  // lost: blocks of format 1 fail their check, and are forgotten
   if (read_only) return {};
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // after 16 million starts
-  error_code error = begin(last + 1);
+  error_code error = begin(config_.epoch > 0 ? config_.epoch : last + 1);
   if (!error && config_.keys) error = begin_sealing();
   if (error) return error;
   // Last: up to here the build that wrote format 1 can still be started on the directory.
@@ -299,6 +307,27 @@ error_code RocksDisk::drop_before(DiskKey end) {
   return report(
       rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), nullptr, &end_slice, /*include_end=*/false),
       "drop");
+}
+
+/// Records first, as in drop_before(): a crash in between leaves blocks that nobody names.
+error_code RocksDisk::clear() {
+  if (const error_code error = ready()) return error;
+  const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(DiskKey{~std::uint64_t{0}});
+  const char first_space = kNamespaceTag, behind_spaces = kNamespaceTag + 1;
+  seed_epoch_ = 0;
+  rocksdb::WriteBatch batch;
+  Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
+  if (status.ok()) status = batch.DeleteRange(rocks_.state.get(), Slice(&first_space, 1), Slice(&behind_spaces, 1));
+  if (status.ok()) status = batch.Put(rocks_.state.get(), kSeedEpochKey, encode_epoch(seed_epoch_));
+  if (status.ok()) status = rocks_.write(batch, config_.write_patience);
+  if (!status.ok()) return report(status, "clear");
+  spaces_.clear();
+  if (const error_code error = flush()) return error;
+  if (data_keys_) {
+    if (const error_code error = data_keys_->destroy_before(DiskKey{(std::uint64_t{epoch_} + 1) << 40})) return error;
+  }
+  if (const error_code error = drops_.forget(DiskKey{~std::uint64_t{0}})) return error;
+  return drop_files(DiskKey{0}, DiskKey{~std::uint64_t{0}});
 }
 
 /// What a dropped namespace stores from now on has a key of its own, so that a purge can destroy the one of before.
@@ -516,6 +545,8 @@ DiskStats RocksDisk::stats() const {
   DiskStats stats;
   stats.written_bytes = written_bytes_;
   stats.read_bytes = read_bytes_;
+  struct statvfs room {};
+  if (::statvfs(config_.path.c_str(), &room) == 0) stats.free_bytes = std::uint64_t{room.f_bavail} * room.f_frsize;
   if (!rocks_.db) return stats;
   for (rocksdb::ColumnFamilyHandle* family : rocks_.all()) {
     std::uint64_t bytes = 0;

@@ -69,6 +69,7 @@ class RocksDisk final : public Disk {
   std::uint32_t epoch() const override { return epoch_; }
   Result<DiskPurge> purge(std::span<const DiskDrop> dropped,
                           const std::function<bool(const DiskPurge&)>& goes_on) override;
+  error_code clear() override;
   error_code flush() override;
   DiskStats stats() const override;
 

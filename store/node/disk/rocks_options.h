@@ -31,6 +31,9 @@ struct RocksDiskConfig {
   int memtable_count = 3;
   /// How long a write waits for room in the memtables before it fails. Longer than the slowest flush of all of them.
   std::chrono::milliseconds write_patience = std::chrono::seconds(30);
+  /// 0: the next. Else this: the directory joins others that are in use. One of a later epoch is refused, and nothing
+  /// is repaired: what a repair would give up is the operator's to decide.
+  std::uint32_t epoch = 0;
   bool read_only = false;  ///< For tools: nothing is repaired or written, epoch() is that of the last start.
   std::shared_ptr<SpillKeys> keys = nullptr;            ///< Blocks are sealed; nullptr: they are not.
   std::shared_ptr<PurgeFilter> purge_filter = nullptr;  ///< RocksDisk's own.

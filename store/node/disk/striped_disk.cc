@@ -6,15 +6,17 @@
 #include <atomic>
 #include <cstring>
 #include <map>
-#include <mutex>
+#include <optional>
 #include <set>
+#include <system_error>
 
 #include "base/assert.h"
-#include "store/node/disk/call_threads.h"
 #include "store/node/disk/record_stream.h"
 
 namespace kv {
 namespace {
+
+constexpr std::chrono::milliseconds kClosingLook{5};  ///< Whether somebody still uses a disk that goes.
 
 /// Blocks with their bytes and checksums, for a call that may be given up.
 struct OwnedWrites {
@@ -52,8 +54,11 @@ struct StripedDisk::Member {
   bool is_stuck(Duration after) const {
     return writing.is_stuck(after) || dropping.is_stuck(after) || reading.is_stuck(after);
   }
+  bool is_idle() const { return writing.is_idle() && dropping.is_idle() && reading.is_idle(); }
 
-  Part part;
+  const Part part;
+  std::atomic<bool> is_alone{false};  // invariant 5
+  std::atomic<bool> is_leaving{false};
   mutable CallThreads writing, dropping, reading;
   std::atomic<Duration::rep> left_out_until{0};  // atomic, since stats() reads it
   std::atomic<bool> has_hung{false};             // and has not answered since
@@ -97,24 +102,55 @@ struct StripedDisk::Telling {
   std::shared_ptr<CallThreads::Begun<error_code>> begun;
 };
 
-StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config)
-    : clock_(clock), config_(config) {
-  KV_ASSERT(!parts.empty());
-  const std::uint32_t epoch = parts.front().disk->epoch();
+/// A disk that nobody uses any more, on its way out.
+struct StripedDisk::Closing {
+  std::string name;
+  TimePoint since;
+  std::atomic<bool> is_over{false};
+  std::thread thread;
+};
+
+StripedDisk::StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config, Open open)
+    : clock_(clock),
+      config_(config),
+      open_(std::move(open)),
+      epoch_(parts.front().disk->epoch()),
+      opening_(clock, 1, config.open_patience) {
+  std::vector<std::shared_ptr<Member>> members;
   for (Part& part : parts) {
-    KV_ASSERT(part.disk->epoch() == epoch && part.place < kPlaceCount);
-    KV_ASSERT(std::ranges::none_of(members_, [&](const auto& each) { return each->part.place == part.place; }));
-    members_.push_back(std::make_unique<Member>(std::move(part), clock, config_));
+    KV_ASSERT(part.disk->epoch() == epoch_ && part.place < kPlaceCount);
+    KV_ASSERT(std::ranges::none_of(members, [&](const auto& each) { return each->part.place == part.place; }));
+    members.push_back(std::make_shared<Member>(std::move(part), clock, config_));
   }
+  members.front()->is_alone = members.size() == 1;
+  set_members(std::move(members));
 }
 
-StripedDisk::~StripedDisk() = default;
+StripedDisk::~StripedDisk() {
+  for (const auto& each : closing_) each->thread.join();
+}
 
-StripedDisk::Member* StripedDisk::find(DiskKey key) const {
+StripedDisk::Members StripedDisk::members() const {
+  const std::lock_guard lock(mutex_);
+  return members_;
+}
+
+void StripedDisk::set_members(std::vector<std::shared_ptr<Member>> members) {
+  KV_ASSERT(!members.empty());
+  auto next = std::make_shared<const std::vector<std::shared_ptr<Member>>>(std::move(members));
+  const std::lock_guard lock(mutex_);
+  members_.swap(next);  // the old ones end behind the lock
+}
+
+Disk* StripedDisk::alone(const Members& members) {
+  const Member& first = *members->front();
+  return first.is_alone ? first.part.disk.get() : nullptr;
+}
+
+StripedDisk::Member* StripedDisk::find(const Members& members, DiskPlace place) {
   // A dozen disks at most: a search costs nothing beside a call to one.
-  const auto found =
-      std::ranges::find_if(members_, [key](const auto& member) { return member->part.place == place_of(key); });
-  return found == members_.end() ? nullptr : found->get();
+  const auto found = std::ranges::find_if(*members, [place](const auto& each) { return each->part.place == place; });
+  return found == members->end() ? nullptr : found->get();
 }
 
 bool StripedDisk::is_left_out(const Member& member) const {
@@ -130,9 +166,9 @@ bool StripedDisk::is_hanging(Member& member) const {
 }
 
 /// The disks that are not left out. If that is none, all of them: trying is how to find out whether one works again.
-std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
+std::vector<StripedDisk::Member*> StripedDisk::in_use(const Members& members) const {
   std::vector<Member*> working, all;
-  for (const auto& member : members_) {
+  for (const auto& member : *members) {
     all.push_back(member.get());
     if (!is_left_out(*member) && !is_hanging(*member)) working.push_back(member.get());
   }
@@ -141,9 +177,15 @@ std::vector<StripedDisk::Member*> StripedDisk::in_use() const {
 }
 
 std::vector<DiskPlace> StripedDisk::places() const {
-  std::vector<DiskPlace> places;
-  for (const Member* const member : in_use()) places.push_back(member->part.place);
-  return places;
+  const Members members = this->members();
+  std::vector<DiskPlace> working, all;
+  for (const auto& member : *members) {
+    if (member->is_leaving) continue;
+    all.push_back(member->part.place);
+    if (member->is_alone || (!is_left_out(*member) && !is_hanging(*member))) working.push_back(member->part.place);
+  }
+  KV_ASSERT(!all.empty());
+  return working.empty() ? all : working;
 }
 
 /// The call has returned an error: the disk is left out for a fixed time. Calls that do not return are the business of
@@ -185,11 +227,11 @@ void StripedDisk::settled(Member& member, const News& news) const {
 
 /// Tells all disks that are in use what they missed. An error only when none of them works: a disk that cannot be told
 /// now is told later.
-error_code StripedDisk::settle_all() {
+error_code StripedDisk::settle_all(const Members& members) {
   std::vector<Telling> tellings;
   bool has_any = false;
   error_code error;
-  for (Member* const member : in_use()) {
+  for (Member* const member : in_use(members)) {
     News news = news_for(*member);
     if (news.empty()) {
       has_any = true;
@@ -217,9 +259,11 @@ error_code StripedDisk::settle_all() {
 /// are copied first: the caller's slots are free again when this returns, while a call that was given up may still read
 /// what it was given.
 error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->write(blocks);
   std::map<Member*, std::vector<DiskWrite>> shares;
   for (const DiskWrite& block : blocks) {
-    Member* const member = find(block.record.key);
+    Member* const member = find(members, place_of(block.record.key));
     KV_ASSERT(member != nullptr);
     shares[member].push_back(block);
   }
@@ -252,7 +296,9 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
 }
 
 Result<DiskBlock> StripedDisk::read(DiskKey key) const {
-  Member* const member = find(key);
+  const Members members = this->members();
+  if (const Disk* const disk = alone(members)) return disk->read(key);
+  Member* const member = find(members, place_of(key));
   if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is not used any more
   if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
   // A disk that is left out after a failure is asked all the same: a full disk cannot be written, but can be read.
@@ -262,28 +308,38 @@ Result<DiskBlock> StripedDisk::read(DiskKey key) const {
 }
 
 error_code StripedDisk::erase(std::span<const DiskKey> keys) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->erase(keys);
   for (const DiskKey key : keys) {
-    if (Member* const member = find(key)) member->erased.push_back(key);
+    if (Member* const member = find(members, place_of(key))) member->erased.push_back(key);
   }
-  static_cast<void>(settle_all());
+  static_cast<void>(settle_all(members));
   return {};  // a disk that could not be told is told later, so nobody has to ask again
 }
 
 error_code StripedDisk::drop_before(DiskKey end) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->drop_before(end);
   // Whatever lies below `end` goes with its files, so erasing it one by one is not needed any more.
-  for (const auto& member : members_) {
+  for (const auto& member : *members) {
     member->drop_before = std::max(member->drop_before, end);
     std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
   }
-  return settle_all();
+  return settle_all(members);
+}
+
+error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->add_drops(drops);
+  return keep_drops(members, drops);
 }
 
 /// One disk that has the drops is enough, because at a start all disks are asked for theirs. The others keep them too
 /// if they answer in time.
-error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
+error_code StripedDisk::keep_drops(const Members& members, std::span<const DiskDrop> drops) const {
   std::vector<std::pair<Member*, std::shared_ptr<CallThreads::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
-  for (const auto& member : members_) {
+  for (const auto& member : *members) {
     // On threads of their own, beside writes: an answer waits for this.
     if (is_hanging(*member) || member->dropping.is_stuck()) continue;
     adding.emplace_back(member.get(),
@@ -304,7 +360,8 @@ error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
 
 std::vector<DiskDrop> StripedDisk::drops() const {
   std::vector<DiskDrop> all;
-  for (const auto& member : members_) {
+  const Members members = this->members();
+  for (const auto& member : *members) {
     const auto own = member->part.disk->drops();
     all.insert(all.end(), own.begin(), own.end());
   }
@@ -312,13 +369,15 @@ std::vector<DiskDrop> StripedDisk::drops() const {
 }
 
 error_code StripedDisk::forget_drops(DiskKey before) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->forget_drops(before);
   // Only when every disk has erased what was dropped, durably. Otherwise the next start would find it there.
-  for (const auto& member : members_) {
+  for (const auto& member : *members) {
     const bool knows_all = news_for(*member).empty() && !member->is_unflushed;
     if (is_left_out(*member) || is_hanging(*member) || !knows_all) return Errc::kBusy;
   }
   error_code first;
-  for (const auto& member : members_) {
+  for (const auto& member : *members) {
     const auto own =
         member->writing.run([before, disk = member->part.disk.get()] { return disk->forget_drops(before); });
     if (own && !*own) continue;
@@ -329,29 +388,35 @@ error_code StripedDisk::forget_drops(DiskKey before) {
 }
 
 error_code StripedDisk::add_namespace(const NamespaceId& id, const std::string& record) {
-  for (const auto& member : members_) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->add_namespace(id, record);
+  for (const auto& member : *members) {
     member->removed_spaces.erase(id);
     member->added_spaces.insert_or_assign(id, record);
   }
-  return settle_all();
+  return settle_all(members);
 }
 
 error_code StripedDisk::remove_namespaces(std::span<const NamespaceId> ids) {
-  for (const auto& member : members_) {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->remove_namespaces(ids);
+  for (const auto& member : *members) {
     for (const NamespaceId& id : ids) {
       // A namespace that this disk was never told of needs no removal. Otherwise the lists of a disk that is left out
       // would grow; at worst the disk keeps a record until the next start.
       if (member->added_spaces.erase(id) == 0) member->removed_spaces.insert(id);
     }
   }
-  static_cast<void>(settle_all());
+  static_cast<void>(settle_all(members));
   return {};  // as with erase
 }
 
 error_code StripedDisk::load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                              const std::function<bool(const DiskRecord& block)>& block) const {
+  const Members members = this->members();
+  if (const Disk* const disk = alone(members)) return disk->load(space, block);
   std::vector<std::unique_ptr<RecordStream>> streams;
-  for (const auto& member : members_) streams.push_back(std::make_unique<RecordStream>(*member->part.disk));
+  for (const auto& member : *members) streams.push_back(std::make_unique<RecordStream>(*member->part.disk));
   // Namespaces first, each once: a record of an unknown namespace would be skipped.
   std::vector<NamespaceId> told;
   for (const auto& stream : streams) {
@@ -378,7 +443,7 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
   return {};
 }
 
-std::uint32_t StripedDisk::epoch() const { return members_.front()->part.disk->epoch(); }
+std::uint32_t StripedDisk::epoch() const { return epoch_; }
 
 /// One after the other, on the caller's thread: it hangs with a disk that hangs, and nobody else does. All of them, or
 /// it is an error: what one of them still has is not gone.
@@ -386,7 +451,8 @@ Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
                                      const std::function<bool(const DiskPurge&)>& goes_on) {
   DiskPurge sum;
   error_code first;
-  for (const auto& member : members_) {
+  const Members members = this->members();
+  for (const auto& member : *members) {
     const DiskPurge before = sum;
     const auto added = [&before](const DiskPurge& own) {
       return DiskPurge{before.file_count + own.file_count, before.looked_count + own.looked_count,
@@ -406,8 +472,10 @@ Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
 /// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget
 /// before its next call.
 error_code StripedDisk::flush() {
+  const Members members = this->members();
+  if (Disk* const disk = alone(members)) return disk->flush();
   std::vector<Telling> flushing;
-  for (Member* const member : in_use()) {
+  for (Member* const member : in_use(members)) {
     if (is_hanging(*member)) continue;
     News news = news_for(*member);
     auto begun = member->writing.begin([news, disk = member->part.disk.get()] {
@@ -437,8 +505,10 @@ error_code StripedDisk::flush() {
 /// A disk that is busy with a call that was given up counts with its last stats.
 /// Stats are read on the writing lane: a disk that hangs holds up that lane, and the caller only for its patience.
 DiskStats StripedDisk::stats() const {
-  DiskStats sum;
-  for (const auto& member : members_) {
+  const Members members = this->members();
+  if (const Disk* const disk = alone(members)) return disk->stats();
+  DiskStats sum{.directory_count = 0, .free_bytes = 0};
+  for (const auto& member : *members) {
     if (!is_hanging(*member) && member->writing.is_idle()) {
       if (const auto now = member->writing.run([disk = member->part.disk.get()] { return disk->stats(); })) {
         const std::lock_guard lock(member->stats_mutex);
@@ -454,16 +524,166 @@ DiskStats StripedDisk::stats() const {
     sum.device_written_bytes += one.device_written_bytes;
     sum.read_bytes += one.read_bytes;
     sum.left_out_count += is_left_out(*member) || is_hanging(*member);
+    ++sum.directory_count;
+    if (!member->is_leaving) sum.free_bytes += std::min(one.free_bytes, ~std::uint64_t{0} - sum.free_bytes);
   }
   return sum;
 }
 
 std::string StripedDisk::hanging(Duration after) const {
   std::string names;
-  for (const auto& member : members_) {
-    if (member->is_stuck(after)) names += (names.empty() ? "" : ", ") + member->part.name;
+  const auto add = [&names](const std::string& name) { names += (names.empty() ? "" : ", ") + name; };
+  const Members members = this->members();
+  for (const auto& member : *members) {
+    if (member->is_stuck(after)) add(member->part.name);
+  }
+  if (opening_.is_stuck(after)) add("a directory that is to be added");
+  const std::lock_guard lock(mutex_);
+  for (const auto& each : closing_) {
+    if (!each->is_over && clock_.now() - each->since >= after) add(each->name);
   }
   return names;
+}
+
+// -- disks that come and go
+
+Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> paths) {
+  KV_ASSERT(!paths.empty());
+  const std::lock_guard changing(changing_);
+  std::vector<std::string> added;
+  std::vector<DiskPlace> taken;
+  const Members now = members();  // nobody else changes them
+  for (const auto& each : *now) taken.push_back(each->part.place);
+  for (const std::string& path : paths) {
+    if (std::ranges::none_of(*now, [&](const auto& each) { return each->part.name == path; })) added.push_back(path);
+  }
+  const auto joined = [&added] {
+    std::string names;
+    for (const std::string& name : added) names += (names.empty() ? "" : ", ") + name;
+    return names;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : closing_) {
+      if (!each->is_over && std::ranges::find(added, each->name) != added.end())
+        return Failure(Errc::kBusy, each->name + ": is still being closed; try again later");
+    }
+  }
+  if (taken.size() + added.size() > kPlaceCount) {
+    return Failure(Errc::kBusy, joined() + ": " + std::to_string(taken.size()) +
+                                    " directories are in use, those included that "
+                                    "are being emptied; at most " +
+                                    std::to_string(kPlaceCount));
+  }
+  std::vector<Part> parts;
+  if (!added.empty()) {
+    if (!open_) return Disk::set_directories(paths);
+    if (!opening_.is_idle())
+      return Failure(Errc::kBusy, joined() + ": an earlier directory is still being opened; try again later");
+    auto opened = opening_.run([open = open_, added, taken, epoch = epoch_] { return open(added, epoch, taken); });
+    if (!opened) {
+      return Failure(
+          Errc::kDiskFailed,
+          joined() + ": not open after " +
+              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(config_.open_patience).count()) +
+              " s: the device is slow, or does not answer");
+    }
+    if (!*opened) return opened->error();
+    parts = std::move(**opened);
+  }
+  std::vector<std::shared_ptr<Member>> next;
+  try {
+    for (const auto& each : *now) {
+      // From here on it is one of several. Calls that are under way on it end as they began.
+      const bool was_alone = each->is_alone && !parts.empty();
+      next.push_back(was_alone ? std::make_shared<Member>(each->part, clock_, config_) : each);
+    }
+    for (Part& part : parts) {
+      KV_ASSERT(part.disk->epoch() == epoch_ && find(now, part.place) == nullptr);
+      next.push_back(std::make_shared<Member>(std::move(part), clock_, config_));
+    }
+  } catch (const std::system_error& error) {
+    return Failure(Errc::kOutOfMemory, joined() + ": no threads to be had: " + error.what());
+  }
+  for (std::size_t i = now->size(); i < next.size(); ++i)
+    spdlog::info("spill: {} takes blocks from now on", next[i]->part.name);
+  set_members(next);
+  // First those that stay, then those that leave: at every moment some take blocks.
+  for (const bool leaves : {false, true}) {
+    for (const auto& each : next) {
+      if ((std::ranges::find(paths, each->part.name) == paths.end()) != leaves) continue;
+      if (each->is_leaving.exchange(leaves) == leaves) continue;
+      spdlog::info("spill: {} {}", each->part.name,
+                   leaves ? "takes no blocks any more, and is being emptied" : "stays, and takes blocks again");
+    }
+  }
+  return {};
+}
+
+std::vector<LeavingDirectory> StripedDisk::leaving() const {
+  std::vector<LeavingDirectory> all;
+  const Members members = this->members();
+  for (const auto& each : *members) {
+    if (each->is_leaving) all.push_back({each->part.place, each->part.name, !is_hanging(*each)});
+  }
+  return all;
+}
+
+error_code StripedDisk::remove(DiskPlace place) {
+  const std::unique_lock changing(changing_, std::try_to_lock);
+  if (!changing.owns_lock()) return Errc::kBusy;  // it may be named again: the next call finds out
+  const Members before = members();
+  std::vector<std::shared_ptr<Member>> others;
+  std::shared_ptr<Member> leaving;
+  for (const auto& each : *before) {
+    if (each->part.place == place && each->is_leaving)
+      leaving = each;
+    else
+      others.push_back(each);
+  }
+  if (leaving == nullptr) return Errc::kNotFound;
+  const auto left = std::make_shared<const std::vector<std::shared_ptr<Member>>>(others);
+  // A drop that only this one has kept must not be forgotten before the others have erased what it names.
+  if (!is_hanging(*leaving)) {
+    const std::vector<DiskDrop> drops = leaving->part.disk->drops();
+    if (!drops.empty()) {
+      if (const error_code error = keep_drops(left, drops)) return error;
+    }
+  }
+  if (!close(std::move(leaving))) return Errc::kBusy;  // the system has no more threads
+  set_members(std::move(others));
+  return {};
+}
+
+/// Once nobody has it: it may be among the members still.
+bool StripedDisk::close(std::shared_ptr<Member> member) {
+  auto closing = std::make_unique<Closing>();
+  closing->name = member->part.name;
+  closing->since = clock_.now();
+  auto end = [own = closing.get(), member = std::move(member)]() mutable {
+    // Readers that found it before have it still, and so do calls that were given up.
+    while (member.use_count() > 1 || member->part.disk.use_count() > 1 || !member->is_idle())
+      std::this_thread::sleep_for(kClosingLook);
+    const error_code error = member->part.disk->clear();
+    member.reset();
+    if (error)
+      spdlog::warn("spill: {} is closed and can be removed. It could not be emptied: {}", own->name, error.message());
+    else
+      spdlog::info("spill: {} is closed and holds no blocks: the directory can be removed", own->name);
+    own->is_over = true;
+  };
+  const std::lock_guard lock(mutex_);
+  std::erase_if(closing_, [](const auto& each) {
+    if (each->is_over) each->thread.join();
+    return !each->thread.joinable();
+  });
+  try {
+    closing->thread = std::thread(std::move(end));
+  } catch (const std::system_error&) {
+    return false;
+  }
+  closing_.push_back(std::move(closing));
+  return true;
 }
 
 }  // namespace kv

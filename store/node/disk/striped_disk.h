@@ -1,13 +1,18 @@
 // store/node/disk/striped_disk.h: several disks as one.
 #pragma once
 
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "store/disk.h"
+#include "store/node/disk/call_threads.h"
 
 namespace kv {
 
@@ -15,6 +20,7 @@ struct StripedDiskConfig {
   Duration left_out = 60s;       ///< How long a disk that failed is left out.
   Duration patience = 2s;        ///< A disk whose call takes longer is left out until its calls return.
   std::size_t read_threads = 4;  ///< Of each disk: at most so many threads hang with it, and two more.
+  Duration open_patience = 5s;   ///< A disk that is to be added and is not open after so long is not added.
 };
 
 /// Up to kPlaceCount disks, each with its own place in the keys. A block is written to the disk that its key names, to
@@ -26,16 +32,23 @@ struct StripedDiskConfig {
 ///   reads.
 ///      It gets no more calls until it answers.
 ///   3. Drops are kept on every disk that answers. A disk that did not answer hears of them at the next start.
+///   4. Disks come and go. A disk that comes is empty: what it held before may have been dropped meanwhile, where it
+///   did
+///      not hear of that. A disk that goes is closed once nobody uses it, by a thread of its own that may hang with it.
+///   5. A disk that has been alone since the start is called on the caller's thread, as if it were not one of several.
 /// Thread safety: as kv::Disk.
 class StripedDisk final : public Disk {
  public:
   struct Part {
     DiskPlace place;
     std::string name;  ///< For the log.
-    std::unique_ptr<Disk> disk;
+    std::shared_ptr<Disk> disk;
   };
+  /// Opens disks to be added, for this epoch: empty, each with a place that is not taken. All of them, or an error.
+  using Open = std::function<Result<std::vector<Part>, Failure>(
+      const std::vector<std::string>& names, std::uint32_t epoch, const std::vector<DiskPlace>& taken)>;
   /// `parts`: 1 to kPlaceCount, each with a place of its own, all in the same epoch. Keeps a reference to the clock.
-  StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config = {});
+  StripedDisk(std::vector<Part> parts, Clock& clock, StripedDiskConfig config = {}, Open open = {});
   ~StripedDisk() override;
 
   std::vector<DiskPlace> places() const override;
@@ -56,24 +69,41 @@ class StripedDisk final : public Disk {
   error_code flush() override;
   DiskStats stats() const override;
   std::string hanging(Duration after) const override;
+  Result<void, Failure> set_directories(std::span<const std::string> paths) override;
+  std::vector<LeavingDirectory> leaving() const override;
+  error_code remove(DiskPlace place) override;
 
  private:
   struct Member;
   struct News;
   struct Telling;
-  Member* find(DiskKey key) const;
+  struct Closing;
+  /// As they were at one moment. Whoever has it keeps them open.
+  using Members = std::shared_ptr<const std::vector<std::shared_ptr<Member>>>;
+  Members members() const;
+  void set_members(std::vector<std::shared_ptr<Member>> members);
+  static Disk* alone(const Members& members);  ///< Invariant 5; nullptr: there are several, or were.
+  static Member* find(const Members& members, DiskPlace place);
   bool is_left_out(const Member& member) const;
   bool is_hanging(Member& member) const;
-  std::vector<Member*> in_use() const;
+  std::vector<Member*> in_use(const Members& members) const;
   News news_for(const Member& member) const;
   void settled(Member& member, const News& news) const;
-  error_code settle_all();
+  error_code settle_all(const Members& members);
+  error_code keep_drops(const Members& members, std::span<const DiskDrop> drops) const;
   error_code failed(Member& member, error_code error) const;
   error_code hangs(Member& member) const;
+  bool close(std::shared_ptr<Member> member);
 
   Clock& clock_;
   const StripedDiskConfig config_;
-  std::vector<std::unique_ptr<Member>> members_;
+  const Open open_;
+  const std::uint32_t epoch_;
+  mutable std::mutex mutex_;  ///< Of the two below; held for a copy, never for a call.
+  Members members_;           ///< Changed by one thread at a time, under changing_ as well.
+  std::vector<std::unique_ptr<Closing>> closing_;
+  std::mutex changing_;
+  CallThreads opening_;
 };
 
 }  // namespace kv

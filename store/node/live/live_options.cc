@@ -39,6 +39,14 @@ std::string take_disk(const LiveParts& parts, const NodeOptions& next) {
   return take_limits(parts, next);
 }
 
+std::string take_directories(const LiveParts& parts, const NodeOptions& next) {
+  if (const std::string wrong = parts.spill->set_directories(next.spill_paths); !wrong.empty())
+    return "spill-path: " + wrong;
+  parts.spill->set_limits(next.spill);  // how long a call may take depends on whether there are others
+  if (parts.learned_in != nullptr) parts.learned_in->set(next.spill_paths.front());
+  return "";
+}
+
 }  // namespace
 
 void wire_up(Settings& settings, const LiveParts& parts) {
@@ -74,8 +82,9 @@ void wire_up(Settings& settings, const LiveParts& parts) {
     return std::string();
   });
   settings.on({"spill-capacity", "spill-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
-               "spill-promote-reads", "spill-write-rate", "spill-scrub-rate", "spill-stop-seconds"},
+               "spill-promote-reads", "spill-write-rate", "spill-drain-rate", "spill-scrub-rate", "spill-stop-seconds"},
               [parts](const NodeOptions& next) { return take_disk(parts, next); });
+  settings.on({"spill-path"}, [parts](const NodeOptions& next) { return take_directories(parts, next); });
   settings.on_demand({"spill-save"});
 }
 

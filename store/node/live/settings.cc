@@ -66,9 +66,10 @@ std::string Settings::check(const std::vector<Assignment>& assignments, GivenOpt
       return each.name + ": cannot be changed while the node runs: " + entry->fixed +
              ". Change the configuration and restart";
     if (entry != nullptr && !applies_.contains(each.name)) {
-      const bool is_capacity = each.name.starts_with("capacity");
       return each.name + ": is of no use as this node was started" +
-             (is_capacity ? ": capacity-max says how far it may go, and was not given" : "");
+             (each.name.starts_with("capacity") ? ": capacity-max says how far it may go, and was not given"
+              : each.name.starts_with("spill-") ? ": it has no disk tier. Give it spill-path and restart"
+                                                : "");
     }
     if (std::string wrong = next.set(each.name, each.values, GivenOptions::Source::kSet); !wrong.empty()) return wrong;
   }

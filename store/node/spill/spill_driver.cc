@@ -18,7 +18,9 @@ constexpr Duration kPollInterval = 20ms;  ///< Between looks at the Store when n
 constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kStatsInterval = 100ms;
-constexpr Duration kErasuresWait = 1s;  ///< Erasures are written out after so long at the latest.
+constexpr Duration kDrainSaid = 10s;        ///< Between lines in the log that say how far it is.
+constexpr Duration kEndDrainPause = 200ms;  ///< Before another try to close a directory that is empty.
+constexpr Duration kErasuresWait = 1s;      ///< Erasures are written out after so long at the latest.
 /// Of a load. While it lasts, the log's old end cannot be given back, so it does not go on for ever.
 constexpr int kLoadTries = 5;
 constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
@@ -42,7 +44,9 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
       clock_(clock),
       config_(config),
       write_bytes_per_second_(config.write_bytes_per_second),
+      drain_bytes_per_second_(config.drain_bytes_per_second),
       give_up_after_(config.give_up_after.count()),
+      stuck_after_(config.stuck_after.count()),
       scrubber_(store, clock, config.scrub_bytes_per_second),
       reader_(clock, config.read_threads, config.read_queue_bytes_max),
       writing_(clock),
@@ -54,7 +58,9 @@ SpillDriver::SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const 
 
 void SpillDriver::set_limits(const SpillDriverConfig& config) {
   write_bytes_per_second_ = config.write_bytes_per_second;
+  drain_bytes_per_second_ = config.drain_bytes_per_second;
   give_up_after_ = config.give_up_after.count();
+  stuck_after_ = config.stuck_after.count();
   scrubber_.set_rate(config.scrub_bytes_per_second);
 }
 
@@ -176,8 +182,12 @@ void SpillDriver::write_loop() {
     }
     if (is_on_ && clock_.now() >= flush_due_) flush();
     while (!stopping_ && open_disk_ != nullptr && clock_.now() >= allowed_from) {
-      const std::uint64_t worked = work_once(/*everything=*/false);
+      std::uint64_t worked = work_once(/*everything=*/false);
       keep_stats();
+      if (is_on_)
+        worked += drain_once();
+      else if (drain_)
+        drain_->failing_since.reset();  // nobody asks it meanwhile
       if (worked == 0) {
         // The next call after the pause is a trial. Without a pause if
         // a directory was left out just now: the others may well work.
@@ -210,10 +220,7 @@ DiskStats SpillDriver::last_stats() const {
 /// Returns the bytes that were written, at least 1 if anything
 /// was done; 0 when there is nothing to do, or the disk fails.
 std::uint64_t SpillDriver::work_once(bool everything) {
-  if (std::vector<DiskPlace> places = disk_->places(); places != places_) {
-    places_ = places;
-    store_.with([&](Store& store) { store.set_disk_places(std::move(places)); });
-  }
+  tell_places(disk_->places(), disk_->leaving());
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
   if (work.empty()) {
@@ -241,6 +248,167 @@ std::uint64_t SpillDriver::work_once(bool everything) {
     flush_due_ = clock_.now() + kErasuresWait;
   if (!is_on_) recovered();
   return std::max<std::uint64_t>(work.write_bytes, 1);
+}
+
+// -- directories that come and go
+
+std::string SpillDriver::set_directories(const std::vector<std::string>& paths) {
+  if (paths.empty())
+    return "the last directory cannot be drained: to run without a disk tier, change the configuration and restart";
+  Disk* const disk = open_disk_;
+  if (disk == nullptr) return "the disk is not open yet, or cannot be opened; try again later";
+  if (loading_) return "the index is still being rebuilt after the start (kvstore_disk_is_loading); try again later";
+  if (is_stuck()) return "the disk does not answer; try again once it does";
+  const auto changed = disk->set_directories(paths);
+  notify();
+  return changed ? "" : changed.error().text;
+}
+
+void SpillDriver::tell_places(std::vector<DiskPlace> places, std::span<const LeavingDirectory> leaving) {
+  std::vector<DiskPlace> leave;
+  for (const LeavingDirectory& each : leaving) leave.push_back(each.place);
+  if (places == places_ && leave == leaving_) return;
+  places_ = places;
+  leaving_ = leave;
+  store_.with([&](Store& store) { store.set_disk_places(std::move(places), leave); });
+}
+
+/// What lies in directories that leave, of which the first is being emptied. False: none does.
+bool SpillDriver::look_at_leaving() {
+  const std::vector<LeavingDirectory> leaving = disk_->leaving();
+  const auto is_leaving = [&](DiskPlace place) {
+    return std::ranges::find(leaving, place, &LeavingDirectory::place) != leaving.end();
+  };
+  if (drain_ && !is_leaving(drain_->from.place)) {
+    spdlog::info("spill: {} is not emptied any further: {} blocks stay there", drain_->from.name,
+                 use_of(drain_->from.place).block_count);
+    drain_.reset();
+  }
+  DiskTier::PlaceUse left;
+  for (const LeavingDirectory& each : leaving) {
+    const DiskTier::PlaceUse own = use_of(each.place);
+    left.block_count += own.block_count;
+    left.bytes += own.bytes;
+    if (drain_ && each.place == drain_->from.place) drain_->from = each;
+  }
+  const std::lock_guard lock(mutex_);
+  drain_stats_.directory_count = leaving.size();
+  drain_stats_.left = left;
+  if (leaving.empty()) return false;
+  if (!drain_) drain_ = Drain{.from = leaving.front(), .before = drain_stats_, .said = clock_.now()};
+  return true;
+}
+
+DiskTier::PlaceUse SpillDriver::use_of(DiskPlace place) {
+  return store_.with([&](Store& store) { return store.disk_place_use(place); });
+}
+
+/// Moves a batch out of a directory that leaves. Returns the bytes that were written, at least 1 if there is more to do
+/// at once.
+std::uint64_t SpillDriver::drain_once() {
+  if (!look_at_leaving()) return 0;
+  const DiskPlace place = drain_->from.place;
+  const std::string& name = drain_->from.name;
+  if (std::ranges::find(leaving_, place) == leaving_.end()) return 1;  // the Store does not know yet
+  const TimePoint now = clock_.now();
+  if (now < drain_due_) return 0;
+  const DiskTier::PlaceUse use = use_of(place);
+  if (use.block_count == 0) return end_drain() ? 1 : 0;
+  if (now - drain_->said >= kDrainSaid) {
+    drain_->said = now;
+    spdlog::info("spill: {}: {} blocks, {} MiB still to be moved", name, use.block_count, use.bytes >> 20);
+  }
+  if (!drain_->from.answers) return drain_fails(use, "does not answer");
+  const std::uint64_t rate = drain_bytes_per_second_;
+  const std::uint64_t bytes_max =
+      rate == 0 ? config_.batch_bytes : std::clamp<std::uint64_t>(rate / 8, 1, config_.batch_bytes);
+  // Where the others have no room, what is worth least goes, wherever it lies, so that the rest can come along.
+  const std::uint64_t room = last_stats().free_bytes;
+  const std::uint64_t needed = use.bytes + 8 * config_.batch_bytes;
+  std::size_t evicted = 0;
+  if (needed > room) {
+    evicted = store_.with(
+        [&](Store& store) { return store.evict_from_disk(std::min(needed - room, config_.batch_bytes), now); });
+  }
+  const SpillWork work = store_.with([&](Store& store) { return store.drain_work(place, bytes_max, now); });
+  if (work.empty()) return count_drained({}, {}, evicted, 0), 1;  // none among so many entries of the log
+  writing_.begin();
+  const SpillOutcome outcome = carry_out(work, *disk_);
+  writing_.end();
+  const std::size_t lost = store_.with([&](Store& store) { return store.finish_spill(work, outcome); });
+  const DiskTier::PlaceUse moved = count_drained(work, outcome, evicted, lost);
+  const bool is_refused =
+      outcome.error && moved.block_count == 0 && outcome.unreadable.size() + outcome.lost_count < work.writes.size();
+  if (is_refused) return drain_->failing_since.reset(), failed("write", outcome.error), 0;  // by the others
+  if (moved.block_count == 0 && !outcome.unreadable.empty()) return drain_fails(use, outcome.error.message());
+  drain_->failing_since.reset();
+  if (rate > 0) {
+    const std::chrono::duration<double> pause(static_cast<double>(moved.bytes) / static_cast<double>(rate));
+    drain_due_ = now + std::chrono::duration_cast<Duration>(pause);
+  }
+  return std::max<std::uint64_t>(moved.bytes, 1);
+}
+
+DiskTier::PlaceUse SpillDriver::count_drained(const SpillWork& work, const SpillOutcome& outcome, std::size_t evicted,
+                                              std::size_t lost) {
+  DiskTier::PlaceUse moved;
+  for (std::size_t i = 0; i < work.writes.size(); ++i) {
+    moved.block_count += outcome.is_written[i];
+    moved.bytes += outcome.is_written[i] ? work.writes[i].record.block_bytes : 0;
+  }
+  const std::lock_guard lock(mutex_);
+  drain_stats_.moved.block_count += moved.block_count;
+  drain_stats_.moved.bytes += moved.bytes;
+  drain_stats_.evicted_blocks += evicted;
+  drain_stats_.lost_blocks += lost;
+  return moved;
+}
+
+/// The directory gives no blocks. What it does not give in time is lost: whoever takes a broken device out must not
+/// wait for it for ever.
+std::uint64_t SpillDriver::drain_fails(const DiskTier::PlaceUse& use, const std::string& why) {
+  const TimePoint now = clock_.now();
+  drain_due_ = now + std::min(config_.retry_after, config_.drain_give_up_after / 4);
+  if (!drain_->failing_since) {
+    drain_->failing_since = now;
+    spdlog::warn("spill: {} is to be emptied and {}: its {} blocks are lost unless it gives some within {} s",
+                 drain_->from.name, why, use.block_count,
+                 std::chrono::duration_cast<std::chrono::seconds>(config_.drain_give_up_after).count());
+  }
+  if (now - *drain_->failing_since < config_.drain_give_up_after) return 0;
+  std::size_t lost = 0;
+  for (bool again = true; again && !stopping_;) {
+    again = store_.with([&](Store& store) {
+      lost += store.give_up_disk_place(drain_->from.place, now);
+      return store.disk_place_use(drain_->from.place).block_count > 0;
+    });
+  }
+  count_drained({}, {}, 0, lost);
+  drain_due_ = now;
+  return 1;
+}
+
+/// Nothing lives there any more. False: not yet, look again later.
+bool SpillDriver::end_drain() {
+  drain_due_ = clock_.now() + kEndDrainPause;
+  if (!flush()) return false;  // what was moved is not lost with a kill from here on
+  if (const error_code error = disk_->remove(drain_->from.place); error) {
+    if (error != Errc::kNotFound && error != Errc::kBusy)
+      spdlog::warn("spill: {} cannot be closed yet: {}", drain_->from.name, error.message());
+    return false;
+  }
+  store_.with([&](Store& store) { store.forget_disk_place(drain_->from.place); });
+  DrainStats after;
+  {
+    const std::lock_guard lock(mutex_);
+    after = drain_stats_;
+  }
+  const DrainStats& before = drain_->before;
+  spdlog::info("spill: {} is empty: {} blocks were moved, {} dropped for lack of room elsewhere, {} lost",
+               drain_->from.name, after.moved.block_count - before.moved.block_count,
+               after.evicted_blocks - before.evicted_blocks, after.lost_blocks - before.lost_blocks);
+  drain_.reset();
+  return true;
 }
 
 // -- drops
@@ -349,11 +517,11 @@ void SpillDriver::recovered() {
 bool SpillDriver::is_stuck() const {
   const bool is_stuck =
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
-                          [this](const CallWatch* watch) { return watch->is_stuck(config_.stuck_after); });
+                          [this](const CallWatch* watch) { return watch->is_stuck(Duration(stuck_after_.load())); });
   // Any thread may be the one that finds out. exchange() leaves the line in the log to one of them.
   if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
     const Disk* const disk = open_disk_;
-    const std::string which = disk != nullptr ? disk->hanging(config_.stuck_after) : "";
+    const std::string which = disk != nullptr ? disk->hanging(Duration(stuck_after_.load())) : "";
     if (is_stuck)
       spdlog::error("spill: off: {} does not answer; blocks are evicted unwritten until it does",
                     which.empty() ? "the disk" : which);
@@ -495,6 +663,10 @@ void SpillDriver::scrub() {
 
 std::vector<NodeMetrics::Value> SpillDriver::stats() const {
   const DiskStats disk = last_stats();
+  const DrainStats drain = [this] {
+    const std::lock_guard lock(mutex_);
+    return drain_stats_;
+  }();
   const auto number = [](auto value) { return static_cast<double>(value); };
   return {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
@@ -505,6 +677,18 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
        "Drops that hold until the next start only, since no disk took them in time"},
       {"disk_directories_left_out", number(disk.left_out_count), false,
        "Of several directories, those that failed lately or do not answer"},
+      {"disk_directories", number(disk.directory_count), false,
+       "Directories of the disk tier, those included that leave"},
+      {"disk_draining_directories", number(drain.directory_count), false,
+       "Of them, those that were taken out of spill-path and are being emptied"},
+      {"disk_draining_blocks", number(drain.left.block_count), false, "Blocks that are still to be moved out of those"},
+      {"disk_draining_bytes", number(drain.left.bytes), false, "Their bytes"},
+      {"disk_drained_blocks", number(drain.moved.block_count), true, "Blocks moved out of directories that leave"},
+      {"disk_drained_bytes", number(drain.moved.bytes), true, "Their bytes"},
+      {"disk_drain_evicted_blocks", number(drain.evicted_blocks), true,
+       "Blocks evicted because the directories that stay have no room for those to be moved"},
+      {"disk_drain_lost_blocks", number(drain.lost_blocks), true,
+       "Blocks that a directory that leaves did not give, or gave damaged"},
       {"disk_outages", number(outages_.load()), true, "Times the disk tier was turned off because the disk failed"},
       {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
       {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},

@@ -8,6 +8,8 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -28,13 +30,16 @@ struct SpillDriverConfig {
   /// Written at a time, and pinned meanwhile: at most an eighth of the memory, so that a disk that hangs leaves the
   /// rest to puts.
   std::uint64_t batch_bytes = 8 << 20;
-  std::uint64_t write_bytes_per_second = 0;         ///< 0: as fast as the disk takes it.
-  std::uint64_t scrub_bytes_per_second = 16 << 20;  ///< Read and verified while nobody reads; 0: never.
-  std::uint64_t read_queue_bytes_max = 512 << 20;   ///< Being read, or read and still held; more is refused.
-  Duration retry_after = 5s;                        ///< How long a disk that failed is left alone.
-  std::size_t drop_queue_max = 65'536;              ///< Drops that wait to be kept; more are not kept.
+  std::uint64_t write_bytes_per_second = 0;          ///< 0: as fast as the disk takes it.
+  std::uint64_t drain_bytes_per_second = 128 << 20;  ///< Moved out of a directory that leaves; 0: as fast as can be.
+  std::uint64_t scrub_bytes_per_second = 16 << 20;   ///< Read and verified while nobody reads; 0: never.
+  std::uint64_t read_queue_bytes_max = 512 << 20;    ///< Being read, or read and still held; more is refused.
+  Duration retry_after = 5s;                         ///< How long a disk that failed is left alone.
+  std::size_t drop_queue_max = 65'536;               ///< Drops that wait to be kept; more are not kept.
   Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
   Duration give_up_after = 30s;  ///< stop() gives up a disk that finishes nothing for so long.
+  /// A directory that leaves, and of which nothing could be read for so long, leaves with the blocks that it has.
+  Duration drain_give_up_after = 60s;
 };
 
 /// Carries out what the Store wants of the disk. One thread opens it, loads its index and scrubs; one writes; one keeps
@@ -44,6 +49,8 @@ struct SpillDriverConfig {
 ///      blocks are evicted unwritten. Reads go on, since a full disk gives what it has.
 ///   3. A disk that does not answer counts as stuck: no reads either, until a call ends.
 ///   4. Queues have bounds: read_queue_bytes_max, drop_queue_max, batch_bytes.
+///   5. A directory that leaves is emptied by the writer, between other work, in batches and at its own rate. What has
+///      moved is durable before the directory is closed.
 /// Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
@@ -71,7 +78,9 @@ class SpillDriver final : public Spill {
   Result<std::vector<std::string>> namespaces_on_disk() const override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
-  /// Takes up write_bytes_per_second, scrub_bytes_per_second and give_up_after.
+  /// As Disk::set_directories, from one thread at a time. Returns "", or why not.
+  std::string set_directories(const std::vector<std::string>& paths);
+  /// Takes up the rates, stuck_after and give_up_after.
   void set_limits(const SpillDriverConfig& config);
 
  private:
@@ -87,6 +96,14 @@ class SpillDriver final : public Spill {
   void forget_drops();
   void recovered();
   std::uint64_t work_once(bool everything);
+  std::uint64_t drain_once();
+  bool look_at_leaving();
+  DiskTier::PlaceUse use_of(DiskPlace place);
+  DiskTier::PlaceUse count_drained(const SpillWork& work, const SpillOutcome& outcome, std::size_t evicted,
+                                   std::size_t lost);
+  std::uint64_t drain_fails(const DiskTier::PlaceUse& use, const std::string& why);
+  void tell_places(std::vector<DiskPlace> places, std::span<const LeavingDirectory> leaving);
+  bool end_drain();
   void keep_stats();
   DiskStats last_stats() const;
   std::uint64_t finished_calls() const;
@@ -98,8 +115,8 @@ class SpillDriver final : public Spill {
   const OpenDisk open_;
   Clock& clock_;
   const SpillDriverConfig config_;
-  std::atomic<std::uint64_t> write_bytes_per_second_;
-  std::atomic<Duration::rep> give_up_after_;
+  std::atomic<std::uint64_t> write_bytes_per_second_, drain_bytes_per_second_;
+  std::atomic<Duration::rep> give_up_after_, stuck_after_;
   SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
   std::atomic<Disk*> open_disk_{nullptr};  ///< disk_, once it is open and the Store has begun its load.
@@ -120,15 +137,29 @@ class SpillDriver final : public Spill {
   std::condition_variable drop_wake_;
   std::vector<WaitingDrop> drops_;
   bool takes_drops_ = true;
-  mutable std::mutex mutex_;  ///< Of the three below.
+  struct DrainStats {
+    std::uint64_t directory_count = 0;  ///< That leave, now.
+    DiskTier::PlaceUse left, moved;
+    std::uint64_t evicted_blocks = 0, lost_blocks = 0;
+  };
+  mutable std::mutex mutex_;  ///< Of the four below.
   std::condition_variable wake_;
   bool is_notified_ = false;
   std::string trouble_;
   DiskStats stats_;
+  DrainStats drain_stats_;
   std::promise<std::string> accepted_;  ///< Why the disk was refused, or "".
   std::promise<void> written_;          ///< Opener, dropper and writer have ended.
   // Of the writer alone.
-  std::vector<DiskPlace> places_{0};  ///< As the Store knows them.
+  std::vector<DiskPlace> places_{0}, leaving_;  ///< As the Store knows them.
+  struct Drain {
+    LeavingDirectory from;
+    DrainStats before;  ///< When it began.
+    TimePoint said{};   ///< How far it is.
+    std::optional<TimePoint> failing_since = std::nullopt;
+  };
+  std::optional<Drain> drain_;
+  TimePoint drain_due_{};
   TimePoint stats_due_{};
   TimePoint flush_due_ = TimePoint::max();  ///< When erasures that are not written out yet have to be.
   std::thread opener_, writer_, dropper_;
