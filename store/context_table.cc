@@ -23,6 +23,15 @@ void add_counters(ContextTotals& sum, const ContextTotals& more) {
 
 }  // namespace
 
+bool is_context_name(std::string_view text) {
+  return !text.empty() && text.size() <= kContextNameBytesMax &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+}
+bool is_context_tag(std::string_view text) {
+  return !text.empty() && text.size() <= kContextTagBytesMax &&
+         std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 127; });
+}
+
 std::size_t Context::text_bytes() const {
   std::size_t bytes = name.size();
   for (const std::string& tag : tags) bytes += tag.size();
@@ -33,32 +42,64 @@ std::size_t ContextTable::bytes_of(const Context& context) {
   return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
 }
 
-Errc ContextTable::refuses(const Context& context, const Context* replaced) {
+Errc ContextTable::lacks_room(const Context& context, const Context* replaced) const {
   const auto found = owners_.find(context.owner);
   static const ContextTotals kNothing;
   const ContextTotals& has = found == owners_.end() ? kNothing : found->second.totals;
   const std::size_t one = replaced == nullptr ? 0 : 1;
   const std::size_t text_bytes = replaced == nullptr ? 0 : replaced->text_bytes();
   const std::size_t blocks = replaced == nullptr ? 0 : replaced->hashes.size();
-  Errc why{};
   if (has.count - one >= limits_.owner_count_max ||
       has.text_bytes - text_bytes + context.text_bytes() > limits_.owner_text_bytes_max ||
       has.wanted_blocks - blocks + context.hashes.size() > limits_.owner_blocks_max) {
-    why = Errc::kOverQuota;
-  } else if (count() - one >= limits_.count_max || block_count_ - blocks + context.hashes.size() > limits_.blocks_max) {
-    why = Errc::kBusy;
+    return Errc::kOverQuota;
   }
+  if (count() - one >= limits_.count_max || block_count_ - blocks + context.hashes.size() > limits_.blocks_max)
+    return Errc::kBusy;
+  return {};
+}
+
+Errc ContextTable::refuses(const Context& context, const Context* replaced) {
+  const Errc why = lacks_room(context, replaced);
+  const auto found = owners_.find(context.owner);
   if (why != Errc{} && found != owners_.end()) ++found->second.totals.refused;
   return why;
 }
 
+bool ContextTable::has_room(const Context& context) const { return lacks_room(context, nullptr) == Errc{}; }
+
+ContextTable::Owner& ContextTable::make_owner(const std::string& name) {
+  const auto [place, is_new] = owners_.try_emplace(name);
+  if (is_new) place->second.totals.owner = name;
+  return place->second;
+}
+
 Context& ContextTable::add(Context context, TimePoint now) {
-  const auto [place, is_new] = owners_.try_emplace(context.owner);
-  Owner& owner = place->second;
-  if (is_new) owner.totals.owner = context.owner;
-  context.id = ContextId{++id_last_};
-  context.created = context.begun = context.looked = now;
+  context.created = context.begun = now;
   context.told_count = context.hashes.size();
+  Context& added = insert(std::move(context), now);
+  ++owner_of(added).totals.created;
+  ++order_count_;
+  forget_owners();
+  return added;
+}
+
+Context& ContextTable::add_again(Context context, TimePoint now) {
+  context.told_count = 0;  // nothing is kept yet, and that is no news
+  Context& added = insert(std::move(context), now);
+  forget_owners();
+  return added;
+}
+
+void ContextTable::ended_before(const std::string& owner) {
+  ++make_owner(owner).totals.expired;
+  forget_owners();
+}
+
+Context& ContextTable::insert(Context context, TimePoint now) {
+  Owner& owner = make_owner(context.owner);
+  context.id = ContextId{++id_last_};
+  context.looked = now;
   context.turn = context.end();
   auto kept = std::make_unique<Context>(std::move(context));
   Context& added = *kept;
@@ -68,10 +109,8 @@ Context& ContextTable::add(Context context, TimePoint now) {
   block_count_ += added.hashes.size();
   used_bytes_ += bytes_of(added);
   ++owner.totals.count;
-  ++owner.totals.created;
   owner.totals.text_bytes += added.text_bytes();
   owner.totals.wanted_blocks += added.hashes.size();
-  forget_owners();
   return added;
 }
 
@@ -102,9 +141,11 @@ void ContextTable::extend(Context& context, ContextLife life, TimePoint now) {
   context.begun = now;
   context.turn = context.end();
   turns_.emplace(context.turn, context.id);
+  ++order_count_;
 }
 
 std::unique_ptr<Context> ContextTable::take(Context& context, Gone how) {
+  ++order_count_;
   Owner& owner = owner_of(context);
   KV_ASSERT(context.kept_count == 0);  // told before, or the totals would keep them
   const auto place = owner.contexts.find(context.name);
@@ -173,6 +214,16 @@ void ContextTable::stored(Context& context, TimePoint now) {
   context.stored_token_seconds += more;
   owner_of(context).totals.stored_token_seconds += more;
   context.looked = now;
+}
+
+void ContextTable::used(Context& context, TimePoint when) {
+  if (!context.used || *context.used < when) context.used = when;
+  ++use_count_;
+}
+
+Context* ContextTable::next_behind(ContextId after) const {
+  const auto next = by_id_.upper_bound(after);
+  return next == by_id_.end() ? nullptr : next->second;
 }
 
 /// Names of owners come from a policy, which may be replaced many times while the node runs.

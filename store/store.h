@@ -19,7 +19,7 @@
 //   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when
 //   context_table.h  which prefixes are kept by name, whose they are and until when (context.h, context_ends.h;
-//                   store_contexts.cc)
+//                   store_contexts.cc); context_file.h: over a restart
 //   space_table.h   which namespaces there are, and which of them may be forgotten
 //   tenant_table.h  who holds how much, and whose blocks may go for whom
 //   disk.h          what is needed of a disk
@@ -53,6 +53,7 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/context_file.h"
 #include "store/context_table.h"
 #include "store/disk_tier.h"
 #include "store/event_log.h"
@@ -617,6 +618,20 @@ class Store {
   /// Ends contexts whose time is over, lets go what they kept, and looks at some of the others: whether a drop has
   /// taken blocks of theirs, and whether more can be kept now. Call this every so often. Each shortfall is told once.
   std::vector<ContextNews> tend_contexts(TimePoint now);
+  // Over a restart (context_file.h).
+  /// The first two grow with each change: orders and ends; uses, which may put off an end, and are figures.
+  struct ContextChanges {
+    std::uint64_t orders = 0, uses = 0;
+    std::size_t count = 0;  ///< Contexts.
+  };
+  ContextChanges context_changes() const;
+  /// Appends the next contexts behind `after`, which moves on, some in each call; false: that was all. What changes
+  /// between the calls may be missed, or come as it was.
+  bool copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now);
+  /// kEnded: its time is over, and it counts as expired. kRefused: there is one of that name, no room for it, or what
+  /// create_context() would not take.
+  enum class Restored : std::uint8_t { kBack, kEnded, kRefused };
+  Restored restore_context(KeptContext kept, TimePoint now);
   std::vector<ContextTotals> context_totals() const;  ///< Stored seconds as of the last look at each.
   /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
   /// namespace. For blocks of a set see erase(). When this returns, no match finds any of them: not those being moved,

@@ -45,6 +45,7 @@ void Store::Impl::was_dropped(Context& context, std::size_t chain, std::size_t k
   // Those that the drop has cut off and not yet taken apart are still retained, and for this context too.
   unkept.emplace_back(of.kept.begin() + static_cast<std::ptrdiff_t>(kept_count), of.kept.end());
   of.kept.resize(kept_count);
+  of.written = std::min(of.written, kept_count);  // what comes again is written again
   context.why = Errc::kNotFound;
   contexts.lost(context, before - kept_count);
   contexts.kept(context, -static_cast<std::ptrdiff_t>(before - kept_count));
@@ -118,7 +119,10 @@ void Store::Impl::keep_more(Context& context, Steps& steps) {
     if (before > 0) space.context_ends->remove(context.hashes[chain.first + before - 1], context, i);
     space.context_ends->add(context.hashes[chain.first + chain.kept.size() - 1], context, i);
     contexts.kept(context, static_cast<std::ptrdiff_t>(more));
-    contexts.wrote(context, more);
+    if (chain.kept.size() > chain.written) {  // not so, if it comes back after a restart
+      contexts.wrote(context, chain.kept.size() - chain.written);
+      chain.written = chain.kept.size();
+    }
   }
   const bool is_whole = context.kept_count == context.hashes.size();
   if (why != Errc{} || is_whole) {
@@ -177,7 +181,7 @@ void Store::Impl::use_contexts(const Found& found, std::span<const BlockHash> ha
   if (ends == nullptr || ends->empty()) return;
   ends->visit(hashes.first(found.prefix.block_count), [&](Context& context, std::size_t chain) {
     if (context.end() <= now) return;  // it is over, and nobody has come to end it yet
-    if (!context.used || *context.used < now) context.used = now;
+    contexts.used(context, now);
     if (is_read) contexts.read(context, context.chains[chain].kept.size());
   });
 }
@@ -310,6 +314,80 @@ std::vector<Store::ContextNews> Store::tend_contexts(TimePoint now) {
         {context.owner, context.name, context.hashes.size(), context.kept_count, context.lost_count, context.why});
   }
   return news;
+}
+
+Store::ContextChanges Store::context_changes() const {
+  return {impl_->contexts.order_count(), impl_->contexts.use_count(), impl_->contexts.count()};
+}
+
+bool Store::copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now) {
+  Impl::Call call(*impl_);
+  while (call.steps.are_left()) {
+    Context* const next = impl_->contexts.next_behind(after);
+    if (next == nullptr) return false;
+    Context& context = *next;
+    after = context.id;
+    call.steps.take(Steps::kRemoval + Steps::kBlock * (context.tags.size() + context.chains.size()));
+    if (context.end() <= now) continue;
+    impl_->look_for_drops(context);
+    impl_->contexts.stored(context, now);
+    KeptContext& copy = kept.emplace_back();
+    copy.owner = context.owner;
+    copy.name = context.name;
+    copy.tags = context.tags;
+    copy.record = context.record;
+    copy.hashes = context.hashes;
+    for (const Context::Chain& chain : context.chains)
+      copy.chains.push_back({static_cast<std::uint32_t>(chain.count), static_cast<std::uint32_t>(chain.written)});
+    copy.life = context.life;
+    copy.created = context.created;
+    copy.begun = context.begun;
+    copy.used = context.used;
+    copy.lost_count = context.lost_count;
+    copy.written_tokens = context.written_tokens;
+    copy.read_tokens = context.read_tokens;
+    copy.stored_token_seconds = context.stored_token_seconds;
+  }
+  return true;
+}
+
+Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
+  Impl::Call call(*impl_);
+  ContextTable& contexts = impl_->contexts;
+  if (contexts.find(kept.owner, kept.name) != nullptr) return Restored::kRefused;
+  if (kept.end() <= now) {
+    contexts.ended_before(kept.owner);
+    return Restored::kEnded;
+  }
+  Context context;
+  std::size_t hash_count = 0;
+  for (const KeptContext::Chain& chain : kept.chains) {
+    if (chain.count == 0 || chain.count > kept.hashes.size() - hash_count) return Restored::kRefused;
+    context.chains.push_back({.first = hash_count, .count = chain.count, .kept = {}, .written = chain.written});
+    hash_count += chain.count;
+  }
+  if (hash_count == 0 || hash_count != kept.hashes.size() || hash_count > impl_->config.chain_blocks_max ||
+      kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life))
+    return Restored::kRefused;
+  context.owner = std::move(kept.owner);
+  context.name = std::move(kept.name);
+  context.tags = std::move(kept.tags);
+  context.record = kept.record;
+  context.space_name = kept.record->id();
+  context.hashes = std::move(kept.hashes);
+  context.life = kept.life;
+  context.created = kept.created;
+  context.begun = kept.begun;
+  context.used = kept.used;
+  context.lost_count = kept.lost_count;
+  context.written_tokens = kept.written_tokens;
+  context.read_tokens = kept.read_tokens;
+  context.stored_token_seconds = kept.stored_token_seconds;
+  context.why = Errc::kNotFound;
+  if (!contexts.has_room(context)) return Restored::kRefused;
+  Context& added = contexts.add_again(std::move(context), now);
+  impl_->keep_more(added, call.steps);  // of a node that has served for a while already
+  return Restored::kBack;
 }
 
 std::vector<ContextTotals> Store::context_totals() const { return impl_->contexts.totals(); }

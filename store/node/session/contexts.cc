@@ -14,7 +14,6 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kContextNameBytesMax = 128, kContextTagsMax = 16, kContextTagBytesMax = 128;
 constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
 
 enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4 };
@@ -28,11 +27,6 @@ const char* act_name(ContextAct act) {
   return "unknown";
 }
 
-/// Names and tags go to logs and tables as they are.
-bool is_visible(std::string_view text, char from) {
-  return std::ranges::all_of(text, [from](char c) { return c >= from && c < 127; });
-}
-
 std::string_view said(const flatbuffers::String* text) {
   return text == nullptr ? std::string_view() : text->string_view();
 }
@@ -41,16 +35,14 @@ std::string_view said(const flatbuffers::String* text) {
 std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   const std::string_view name = said(request.name()), after = said(request.after());
   const bool needs_name = act != ContextAct::kList;
-  if ((needs_name && name.empty()) || name.size() > kContextNameBytesMax || !is_visible(name, '!'))
-    return "name: '" + printable(name.substr(0, kContextNameBytesMax)) +
-           "', allowed are 1 to 128 visible ASCII characters";
+  if ((needs_name || !name.empty()) && !is_context_name(name))
+    return "name: '" + printable(name.substr(0, kContextNameBytesMax)) + "', " + kContextNameAllowed;
   if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
   if (request.tags() == nullptr) return "";
   if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
   for (const flatbuffers::String* const tag : *request.tags()) {
-    if (tag->size() == 0 || tag->size() > kContextTagBytesMax || !is_visible(tag->string_view(), ' '))
-      return "tags: '" + printable(tag->string_view().substr(0, kContextTagBytesMax)) +
-             "', allowed are 1 to 128 printable ASCII characters";
+    if (!is_context_tag(tag->string_view()))
+      return "tags: '" + printable(tag->string_view().substr(0, kContextTagBytesMax)) + "', " + kContextTagAllowed;
   }
   return "";
 }
