@@ -81,7 +81,8 @@ struct Context {
   ContextLife life;
   TimePoint created{}, begun{}, looked{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  Errc why{};  ///< Why not all is kept; 0: it is.
+  Errc why{};               ///< Why not all is kept; 0: it is.
+  bool is_warming = false;  ///< What the disk has of it is to come to memory.
   std::size_t kept_count = 0, told_count = 0;
   std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
   std::uint64_t written_tokens = 0, read_tokens = 0;

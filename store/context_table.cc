@@ -42,31 +42,46 @@ std::size_t ContextTable::bytes_of(const Context& context) {
   return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
 }
 
-Errc ContextTable::lacks_room(const Context& context, const Context* replaced) const {
+Errc ContextTable::lacks_room(const Context& context, const Context* replaced, std::string* reached) const {
   const auto found = owners_.find(context.owner);
   static const ContextTotals kNothing;
   const ContextTotals& has = found == owners_.end() ? kNothing : found->second.totals;
   const std::size_t one = replaced == nullptr ? 0 : 1;
   const std::size_t text_bytes = replaced == nullptr ? 0 : replaced->text_bytes();
   const std::size_t blocks = replaced == nullptr ? 0 : replaced->hashes.size();
-  if (has.count - one >= limits_.owner_count_max ||
-      has.text_bytes - text_bytes + context.text_bytes() > limits_.owner_text_bytes_max ||
-      has.wanted_blocks - blocks + context.hashes.size() > limits_.owner_blocks_max) {
-    return Errc::kOverQuota;
+  struct Bound {
+    const char *whose, *what;
+    std::size_t had, more, most;
+    Errc why;
+  };
+  const Bound bounds[] = {{"the tenant", "contexts", has.count - one, 1, limits_.owner_count_max, Errc::kOverQuota},
+                          {"the tenant", "blocks named by contexts", has.wanted_blocks - blocks, context.hashes.size(),
+                           limits_.owner_blocks_max, Errc::kOverQuota},
+                          {"the tenant", "bytes of names and tags of contexts", has.text_bytes - text_bytes,
+                           context.text_bytes(), limits_.owner_text_bytes_max, Errc::kOverQuota},
+                          {"the node", "contexts", count() - one, 1, limits_.count_max, Errc::kBusy},
+                          {"the node", "blocks named by contexts", block_count_ - blocks, context.hashes.size(),
+                           limits_.blocks_max, Errc::kBusy}};
+  for (const Bound& bound : bounds) {
+    if (bound.had + bound.more <= bound.most) continue;
+    if (reached != nullptr) {
+      *reached = std::string(bound.whose) + " has " + std::to_string(bound.had) + " " + bound.what + ", " +
+                 std::to_string(bound.more) + " more are asked for, and at most " + std::to_string(bound.most) +
+                 " are allowed";
+    }
+    return bound.why;
   }
-  if (count() - one >= limits_.count_max || block_count_ - blocks + context.hashes.size() > limits_.blocks_max)
-    return Errc::kBusy;
   return {};
 }
 
-Errc ContextTable::refuses(const Context& context, const Context* replaced) {
-  const Errc why = lacks_room(context, replaced);
+Errc ContextTable::refuses(const Context& context, const Context* replaced, std::string* reached) {
+  const Errc why = lacks_room(context, replaced, reached);
   const auto found = owners_.find(context.owner);
   if (why != Errc{} && found != owners_.end()) ++found->second.totals.refused;
   return why;
 }
 
-bool ContextTable::has_room(const Context& context) const { return lacks_room(context, nullptr) == Errc{}; }
+bool ContextTable::has_room(const Context& context) const { return lacks_room(context, nullptr, nullptr) == Errc{}; }
 
 ContextTable::Owner& ContextTable::make_owner(const std::string& name) {
   const auto [place, is_new] = owners_.try_emplace(name);
@@ -119,6 +134,11 @@ Context* ContextTable::find(std::string_view owner, std::string_view name) const
   if (of_owner == owners_.end()) return nullptr;
   const auto found = of_owner->second.contexts.find(name);
   return found == of_owner->second.contexts.end() ? nullptr : found->second.get();
+}
+
+Context* ContextTable::find(ContextId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 void ContextTable::visit(std::string_view owner, std::string_view after,

@@ -51,7 +51,8 @@ class ContextTable {
 
   /// Whether there is room for it, in place of `replaced` (may be nullptr): no error, kOverQuota (its owner's limits)
   /// or kBusy (the node's). A refusal is counted.
-  Errc refuses(const Context& context, const Context* replaced);
+  /// `*reached` (may be nullptr): which limit, in words.
+  Errc refuses(const Context& context, const Context* replaced, std::string* reached = nullptr);
   /// Requires: no refusal, and no such name. Fills in id, created, begun and looked.
   Context& add(Context context, TimePoint now);
   /// As add(), of what is older than this life of the node: created and begun stay, and it does not count as created.
@@ -59,6 +60,7 @@ class ContextTable {
   bool has_room(const Context& context) const;  ///< As refuses(), and nothing is counted.
   void ended_before(const std::string& owner);  ///< One of the owner's had ended when it would have been added again.
   Context* find(std::string_view owner, std::string_view name) const;
+  Context* find(ContextId id) const;
   /// The owner's next ones by name behind `after` ("": from the first on), until `visit` returns false.
   void visit(std::string_view owner, std::string_view after, const std::function<bool(Context&)>& visit) const;
   void for_each(const std::function<void(Context&)>& visit) const;  ///< In order of creation.
@@ -100,7 +102,7 @@ class ContextTable {
   Owner& owner_of(const Context& context) { return owners_.find(context.owner)->second; }
   Owner& make_owner(const std::string& name);
   Context& insert(Context context, TimePoint now);
-  Errc lacks_room(const Context& context, const Context* replaced) const;
+  Errc lacks_room(const Context& context, const Context* replaced, std::string* reached) const;
   void forget_owners();
   static std::size_t bytes_of(const Context& context);
 

@@ -22,6 +22,7 @@
 #include "store/node/admin.h"
 #include "store/node/config.h"
 #include "store/node/context_keeper.h"
+#include "store/node/context_warmer.h"
 #include "store/node/disk/disk_opener.h"
 #include "store/node/disk/kept_file.h"
 #include "store/node/disk/spill_directory.h"
@@ -340,6 +341,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     metrics.set_spill_key(spill_keys->current_id());
     spdlog::info("spill: what is written to disk is encrypted, key='{}'", spill_keys->current_id());
   }
+  asio::io_context warm_context{1};  // outlives the disk tier: reads come back to it
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
     spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang, spill_keys), clock,
@@ -360,15 +362,17 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   }
   // Before the node listens: whoever asks finds them.
   std::unique_ptr<ContextKeeper> contexts;
+  std::unique_ptr<ContextWarmerThread> warmer;
   if (spill) {
     contexts = std::make_unique<ContextKeeper>(store, clock, context_file(options, spill_keys), wall_us);
     contexts->start();
     metrics.watch([&contexts] { return contexts->stats(); });
+    warmer = std::make_unique<ContextWarmerThread>(warm_context, node, options.warm_bytes_per_second);
+    metrics.watch([&warmer] { return warmer->stats(); });
   }
   // After the disk, which it uses to its end.
-  TenantEraser eraser(store, clock, node.spill, [&contexts] {
-    return contexts ? contexts->forget(kContextFilePatience) : std::string();
-  });
+  TenantEraser eraser(store, clock, node.spill,
+                      [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
   // Read for --check-config already; the files may have changed since.
   std::shared_ptr<TlsSource> tls;
@@ -521,8 +525,12 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     pool = std::make_unique<PoolThread>(clock, store, node.cluster, node.pool, std::move(config));
   }
   settings.open([&] {
-    wire_up(settings,
-            {.node = node, .server = server, .capacity = keeper.get(), .spill = spill.get(), .access = access.get()});
+    wire_up(settings, {.node = node,
+                       .server = server,
+                       .capacity = keeper.get(),
+                       .spill = spill.get(),
+                       .access = access.get(),
+                       .warmer = warmer.get()});
     if (mover) {
       settings.on({"move-rate", "copy-uses"}, [&](const NodeOptions& next) {
         if (next.move_rate == 0)
@@ -630,6 +638,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   const std::size_t count = store.with([](Store& each) { return each.context_changes().count; });
   if (!contexts && count > 0)
     spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
+  if (warmer) warmer->stop();  // what it stages would not be written
   // While the directory is this node's, and before blocks are let go.
   if (contexts) contexts->stop(spill->can_read());
   if (learned) learned->stop(spill->can_read());

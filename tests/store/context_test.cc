@@ -568,13 +568,13 @@ class ContextRestartTest : public ContextTest {
     std::size_t back = 0, ended = 0, refused = 0;
   };
   Counts restart(std::size_t blocks, Duration away) {
-    constexpr std::uint64_t kWall = 1'800'000'000'000'000;
-    const std::string file = write_contexts(copy(), {now, kWall});
+    constexpr std::uint64_t kWallUs = 1'800'000'000'000'000;
+    const std::string file = write_contexts(copy(), {now, kWallUs});
     create_blocks(blocks);
     now = TimePoint(7s);
     const auto us = static_cast<std::uint64_t>(away / 1us);
     Counts counts;
-    for (KeptContext& each : read_contexts(file, {now, kWall + us}).value().contexts) {
+    for (KeptContext& each : read_contexts(file, {now, kWallUs + us}).value().contexts) {
       switch (store->restore_context(std::move(each), now)) {
         case Store::Restored::kBack: ++counts.back; break;
         case Store::Restored::kEnded: ++counts.ended; break;
@@ -810,7 +810,7 @@ TEST_F(ContextTest, RandomActsKeepWhatWasPromisedAndNothingElse) {
       case 3: {
         const Duration ttl = std::chrono::milliseconds(1 + random() % 20000);
         const auto view = store->create_context(order(name, spaces[s], part, ttl), now);
-        ASSERT_TRUE(view) << view.error().message();
+        ASSERT_TRUE(view) << view.error().text;
         contexts[name] = {s, part, here(s, part), now + ttl};
         ASSERT_EQ(view->kept_count, contexts[name].kept);
         break;

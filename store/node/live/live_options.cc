@@ -76,6 +76,12 @@ void wire_up(Settings& settings, const LiveParts& parts) {
   settings.on({"spill-capacity", "spill-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
                "spill-promote-reads", "spill-write-rate", "spill-scrub-rate", "spill-stop-seconds"},
               [parts](const NodeOptions& next) { return take_disk(parts, next); });
+  if (parts.warmer != nullptr) {
+    settings.on({"spill-warm-rate"}, [parts](const NodeOptions& next) {
+      parts.warmer->set_rate(next.warm_bytes_per_second);
+      return std::string();
+    });
+  }
   settings.on_demand({"spill-save"});
 }
 

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "store/node/admin.h"
+#include "store/node/context_warmer.h"
 #include "store/node/live/capacity.h"
 #include "store/node/live/settings.h"
 #include "store/node/server.h"
@@ -19,6 +20,7 @@ struct LiveParts {
   CapacityKeeper* capacity = nullptr;
   SpillDriver* spill = nullptr;
   AccessControl* access = nullptr;
+  ContextWarmerThread* warmer = nullptr;
 };
 void wire_up(Settings& settings, const LiveParts& parts);
 
