@@ -289,9 +289,7 @@ class Client:
         """Ends it. What it was last. Raises NotFound."""
         return cast(NamedContext, self._native.delete_context(name, self._deadline(deadline)).result(-1))
 
-    def warm_context(
-        self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None
-    ) -> NamedContext:
+    def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
         """Has the nodes bring what their disks have of it to memory, in the background, within the bounds on what is
         kept. With ``wait``: returns when that is over, or raises TimedOut after so many seconds; it goes on then. How far
         it is, is in ``is_warming``, ``memory_blocks`` and ``disk_blocks``. Raises NotFound.

@@ -57,11 +57,10 @@ class ReadyQueue {
 };
 
 /// What one call came to. `none`: its answer is its error alone.
-using Outcome =
-    std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
-                 std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>, std::string,
-                 std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult, LoadResult, MissReport,
-                 NamedContext, ContextList>;
+using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
+                             std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
+                             std::string, std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult,
+                             LoadResult, MissReport, NamedContext, ContextList>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
