@@ -88,6 +88,14 @@ Result<NamedContext> BlockingClient::extend_context(std::string_view name, Conte
 Result<NamedContext> BlockingClient::delete_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.delete_context(name, deadline); });
 }
+
+Result<NamedContext> BlockingClient::warm_context(std::string_view name, std::chrono::microseconds deadline) {
+  return thread_->call<NamedContext>([&](Client& client) { return client.warm_context(name, deadline); });
+}
+
+Result<NamedContext> BlockingClient::stop_warming_context(std::string_view name, std::chrono::microseconds deadline) {
+  return thread_->call<NamedContext>([&](Client& client) { return client.stop_warming_context(name, deadline); });
+}
 Result<ContextList> BlockingClient::list_contexts(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<ContextList>([&](Client& client) { return client.list_contexts(name, deadline); });
 }

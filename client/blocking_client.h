@@ -55,6 +55,8 @@ class BlockingClient {
   Result<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
   Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline);
   Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
+  Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
+  Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);
   Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);

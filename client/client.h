@@ -411,6 +411,13 @@ class Client {
   /// Returns what it was last. Errors: as extend_context.
   Async<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline,
                                      CallControl control = {});
+  /// Has the nodes bring what their disks have of it to memory, in the background, within the bounds on what is kept;
+  /// returns how far that is now. Ask list_contexts() with its name for the progress: it is over when is_warming is
+  /// false. A node without a disk tier has nothing to bring. Errors: as extend_context; kUnsupported, an older node.
+  Async<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
+  /// They bring no more of it. What has come stays kept.
+  Async<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
+                                           CallControl control = {});
   /// All of the tenant's, or the one of that name. A node that does not answer is no error, but told in the list.
   Async<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
 

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,6 +53,10 @@ struct NamedContext {
   std::uint64_t written_tokens = 0;  ///< Of blocks when they began to be kept.
   std::uint64_t read_tokens = 0;     ///< Of kept blocks that gets have found.
   double stored_token_seconds = 0;   ///< Tokens kept, times the seconds that they were.
+  bool is_warming = false;           ///< What the disks have of it is being brought to memory.
+  /// Leading blocks that memory has, kept or not, and those that follow them on disk: of warm_context(), and where one
+  /// context was asked for by its name. Absent also if a node does not tell.
+  std::optional<std::uint64_t> memory_blocks = {}, disk_blocks = {};
 };
 
 /// By name.

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-enum class Act : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4 };
+enum class Act : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6 };
 
 constexpr std::size_t kContextTextMax = 1024;  ///< Believed of an answer.
 constexpr std::size_t kContextsMax = 65536;    ///< Listed of one node.
@@ -109,6 +109,11 @@ class ContextCall final : public Call {
       context.written_tokens = each->written_tokens();
       context.read_tokens = each->read_tokens();
       context.stored_token_seconds = each->stored_token_seconds();
+      context.is_warming = each->warming();
+      if (each->looked()) {
+        context.memory_blocks = each->memory_blocks();
+        context.disk_blocks = each->disk_blocks();
+      }
     }
     if (act != Act::kList && contexts.size() != 1) return "context: one is due";
     if (has_more && contexts.empty()) return "context: no progress";
@@ -128,6 +133,10 @@ void add_part(NamedContext& whole, const NamedContext& part) {
   whole.written_tokens += part.written_tokens;
   whole.read_tokens += part.read_tokens;
   whole.stored_token_seconds += part.stored_token_seconds;
+  whole.is_warming = whole.is_warming || part.is_warming;
+  const bool is_told = whole.memory_blocks && part.memory_blocks;
+  whole.memory_blocks = is_told ? std::optional(*whole.memory_blocks + *part.memory_blocks) : std::nullopt;
+  whole.disk_blocks = is_told ? std::optional(*whole.disk_blocks + *part.disk_blocks) : std::nullopt;
 }
 
 /// What the nodes said together. A node that has no part of the context is none that failed, unless all say so.
@@ -219,6 +228,16 @@ Async<NamedContext> Client::extend_context(std::string_view name, ContextTime li
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
   return ask_each(*impl_, Act::kDelete, name, {}, deadline, control);
+}
+
+Async<NamedContext> Client::warm_context(std::string_view name, std::chrono::microseconds deadline,
+                                         CallControl control) {
+  return ask_each(*impl_, Act::kWarm, name, {}, deadline, control);
+}
+
+Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
+                                                 CallControl control) {
+  return ask_each(*impl_, Act::kStopWarming, name, {}, deadline, control);
 }
 
 /// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.

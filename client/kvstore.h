@@ -297,6 +297,10 @@ KVS_API int kvs_context_extend(kvs_client* client, const char* name, uint64_t tt
                                uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 KVS_API int kvs_context_delete(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
                                size_t* length);
+/* Has the nodes bring what their disks have of it to memory; stop not 0: no more of it. Over when a list of this name
+ * says "warming": false; "memory_blocks" and "disk_blocks" tell how far it is. */
+KVS_API int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t deadline_us, char* json,
+                             size_t capacity, size_t* length);
 /* name NULL: all. "silent" in the answer: nodes that did not answer. */
 KVS_API int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
                              size_t* length);

@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -20,6 +23,27 @@ enum class SpaceId : std::uint64_t;
 
 enum class ContextId : std::uint64_t {};  ///< Never used again.
 
+// What may be said of a context. Names and tags go to logs and tables as they are.
+inline constexpr std::size_t kContextNameBytesMax = 128, kContextTagsMax = 16, kContextTagBytesMax = 128;
+inline constexpr const char *kContextNameAllowed = "allowed are 1 to 128 visible ASCII characters",
+                            *kContextTagAllowed = "allowed are 1 to 128 printable ASCII characters";
+bool is_context_name(std::string_view text);
+bool is_context_tag(std::string_view text);
+
+/// Names of blocks that several may hold at once, and that nobody changes.
+class HashList {
+ public:
+  HashList() = default;
+  HashList(std::vector<BlockHash> hashes)
+      : hashes_(std::make_shared<const std::vector<BlockHash>>(std::move(hashes))) {}
+  std::span<const BlockHash> view() const { return hashes_ ? std::span(*hashes_) : std::span<const BlockHash>(); }
+  std::size_t size() const { return hashes_ ? hashes_->size() : 0; }
+  const BlockHash& operator[](std::size_t i) const { return (*hashes_)[i]; }
+
+ private:
+  std::shared_ptr<const std::vector<BlockHash>> hashes_;
+};
+
 /// How long a context lives.
 struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
@@ -27,6 +51,10 @@ struct ContextLife {
 };
 inline constexpr std::size_t kContextChainsMax = 512;  ///< Of one context: each costs a look.
 inline constexpr Duration kContextTtlMax = std::chrono::hours(24 * 3660);
+
+inline TimePoint end_of(const ContextLife& life, TimePoint begun, const std::optional<TimePoint>& used) {
+  return (life.is_sliding && used && *used > begun ? *used : begun) + life.ttl;
+}
 
 /// What a tenant has asked to be kept, and what came of it.
 ///   1. Of each chain the leading kept.size() blocks are kept, or were until a drop: that is found out when the context
@@ -39,6 +67,7 @@ struct Context {
   struct Chain {
     std::size_t first = 0, count = 0;  ///< In `hashes`.
     std::vector<Kept> kept;
+    std::size_t written = 0;  ///< So many leading blocks have counted as written, before a restart as well.
   };
 
   ContextId id{};
@@ -47,19 +76,20 @@ struct Context {
   std::shared_ptr<const NamespaceRecord> record;
   NamespaceId space_name;
   SpaceId space{};  ///< As which it was open when something of it was last kept.
-  std::vector<BlockHash> hashes;
+  HashList hashes;
   std::vector<Chain> chains;
   ContextLife life;
   TimePoint created{}, begun{}, looked{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  Errc why{};  ///< Why not all is kept; 0: it is.
+  Errc why{};               ///< Why not all is kept; 0: it is.
+  bool is_warming = false;  ///< What the disk has of it is to come to memory.
   std::size_t kept_count = 0, told_count = 0;
   std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
   std::uint64_t written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;
   TimePoint turn{};  ///< Its place in the order of ends; never later than end().
 
-  TimePoint end() const { return (life.is_sliding && used && *used > begun ? *used : begun) + life.ttl; }
+  TimePoint end() const { return end_of(life, begun, used); }
   std::size_t text_bytes() const;
 };
 

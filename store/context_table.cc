@@ -23,6 +23,15 @@ void add_counters(ContextTotals& sum, const ContextTotals& more) {
 
 }  // namespace
 
+bool is_context_name(std::string_view text) {
+  return !text.empty() && text.size() <= kContextNameBytesMax &&
+         std::ranges::all_of(text, [](char c) { return c > ' ' && c < 127; });
+}
+bool is_context_tag(std::string_view text) {
+  return !text.empty() && text.size() <= kContextTagBytesMax &&
+         std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 127; });
+}
+
 std::size_t Context::text_bytes() const {
   std::size_t bytes = name.size();
   for (const std::string& tag : tags) bytes += tag.size();
@@ -33,32 +42,79 @@ std::size_t ContextTable::bytes_of(const Context& context) {
   return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
 }
 
-Errc ContextTable::refuses(const Context& context, const Context* replaced) {
+Errc ContextTable::lacks_room(const Context& context, const Context* replaced, std::string* reached) const {
   const auto found = owners_.find(context.owner);
   static const ContextTotals kNothing;
   const ContextTotals& has = found == owners_.end() ? kNothing : found->second.totals;
   const std::size_t one = replaced == nullptr ? 0 : 1;
   const std::size_t text_bytes = replaced == nullptr ? 0 : replaced->text_bytes();
   const std::size_t blocks = replaced == nullptr ? 0 : replaced->hashes.size();
-  Errc why{};
-  if (has.count - one >= limits_.owner_count_max ||
-      has.text_bytes - text_bytes + context.text_bytes() > limits_.owner_text_bytes_max ||
-      has.wanted_blocks - blocks + context.hashes.size() > limits_.owner_blocks_max) {
-    why = Errc::kOverQuota;
-  } else if (count() - one >= limits_.count_max || block_count_ - blocks + context.hashes.size() > limits_.blocks_max) {
-    why = Errc::kBusy;
+  struct Bound {
+    const char *whose, *what;
+    std::size_t had, more, most;
+    Errc why;
+  };
+  const Bound bounds[] = {{"the tenant", "contexts", has.count - one, 1, limits_.owner_count_max, Errc::kOverQuota},
+                          {"the tenant", "blocks named by contexts", has.wanted_blocks - blocks, context.hashes.size(),
+                           limits_.owner_blocks_max, Errc::kOverQuota},
+                          {"the tenant", "bytes of names and tags of contexts", has.text_bytes - text_bytes,
+                           context.text_bytes(), limits_.owner_text_bytes_max, Errc::kOverQuota},
+                          {"the node", "contexts", count() - one, 1, limits_.count_max, Errc::kBusy},
+                          {"the node", "blocks named by contexts", block_count_ - blocks, context.hashes.size(),
+                           limits_.blocks_max, Errc::kBusy}};
+  for (const Bound& bound : bounds) {
+    if (bound.had + bound.more <= bound.most) continue;
+    if (reached != nullptr) {
+      *reached = std::string(bound.whose) + " has " + std::to_string(bound.had) + " " + bound.what + ", " +
+                 std::to_string(bound.more) + " more are asked for, and at most " + std::to_string(bound.most) +
+                 " are allowed";
+    }
+    return bound.why;
   }
+  return {};
+}
+
+Errc ContextTable::refuses(const Context& context, const Context* replaced, std::string* reached) {
+  const Errc why = lacks_room(context, replaced, reached);
+  const auto found = owners_.find(context.owner);
   if (why != Errc{} && found != owners_.end()) ++found->second.totals.refused;
   return why;
 }
 
+bool ContextTable::has_room(const Context& context) const { return lacks_room(context, nullptr, nullptr) == Errc{}; }
+
+ContextTable::Owner& ContextTable::make_owner(const std::string& name) {
+  const auto [place, is_new] = owners_.try_emplace(name);
+  if (is_new) place->second.totals.owner = name;
+  return place->second;
+}
+
 Context& ContextTable::add(Context context, TimePoint now) {
-  const auto [place, is_new] = owners_.try_emplace(context.owner);
-  Owner& owner = place->second;
-  if (is_new) owner.totals.owner = context.owner;
-  context.id = ContextId{++id_last_};
-  context.created = context.begun = context.looked = now;
+  context.created = context.begun = now;
   context.told_count = context.hashes.size();
+  Context& added = insert(std::move(context), now);
+  ++owner_of(added).totals.created;
+  ++order_count_;
+  forget_owners();
+  return added;
+}
+
+Context& ContextTable::add_again(Context context, TimePoint now) {
+  context.told_count = 0;  // nothing is kept yet, and that is no news
+  Context& added = insert(std::move(context), now);
+  forget_owners();
+  return added;
+}
+
+void ContextTable::ended_before(const std::string& owner) {
+  ++make_owner(owner).totals.expired;
+  forget_owners();
+}
+
+Context& ContextTable::insert(Context context, TimePoint now) {
+  Owner& owner = make_owner(context.owner);
+  context.id = ContextId{++id_last_};
+  context.looked = now;
   context.turn = context.end();
   auto kept = std::make_unique<Context>(std::move(context));
   Context& added = *kept;
@@ -68,10 +124,8 @@ Context& ContextTable::add(Context context, TimePoint now) {
   block_count_ += added.hashes.size();
   used_bytes_ += bytes_of(added);
   ++owner.totals.count;
-  ++owner.totals.created;
   owner.totals.text_bytes += added.text_bytes();
   owner.totals.wanted_blocks += added.hashes.size();
-  forget_owners();
   return added;
 }
 
@@ -80,6 +134,11 @@ Context* ContextTable::find(std::string_view owner, std::string_view name) const
   if (of_owner == owners_.end()) return nullptr;
   const auto found = of_owner->second.contexts.find(name);
   return found == of_owner->second.contexts.end() ? nullptr : found->second.get();
+}
+
+Context* ContextTable::find(ContextId id) const {
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 void ContextTable::visit(std::string_view owner, std::string_view after,
@@ -102,9 +161,11 @@ void ContextTable::extend(Context& context, ContextLife life, TimePoint now) {
   context.begun = now;
   context.turn = context.end();
   turns_.emplace(context.turn, context.id);
+  ++order_count_;
 }
 
 std::unique_ptr<Context> ContextTable::take(Context& context, Gone how) {
+  ++order_count_;
   Owner& owner = owner_of(context);
   KV_ASSERT(context.kept_count == 0);  // told before, or the totals would keep them
   const auto place = owner.contexts.find(context.name);
@@ -173,6 +234,16 @@ void ContextTable::stored(Context& context, TimePoint now) {
   context.stored_token_seconds += more;
   owner_of(context).totals.stored_token_seconds += more;
   context.looked = now;
+}
+
+void ContextTable::used(Context& context, TimePoint when) {
+  if (!context.used || *context.used < when) context.used = when;
+  ++use_count_;
+}
+
+Context* ContextTable::next_behind(ContextId after) const {
+  const auto next = by_id_.upper_bound(after);
+  return next == by_id_.end() ? nullptr : next->second;
 }
 
 /// Names of owners come from a policy, which may be replaced many times while the node runs.

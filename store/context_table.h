@@ -51,10 +51,16 @@ class ContextTable {
 
   /// Whether there is room for it, in place of `replaced` (may be nullptr): no error, kOverQuota (its owner's limits)
   /// or kBusy (the node's). A refusal is counted.
-  Errc refuses(const Context& context, const Context* replaced);
+  /// `*reached` (may be nullptr): which limit, in words.
+  Errc refuses(const Context& context, const Context* replaced, std::string* reached = nullptr);
   /// Requires: no refusal, and no such name. Fills in id, created, begun and looked.
   Context& add(Context context, TimePoint now);
+  /// As add(), of what is older than this life of the node: created and begun stay, and it does not count as created.
+  Context& add_again(Context context, TimePoint now);
+  bool has_room(const Context& context) const;  ///< As refuses(), and nothing is counted.
+  void ended_before(const std::string& owner);  ///< One of the owner's had ended when it would have been added again.
   Context* find(std::string_view owner, std::string_view name) const;
+  Context* find(ContextId id) const;
   /// The owner's next ones by name behind `after` ("": from the first on), until `visit` returns false.
   void visit(std::string_view owner, std::string_view after, const std::function<bool(Context&)>& visit) const;
   void for_each(const std::function<void(Context&)>& visit) const;  ///< In order of creation.
@@ -74,6 +80,13 @@ class ContextTable {
   void wrote(Context& context, std::size_t blocks);
   void read(Context& context, std::size_t blocks);
   void stored(Context& context, TimePoint now);  ///< What is kept now was kept since the last call.
+  void used(Context& context, TimePoint when);
+
+  /// Grow with each of the table's changes: by what was ordered, and ends; and by uses, which may put off an end.
+  std::uint64_t order_count() const { return order_count_; }
+  std::uint64_t use_count() const { return use_count_; }
+  /// The next one by number behind `after`; nullptr: there is none.
+  Context* next_behind(ContextId after) const;
 
   std::size_t count() const { return by_id_.size(); }
   std::size_t block_count() const { return block_count_; }
@@ -87,6 +100,9 @@ class ContextTable {
     ContextTotals totals;
   };
   Owner& owner_of(const Context& context) { return owners_.find(context.owner)->second; }
+  Owner& make_owner(const std::string& name);
+  Context& insert(Context context, TimePoint now);
+  Errc lacks_room(const Context& context, const Context* replaced, std::string* reached) const;
   void forget_owners();
   static std::size_t bytes_of(const Context& context);
 
@@ -95,7 +111,7 @@ class ContextTable {
   std::map<ContextId, Context*> by_id_;
   std::set<std::pair<TimePoint, ContextId>> turns_;  ///< Context::turn.
   std::size_t block_count_ = 0, used_bytes_ = 0;
-  std::uint64_t id_last_ = 0;
+  std::uint64_t id_last_ = 0, order_count_ = 0, use_count_ = 0;
   ContextId looked_at_{};
   ContextTotals other_;
   bool has_other_ = false;

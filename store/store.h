@@ -19,7 +19,7 @@
 //   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when
 //   context_table.h  which prefixes are kept by name, whose they are and until when (context.h, context_ends.h;
-//                   store_contexts.cc)
+//                   store_contexts.cc); context_file.h: over a restart
 //   space_table.h   which namespaces there are, and which of them may be forgotten
 //   tenant_table.h  who holds how much, and whose blocks may go for whom
 //   disk.h          what is needed of a disk
@@ -53,6 +53,7 @@
 #include "index/namespace_record.h"
 #include "index/prefix_index.h"
 #include "store/arena.h"
+#include "store/context_file.h"
 #include "store/context_table.h"
 #include "store/disk_tier.h"
 #include "store/event_log.h"
@@ -331,6 +332,7 @@ class Store {
     bool may_lose = true;
     ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
     ChainPart chain = {};               ///< The same.
+    bool is_admitted = false;           ///< Whatever the policy gives it: somebody keeps it. Never kNotAdmitted.
   };
   /// Token ids are kept only if they are small beside the block itself. Else the block is stored without them, and no
   /// partial match names it.
@@ -590,13 +592,17 @@ class Store {
     std::optional<TimePoint> used;
     std::uint64_t written_tokens = 0, read_tokens = 0;
     double stored_token_seconds = 0;
+    bool is_warming = false;
+    /// Of find_context() and warm_context(): the leading blocks that memory has, kept or not, and those that follow on
+    /// disk.
+    std::optional<std::size_t> memory_count = {}, disk_count = {};
   };
   /// Keeps what memory has of the chains, the leading blocks of each; what comes later is kept when tend_contexts()
   /// gets there. A context of that name is replaced: it ends in the same step, whatever it was for. Errors:
   /// kNoNamespace, kUnsupported (a set), kTooLarge (chain_blocks_max), kBadRequest (no name or hashes, counts that do
   /// not cut them or are more than kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy
-  /// (StoreConfig::contexts); then nothing changed.
-  Result<ContextView> create_context(ContextOrder order, TimePoint now);
+  /// (StoreConfig::contexts); then nothing changed, and the words name what was given, and the bound that it is over.
+  Result<ContextView, Failure> create_context(ContextOrder order, TimePoint now);
   /// Another life, from now on. Errors: kNotFound, the owner has no such context; kBadRequest.
   Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now);
   /// As it was last; what it kept is let go by and by. Errors: kNotFound.
@@ -607,6 +613,26 @@ class Store {
                                          TimePoint now);
   /// Ends all that the owner has, some of them in each call; false: that was all.
   bool delete_contexts(std::string_view owner, TimePoint now);
+  /// Has what the disk has of the context brought to memory (next_to_warm), or no more of it. Without a disk tier there
+  /// is nothing to bring. Errors: kNotFound.
+  Result<ContextView> warm_context(std::string_view owner, std::string_view name, bool is_wanted, TimePoint now);
+  /// Blocks of a context to be read, offered as admitted, and committed. Then keep_context(), end_put() and unpin().
+  struct WarmWork {
+    ContextId context{};
+    SpaceId space{};
+    NamespaceId space_name;
+    HashList hashes;
+    std::size_t first = 0, count = 0;  ///< In `hashes`: the chain, up to the last block of this work.
+    PinnedPrefix pinned;               ///< Of that chain; on disk all of them.
+    std::span<const BlockHash> chain() const { return hashes.view().subspan(first, count); }
+  };
+  /// Some `bytes_max` that the next of the contexts in turn lacks, as far as the bounds on what is kept have room for
+  /// them: so what goes for them goes for what is kept. Nothing: there is nothing, now.
+  std::optional<WarmWork> next_to_warm(std::uint64_t bytes_max, TimePoint now);
+  bool is_warming(ContextId context) const;
+  std::size_t warming_count() const;
+  /// Keeps what has come of it. True: there is more of it, call again.
+  bool keep_context(ContextId context);
   /// What was promised to be kept, and is not.
   struct ContextNews {
     std::string owner, name;
@@ -617,6 +643,20 @@ class Store {
   /// Ends contexts whose time is over, lets go what they kept, and looks at some of the others: whether a drop has
   /// taken blocks of theirs, and whether more can be kept now. Call this every so often. Each shortfall is told once.
   std::vector<ContextNews> tend_contexts(TimePoint now);
+  // Over a restart (context_file.h).
+  /// The first two grow with each change: orders and ends; uses, which may put off an end, and are figures.
+  struct ContextChanges {
+    std::uint64_t orders = 0, uses = 0;
+    std::size_t count = 0;  ///< Contexts.
+  };
+  ContextChanges context_changes() const;
+  /// Appends the next contexts behind `after`, which moves on, some in each call; false: that was all. What changes
+  /// between the calls may be missed, or come as it was.
+  bool copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now);
+  /// kEnded: its time is over, and it counts as expired. kRefused: there is one of that name, no room for it, or what
+  /// create_context() would not take.
+  enum class Restored : std::uint8_t { kBack, kEnded, kRefused };
+  Restored restore_context(KeptContext kept, TimePoint now);
   std::vector<ContextTotals> context_totals() const;  ///< Stored seconds as of the last look at each.
   /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
   /// namespace. For blocks of a set see erase(). When this returns, no match finds any of them: not those being moved,

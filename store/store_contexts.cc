@@ -45,6 +45,7 @@ void Store::Impl::was_dropped(Context& context, std::size_t chain, std::size_t k
   // Those that the drop has cut off and not yet taken apart are still retained, and for this context too.
   unkept.emplace_back(of.kept.begin() + static_cast<std::ptrdiff_t>(kept_count), of.kept.end());
   of.kept.resize(kept_count);
+  of.written = std::min(of.written, kept_count);  // what comes again is written again
   context.why = Errc::kNotFound;
   contexts.lost(context, before - kept_count);
   contexts.kept(context, -static_cast<std::ptrdiff_t>(before - kept_count));
@@ -118,7 +119,10 @@ void Store::Impl::keep_more(Context& context, Steps& steps) {
     if (before > 0) space.context_ends->remove(context.hashes[chain.first + before - 1], context, i);
     space.context_ends->add(context.hashes[chain.first + chain.kept.size() - 1], context, i);
     contexts.kept(context, static_cast<std::ptrdiff_t>(more));
-    contexts.wrote(context, more);
+    if (chain.kept.size() > chain.written) {  // not so, if it comes back after a restart
+      contexts.wrote(context, chain.kept.size() - chain.written);
+      chain.written = chain.kept.size();
+    }
   }
   const bool is_whole = context.kept_count == context.hashes.size();
   if (why != Errc{} || is_whole) {
@@ -141,6 +145,7 @@ bool Store::Impl::look_at(Context& context, Steps& steps, TimePoint now) {
 
 /// Out of the books.
 std::unique_ptr<Context> Store::Impl::end_context(Context& context, ContextTable::Gone how, TimePoint now) {
+  set_warming(context, false);
   look_for_drops(context);
   contexts.stored(context, now);
   keep_nothing(context);
@@ -167,7 +172,11 @@ void Store::Impl::end_contexts(TimePoint now, Steps& steps) {
 
 void Store::Impl::end_all_keeps() {
   are_contexts_closed = true;
-  contexts.for_each([&](Context& context) { keep_nothing(context); });
+  to_warm.clear();
+  contexts.for_each([&](Context& context) {
+    context.is_warming = false;
+    keep_nothing(context);
+  });
   Steps all(~std::size_t{0});
   let_go(all);
 }
@@ -177,7 +186,7 @@ void Store::Impl::use_contexts(const Found& found, std::span<const BlockHash> ha
   if (ends == nullptr || ends->empty()) return;
   ends->visit(hashes.first(found.prefix.block_count), [&](Context& context, std::size_t chain) {
     if (context.end() <= now) return;  // it is over, and nobody has come to end it yet
-    if (!context.used || *context.used < now) context.used = now;
+    contexts.used(context, now);
     if (is_read) contexts.read(context, context.chains[chain].kept.size());
   });
 }
@@ -196,20 +205,102 @@ Store::ContextView Store::Impl::view_of(const Context& context) const {
           .used = context.used,
           .written_tokens = context.written_tokens,
           .read_tokens = context.read_tokens,
-          .stored_token_seconds = context.stored_token_seconds};
+          .stored_token_seconds = context.stored_token_seconds,
+          .is_warming = context.is_warming};
 }
 
-Result<Store::ContextView> Store::create_context(ContextOrder order, TimePoint now) {
+Store::ContextView Store::Impl::look_in_tiers(const Context& context) const {
+  ContextView view = view_of(context);
+  view.memory_count = view.disk_count = 0;
+  const Space* const space = spaces.find(context.space_name);
+  if (space == nullptr) return view;
+  for (const Context::Chain& chain : context.chains) {
+    const auto hashes = context.hashes.view().subspan(chain.first, chain.count);
+    const std::size_t memory = pool.index().match(space->tree, hashes).block_count;
+    *view.memory_count += memory;
+    if (!tier || memory == chain.count) continue;
+    *view.disk_count += std::max(tier->index().match(space->tree, hashes).block_count, memory) - memory;
+  }
+  return view;
+}
+
+void Store::Impl::set_warming(Context& context, bool is_warming) {
+  context.is_warming = is_warming && tier && !are_contexts_closed;
+  if (context.is_warming) {
+    to_warm.insert(context.id);
+  } else {
+    to_warm.erase(context.id);
+  }
+}
+
+/// Requires a disk tier, and that keep_more() was called.
+Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t bytes_max) {
+  Warmable found;
+  found.may_come = loader != nullptr;  // what the disk has is not all known yet
+  const Space* const space = spaces.find(context.space_name);
+  if (space == nullptr) return found;
+  const std::size_t block_bytes = space->record->block_bytes();
+  const std::size_t count_max = std::max<std::size_t>(1, static_cast<std::size_t>(bytes_max / block_bytes));
+  const auto is_room_for = [&](std::size_t count) {
+    return !is_over_retained(count * block_bytes) &&
+           (!tenants || tenants->could_retain(space->owner, count * block_bytes));
+  };
+  for (const Context::Chain& chain : context.chains) {
+    const std::size_t kept = chain.kept.size();
+    if (kept == chain.count) continue;
+    const auto hashes = context.hashes.view().subspan(chain.first, chain.count);
+    if (pool.index().match(space->tree, hashes).block_count > kept) {
+      // It is there and not kept: a bound is reached, or keep_more() was not through.
+      found.may_come = found.may_come || (context.why != Errc::kBusy && context.why != Errc::kOverQuota);
+      continue;
+    }
+    const PrefixIndex::Prefix on_disk = tier->index().match(space->tree, hashes);
+    if (on_disk.block_count <= kept) continue;
+    std::size_t end = kept + std::min(count_max, on_disk.block_count - kept);
+    while (end > kept && !is_room_for(end - kept)) --end;
+    if (end == kept) {
+      context.why = is_over_retained(block_bytes) ? Errc::kBusy : Errc::kOverQuota;
+      continue;
+    }
+    std::vector<BlockId> blocks(on_disk.block_count);
+    tier->index().blocks_of(on_disk, blocks);
+    found.work.emplace();
+    found.work->context = context.id;
+    found.work->space = space->id;
+    found.work->space_name = space->name;
+    found.work->hashes = context.hashes;
+    found.work->first = chain.first;
+    found.work->count = end;
+    for (std::size_t i = kept; i < end; ++i)
+      found.work->pinned.spilled.push_back(pin_on_disk(*space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
+    return found;
+  }
+  return found;
+}
+
+Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, TimePoint now) {
   Impl& impl = *impl_;
   Impl::Call call(impl);
   impl.end_contexts(now, call.steps);
   const Space* const space = impl.spaces.find(order.space);
-  if (space == nullptr) return Errc::kNoNamespace;
+  if (space == nullptr) return Failure(Errc::kNoNamespace);
   impl.spaces.use(*space);
-  if (space->record->is_set()) return Errc::kUnsupported;
-  if (order.hashes.size() > impl.config.chain_blocks_max) return Errc::kTooLarge;
-  auto chains = cut_chains(order.hashes.size(), order.chain_counts);
-  if (order.hashes.empty() || order.name.empty() || !chains || !is_life(order.life)) return Errc::kBadRequest;
+  if (space->record->is_set()) return Failure(Errc::kUnsupported, "a set's blocks stand alone, contexts are of chains");
+  const std::size_t hash_count = order.hashes.size();
+  if (hash_count > impl.config.chain_blocks_max || hash_count == 0) {
+    return Failure(
+        hash_count == 0 ? Errc::kBadRequest : Errc::kTooLarge,
+        "hashes: " + std::to_string(hash_count) + ", allowed are 1 to " + std::to_string(impl.config.chain_blocks_max));
+  }
+  auto chains = cut_chains(hash_count, order.chain_counts);
+  if (!chains) {
+    return Failure(Errc::kBadRequest, "chain_counts: " + std::to_string(order.chain_counts.size()) +
+                                          " that do not cut " + std::to_string(hash_count) +
+                                          " hashes into chains of at least one; at most " +
+                                          std::to_string(kContextChainsMax) + " are allowed");
+  }
+  if (order.name.empty() || !is_life(order.life))
+    return Failure(Errc::kBadRequest, "a context has a name, and a time to live of 1 ns to ten years");
   Context context;
   context.owner = std::move(order.owner);
   context.name = std::move(order.name);
@@ -221,7 +312,8 @@ Result<Store::ContextView> Store::create_context(ContextOrder order, TimePoint n
   context.chains = *std::move(chains);
   context.life = order.life;
   Context* const replaced = impl.contexts.find(context.owner, context.name);
-  if (const Errc why = impl.contexts.refuses(context, replaced); why != Errc{}) return why;
+  std::string reached;
+  if (const Errc why = impl.contexts.refuses(context, replaced, &reached); why != Errc{}) return Failure(why, reached);
   Steps unbounded(~std::size_t{0});  // as much as there are blocks named
   if (replaced != nullptr) {
     impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
@@ -266,7 +358,55 @@ Result<Store::ContextView> Store::find_context(std::string_view owner, std::stri
   if (context == nullptr || context->end() <= now) return Errc::kNotFound;
   impl_->look_for_drops(*context);
   impl_->contexts.stored(*context, now);
-  return impl_->view_of(*context);
+  return impl_->look_in_tiers(*context);
+}
+
+Result<Store::ContextView> Store::warm_context(std::string_view owner, std::string_view name, bool is_wanted,
+                                               TimePoint now) {
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  impl_->set_warming(*context, is_wanted);
+  return impl_->look_in_tiers(*context);
+}
+
+std::optional<Store::WarmWork> Store::next_to_warm(std::uint64_t bytes_max, TimePoint now) {
+  Impl& impl = *impl_;
+  Impl::Call call(impl);
+  for (std::size_t left = impl.to_warm.size(); left > 0 && call.steps.are_left(); --left) {
+    auto next = impl.to_warm.upper_bound(impl.warmed_last);
+    if (next == impl.to_warm.end()) next = impl.to_warm.begin();
+    impl.warmed_last = *next;
+    Context* const context = impl.contexts.find(*next);
+    if (context == nullptr || context->end() <= now) {
+      impl.to_warm.erase(next);
+      continue;
+    }
+    call.steps.take(Steps::kBlock * (1 + context->chains.size()));
+    impl.look_for_drops(*context);
+    impl.contexts.stored(*context, now);
+    impl.keep_more(*context, call.steps);
+    Impl::Warmable found = impl.look_for_warm(*context, bytes_max);
+    if (found.work) return std::move(found.work);
+    if (!found.may_come) impl.set_warming(*context, false);
+  }
+  return std::nullopt;
+}
+
+bool Store::is_warming(ContextId context) const {
+  const Context* const found = impl_->contexts.find(context);
+  return found != nullptr && found->is_warming;
+}
+
+std::size_t Store::warming_count() const { return impl_->to_warm.size(); }
+
+bool Store::keep_context(ContextId id) {
+  Impl::Call call(*impl_);
+  Context* const context = impl_->contexts.find(id);
+  if (context == nullptr) return false;
+  impl_->keep_more(*context, call.steps);
+  return !call.steps.are_left() && context->kept_count < context->hashes.size();
 }
 
 std::vector<Store::ContextView> Store::list_contexts(std::string_view owner, std::string_view after,
@@ -310,6 +450,81 @@ std::vector<Store::ContextNews> Store::tend_contexts(TimePoint now) {
         {context.owner, context.name, context.hashes.size(), context.kept_count, context.lost_count, context.why});
   }
   return news;
+}
+
+Store::ContextChanges Store::context_changes() const {
+  return {impl_->contexts.order_count(), impl_->contexts.use_count(), impl_->contexts.count()};
+}
+
+bool Store::copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now) {
+  Impl::Call call(*impl_);
+  while (call.steps.are_left()) {
+    Context* const next = impl_->contexts.next_behind(after);
+    if (next == nullptr) return false;
+    Context& context = *next;
+    after = context.id;
+    call.steps.take(Steps::kRemoval + Steps::kBlock * (context.tags.size() + context.chains.size()));
+    if (context.end() <= now) continue;
+    impl_->look_for_drops(context);
+    impl_->contexts.stored(context, now);
+    KeptContext& copy = kept.emplace_back();
+    copy.owner = context.owner;
+    copy.name = context.name;
+    copy.tags = context.tags;
+    copy.record = context.record;
+    copy.hashes = context.hashes;
+    for (const Context::Chain& chain : context.chains)
+      copy.chains.push_back({static_cast<std::uint32_t>(chain.count), static_cast<std::uint32_t>(chain.written)});
+    copy.life = context.life;
+    copy.created = context.created;
+    copy.begun = context.begun;
+    copy.used = context.used;
+    copy.lost_count = context.lost_count;
+    copy.written_tokens = context.written_tokens;
+    copy.read_tokens = context.read_tokens;
+    copy.stored_token_seconds = context.stored_token_seconds;
+  }
+  return true;
+}
+
+Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
+  Impl::Call call(*impl_);
+  ContextTable& contexts = impl_->contexts;
+  if (contexts.find(kept.owner, kept.name) != nullptr) return Restored::kRefused;
+  if (kept.end() <= now) {
+    contexts.ended_before(kept.owner);
+    return Restored::kEnded;
+  }
+  Context context;
+  std::size_t hash_count = 0;
+  for (const KeptContext::Chain& chain : kept.chains) {
+    if (chain.count == 0 || chain.count > kept.hashes.size() - hash_count) return Restored::kRefused;
+    context.chains.push_back({.first = hash_count, .count = chain.count, .kept = {}, .written = chain.written});
+    hash_count += chain.count;
+  }
+  if (hash_count == 0 || hash_count != kept.hashes.size() || hash_count > impl_->config.chain_blocks_max ||
+      kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life))
+    return Restored::kRefused;
+  context.owner = std::move(kept.owner);
+  context.name = std::move(kept.name);
+  context.tags = std::move(kept.tags);
+  context.record = kept.record;
+  context.space_name = kept.record->id();
+  context.hashes = std::move(kept.hashes);
+  context.life = kept.life;
+  context.created = kept.created;
+  context.begun = kept.begun;
+  context.used = kept.used;
+  context.lost_count = kept.lost_count;
+  context.written_tokens = kept.written_tokens;
+  context.read_tokens = kept.read_tokens;
+  context.stored_token_seconds = kept.stored_token_seconds;
+  context.why = Errc::kNotFound;
+  if (!contexts.has_room(context)) return Restored::kRefused;
+  Context& added = contexts.add_again(std::move(context), now);
+  impl_->keep_more(added, call.steps);  // of a node that has served for a while already
+  impl_->set_warming(added, true);
+  return Restored::kBack;
 }
 
 std::vector<ContextTotals> Store::context_totals() const { return impl_->contexts.totals(); }

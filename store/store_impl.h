@@ -61,6 +61,7 @@ struct Store::Put {
   /// Of leading hashes: how often they were used before they left, not long ago. As far as was looked;
   std::vector<std::uint8_t> remembered;
   bool is_remembered_whole = false;  ///< and there are no more of them.
+  bool is_admitted = false;          ///< OfferOptions.
   bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
   bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
   bool is_over_quota = false;        ///< That was the tenant's own limit.
@@ -116,6 +117,8 @@ struct Store::Impl {
   ContextTable contexts;
   std::deque<std::vector<Context::Kept>> unkept;  ///< Of contexts that have ended: to be let go, from the last on.
   bool are_contexts_closed = false;               ///< unretain_all().
+  std::set<ContextId> to_warm;                    ///< Context::is_warming; some have ended, or need it no more.
+  ContextId warmed_last{};
   std::map<PutId, Put> puts;
   std::set<std::pair<SessionId, PutId>> puts_by_session;
   /// Staged by a put that has ended: to be freed. Until then the put counts as under way, so its namespace stays.
@@ -177,7 +180,14 @@ struct Store::Impl {
   void end_contexts(TimePoint now, Steps& steps);
   void let_go(Steps& steps);
   void end_all_keeps();
+  void set_warming(Context& context, bool is_warming);
+  struct Warmable {
+    std::optional<WarmWork> work;
+    bool may_come = false;  ///< Not now, but soon.
+  };
+  Warmable look_for_warm(Context& context, std::uint64_t bytes_max);
   ContextView view_of(const Context& context) const;
+  ContextView look_in_tiers(const Context& context) const;
   std::string check_contexts() const;
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   void end_lease(BlockId block, Steps& steps);

@@ -45,6 +45,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   Put& put = impl_->puts[plan.put];
   impl_->puts_by_session.emplace(options.session, plan.put);
   put.session = options.session;
+  put.is_admitted = options.is_admitted;
   put.space = found->space;
   ++put.space->put_count;
   put.stored_count = stored_count;
@@ -159,7 +160,8 @@ void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
 /// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
 /// long as the disk has room: then what goes for it is not lost.
 double Store::Impl::worth(const Put& put, std::size_t i) const {
-  if (!policy->refuses() || put.is_set() || (tier && !tier->is_full())) return std::numeric_limits<double>::infinity();
+  if (!policy->refuses() || put.is_admitted || put.is_set() || (tier && !tier->is_full()))
+    return std::numeric_limits<double>::infinity();
   return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
 }
 
@@ -318,7 +320,8 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   KV_ASSERT(put.committed_count <= put.slots.size());
   KV_ASSERT(put_ids_bytes >= put.token_ids.size() * sizeof(put.token_ids[0]));
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
-  const std::size_t refused_count = put.hashes.size() - put.slots.size();
+  // Whoever keeps a context tries again, and nobody has lost anything.
+  const std::size_t refused_count = put.is_admitted ? 0 : put.hashes.size() - put.slots.size();
   // The first one stands for those behind it: that is where a match ends.
   if (refused_count > 0 && !put.is_set()) {
     const MissKind why = put.is_not_admitted ? MissKind::kNotAdmitted
@@ -334,7 +337,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   of_put.pinned = std::move(put.pinned);
   unwanted.push_back(std::move(of_put));
   (put.is_not_admitted ? counters.not_admitted_blocks : counters.refused_blocks) += refused_count;
-  if (tenants && put.is_over_quota) tenants->refused_memory(put.space->owner, refused_count);
+  if (tenants && put.is_over_quota && !put.is_admitted) tenants->refused_memory(put.space->owner, refused_count);
   puts_by_session.erase({put.session, it->first});
   puts.erase(it);
 }

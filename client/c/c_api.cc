@@ -502,6 +502,17 @@ int kvs_context_delete(kvs_client* client, const char* name, uint64_t deadline_u
   });
 }
 
+int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t deadline_us, char* json, size_t capacity,
+                     size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
+    const auto deadline = microseconds(deadline_us);
+    const auto now = stop != 0 ? blocking.stop_warming_context(name, deadline) : blocking.warm_context(name, deadline);
+    if (!now) return fail(now.error());
+    return c_api::write_text(c_api::context_json(*now), json, capacity, length);
+  });
+}
+
 int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
                      size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {

@@ -178,6 +178,9 @@ std::string context_json(const NamedContext& context) {
   add("read_tokens", context.read_tokens);
   // Whole ones: no locale's decimal point can come in between.
   add("stored_token_seconds", static_cast<std::uint64_t>(std::clamp(context.stored_token_seconds, 0.0, 1e18)));
+  out += std::string(",\"warming\":") + (context.is_warming ? "true" : "false");
+  if (context.memory_blocks) add("memory_blocks", *context.memory_blocks);
+  if (context.disk_blocks) add("disk_blocks", *context.disk_blocks);
   return out + "}";
 }
 

@@ -152,6 +152,8 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "Bytes a second moved at most out of a directory that was taken out of spill-path, such as 128MiB; 0: no "
             "limit",
             kDisk}),
+      live({"spill-warm-rate", &o.warm_bytes_per_second, kSizeOrZero,
+            "Bytes a second of named contexts brought to memory ahead of need, such as 256MiB; 0: none", kDisk}),
       live({"spill-promote-reads", &o.store.disk.promote_reads, IntegerLimits{1, 255},
             "A block goes back to memory with its n-th read from disk", kDisk}),
       {"spill-read-threads", &o.spill.read_threads, IntegerLimits{1, 256}, "Threads that wait for reads", kDisk},

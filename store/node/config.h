@@ -47,6 +47,7 @@ struct NodeOptions {
   bool spill_save = true;                ///< Write what is in memory at a clean stop.
   Duration spill_hang = 2s;              ///< Of several directories, a directory whose call takes longer is left out.
   SpillDriverConfig spill;
+  std::uint64_t warm_bytes_per_second = 256 << 20;  ///< Of named contexts, from disk to memory; 0: nothing.
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: no start without it.
   VerbsConfig verbs;

@@ -20,7 +20,10 @@
 #include "store/node/access/tenant_figures.h"
 #include "store/node/admin.h"
 #include "store/node/config.h"
+#include "store/node/context_keeper.h"
+#include "store/node/context_warmer.h"
 #include "store/node/disk/disk_opener.h"
+#include "store/node/disk/kept_file.h"
 #include "store/node/disk/spill_directory.h"
 #include "store/node/disk/spill_keys.h"
 #include "store/node/events/event_answers.h"
@@ -49,6 +52,7 @@ namespace {
 constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between two rounds of learning: by what there is.
 constexpr int kLearnedAtOnce = 64;                               ///< Slices a round at most, some 30 us each.
 constexpr std::size_t kPagesLookedAt = 1024;                     ///< Of the arena, for where it lies: 0.2 ms.
+constexpr std::chrono::milliseconds kContextFilePatience{10'000};
 constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the files of certificates and policy.
 
 /// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
@@ -222,6 +226,24 @@ std::vector<NodeMetrics::Value> spill_key_values(const SpillKeys& keys) {
            "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
 }
 
+/// Where contexts are kept over a restart. Rewrapped with the keys on disk.
+ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
+  return {.read =
+              [file] {
+                std::vector<ContextKeeper::File::Found> all;
+                for (KeptFile::Found& each : file->read()) all.push_back({each.directory, std::move(each.text)});
+                return all;
+              },
+          .write = [file](const std::string& text) { return file->write(text); },
+          .set_aside = [file](std::size_t directory) { file->set_aside(directory); },
+          .forget_aside = [file] { return file->forget_aside(); }};
+}
+
+std::uint64_t wall_us() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
+}
+
 /// The keys on disk are wrapped by the first key of the file when this is over; the log says so, or why not.
 void reload_spill_keys(SpillKeys& keys, NodeMetrics& metrics) {
   const Failure failure = keys.reload();
@@ -314,6 +336,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     metrics.set_spill_key(spill_keys->current_id());
     spdlog::info("spill: what is written to disk is encrypted, key='{}'", spill_keys->current_id());
   }
+  asio::io_context warm_context{1};  // outlives the disk tier: reads come back to it
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
     spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang, spill_keys), clock,
@@ -335,7 +358,22 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
             .read = [learned_in] { return read_small_file(learned_in->file(), kLearnedBytesMax); },
             .write = [learned_in](const std::string& bytes) { return replace_file(learned_in->file(), bytes); }});
   }
-  TenantEraser eraser(store, clock, node.spill);  // after the disk, which it uses to its end
+  // Before the node listens: whoever asks finds them.
+  std::shared_ptr<KeptFile> context_in;
+  std::unique_ptr<ContextKeeper> contexts;
+  std::unique_ptr<ContextWarmerThread> warmer;
+  if (spill) {
+    context_in = std::make_shared<KeptFile>(options.spill_paths, "CONTEXTS", kContextFileBytesMax + 1024, spill_keys);
+    if (spill_keys) spill_keys->add(context_in);
+    contexts = std::make_unique<ContextKeeper>(store, clock, context_file(context_in), wall_us);
+    contexts->start();
+    metrics.watch([&contexts] { return contexts->stats(); });
+    warmer = std::make_unique<ContextWarmerThread>(warm_context, node, options.warm_bytes_per_second);
+    metrics.watch([&warmer] { return warmer->stats(); });
+  }
+  // After the disk, which it uses to its end.
+  TenantEraser eraser(store, clock, node.spill,
+                      [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
   // Read for --check-config already; the files may have changed since.
   std::shared_ptr<TlsSource> tls;
@@ -493,7 +531,14 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                        .capacity = keeper.get(),
                        .spill = spill.get(),
                        .access = access.get(),
-                       .learned_in = learned_in.get()});
+                       .directories_changed =
+                           [&](const std::vector<std::string>& directories) {
+                             learned_in->set(directories.front());
+                             context_in->move_to(directories);
+                             // Asked for, not waited for: else a kill before the next change would cost the contexts.
+                             static_cast<void>(contexts->write_now(std::chrono::milliseconds(0)));
+                           },
+                       .warmer = warmer.get()});
     if (mover) {
       settings.on({"move-rate", "copy-uses"}, [&](const NodeOptions& next) {
         if (next.move_rate == 0)
@@ -529,6 +574,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     for (const Store::ContextNews& each : news)
       node.log.warn(LogKind::kContext, clock.now(), [&] { return context_news_text(each); });
     if (learned) learned->tick(clock.now(), spill->can_read());
+    if (contexts) contexts->tick(spill->can_read());
     housekeeping.expires_after(250ms);
     housekeeping.async_wait([&](const boost::system::error_code& error) {
       if (!error) tick();
@@ -597,10 +643,13 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // A scrape may be looking at it: the admin server goes first.
   if (cluster) admin.reset();
   cluster.reset();
-  std::size_t forgotten = 0;
-  for (const ContextTotals& of : store.with([](Store& each) { return each.context_totals(); })) forgotten += of.count;
-  if (forgotten > 0) spdlog::warn("contexts: {} named contexts end with this process; create them anew", forgotten);
-  if (learned) learned->stop(spill->can_read());  // while the directory is this node's
+  const std::size_t count = store.with([](Store& each) { return each.context_changes().count; });
+  if (!contexts && count > 0)
+    spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
+  if (warmer) warmer->stop();  // what it stages would not be written
+  // While the directory is this node's, and before blocks are let go.
+  if (contexts) contexts->stop(spill->can_read());
+  if (learned) learned->stop(spill->can_read());
   if (spill) stop_spill(*spill, last.spill_save);
   spdlog::info("stopped");
   return 0;

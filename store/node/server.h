@@ -16,6 +16,7 @@
 //   spill/           the disk tier at work: who writes, reads and loads
 //   disk/            the disk tier's disk, on RocksDB
 //   learned_keeper.h what the policy has learned, kept over a restart; counts_copy.h: a copy of it
+//   context_keeper.h named contexts, kept over a restart; context_warmer.h: brought from disk to memory
 //   rdma/            RDMA devices, opened and kept open
 //   metrics.h        what is counted
 //   admin.h          metrics and readiness over HTTP, and the options

@@ -13,8 +13,8 @@
 
 namespace kv {
 
-TenantEraser::TenantEraser(LockedStore& store, Clock& clock, Spill* spill)
-    : store_(store), clock_(clock), spill_(spill) {}
+TenantEraser::TenantEraser(LockedStore& store, Clock& clock, Spill* spill, ForgetContexts forget_contexts)
+    : store_(store), clock_(clock), spill_(spill), forget_contexts_(std::move(forget_contexts)) {}
 
 TenantEraser::~TenantEraser() {
   stops_ = true;
@@ -73,6 +73,9 @@ std::string TenantEraser::erase(const std::string& owner) {
   while (store_.with([&](Store& store) { return store.delete_contexts(owner, clock_.now()); })) {
     if (stops_) return "the node stops";
     std::this_thread::yield();
+  }
+  if (forget_contexts_) {
+    if (const std::string why = forget_contexts_(); !why.empty()) return "the file of named contexts: " + why;
   }
   // What lies on disk and was not loaded, for lack of room, is known there alone. Named first: a namespace that is
   // forgotten below is on record no more.

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -29,8 +30,10 @@ namespace kv {
 /// Thread safety: ask() from any thread. Works on a thread of its own, whose end the destructor waits for.
 class TenantEraser {
  public:
+  /// Contexts were deleted: has them gone from wherever they are kept for a restart. Empty, or why they are not.
+  using ForgetContexts = std::function<std::string()>;
   /// All outlive this. `spill`: nullptr without a disk tier.
-  TenantEraser(LockedStore& store, Clock& clock, Spill* spill);
+  TenantEraser(LockedStore& store, Clock& clock, Spill* spill, ForgetContexts forget_contexts = nullptr);
   ~TenantEraser();
 
   struct Progress {
@@ -63,6 +66,7 @@ class TenantEraser {
   LockedStore& store_;
   Clock& clock_;
   Spill* const spill_;
+  const ForgetContexts forget_contexts_;
   std::atomic<bool> stops_{false};
   std::mutex mutex_;  ///< Of the three below.
   Progress progress_;

@@ -124,6 +124,11 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(strstr(told, "\"sliding\":true") != NULL && strstr(told, "\"ttl_us\":60000000") != NULL);
   CHECK(kvs_context_list(client, NULL, 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strncmp(told, "{\"contexts\":[{\"name\":\"prompt\"", 29) == 0 && strstr(told, "\"silent\":[]}") != NULL);
+  CHECK(kvs_context_warm(client, "prompt", 0, 5000000, told, sizeof told, &length) == KVS_OK);
+  CHECK(strstr(told, "\"warming\":false,\"memory_blocks\":") != NULL && strstr(told, "\"disk_blocks\":0}") != NULL);
+  CHECK(kvs_context_warm(client, "prompt", 1, 5000000, told, sizeof told, &length) == KVS_OK);
+  CHECK(kvs_context_warm(client, "none", 0, 5000000, told, sizeof told, &length) == KVS_NOT_FOUND);
+  CHECK(kvs_context_warm(client, NULL, 0, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
   CHECK(kvs_context_list(client, "other", 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strncmp(told, "{\"contexts\":[]", 14) == 0);
   CHECK(kvs_context_extend(client, "prompt", 0, 0, 1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);

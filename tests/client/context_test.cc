@@ -55,6 +55,16 @@ TEST_P(ClientContextTest, OneIsCreatedListedExtendedAndDeletedWhereverItsPartsLi
   EXPECT_EQ(listed.contexts[0].read_tokens, 12 * record.block_size());
   EXPECT_GT(listed.contexts[0].used.count(), 0);
 
+  EXPECT_EQ(listed.contexts[0].memory_blocks, std::nullopt);
+  const auto warm = loop.run(client->warm_context("prompt", 5s));
+  ASSERT_TRUE(warm) << warm.error().message();
+  EXPECT_EQ(warm->memory_blocks, 12u);
+  EXPECT_EQ(warm->disk_blocks, 0u);
+  EXPECT_FALSE(warm->is_warming) << "there is no disk";
+  EXPECT_EQ(list("prompt").contexts[0].memory_blocks, 12u);
+  EXPECT_TRUE(loop.run(client->stop_warming_context("prompt", 5s)));
+  EXPECT_EQ(loop.run(client->warm_context("none", 5s)).error(), Errc::kNotFound);
+
   const auto longer = loop.run(client->extend_context("prompt", {.ttl = 7200s, .is_sliding = true}, 5s));
   ASSERT_TRUE(longer) << longer.error().message();
   EXPECT_TRUE(longer->is_sliding);

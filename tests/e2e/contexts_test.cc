@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "tests/e2e/node_process.h"
@@ -75,6 +78,85 @@ TEST(E2eContextsTest, APersonCreatesListsExtendsAndDeletes) {
   EXPECT_EQ(contexts(node, {"delete", "prompt"}).status, 1);
   ASSERT_EQ(contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h"}).status, 0);
   EXPECT_EQ(contexts(node, {"delete", "prompt"}).status, 0);
+}
+
+std::string in_file(const TempDir& directory, const std::vector<BlockHash>& chain) {
+  const std::string path = directory.path() + "/chain";
+  std::ofstream file(path);
+  for (const BlockHash& hash : chain) file << to_hex(hash.bytes) << "\n";
+  return path;
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What a stop, and a kill a moment after the last change, leave; in plain text and sealed.
+TEST(E2eContextsTest, ContextsOutliveTheNode) {
+  for (const bool is_sealed : {false, true}) {
+    const TempDir spill, directory;
+    const std::string key_file = directory.path() + "/key";
+    std::ofstream(key_file) << std::string(64, 'a') << "\n";
+    std::filesystem::permissions(key_file, std::filesystem::perms::owner_read);
+    std::vector<std::string> options = {"--capacity",   "64MiB",      "--rdma",           "off",
+                                        "--spill-path", spill.path(), "--spill-capacity", "256MiB"};
+    if (is_sealed) options.insert(options.end(), {"--spill-key-file", key_file});
+    const auto chain = make_chain(1, 8);
+    const std::string hashes = in_file(directory, chain), file = spill.path() + "/CONTEXTS";
+    json before;
+    {
+      NodeProcess node(options);
+      TestClient client(node.unix_socket(), Transport::kUnix, kBlockBytes, 8);
+      ASSERT_EQ(client.put(std::span(chain).first(6)).stored, 6u);
+      const std::string space = to_hex(client.record().id().bytes).substr(0, 12);
+      for (const char* const name : {"prompt-of-mine", "ended", "deleted"}) {
+        ASSERT_EQ(contexts(node, {"create", name, "--space", space, "--hashes", hashes, "--ttl", "1h", "--tag", "mine"})
+                      .status,
+                  0);
+      }
+      ASSERT_EQ(contexts(node, {"delete", "deleted"}).status, 0);
+      ASSERT_EQ(contexts(node, {"extend", "ended", "--ttl", "1ms"}).status, 0);
+      before = json::parse(contexts(node, {"show", "prompt-of-mine", "--json"}).out);
+      node.signal(SIGTERM);
+      EXPECT_EQ(node.wait(), 0);
+    }
+    EXPECT_EQ(bytes_of(file).find("prompt-of-mine") == std::string::npos, is_sealed);
+    {
+      NodeProcess node(options);
+      const json list = json::parse(contexts(node, {"list", "--json"}).out)["contexts"];
+      ASSERT_EQ(list.size(), 1u) << list;
+      const json& after = list[0];
+      for (const char* const field : {"name", "tags", "namespace_id", "wanted_blocks", "written_tokens", "ttl_seconds"})
+        EXPECT_EQ(after[field], before[field]) << field;
+      EXPECT_EQ(after["created"].get<std::string>().substr(0, 16), before["created"].get<std::string>().substr(0, 16));
+      EXPECT_THAT(node.log(), HasSubstr("contexts: 1 are back, of 8 blocks"));
+      EXPECT_EQ(node.metric("kvstore_contexts_back"), 1);
+      EXPECT_EQ(node.metric("kvstore_context_created_total{tenant=\"\"}"), 0);
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_context_kept_blocks{tenant=\"\"}") == 6; }))
+          << "they are brought from disk";
+      EXPECT_EQ(node.metric("kvstore_context_written_tokens_total{tenant=\"\"}"), 0) << "they were written before";
+      const std::string space = before["namespace_id"];
+      const auto writes = node.metric("kvstore_context_file_writes_total");
+      ASSERT_EQ(contexts(node, {"create", "second", "--space", space, "--hashes", hashes, "--ttl", "1h"}).status, 0);
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_context_file_writes_total") > writes; }));
+      node.signal(SIGKILL);
+      node.wait();
+    }
+    {
+      NodeProcess node(options);
+      EXPECT_EQ(json::parse(contexts(node, {"list", "--json"}).out)["contexts"].size(), 2u);
+      node.signal(SIGTERM);
+      EXPECT_EQ(node.wait(), 0);
+    }
+    std::string damaged = bytes_of(file);
+    damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 1);
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << damaged;
+    NodeProcess node(options);
+    EXPECT_EQ(json::parse(contexts(node, {"list", "--json"}).out)["contexts"].size(), 0u);
+    EXPECT_THAT(node.log(), HasSubstr("the node starts without the contexts in it"));
+    EXPECT_TRUE(eventually([&] { return bytes_of(file + ".damaged") == damaged; }));
+  }
 }
 
 }  // namespace

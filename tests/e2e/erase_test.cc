@@ -44,6 +44,8 @@ class E2eEraseTest : public testing::Test {
                                          section("blue", all + "\ntenant = \"blue\"") +
                                          section("red", all + "\ntenant = \"red\"") +
                                          section("keeper", R"(roles = ["operator"])") +
+                                         section("deep",
+                                                 "roles = [\"reader\", \"writer\", \"operator\"]\ntenant = \"blue\"") +
                                          section("loose", R"(roles = ["reader"])");
     std::ofstream(path("secret")) << sha256_hex("a secret") << "\n";
     EXPECT_EQ(::chmod(path("secret").c_str(), 0400), 0);
@@ -279,6 +281,30 @@ TEST_F(E2eEraseTest, ANodeThatIsAwayIsNamedAndTheOthersAreErased) {
   for (const auto& each : told["nodes"]) gone += each["gone"].get<bool>() ? 1 : 0;
   EXPECT_EQ(gone, 1u);
   EXPECT_EQ(blue->get(make_chain(1, 4)).block_count, 0u);
+}
+
+TEST_F(E2eEraseTest, NamedContextsOfTheTenantAreInNoFileAnyMore) {
+  const auto node = start("one");
+  ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
+  const auto blue = connect(*node, "deep"), red = connect(*node, "red");
+  const auto chain = make_chain(1, kChainBlocks);
+  ASSERT_EQ(blue->put(chain).stored, kChainBlocks);
+  const std::vector<std::string> tags = {"a-tag-of-blues"};
+  const ContextOptions options{.deadline = kDeadline, .name = "words-of-blue", .life = {.ttl = 3600s}, .tags = tags};
+  ASSERT_TRUE((*blue)->create_context(blue->space(), chain, options));
+  const std::string file = path("one") + "/CONTEXTS", aside = file + ".damaged";
+  ASSERT_TRUE(eventually([&] { return text_of(file).find("words-of-blue") != std::string::npos; }));
+  std::filesystem::copy_file(file, aside);
+  ASSERT_TRUE(eventually([&] {
+    const Finished erased = erase(node->unix_socket(), "keeper");
+    return erased.status == 0;
+  }));
+  for (const std::string& text : texts_below(path("one"))) {
+    EXPECT_EQ(text.find("words-of-blue"), std::string::npos);
+    EXPECT_EQ(text.find("a-tag-of-blues"), std::string::npos);
+  }
+  EXPECT_FALSE(std::filesystem::exists(aside));
+  EXPECT_TRUE(std::filesystem::exists(file));
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::uint8_t kCreate = 1, kList = 2, kExtend = 3, kDelete = 4;
+constexpr std::uint8_t kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6;
 
 std::string token_for(const std::string& name) { return name + std::string(32, '-'); }
 std::string hash_text(const std::string& token) {
@@ -155,7 +155,7 @@ TEST_F(SessionContextTest, OneIsCreatedListedExtendedAndDeleted) {
   EXPECT_NEAR(static_cast<double>(longer.expires_us() - wall_us()), 3.6e9, 60e6);
   EXPECT_FALSE(ask(*client, {.act = kDelete, .name = "prompt"}).is_error());
   EXPECT_EQ(names_in(ask(*client, {})).size(), 0u);
-  for (const std::uint8_t act : std::to_array<std::uint8_t>({kList, kExtend, kDelete})) {
+  for (const std::uint8_t act : std::to_array<std::uint8_t>({kList, kExtend, kDelete, kWarm, kStopWarming})) {
     const Answer gone = ask(*client, {.act = act, .name = "prompt", .ttl_us = act == kExtend ? 1u : 0u});
     EXPECT_EQ(gone.error(), Errc::kNotFound);
     EXPECT_THAT(gone.message(), HasSubstr("no context 'prompt'"));
@@ -172,7 +172,7 @@ TEST_F(SessionContextTest, WhatIsNoGoodRequestIsRefusedInWordsAndChangesNothing)
     EXPECT_EQ(answer.error(), code) << answer.message();
     EXPECT_THAT(answer.message(), AllOf(HasSubstr("context"), HasSubstr(words)));
   };
-  for (const std::uint8_t act : std::to_array<std::uint8_t>({0, 5, 255}))
+  for (const std::uint8_t act : std::to_array<std::uint8_t>({0, 7, 255}))
     refused(Errc::kUnsupported, "context.act", {.act = act, .name = "a"});
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a'), std::string("\xC3\xA9")})
@@ -244,7 +244,8 @@ TEST_F(SessionContextTest, OneTenantCanDoNothingWithAnothers) {
     EXPECT_EQ(shown.message(), "context list: no context 'mine'");
     EXPECT_EQ(never.message(), "context list: no context 'none'") << "the same words";
     EXPECT_EQ(ask(*other, {.act = kExtend, .name = "mine", .ttl_us = 1}).error(), Errc::kNotFound);
-    EXPECT_EQ(ask(*other, {.act = kDelete, .name = "mine"}).error(), Errc::kNotFound);
+    for (const std::uint8_t act : std::to_array<std::uint8_t>({kDelete, kWarm, kStopWarming}))
+      EXPECT_EQ(ask(*other, {.act = act, .name = "mine"}).error(), Errc::kNotFound);
   }
   // Of another's blocks: the namespace is not its own.
   space = of_blue;
@@ -273,7 +274,7 @@ TEST_F(SessionContextTest, EachActNeedsTheRightToOperateAndIsAudited) {
   for (const PolicyRole role : kEachRole) {
     use(section("one", std::string("\"") + policy_role_name(role) + "\""));
     const auto client = as("one");
-    for (std::uint8_t act = kCreate; act <= kDelete; ++act) {
+    for (std::uint8_t act = kCreate; act <= kStopWarming; ++act) {
       const Answer answer = ask(*client, {.act = act, .name = "x", .hashes = chain(1, 1), .ttl_us = 1});
       const bool is_denied = answer.is_error() && answer.error() == Errc::kPermissionDenied;
       EXPECT_EQ(is_denied, role != PolicyRole::kOperator) << policy_role_name(role) << " " << int{act};
@@ -293,6 +294,41 @@ TEST_F(SessionContextTest, EachActNeedsTheRightToOperateAndIsAudited) {
                     HasSubstr("result=ok kept=1 wanted=2 why='the rest is not in memory'"),
                     HasSubstr("context=list result=ok count=1"),
                     HasSubstr("context=delete name='y' result=refused why='context delete: no context 'y''")));
+}
+
+TEST_F(SessionContextTest, TheBoundThatIsReachedIsNamedWithItsValue) {
+  const auto client = greet();
+  const auto about = chain(1, 2);
+  for (int i = 0; i < 1024; ++i)
+    ASSERT_FALSE(
+        ask(*client, {.act = kCreate, .name = "c" + std::to_string(i), .hashes = about, .ttl_us = 1'000'000'000})
+            .is_error());
+  const Answer full = ask(*client, {.act = kCreate, .name = "one-more", .hashes = about, .ttl_us = 1'000'000'000});
+  EXPECT_EQ(full.error(), Errc::kOverQuota);
+  EXPECT_EQ(full.message(),
+            "context create: the tenant has 1024 contexts, 1 more are asked for, and at most 1024 are allowed");
+  const Answer counts = ask(*client, {.act = kCreate, .name = "c1", .hashes = about, .chain_counts = {1}, .ttl_us = 1});
+  EXPECT_EQ(counts.message(),
+            "context create: chain_counts: 1 that do not cut 2 hashes into chains of at least one; at most 512 are "
+            "allowed");
+}
+
+TEST_F(SessionContextTest, WhereThereIsNoDiskThereIsNothingToWarm) {
+  const auto client = greet();
+  const auto about = chain(1, 4);
+  put(*client, std::span(about).first(3));
+  ASSERT_FALSE(ask(*client, {.act = kCreate, .name = "x", .hashes = about, .ttl_us = 60'000'000}).is_error());
+  for (const std::uint8_t act : std::to_array<std::uint8_t>({kWarm, kStopWarming, kList})) {
+    const Answer answer = ask(*client, {.act = act, .name = "x"});
+    ASSERT_FALSE(answer.is_error()) << answer.message();
+    const auto& one = *answer.as<wire::ContextResponse>().contexts()->Get(0);
+    EXPECT_FALSE(one.warming());
+    EXPECT_TRUE(one.looked());
+    EXPECT_EQ(one.memory_blocks(), 3u);
+    EXPECT_EQ(one.disk_blocks(), 0u);
+  }
+  EXPECT_FALSE(ask(*client, {}).as<wire::ContextResponse>().contexts()->Get(0)->looked())
+      << "of a list it would be dear";
 }
 
 TEST_F(SessionContextTest, WhatIsNotKeptIsALineOfTheLog) {

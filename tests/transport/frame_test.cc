@@ -825,6 +825,34 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(one.stored_token_seconds(), 12.5);
         EXPECT_TRUE(t.more());
       })};
+  frames["context.warm"] = {FrameType::kContext,
+                            0,
+                            31,
+                            "",
+                            [](auto& b) { b.Finish(wire::CreateContextRequestDirect(b, 5, "prompt")); },
+                            checker<wire::ContextRequest>([](const auto& t) {
+                              EXPECT_EQ(t.act(), 5u);
+                              EXPECT_EQ(t.name()->str(), "prompt");
+                            })};
+  frames["context.warming"] = {
+      FrameType::kContext,
+      kAnswer,
+      31,
+      "",
+      [](auto& b) {
+        const std::vector<std::uint8_t> name(16, 7);
+        const std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts = {
+            wire::CreateContextStatusDirect(b, "prompt", nullptr, &name, "m", 16, 9, 2, 262144, 16, 0, false,
+                                            3'600'000'000, 1'000'000, 3'601'000'000, 0, 32, 0, 12.5, true, true, 3, 6)};
+        b.Finish(wire::CreateContextResponseDirect(b, &contexts));
+      },
+      checker<wire::ContextResponse>([](const auto& t) {
+        const wire::ContextStatus& one = *t.contexts()->Get(0);
+        EXPECT_TRUE(one.warming());
+        EXPECT_TRUE(one.looked());
+        EXPECT_EQ(one.memory_blocks(), 3u);
+        EXPECT_EQ(one.disk_blocks(), 6u);
+      })};
   frames["put.idle"] = {FrameType::kPut,
                         0,
                         27,

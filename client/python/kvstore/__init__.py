@@ -38,7 +38,18 @@ except ImportError as _error:
     ) from _error
 
 from . import device, errors, layouts, models, paging
-from ._kvstore import DropResult, GetResult, LoadResult, MatchResult, Memory, MissReport, PutResult, __version__
+from ._kvstore import (
+    ContextList,
+    DropResult,
+    GetResult,
+    LoadResult,
+    MatchResult,
+    Memory,
+    MissReport,
+    NamedContext,
+    PutResult,
+    __version__,
+)
 from ._trace import traced
 from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
@@ -52,6 +63,7 @@ from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 __all__ = [
     "Cache",
     "Client",
+    "ContextList",
     "DropResult",
     "Error",
     "Future",
@@ -63,6 +75,7 @@ __all__ = [
     "Memory",
     "MissReport",
     "Move",
+    "NamedContext",
     "Namespace",
     "Node",
     "PagePool",

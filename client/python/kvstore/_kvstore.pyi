@@ -62,6 +62,71 @@ class OtherNamespace:
     @property
     def differs(self) -> list[FieldDifference]: ...
 
+class NamedContext:
+    """A prefix that nodes keep in memory under a name, summed over the nodes that have a part of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def tags(self) -> list[str]: ...
+    @property
+    def namespace_id(self) -> str:
+        """Hexadecimal."""
+    @property
+    def model(self) -> str: ...
+    @property
+    def block_size(self) -> int:
+        """Tokens."""
+    @property
+    def wanted_blocks(self) -> int: ...
+    @property
+    def kept_blocks(self) -> int:
+        """In memory until the context ends."""
+    @property
+    def kept_bytes(self) -> int: ...
+    @property
+    def why(self) -> Error | None:
+        """Why fewer are kept than wanted: NotFound, not in memory; Busy, the node's bound; OverQuota, the tenant's."""
+    @property
+    def lost_blocks(self) -> int:
+        """Were kept, and dropped by somebody."""
+    @property
+    def is_sliding(self) -> bool: ...
+    @property
+    def ttl(self) -> float:
+        """Seconds."""
+    @property
+    def created(self) -> float:
+        """Seconds since 1970, by the nodes' clocks; so are ``expires`` and ``used``."""
+    @property
+    def expires(self) -> float: ...
+    @property
+    def used(self) -> float | None:
+        """None: never."""
+    @property
+    def written_tokens(self) -> int: ...
+    @property
+    def read_tokens(self) -> int: ...
+    @property
+    def stored_token_seconds(self) -> float: ...
+    @property
+    def is_warming(self) -> bool:
+        """What the disks have of it is being brought to memory."""
+    @property
+    def memory_blocks(self) -> int | None:
+        """Leading blocks that memory has, kept or not; where one context was asked for by its name."""
+    @property
+    def disk_blocks(self) -> int | None:
+        """Those that follow on disk; the same."""
+
+class ContextList:
+    @property
+    def contexts(self) -> list[NamedContext]:
+        """By name."""
+    @property
+    def silent(self) -> dict[str, Error]:
+        """Nodes that did not answer, and why: what they have is missing in all figures."""
+
 class MissReport:
     """Why a chain is not found."""
 
@@ -395,6 +460,22 @@ class Client:
     def pin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
     def unpin(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
     def drop(self, space: int, hashes: Any, deadline: float, at_once: bool) -> Call: ...
+    def create_context(
+        self,
+        space: int,
+        hashes: Any,
+        name: str,
+        ttl: float,
+        sliding: bool,
+        until: float,
+        tags: list[str],
+        deadline: float,
+    ) -> Call: ...
+    def extend_context(self, name: str, ttl: float, sliding: bool, until: float, deadline: float) -> Call: ...
+    def delete_context(self, name: str, deadline: float) -> Call: ...
+    def warm_context(self, name: str, deadline: float) -> Call: ...
+    def stop_warming_context(self, name: str, deadline: float) -> Call: ...
+    def list_contexts(self, name: str, deadline: float) -> Call: ...
     def release(self, lease: int) -> None: ...
     def stats(self, deadline: float) -> Call: ...
     def ping(self, deadline: float) -> Call: ...

@@ -10,14 +10,16 @@ import math
 import os
 import stat
 from collections.abc import Sequence
+from datetime import datetime
+from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
-from ._kvstore import GetResult, LoadResult, MatchResult, Memory, MissReport, PutResult
+from ._kvstore import ContextList, GetResult, LoadResult, MatchResult, Memory, MissReport, NamedContext, PutResult
 from ._reuse import Reuse, reuse_number
-from .errors import BadRequest, TimedOut
+from .errors import BadRequest, NotFound, TimedOut
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = ["Client", "Lease", "Node", "Space"]
+
+#: When something ends: a datetime with a time zone, or seconds since 1970.
+Date: TypeAlias = "datetime | float"
 
 _UNIX = "/run/kvstore/kvstore.sock"
 _TCP = "tcp://127.0.0.1:7400"
@@ -54,6 +59,20 @@ def default_nodes() -> list[str]:
     except OSError:
         has_socket = False
     return ["unix://" + _UNIX if has_socket else _TCP]
+
+
+def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tuple[float, bool, float]:
+    if (ttl is None) == (until is None):
+        raise BadRequest("a context: give ttl, or until")
+    if ttl is not None:
+        return seconds(ttl), sliding, 0.0
+    if sliding:
+        raise BadRequest("sliding: goes with ttl")
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise BadRequest("until: a datetime without a time zone; datetime(..., tzinfo=timezone.utc), for example")
+        return 0.0, False, until.timestamp()
+    return 0.0, False, float(cast(float, until))
 
 
 def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
@@ -247,6 +266,55 @@ class Client:
         """
         return cast(str, self._native.metrics_text().result(-1))
 
+    # -- named contexts (docs/contexts.md); Space.create_context makes one
+
+    def contexts(self, name: str = "", *, deadline: Seconds | None = None) -> ContextList:
+        """All contexts of one's tenant, or the one of that name, and what they came to."""
+        return cast(ContextList, self._native.list_contexts(name, self._deadline(deadline)).result(-1))
+
+    def extend_context(
+        self,
+        name: str,
+        *,
+        ttl: Seconds | None = None,
+        sliding: bool = False,
+        until: Date | None = None,
+        deadline: Seconds | None = None,
+    ) -> NamedContext:
+        """Gives it another time to live from now on, as :meth:`Space.create_context`. Raises NotFound."""
+        time = _context_time(ttl, sliding, until)
+        return cast(NamedContext, self._native.extend_context(name, *time, self._deadline(deadline)).result(-1))
+
+    def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
+        """Ends it. What it was last. Raises NotFound."""
+        return cast(NamedContext, self._native.delete_context(name, self._deadline(deadline)).result(-1))
+
+    def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
+        """Has the nodes bring what their disks have of it to memory, in the background, within the bounds on what is
+        kept. With ``wait``: returns when that is over, or raises TimedOut after so many seconds; it goes on then. How far
+        it is, is in ``is_warming``, ``memory_blocks`` and ``disk_blocks``. Raises NotFound.
+        """
+        time = self._deadline(deadline)
+        now = cast(NamedContext, self._native.warm_context(name, time).result(-1))
+        if wait is None:
+            return now
+        until = monotonic() + seconds(wait)
+        while now.is_warming:
+            if monotonic() >= until:
+                raise TimedOut(f"the context {name!r}: {now.disk_blocks} blocks of it are on disk still")
+            sleep(min(0.1, max(0.0, until - monotonic())))
+            listed = cast(ContextList, self._native.list_contexts(name, time).result(-1))
+            for error in listed.silent.values():
+                raise error
+            if not listed.contexts:
+                raise NotFound(f"the context {name!r} has ended")
+            now = listed.contexts[0]
+        return now
+
+    def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
+        """The nodes bring no more of it; what has come stays. Raises NotFound."""
+        return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
+
     def tell_prefill_speed(self, tokens_per_second: float) -> None:
         """How fast the engine computes what it does not load, as far as it knows: for ``kvstore_client_saved_compute_seconds_total``."""
         self._native.tell_prefill_speed(tokens_per_second)
@@ -344,6 +412,28 @@ class Space(OpenedNamespace):
         """
         time = self._client.deadline if deadline is None else seconds(deadline)
         return cast(MissReport, self._native.why(self._id, hashes, time).result(-1))
+
+    def create_context(
+        self,
+        name: str,
+        hashes: Hashes,
+        *,
+        ttl: Seconds | None = None,
+        sliding: bool = False,
+        until: Date | None = None,
+        tags: Sequence[str] = (),
+        deadline: Seconds | None = None,
+    ) -> NamedContext:
+        """Keeps the prefix in memory under a name: what is there now at once, the rest when it comes. For ``ttl`` seconds
+        from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or seconds since
+        1970. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
+        to operate (docs/contexts.md). Raises OverQuota or Busy where there are as many contexts as there may be.
+        """
+        ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
+        call = self._native.create_context(
+            self._id, hashes, name, ttl_seconds, is_sliding, until_seconds, list(tags), self._client._deadline(deadline)
+        )
+        return cast(NamedContext, call.result(-1))
 
     def submit_match(
         self,

@@ -40,7 +40,24 @@ std::chrono::nanoseconds duration_of(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
 }
 
+/// Since 1970.
+std::chrono::nanoseconds duration_of_date(double seconds) {
+  constexpr double kMost = 9e9;  // the year 2255
+  if (std::isnan(seconds)) throw bad_request("a date is not a number");
+  return std::chrono::nanoseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
+}
+
 microseconds deadline_of(double seconds) { return std::chrono::duration_cast<microseconds>(duration_of(seconds)); }
+
+/// Of a context, in seconds; 0: not given. The C++ client and the nodes say what is wrong with it.
+ContextTime context_time(double ttl, bool sliding, double until) {
+  ContextTime life;
+  life.ttl = deadline_of(ttl);
+  life.is_sliding = sliding;
+  life.until = std::chrono::system_clock::time_point(
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(duration_of_date(until)));
+  return life;
+}
 
 /// Waits in steps, each without the GIL, until `step` says that it is over or the time has passed. `seconds` < 0: no
 /// end.
@@ -505,6 +522,51 @@ class PyClient {
     return call;
   }
 
+  PyCall create_context(std::uint32_t space, nb::handle hashes, std::string name, double ttl, bool sliding,
+                        double until, std::vector<std::string> tags, double deadline) {
+    PyCall call = begin(hashes, /*at_once=*/false);
+    Call& state = *call.state;
+    state.name = std::move(name);
+    state.tags = std::move(tags);
+    const ContextTime life = context_time(ttl, sliding, until);
+    start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
+      const ContextOptions options{
+          .deadline = time, .name = state.name, .life = life, .tags = state.tags, .control = state.control()};
+      return client.create_context(Space{space}, state.hashes, options);
+    });
+    return call;
+  }
+  PyCall extend_context(std::string name, double ttl, bool sliding, double until, double deadline) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.name = std::move(name);
+    const ContextTime life = context_time(ttl, sliding, until);
+    start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
+      return client.extend_context(state.name, life, time, state.control());
+    });
+    return call;
+  }
+  /// delete, warm and stop_warming: `verb` of the context.
+  template <Async<NamedContext> (Client::*verb)(std::string_view, microseconds, CallControl)>
+  PyCall of_context(std::string name, double deadline) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.name = std::move(name);
+    start<NamedContext>(call, [&state, time = deadline_of(deadline)](Client& client) {
+      return (client.*verb)(state.name, time, state.control());
+    });
+    return call;
+  }
+  PyCall list_contexts(std::string name, double deadline) {
+    PyCall call = begin();
+    Call& state = *call.state;
+    state.name = std::move(name);
+    start<ContextList>(call, [&state, time = deadline_of(deadline)](Client& client) {
+      return client.list_contexts(state.name, time, state.control());
+    });
+    return call;
+  }
+
   /// Never waits: the end of a lease is no answer that somebody needs.
   void release(std::uint64_t lease) {
     PyCall call = begin();
@@ -703,6 +765,38 @@ void bind_client(nb::module_& module) {
       .def_ro("empty_lookups", &MissReport::Other::empty_lookups)
       .def_ro("differs", &MissReport::Other::differs);
   const auto in_seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
+  nb::class_<NamedContext>(module, "NamedContext")
+      .def_ro("name", &NamedContext::name)
+      .def_ro("tags", &NamedContext::tags)
+      .def_ro("namespace_id", &NamedContext::namespace_id)
+      .def_ro("model", &NamedContext::model)
+      .def_ro("block_size", &NamedContext::block_size)
+      .def_ro("wanted_blocks", &NamedContext::wanted_blocks)
+      .def_ro("kept_blocks", &NamedContext::kept_blocks)
+      .def_ro("kept_bytes", &NamedContext::kept_bytes)
+      .def_prop_ro("why", [](const NamedContext& context) { return why_object(context.why); })
+      .def_ro("lost_blocks", &NamedContext::lost_blocks)
+      .def_ro("is_sliding", &NamedContext::is_sliding)
+      .def_prop_ro("ttl", [=](const NamedContext& context) { return in_seconds(context.ttl); })
+      .def_prop_ro("created", [=](const NamedContext& context) { return in_seconds(context.created); })
+      .def_prop_ro("expires", [=](const NamedContext& context) { return in_seconds(context.expires); })
+      .def_prop_ro("used",
+                   [=](const NamedContext& context) {
+                     return context.used.count() == 0 ? nb::object(nb::none()) : nb::cast(in_seconds(context.used));
+                   })
+      .def_ro("written_tokens", &NamedContext::written_tokens)
+      .def_ro("read_tokens", &NamedContext::read_tokens)
+      .def_ro("stored_token_seconds", &NamedContext::stored_token_seconds)
+      .def_ro("is_warming", &NamedContext::is_warming)
+      .def_ro("memory_blocks", &NamedContext::memory_blocks)
+      .def_ro("disk_blocks", &NamedContext::disk_blocks);
+  nb::class_<ContextList>(module, "ContextList")
+      .def_ro("contexts", &ContextList::contexts)
+      .def_prop_ro("silent", [](const ContextList& list) {
+        nb::dict silent;
+        for (const auto& [node, why] : list.silent) silent[nb::cast(node)] = why_object(why);
+        return silent;
+      });
   nb::class_<MissReport>(module, "MissReport")
       .def_ro("block_count", &MissReport::block_count)
       .def_ro("disk_block_count", &MissReport::disk_block_count)
@@ -896,6 +990,15 @@ void bind_client(nb::module_& module) {
       .def("unpin", &PyClient::count<&Client::unretain>, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"),
            nb::arg("at_once"))
       .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
+      .def("create_context", &PyClient::create_context, nb::arg("space"), nb::arg("hashes"), nb::arg("name"),
+           nb::arg("ttl"), nb::arg("sliding"), nb::arg("until"), nb::arg("tags"), nb::arg("deadline"))
+      .def("extend_context", &PyClient::extend_context, nb::arg("name"), nb::arg("ttl"), nb::arg("sliding"),
+           nb::arg("until"), nb::arg("deadline"))
+      .def("delete_context", &PyClient::of_context<&Client::delete_context>, nb::arg("name"), nb::arg("deadline"))
+      .def("warm_context", &PyClient::of_context<&Client::warm_context>, nb::arg("name"), nb::arg("deadline"))
+      .def("stop_warming_context", &PyClient::of_context<&Client::stop_warming_context>, nb::arg("name"),
+           nb::arg("deadline"))
+      .def("list_contexts", &PyClient::list_contexts, nb::arg("name"), nb::arg("deadline"))
       .def("release", &PyClient::release, nb::arg("lease"))
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))

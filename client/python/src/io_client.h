@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <variant>
@@ -56,10 +57,10 @@ class ReadyQueue {
 };
 
 /// What one call came to. `none`: its answer is its error alone.
-using Outcome =
-    std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
-                 std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>, std::string,
-                 std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult, LoadResult, MissReport>;
+using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
+                             std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
+                             std::string, std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult,
+                             LoadResult, MissReport, NamedContext, ContextList>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
@@ -75,6 +76,8 @@ class Call {
   std::vector<std::uint32_t> token_ids, group_counts;
   std::vector<ExtraDigest> extras;
   std::vector<std::uint64_t> segment_ends;
+  std::string name;
+  std::vector<std::string> tags;
   Cancellation cancellation;  ///< Used on the I/O thread.
   bool at_once = false;       ///< See CallControl.
   TraceContext trace;         ///< The same.

@@ -5,6 +5,8 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/tools/ctl/ctl.h"
@@ -22,6 +24,7 @@ struct ContextCtlOptions : CtlOptions, ChainOptions {
   std::vector<std::string> tags;
   std::chrono::microseconds ttl{0};
   bool is_sliding = false;
+  bool warms = false, waits = false, stops = false;
 };
 
 /// Nothing of the time zone where the tool runs: nodes and billing have none.
@@ -68,6 +71,9 @@ std::string shortfall_of(const NamedContext& context) {
 }
 
 nlohmann::json json_of(const NamedContext& context) {
+  const auto if_told = [](const std::optional<std::uint64_t>& count) {
+    return count ? nlohmann::json(*count) : nlohmann::json();
+  };
   const auto seconds = [](std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); };
   return {{"name", context.name},
           {"tags", context.tags},
@@ -86,7 +92,10 @@ nlohmann::json json_of(const NamedContext& context) {
           {"used", context.used.count() == 0 ? nlohmann::json() : nlohmann::json(utc_text(context.used))},
           {"written_tokens", context.written_tokens},
           {"read_tokens", context.read_tokens},
-          {"stored_token_seconds", context.stored_token_seconds}};
+          {"stored_token_seconds", context.stored_token_seconds},
+          {"warming", context.is_warming},
+          {"memory_blocks", if_told(context.memory_blocks)},
+          {"disk_blocks", if_told(context.disk_blocks)}};
 }
 
 void print_table(const std::vector<NamedContext>& contexts) {
@@ -113,6 +122,10 @@ void print_one(const NamedContext& context, bool as_json) {
   print_table({context});
   if (const std::string why = shortfall_of(context); !why.empty())
     std::cout << "not all of it is kept: " << why << '\n';
+  if (context.disk_blocks && *context.disk_blocks > 0) {
+    std::cout << format_count(*context.disk_blocks) << " blocks of it are on disk"
+              << (context.is_warming ? ", and are being brought to memory" : "; to bring them to memory: warm") << '\n';
+  }
   if (context.lost_blocks > 0)
     std::cout << format_count(context.lost_blocks) << " blocks of it were dropped since it was created\n";
 }
@@ -134,7 +147,10 @@ void run_create(ContextCtlOptions options) {
       .deadline = options.node.deadline, .name = options.name, .life = life, .tags = options.tags};
   const auto created = client.run(client->create_context(*space, hashes, asked));
   if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
-  print_one(*created, options.json);
+  if (!options.warms) return print_one(*created, options.json);
+  const auto warmed = client.run(client->warm_context(options.name, options.node.deadline));
+  if (!warmed) throw ToolFailed("contexts create: created, and cannot be warmed: " + describe(warmed.error()));
+  print_one(*warmed, options.json);
 }
 
 void run_contexts_list(ContextCtlOptions options) {
@@ -173,6 +189,36 @@ void run_delete(ContextCtlOptions options) {
   print_one(*last, options.json);
 }
 
+/// The one of that name, from all nodes: one that is silent has a part that nobody knows of.
+NamedContext look_at(ToolClient& client, const ContextCtlOptions& options) {
+  const auto list = client.run(client->list_contexts(options.name, options.node.deadline));
+  if (!list) throw ToolFailed("contexts warm: " + describe(list.error()));
+  for (const auto& [node, error] : list->silent) throw ToolFailed("contexts warm: " + node + ": " + describe(error));
+  if (list->contexts.empty()) throw ToolFailed("contexts warm: '" + options.name + "' has ended");
+  return list->contexts.front();
+}
+
+void run_warm(ContextCtlOptions options) {
+  if (options.waits && options.stops)
+    throw CLI::ValidationError("contexts warm", "--wait and --stop exclude each other");
+  ToolClient client(ctl_config(options.node));
+  const auto begun = client.run(options.stops ? client->stop_warming_context(options.name, options.node.deadline)
+                                              : client->warm_context(options.name, options.node.deadline));
+  if (!begun) throw ToolFailed("contexts warm: " + describe(begun.error()));
+  NamedContext now = *begun;
+  std::uint64_t told = ~std::uint64_t{0};
+  while (options.waits && now.is_warming) {
+    if (!options.json && now.disk_blocks && std::exchange(told, *now.disk_blocks) != *now.disk_blocks) {
+      std::cerr << format_count(now.memory_blocks.value_or(0)) << " of " << format_count(now.wanted_blocks)
+                << " blocks in memory, " << format_count(*now.disk_blocks) << " on disk\n";
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    now = look_at(client, options);
+  }
+  print_one(now, options.json);
+  if (options.waits && now.kept_blocks < now.wanted_blocks) throw ToolFailed::said();
+}
+
 CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const std::string& about,
                            const std::shared_ptr<ContextCtlOptions>& options, bool is_named, bool has_life) {
   CLI::App* const verb = add_ctl_command(contexts, name, about, options);
@@ -204,13 +250,14 @@ void add_contexts_commands(CLI::App& app) {
   contexts->require_subcommand(1);
   const auto create = std::make_shared<ContextCtlOptions>(), list = std::make_shared<ContextCtlOptions>(),
              show = std::make_shared<ContextCtlOptions>(), extend = std::make_shared<ContextCtlOptions>(),
-             ended = std::make_shared<ContextCtlOptions>();
+             ended = std::make_shared<ContextCtlOptions>(), warm = std::make_shared<ContextCtlOptions>();
   CLI::App* verb = add_context_verb(*contexts, "create", "Keep a prefix under a name; one of that name is replaced",
                                     create, /*is_named=*/true, /*has_life=*/true);
   add_chain_options(*verb, *create);
   verb->add_option("--tokens", create->token_file, "Instead of hashes: a file of token ids; - reads them from stdin")
       ->type_name("FILE");
   verb->add_option("--tag", create->tags, "A word to find it by; several times")->type_name("TEXT");
+  verb->add_flag("--warm", create->warms, "And bring what the disks have of it to memory");
   verb->footer(
       "What is in memory is kept at once, what comes later when it comes, within pinned-fraction-max and the tenant's\n"
       "pinned-bytes-max. The answer says how much that is. On a node with a policy it needs the role operator.\n\n"
@@ -224,6 +271,14 @@ void add_contexts_commands(CLI::App& app) {
   verb = add_context_verb(*contexts, "extend", "Give a context another time to live, from now on", extend, true, true);
   verb->footer("Example:\n  kvstorectl contexts extend support-prompt --ttl 2h\n");
   verb->callback([extend] { run_extend(*extend); });
+  verb = add_context_verb(*contexts, "warm", "Bring what the disks have of a context to memory, in the background",
+                          warm, true, false);
+  verb->add_flag("--wait", warm->waits, "Until it is over. Exit status 1: not all of it is kept then");
+  verb->add_flag("--stop", warm->stops, "Bring no more of it; what has come stays");
+  verb->footer(
+      "At most spill-warm-rate bytes a second, and what the bounds on what is kept have room for.\n\n"
+      "Example:\n  kvstorectl contexts warm support-prompt --wait\n");
+  verb->callback([warm] { run_warm(*warm); });
   add_context_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", ended, true,
                    false)
       ->callback([ended] { run_delete(*ended); });

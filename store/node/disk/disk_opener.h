@@ -10,6 +10,7 @@
 //   spill_keys.h        the operator's keys
 //   data_keys.h         the keys that blocks are sealed with, wrapped by those
 //   sealing.h           AES-256-GCM
+//   kept_file.h         a small file that is replaced as a whole, sealed where there are keys
 //   rocks_options.h     how RocksDB is set up, and why
 //   purge_filter.h      leaves blocks that nobody wants out of a file that is written anew
 //   write_behind.h      a table is built while the part that is built already is written

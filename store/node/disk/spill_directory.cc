@@ -42,9 +42,9 @@ error_code sync_directory(const fs::path& path) {
 
 bool is_our_name(const std::string& name) {
   return name == kFormatFile || name == kLockFile || name == "db" || name == "DROPS" || name == "DROPS.new" ||
-         name == kKeysFile || name == "KEYS.new" || name == "LEARNED" || name == "LEARNED.new" ||
-         name == "lost+found" || name.starts_with(".") || name.starts_with(std::string(kFormatFile) + ".") ||
-         name.starts_with(kDamaged);
+         name == kKeysFile || name == "KEYS.new" || name == "LEARNED" || name == "LEARNED.new" || name == "CONTEXTS" ||
+         name == "CONTEXTS.new" || name == "CONTEXTS.damaged" || name == "lost+found" || name.starts_with(".") ||
+         name.starts_with(std::string(kFormatFile) + ".") || name.starts_with(kDamaged);
 }
 
 /// The name of something that no spill directory has, or "". Whoever names a home directory by mistake keeps it.

@@ -5,6 +5,7 @@
 //     LOCK               held (flock) by the process that uses the directory; contains its number
 //     DROPS              what was dropped (drop_log.h)
 //     LEARNED            what the node has learned of when blocks are used again (learned_keeper.h); only in the first
+//     CONTEXTS           named contexts (kept_file.h, store/context_file.h); only in the first
 //     KEYS               of blocks, if they are encrypted (data_keys.h)
 //     db/                RocksDB
 //     damaged-<time>/    at most one: what the last repair took out of use; may be deleted at any time

@@ -43,7 +43,7 @@ std::string take_directories(const LiveParts& parts, const NodeOptions& next) {
   if (const std::string wrong = parts.spill->set_directories(next.spill_paths); !wrong.empty())
     return "spill-path: " + wrong;
   parts.spill->set_limits(next.spill);  // how long a call may take depends on whether there are others
-  if (parts.learned_in != nullptr) parts.learned_in->set(next.spill_paths.front());
+  parts.directories_changed(next.spill_paths);
   return "";
 }
 
@@ -85,6 +85,12 @@ void wire_up(Settings& settings, const LiveParts& parts) {
                "spill-promote-reads", "spill-write-rate", "spill-drain-rate", "spill-scrub-rate", "spill-stop-seconds"},
               [parts](const NodeOptions& next) { return take_disk(parts, next); });
   settings.on({"spill-path"}, [parts](const NodeOptions& next) { return take_directories(parts, next); });
+  if (parts.warmer != nullptr) {
+    settings.on({"spill-warm-rate"}, [parts](const NodeOptions& next) {
+      parts.warmer->set_rate(next.warm_bytes_per_second);
+      return std::string();
+    });
+  }
   settings.on_demand({"spill-save"});
 }
 

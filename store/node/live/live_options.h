@@ -1,11 +1,13 @@
 // store/node/live/live_options.h: which part of the node takes up which option, and how a change is asked for.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "store/node/admin.h"
-#include "store/node/learned_keeper.h"
+#include "store/node/context_warmer.h"
 #include "store/node/live/capacity.h"
 #include "store/node/live/settings.h"
 #include "store/node/server.h"
@@ -20,7 +22,8 @@ struct LiveParts {
   CapacityKeeper* capacity = nullptr;
   SpillDriver* spill = nullptr;
   AccessControl* access = nullptr;
-  LearnedPlace* learned_in = nullptr;
+  std::function<void(const std::vector<std::string>&)> directories_changed = {};  ///< Of the disk tier.
+  ContextWarmerThread* warmer = nullptr;
 };
 void wire_up(Settings& settings, const LiveParts& parts);
 

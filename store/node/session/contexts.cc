@@ -14,23 +14,19 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kContextNameBytesMax = 128, kContextTagsMax = 16, kContextTagBytesMax = 128;
 constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
 
-enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4 };
+enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6 };
 const char* act_name(ContextAct act) {
   switch (act) {
     case ContextAct::kCreate: return "create";
     case ContextAct::kList: return "list";
     case ContextAct::kExtend: return "extend";
     case ContextAct::kDelete: return "delete";
+    case ContextAct::kWarm: return "warm";
+    case ContextAct::kStopWarming: return "stop_warming";
   }
   return "unknown";
-}
-
-/// Names and tags go to logs and tables as they are.
-bool is_visible(std::string_view text, char from) {
-  return std::ranges::all_of(text, [from](char c) { return c >= from && c < 127; });
 }
 
 std::string_view said(const flatbuffers::String* text) {
@@ -41,16 +37,14 @@ std::string_view said(const flatbuffers::String* text) {
 std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   const std::string_view name = said(request.name()), after = said(request.after());
   const bool needs_name = act != ContextAct::kList;
-  if ((needs_name && name.empty()) || name.size() > kContextNameBytesMax || !is_visible(name, '!'))
-    return "name: '" + printable(name.substr(0, kContextNameBytesMax)) +
-           "', allowed are 1 to 128 visible ASCII characters";
+  if ((needs_name || !name.empty()) && !is_context_name(name))
+    return "name: '" + printable(name.substr(0, kContextNameBytesMax)) + "', " + kContextNameAllowed;
   if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
   if (request.tags() == nullptr) return "";
   if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
   for (const flatbuffers::String* const tag : *request.tags()) {
-    if (tag->size() == 0 || tag->size() > kContextTagBytesMax || !is_visible(tag->string_view(), ' '))
-      return "tags: '" + printable(tag->string_view().substr(0, kContextTagBytesMax)) +
-             "', allowed are 1 to 128 printable ASCII characters";
+    if (!is_context_tag(tag->string_view()))
+      return "tags: '" + printable(tag->string_view().substr(0, kContextTagBytesMax)) + "', " + kContextTagAllowed;
   }
   return "";
 }
@@ -83,6 +77,17 @@ const char* why_words(Errc why) {
   }
 }
 
+Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::string& owner, const std::string& name,
+                                  const std::optional<ContextLife>& life, TimePoint now) {
+  switch (act) {
+    case ContextAct::kExtend: return store.extend_context(owner, name, *life, now);
+    case ContextAct::kDelete: return store.delete_context(owner, name, now);
+    case ContextAct::kWarm: return store.warm_context(owner, name, /*is_wanted=*/true, now);
+    case ContextAct::kStopWarming: return store.warm_context(owner, name, /*is_wanted=*/false, now);
+    default: return store.find_context(owner, name, now);
+  }
+}
+
 void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<Store::ContextView>& views,
                     bool has_more, TimePoint now) {
   const std::uint64_t wall = wall_us();
@@ -105,7 +110,9 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
           static_cast<std::uint32_t>(view.wanted_count), static_cast<std::uint32_t>(view.kept_count),
           view.kept_count * shown.block_bytes(), static_cast<std::uint16_t>(view.why), view.lost_count,
           view.life.is_sliding, static_cast<std::uint64_t>(ttl), told(view.created), told(view.end),
-          view.used ? told(*view.used) : 0, view.written_tokens, view.read_tokens, view.stored_token_seconds));
+          view.used ? told(*view.used) : 0, view.written_tokens, view.read_tokens, view.stored_token_seconds,
+          view.is_warming, view.memory_count.has_value(), static_cast<std::uint32_t>(view.memory_count.value_or(0)),
+          static_cast<std::uint32_t>(view.disk_count.value_or(0))));
     }
     return wire::CreateContextResponse(builder, builder.CreateVector(contexts), has_more);
   });
@@ -118,9 +125,9 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   if (request == nullptr) return;
   const std::uint64_t id = frame.header.request_id;
   const auto act = static_cast<ContextAct>(request->act());
-  if (act < ContextAct::kCreate || act > ContextAct::kDelete) {
+  if (act < ContextAct::kCreate || act > ContextAct::kStopWarming) {
     return session.refuse(frame, Errc::kUnsupported,
-                          "context.act: " + std::to_string(request->act()) + ", known here: 1..4");
+                          "context.act: " + std::to_string(request->act()) + ", known here: 1..6");
   }
   const std::string what = std::string("context ") + act_name(act);
   if (const std::string wrong = wrong_text(*request, act); !wrong.empty())
@@ -179,28 +186,16 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
     }
   }
   TimePoint now{};
-  const auto view = node.store.with(&session.phases, [&](Store& store) {
+  using Answered = Result<Store::ContextView, Failure>;
+  const auto view = node.store.with(&session.phases, [&](Store& store) -> Answered {
     now = node.clock.now();
-    switch (act) {
-      case ContextAct::kCreate: return store.create_context(std::move(order), now);
-      case ContextAct::kExtend: return store.extend_context(owner, name, *life, now);
-      case ContextAct::kDelete: return store.delete_context(owner, name, now);
-      default: return store.find_context(owner, name, now);
-    }
+    if (act == ContextAct::kCreate) return store.create_context(std::move(order), now);
+    auto one = of_one(store, act, owner, name, life, now);
+    if (!one && one.error() == Errc::kNotFound) return Failure(one.error(), "no context '" + name + "'");
+    if (!one) return Failure(one.error());
+    return *std::move(one);
   });
-  if (!view) {
-    const bool is_unknown = view.error() == Errc::kNotFound;
-    return session.refuse(
-        frame, view.error(),
-        what + (is_unknown ? ": no context '" + name + "'" : ": " + view.error().message()) +
-            (act == ContextAct::kCreate
-                 ? " (" +
-                       count_text("hashes", request->hashes() == nullptr ? 0 : request->hashes()->size(),
-                                  node.chain_blocks_max) +
-                       "; a context has hashes, and chain_counts that cut them; a tenant, and the "
-                       "node, have bounds on contexts)"
-                 : ""));
-  }
+  if (!view) return session.refuse(frame, view.error().code, what + ": " + view.error().text);
   answered(*view);
   reply_contexts(session, frame, {*view}, false, now);
 }

@@ -11,13 +11,16 @@
 
 namespace kv {
 
-ReadAhead::ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
-    : session_(session),
+ReadAhead::ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
+                     std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
+    : executor_(std::move(executor)),
+      node_(node),
+      session_(session),
       chain_(chain),
       prefix_(std::move(prefix)),
       count_(count),
-      reads_(std::make_shared<Reads>(session.executor, count)),
-      alarm_(session.node.clock.make_alarm(session.executor)) {
+      reads_(std::make_shared<Reads>(executor_, count)),
+      alarm_(node.clock.make_alarm(executor_)) {
   KV_ASSERT(count_ <= prefix_->spilled().size());
   KV_ASSERT(count_ == 0 || prefix_->spilled()[count_ - 1].index < chain_.hashes.size());
 }
@@ -37,16 +40,16 @@ void ReadAhead::start() {
 
 void ReadAhead::start_one(std::size_t i) {
   const Store::SpilledBlock& block = prefix_->spilled()[i];
-  const auto done = [weak = std::weak_ptr(reads_), i, executor = session_.executor](Result<DiskBlock> read) {
+  const auto done = [weak = std::weak_ptr(reads_), i, executor = executor_](Result<DiskBlock> read) {
     asio::post(executor, [weak, i, read = std::move(read)]() mutable {
-      // On the session's thread. A reader that has gone drops what comes late.
+      // On the reader's thread. A reader that has gone drops what comes late.
       const auto waiting = weak.lock();
       if (!waiting) return;  // 3
       waiting->results[i] = std::move(read);
       waiting->progress.set();
     });
   };
-  session_.node.spill->read(block.key, block.seed, block.block_bytes, reads_, done);
+  node_.spill->read(block.key, block.seed, block.block_bytes, reads_, done);
 }
 
 void ReadAhead::wake_at(TimePoint when) {
@@ -70,7 +73,7 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
   Store::SpilledBlock& spilled = prefix_->spilled()[next_];
   const Store::FailedRead failed =
-      session_.node.store.with([&](Store& store) { return store.read_failed(spilled.id, spilled.key); });
+      node_.store.with([&](Store& store) { return store.read_failed(spilled.id, spilled.key); });
   if (failed.is_forgotten) {
     spdlog::warn("spill: block {} of namespace {} is forgotten: {}", to_hex(chain_.hashes[spilled.index].bytes),
                  to_hex(chain_.space_name.bytes), read.error().message());
@@ -96,20 +99,19 @@ void ReadAhead::step() {
 
 void ReadAhead::promote(const DiskBlock& block) {
   KV_ASSERT(next_ > 0);
-  NodeContext& node = session_.node;
   const Store::SpilledBlock& spilled = prefix_->spilled()[next_ - 1];
   const bool is_set = chain_.kind == SpaceKind::kSet;
   const auto hashes = is_set ? chain_.hashes.subspan(spilled.index, 1) : chain_.hashes.first(spilled.index + 1);
   // In neither kind at the price of blocks that are nowhere else.
-  auto plan = node.store.with([&](Store& store) {
+  auto plan = node_.store.with([&](Store& store) {
     if (!is_set) {
-      Store::OfferOptions options{.session = session_.id};
+      Store::OfferOptions options{.session = session_};
       options.may_lose = false;
-      return store.offer(chain_.space, hashes, options, node.clock.now());
+      return store.offer(chain_.space, hashes, options, node_.clock.now());
     }
     const Store::SetOfferOptions options{
-        .session = session_.id, .lengths = {&spilled.block_bytes, 1}, .may_lose = false, .promote = true};
-    return store.offer_set(chain_.space, hashes, options, node.clock.now());
+        .session = session_, .lengths = {&spilled.block_bytes, 1}, .may_lose = false, .promote = true};
+    return store.offer_set(chain_.space, hashes, options, node_.clock.now());
   });
   if (!plan || plan->put == PutId{}) return;
   // The blocks above it may have left memory meanwhile; then the offer wants those too, and this block has no place to
@@ -119,10 +121,10 @@ void ReadAhead::promote(const DiskBlock& block) {
     KV_ASSERT(plan->staged[0].bytes.size() == block.bytes.size());
     std::memcpy(plan->staged[0].bytes.data(), block.bytes.data(), block.bytes.size());
   }
-  node.store.with([&](Store& store) {
+  node_.store.with([&](Store& store) {
     // A block that was dropped while it was read must not come back this way.
     if (fits && store.is_on_disk(spilled.id))
-      static_cast<void>(store.commit(plan->put, block.checksums, node.clock.now()));
+      static_cast<void>(store.commit(plan->put, block.checksums, node_.clock.now()));
     store.end_put(plan->put);
   });
 }

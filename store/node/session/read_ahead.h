@@ -21,7 +21,7 @@ namespace kv {
 ///   2. A block is handed out once, after all before it, with the bytes that were stored: the spill threads verify
 ///   them.
 ///   3. Nothing is kept alive by what is read for it: a read that comes back to nobody is dropped.
-/// Thread safety: none; on the session's executor.
+/// Thread safety: none; on the executor, which outlives the node's disk tier.
 class ReadAhead {
  public:
   static constexpr std::uint64_t kBytesMax = 64 << 20;
@@ -32,8 +32,11 @@ class ReadAhead {
     SpaceKind kind = SpaceKind::kChain;
     std::span<const BlockHash> hashes;  ///< That were pinned: of a chain the whole prefix. Lives as long as this.
   };
-  /// Reads the first `count` of prefix->spilled().
-  ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count);
+  /// Reads the first `count` of prefix->spilled(). `session`: in whose name promote() offers.
+  ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
+            std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count);
+  ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
+      : ReadAhead(session.executor, session.node, session.id, chain, std::move(prefix), count) {}
   ~ReadAhead();
 
   bool is_at_end() const { return next_ == count_; }
@@ -68,7 +71,9 @@ class ReadAhead {
   void start_one(std::size_t i);
   void step();
 
-  SessionCore& session_;
+  const asio::any_io_executor executor_;
+  NodeContext& node_;
+  const SessionId session_;
   const Chain chain_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;
   const std::size_t count_;

@@ -1,0 +1,112 @@
+"""Named contexts with a real node: made, listed, extended, warmed, deleted; over a restart; and what is a mistake."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+
+import numpy as np
+import pytest
+from conftest import Node, namespace, pattern, tokens
+
+import kvstore
+from kvstore.errors import BadRequest, NotFound
+
+
+def eventually(condition) -> bool:
+    until = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_one_is_made_listed_extended_and_deleted(client, space):
+    hashes = space.hash_chain(tokens(16 * 8))
+    space.put(hashes[:6], pattern(6))
+    made = space.create_context("prompt", hashes, ttl=3600, sliding=True, tags=["team=x", "a b"])
+    assert (made.name, made.tags, made.wanted_blocks, made.kept_blocks) == ("prompt", ["team=x", "a b"], 8, 6)
+    assert isinstance(made.why, NotFound)
+    assert (made.block_size, made.kept_bytes, made.written_tokens) == (16, 6 * 4096, 96)
+    assert made.is_sliding and made.ttl == 3600 and made.used is None
+    assert abs(made.created - time.time()) < 60 and made.expires == pytest.approx(made.created + 3600)
+    assert made.namespace_id == space.namespace.id.hex()
+    got = np.zeros((6, 4096), dtype="uint8")
+    assert space.get(hashes[:6], got).block_count == 6
+    listed = client.contexts()
+    assert listed.silent == {}
+    assert [(each.name, each.read_tokens, each.memory_blocks) for each in listed.contexts] == [("prompt", 96, None)]
+    assert listed.contexts[0].used is not None
+    (one,) = client.contexts("prompt").contexts
+    assert (one.memory_blocks, one.disk_blocks, one.is_warming) == (6, 0, False)
+    longer = client.extend_context("prompt", until=datetime.now(timezone.utc) + timedelta(hours=2))
+    assert not longer.is_sliding and longer.expires == pytest.approx(time.time() + 7200, abs=60)
+    assert client.delete_context("prompt").kept_blocks == 6
+    assert client.contexts().contexts == []
+    for call in (client.delete_context, client.warm_context, client.stop_warming_context):
+        with pytest.raises(NotFound):
+            call("prompt")
+
+
+@pytest.mark.parametrize(
+    "time_of_it",
+    [
+        {},
+        {"ttl": 1, "until": 2e9},
+        {"until": 2e9, "sliding": True},
+        {"until": datetime(2200, 1, 1)},
+        {"ttl": 0},
+        {"ttl": float("nan")},
+        {"until": 1.0},
+        {"ttl": timedelta(days=36500)},
+    ],
+)
+def test_a_time_that_is_none_is_refused(client, space, time_of_it):
+    hashes = space.hash_chain(tokens(32))
+    with pytest.raises(BadRequest):
+        space.create_context("x", hashes, **time_of_it)
+    with pytest.raises((BadRequest, NotFound)):
+        client.extend_context("x", **time_of_it)
+
+
+def test_what_else_is_a_mistake(client, space):
+    hashes = space.hash_chain(tokens(32))
+    for name in ("", "a b", "x" * 129, "\n"):
+        with pytest.raises(BadRequest):
+            space.create_context(name, hashes, ttl=1)
+    with pytest.raises(BadRequest):
+        space.create_context("x", [], ttl=1)
+    with pytest.raises(BadRequest):
+        space.create_context("x", hashes, ttl=1, tags=["t"] * 17)
+    with pytest.raises(TypeError):
+        space.create_context("x", hashes, ttl=1, tags=[1])
+    assert client.contexts().contexts == []
+
+
+def test_over_a_restart_it_is_there_and_warm(tmp_path):
+    node = Node("--spill-path", str(tmp_path / "spill"), "--spill-capacity", "256MiB", capacity="64MiB")
+    try:
+        name = namespace()
+        blocks = pattern(8)
+        with kvstore.Client(node.endpoint, deadline=10) as client:
+            space = client.open(name)
+            hashes = space.hash_chain(tokens(16 * 8))
+            assert space.put(hashes, blocks).stored == 8
+            space.create_context("prompt", hashes, ttl=3600)
+        assert node.process is not None
+        node.process.terminate()
+        node.process.wait(30)
+        node.socket.unlink(missing_ok=True)
+        node.start()
+        with kvstore.Client(node.endpoint, deadline=10) as client:
+            assert [each.name for each in client.contexts().contexts] == ["prompt"]
+            assert eventually(lambda: client.contexts("prompt").contexts[0].kept_blocks == 8)
+            now = client.warm_context("prompt", wait=30)
+            assert (now.memory_blocks, now.disk_blocks, now.is_warming) == (8, 0, False)
+            assert now.written_tokens == 128
+            got = np.zeros_like(blocks)
+            assert client.open(name).get(hashes, got).block_count == 8
+            assert (got == blocks).all()
+    finally:
+        node.close()

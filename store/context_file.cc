@@ -1,0 +1,230 @@
+#include "store/context_file.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/printable.h"
+#include "index/block_hash.h"
+
+namespace kv {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+constexpr std::string_view kContextMagic = "KVNC";
+constexpr std::uint32_t kContextFormat = 1;
+constexpr std::size_t kOwnerBytesMax = 1024, kRecordBytesMax = 1 << 20;
+
+std::uint64_t context_checksum(std::string_view bytes) { return hash_prefix(sha256(std::as_bytes(std::span(bytes)))); }
+
+template <class T>
+void put_number(std::string& bytes, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  char raw[sizeof value];
+  std::memcpy(raw, &value, sizeof value);
+  bytes.append(raw, sizeof value);
+}
+
+template <class Length>
+void put_text(std::string& bytes, std::string_view text) {
+  put_number(bytes, static_cast<Length>(text.size()));
+  bytes += text;
+}
+
+/// Takes fields from the front. After the first that is not there, all are empty and `is_cut` says so.
+struct ContextTaker {
+  std::string_view bytes;
+  bool is_cut = false;
+
+  std::string_view raw(std::size_t count) {
+    if (count > bytes.size()) {
+      is_cut = true;
+      bytes = {};
+      return {};
+    }
+    const std::string_view taken = bytes.substr(0, count);
+    bytes.remove_prefix(count);
+    return taken;
+  }
+  template <class T>
+  T number() {
+    T value{};
+    if (const std::string_view from = raw(sizeof value); !is_cut) std::memcpy(&value, from.data(), sizeof value);
+    return value;
+  }
+  template <class Length>
+  std::string text() {
+    return std::string(raw(number<Length>()));
+  }
+};
+
+Failure context_failure(const std::string& text) { return {Errc::kBadRequest, "contexts: " + text}; }
+
+std::uint64_t wall_of(TimePoint time, const ClockPair& now) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time - now.steady).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, static_cast<std::int64_t>(now.wall_us) + us));
+}
+
+TimePoint time_of(std::uint64_t wall_us, const ClockPair& now) {
+  const std::uint64_t age = wall_us < now.wall_us ? now.wall_us - wall_us : 0;
+  return now.steady - std::chrono::microseconds(age);
+}
+
+/// What is wrong with the texts of a context; empty: nothing.
+std::string wrong_kept_text(const KeptContext& context) {
+  if (context.owner.size() > kOwnerBytesMax)
+    return "owner: " + std::to_string(context.owner.size()) + " bytes, at most " + std::to_string(kOwnerBytesMax);
+  if (!is_context_name(context.name)) return "name: '" + printable(context.name) + "', " + kContextNameAllowed;
+  if (context.tags.size() > kContextTagsMax)
+    return "tags: " + std::to_string(context.tags.size()) + ", at most " + std::to_string(kContextTagsMax);
+  for (const std::string& tag : context.tags) {
+    if (!is_context_tag(tag)) return "tags: '" + printable(tag) + "', " + kContextTagAllowed;
+  }
+  return "";
+}
+
+/// The next context. What is wrong with it, or nothing.
+std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
+                         const ClockPair& now, KeptContext& context) {
+  context.owner = from.text<std::uint16_t>();
+  context.name = from.text<std::uint8_t>();
+  context.tags.resize(from.number<std::uint8_t>());
+  for (std::string& tag : context.tags) tag = from.text<std::uint8_t>();
+  const auto record = from.number<std::uint32_t>();
+  const auto ttl = from.number<std::uint64_t>();
+  const auto sliding = from.number<std::uint8_t>();
+  context.created = time_of(from.number<std::uint64_t>(), now);
+  context.begun = time_of(from.number<std::uint64_t>(), now);
+  if (const auto used = from.number<std::uint64_t>(); used > 0) context.used = time_of(used, now);
+  context.lost_count = from.number<std::uint64_t>();
+  context.written_tokens = from.number<std::uint64_t>();
+  context.read_tokens = from.number<std::uint64_t>();
+  context.stored_token_seconds = from.number<double>();
+  const auto chain_count = from.number<std::uint16_t>();
+  if (from.is_cut) return "cut off";
+  if (std::string wrong = wrong_kept_text(context); !wrong.empty()) return wrong;
+  if (record >= records.size())
+    return "record " + std::to_string(record) + ", there are " + std::to_string(records.size());
+  context.record = records[record];
+  if (ttl == 0 || ttl > static_cast<std::uint64_t>(kContextTtlMax.count()) || sliding > 1)
+    return "time to live: " + std::to_string(ttl) + " ns, sliding " + std::to_string(sliding) +
+           "; allowed are 1 ns to ten years, and 0 or 1";
+  context.life = {Duration(static_cast<Duration::rep>(ttl)), sliding == 1};
+  if (!std::isfinite(context.stored_token_seconds) || context.stored_token_seconds < 0)
+    return "stored token seconds: not a number from 0 on";
+  if (chain_count == 0 || chain_count > kContextChainsMax)
+    return "chains: " + std::to_string(chain_count) + ", allowed are 1 to " + std::to_string(kContextChainsMax);
+  std::size_t hash_count = 0;
+  for (std::uint16_t i = 0; i < chain_count; ++i) {
+    const auto count = from.number<std::uint32_t>(), written = from.number<std::uint32_t>();
+    if (from.is_cut) return "cut off";
+    if (count == 0 || written > count)
+      return "chain " + std::to_string(i) + ": " + std::to_string(written) + " of " + std::to_string(count) +
+             " blocks written";
+    context.chains.push_back({count, written});
+    hash_count += count;
+  }
+  // Compared before anything is allocated for it.
+  if (hash_count > from.bytes.size() / sizeof(BlockHash)) return "cut off in the hashes";
+  const std::string_view raw = from.raw(hash_count * sizeof(BlockHash));
+  std::vector<BlockHash> hashes(hash_count);
+  std::memcpy(static_cast<void*>(hashes.data()), raw.data(), raw.size());
+  context.hashes = std::move(hashes);
+  return "";
+}
+
+}  // namespace
+
+std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now) {
+  std::string body;
+  put_number(body, now.wall_us);
+  std::map<std::string_view, std::uint32_t> numbers;
+  std::vector<std::string_view> records;
+  for (const KeptContext& context : contexts) {
+    const auto number = static_cast<std::uint32_t>(records.size());
+    if (numbers.try_emplace(context.record->text(), number).second) records.push_back(context.record->text());
+  }
+  put_number(body, static_cast<std::uint32_t>(records.size()));
+  for (const std::string_view record : records) put_text<std::uint32_t>(body, record);
+  put_number(body, static_cast<std::uint32_t>(contexts.size()));
+  for (const KeptContext& context : contexts) {
+    KV_ASSERT(wrong_kept_text(context).empty() && context.chains.size() <= kContextChainsMax);
+    put_text<std::uint16_t>(body, context.owner);
+    put_text<std::uint8_t>(body, context.name);
+    put_number(body, static_cast<std::uint8_t>(context.tags.size()));
+    for (const std::string& tag : context.tags) put_text<std::uint8_t>(body, tag);
+    put_number(body, numbers.find(context.record->text())->second);
+    put_number(body, static_cast<std::uint64_t>(context.life.ttl.count()));
+    put_number(body, static_cast<std::uint8_t>(context.life.is_sliding));
+    put_number(body, wall_of(context.created, now));
+    put_number(body, wall_of(context.begun, now));
+    put_number(body, context.used ? wall_of(*context.used, now) : std::uint64_t{0});
+    put_number(body, context.lost_count);
+    put_number(body, context.written_tokens);
+    put_number(body, context.read_tokens);
+    put_number(body, context.stored_token_seconds);
+    put_number(body, static_cast<std::uint16_t>(context.chains.size()));
+    std::size_t hash_count = 0;
+    for (const KeptContext::Chain& chain : context.chains) {
+      put_number(body, chain.count);
+      put_number(body, chain.written);
+      hash_count += chain.count;
+    }
+    KV_ASSERT(hash_count == context.hashes.size());
+    const auto hashes = std::as_bytes(context.hashes.view());
+    body.append(reinterpret_cast<const char*>(hashes.data()), hashes.size());
+  }
+  std::string bytes(kContextMagic);
+  put_number(bytes, kContextFormat);
+  put_number(bytes, static_cast<std::uint64_t>(body.size()));
+  put_number(bytes, context_checksum(body));
+  return bytes + body;
+}
+
+Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPair& now) {
+  if (!bytes.starts_with(kContextMagic)) return context_failure("not in this form");
+  ContextTaker from{bytes.substr(kContextMagic.size())};
+  const auto format = from.number<std::uint32_t>();
+  if (from.is_cut) return context_failure("cut off in the head");
+  if (format != kContextFormat) return context_failure("format " + std::to_string(format) + ", this node reads 1");
+  const auto size = from.number<std::uint64_t>(), checksum = from.number<std::uint64_t>();
+  if (from.is_cut) return context_failure("cut off in the head");
+  if (size != from.bytes.size())
+    return context_failure(std::to_string(from.bytes.size()) + " bytes, of which there should be " +
+                           std::to_string(size));
+  if (checksum != context_checksum(from.bytes)) return context_failure("damaged: its checksum does not match");
+  ContextFile file{.written_us = from.number<std::uint64_t>(), .contexts = {}};
+  std::vector<std::shared_ptr<const NamespaceRecord>> records;
+  for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
+    const auto text = from.text<std::uint32_t>();
+    if (from.is_cut || text.size() > kRecordBytesMax) return context_failure("cut off in the records");
+    const auto record = NamespaceRecord::parse(text);
+    if (!record) return context_failure("record " + std::to_string(records.size()) + ": " + record.error().text);
+    if (record->is_set())
+      return context_failure("record " + std::to_string(records.size()) + ": of a set, only chains have contexts");
+    records.push_back(std::make_shared<const NamespaceRecord>(*record));
+  }
+  std::set<std::pair<std::string, std::string>> names;
+  for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
+    KeptContext context;
+    const std::string wrong = take_context(from, records, now, context);
+    if (!wrong.empty()) return context_failure("context " + std::to_string(file.contexts.size()) + ": " + wrong);
+    if (!names.emplace(context.owner, context.name).second)
+      return context_failure("context " + std::to_string(file.contexts.size()) + ": '" + context.name +
+                             "' comes twice");
+    file.contexts.push_back(std::move(context));
+  }
+  if (from.is_cut) return context_failure("cut off");
+  if (!from.bytes.empty()) return context_failure(std::to_string(from.bytes.size()) + " bytes too many");
+  return file;
+}
+
+}  // namespace kv

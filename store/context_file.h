@@ -1,0 +1,67 @@
+// store/context_file.h: the named contexts of a node as a file keeps them over a restart.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "index/namespace_record.h"
+#include "store/context.h"
+
+namespace kv {
+
+/// A context without what it keeps: blocks come back by themselves.
+struct KeptContext {
+  struct Chain {
+    std::uint32_t count = 0;    ///< Of `hashes`, which hold one chain behind the other.
+    std::uint32_t written = 0;  ///< So many leading blocks have counted as written.
+  };
+  std::string owner, name;
+  std::vector<std::string> tags;
+  std::shared_ptr<const NamespaceRecord> record;
+  HashList hashes;
+  std::vector<Chain> chains;
+  ContextLife life;
+  TimePoint created{}, begun{};
+  std::optional<TimePoint> used;
+  std::uint64_t lost_count = 0, written_tokens = 0, read_tokens = 0;
+  double stored_token_seconds = 0;
+
+  TimePoint end() const { return end_of(life, begun, used); }
+};
+
+/// One moment by both clocks. The Store's stops with the machine, so a file has times of the wall clock.
+struct ClockPair {
+  TimePoint steady{};
+  std::uint64_t wall_us = 0;  ///< Since 1970.
+};
+
+struct ContextFile {
+  std::uint64_t written_us = 0;  ///< By the wall clock: of several files the newest counts.
+  std::vector<KeptContext> contexts;
+};
+
+/// Form, all little endian (golden test):
+///   "KVNC", format 1: u32, bytes that follow the head: u64, the first 8 bytes of their SHA-256: u64, then
+///   when: u64; records: u32, of each: length u32, text; contexts: u32, of each:
+///     owner: u16 and text; name: u8 and text; tags: u8, of each: u8 and text; which record: u32
+///     time to live in ns: u64; sliding: u8; created, begun, used (0: never): u64 each
+///     lost blocks, written tokens, read tokens: u64 each; stored token seconds: f64
+///     chains: u16, of each: blocks u32, of these counted as written u32; the hashes of all chains
+/// Times are microseconds since 1970.
+std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
+/// Of a disk, which may be damaged, or in another's hands: all is checked. A time in the future is taken for now: the
+/// clock was set back. Errors: kBadRequest; the words name field, value and what is allowed.
+Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPair& now);
+
+/// Twice what the bounds on contexts let a node have.
+inline constexpr std::size_t kContextFileBytesMax = std::size_t{256} << 20;
+
+}  // namespace kv

@@ -1,0 +1,233 @@
+#include "store/node/context_keeper.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace kv {
+namespace {
+
+constexpr std::chrono::milliseconds kKeeperEndPatience{200};
+
+Duration time_at_rate(std::uint64_t bytes, std::uint64_t bytes_per_second) {
+  return std::chrono::milliseconds(bytes * 1000 / bytes_per_second);
+}
+
+}  // namespace
+
+ContextKeeper::ContextKeeper(LockedStore& store, Clock& clock, File file, std::function<std::uint64_t()> wall_us)
+    : store_(store),
+      clock_(clock),
+      wall_us_(std::move(wall_us)),
+      work_(std::make_shared<Work>(std::move(file), ClockPair{clock.now(), wall_us_()})) {
+  thread_ = std::thread([work = work_] { work_at(*work); });
+}
+
+ContextKeeper::~ContextKeeper() {
+  bool has_ended = false;
+  {
+    std::unique_lock lock(work_->mutex);
+    work_->ends = true;
+    work_->changed.notify_all();
+    has_ended = work_->changed.wait_for(lock, kKeeperEndPatience, [this] { return work_->has_ended; });
+  }
+  if (has_ended) {
+    thread_.join();
+  } else {
+    thread_.detach();  // 1
+  }
+}
+
+/// Of several files the newest that can be used.
+ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
+  ReadBack back;
+  std::uint64_t newest = 0;
+  std::vector<std::size_t> unusable;
+  for (File::Found& found : work.file.read()) {
+    back.has_file = true;
+    auto file = found.text ? read_contexts(*found.text, work.began) : Result<ContextFile, Failure>(found.text.error());
+    if (!file) {
+      back.trouble.push_back(file.error().text);
+      unusable.push_back(found.place);
+    } else if (file->written_us >= newest) {
+      newest = file->written_us;
+      back.contexts = std::move(file->contexts);
+    }
+  }
+  const std::lock_guard lock(work.mutex);
+  work.to_set_aside = std::move(unusable);
+  return back;
+}
+
+void ContextKeeper::work_at(Work& work) {
+  auto back = std::make_unique<ReadBack>(read_back(work));
+  std::unique_lock lock(work.mutex);
+  work.was_read = std::move(back);
+  work.is_read = true;
+  for (;;) {
+    work.changed.notify_all();
+    work.changed.wait(lock, [&work] { return work.ends || work.job; });
+    if (work.ends) break;
+    const std::unique_ptr<Job> job = std::move(work.job);
+    const std::uint64_t number = work.jobs_given;
+    const std::vector<std::size_t> aside = std::exchange(work.to_set_aside, {});
+    lock.unlock();
+    const std::string bytes = write_contexts(job->contexts, job->now);
+    for (const std::size_t place : aside) work.file.set_aside(place);
+    // One that could not be read again would be taken for damaged, and cost all.
+    error_code failure = bytes.size() > kContextFileBytesMax ? error_code(Errc::kTooLarge) : work.file.write(bytes);
+    if (!failure && job->forgets_aside) failure = work.file.forget_aside();
+    lock.lock();
+    work.failure = failure;
+    ++(failure ? work.failures : work.writes);
+    work.bytes = bytes.size();
+    work.jobs_done = number;
+  }
+  work.has_ended = true;
+  work.changed.notify_all();
+}
+
+void ContextKeeper::take_over() {
+  std::unique_ptr<ReadBack> back;
+  {
+    const std::lock_guard lock(work_->mutex);
+    if (!work_->was_read) return;
+    back = std::move(work_->was_read);
+  }
+  has_taken_over_ = true;
+  for (const std::string& trouble : back->trouble)
+    spdlog::warn("{}; the node starts without the contexts in it", trouble);
+  damaged_ += back->trouble.size();
+  figures_due_ = clock_.now() + kFigurePause;
+  if (!back->has_file) return;
+  std::uint64_t blocks = 0;
+  for (KeptContext& context : back->contexts) {
+    const std::size_t count = context.hashes.size();
+    const auto how = store_.with([&](Store& store) { return store.restore_context(std::move(context), clock_.now()); });
+    switch (how) {
+      case Store::Restored::kBack:
+        ++back_;
+        blocks += count;
+        break;
+      case Store::Restored::kEnded: ++ended_; break;
+      case Store::Restored::kRefused: ++refused_; break;
+    }
+  }
+  is_dirty_ = ended_ + refused_ > 0 || !back->trouble.empty();
+  spdlog::info("contexts: {} are back, of {} blocks; {} ended while the node was down{}", back_.load(), blocks,
+               ended_.load(),
+               refused_ == 0 ? "" : "; " + std::to_string(refused_) + " were made anew meanwhile, or are over a bound");
+}
+
+bool ContextKeeper::start(std::chrono::milliseconds patience) {
+  {
+    std::unique_lock lock(work_->mutex);
+    work_->changed.wait_for(lock, patience, [this] { return work_->is_read; });
+  }
+  const std::lock_guard lock(mutex_);
+  if (!has_taken_over_) take_over();
+  if (!has_taken_over_) spdlog::warn("contexts: the disk is slow; what it has of them comes later");
+  return has_taken_over_;
+}
+
+void ContextKeeper::tick(bool may_write) {
+  const std::lock_guard lock(mutex_);
+  if (!has_taken_over_) take_over();
+  if (!has_taken_over_ || !may_write) return;
+  const TimePoint now = clock_.now();
+  error_code failure;
+  bool is_busy = false;
+  {
+    const std::lock_guard working(work_->mutex);
+    is_busy = work_->jobs_done < work_->jobs_given;
+    failure = work_->failure;
+  }
+  if (is_busy) return;
+  if (failure && failure != told_) spdlog::warn("contexts: cannot be kept for a restart: {}", failure.message());
+  told_ = failure;
+  const Store::ContextChanges changes = store_.with([](Store& store) { return store.context_changes(); });
+  const bool is_due = ((changes.orders != written_.orders || is_dirty_ || failure) && now >= order_due_) ||
+                      (changes.uses != written_.uses && now >= use_due_) || (changes.count > 0 && now >= figures_due_);
+  if (is_due) hand_over(/*forgets_aside=*/false);
+}
+
+/// What waits still to be written is older.
+std::uint64_t ContextKeeper::hand_over(bool forgets_aside) {
+  auto job = std::make_unique<Job>();
+  job->forgets_aside = forgets_aside;
+  ContextId after{};
+  bool has_more = true;
+  // What changes behind the place that was looked at counts as not written yet.
+  written_ = store_.with([](Store& store) { return store.context_changes(); });
+  while (has_more) {
+    has_more = store_.with([&](Store& store) { return store.copy_contexts(after, job->contexts, clock_.now()); });
+  }
+  job->now = {clock_.now(), wall_us_()};
+  is_dirty_ = false;
+  const std::lock_guard lock(work_->mutex);
+  if (work_->job) job->forgets_aside = job->forgets_aside || work_->job->forgets_aside;
+  work_->job = std::move(job);
+  work_->changed.notify_all();
+  const std::uint64_t bytes = work_->bytes;
+  order_due_ = clock_.now() + std::max(kOrderPause, time_at_rate(bytes, kOrderBytesPerSecond));
+  use_due_ = clock_.now() + std::max(kUsePause, time_at_rate(bytes, kUseBytesPerSecond));
+  figures_due_ = clock_.now() + kFigurePause;
+  return ++work_->jobs_given;
+}
+
+std::string ContextKeeper::wait_for(std::uint64_t job, std::chrono::milliseconds patience) {
+  std::unique_lock lock(work_->mutex);
+  if (!work_->changed.wait_for(lock, patience, [&] { return work_->jobs_done >= job; })) return "the disk is slow";
+  return work_->failure ? work_->failure.message() : "";
+}
+
+std::string ContextKeeper::write(bool forgets_aside, std::chrono::milliseconds patience) {
+  std::uint64_t job = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_taken_over_) take_over();
+    if (!has_taken_over_) return "the disk is slow";  // 3
+    job = hand_over(forgets_aside);
+  }
+  return wait_for(job, patience);
+}
+
+std::string ContextKeeper::write_now(std::chrono::milliseconds patience) { return write(false, patience); }
+std::string ContextKeeper::forget(std::chrono::milliseconds patience) { return write(true, patience); }
+
+bool ContextKeeper::stop(bool may_write, std::chrono::milliseconds patience) {
+  bool has_any = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!has_taken_over_) take_over();
+    const Store::ContextChanges changes = store_.with([](Store& store) { return store.context_changes(); });
+    has_any = changes.count > 0 || changes.orders != written_.orders || is_dirty_;
+    if (has_taken_over_ && !has_any) return true;  // there is nothing to write, nor to write over
+  }
+  const std::string why = may_write ? write_now(patience) : "the disk is not open";
+  if (why.empty()) return true;
+  spdlog::warn("contexts: not kept for the next start: {}", why);
+  return false;
+}
+
+bool ContextKeeper::is_read() const {
+  const std::lock_guard lock(work_->mutex);
+  return work_->is_read;
+}
+
+std::vector<NodeMetrics::Value> ContextKeeper::stats() const {
+  const std::lock_guard lock(work_->mutex);
+  const auto number = [](std::uint64_t count) { return static_cast<double>(count); };
+  return {{"context_file_bytes", number(work_->bytes), false, "Of the file that keeps contexts over a restart"},
+          {"context_file_writes", number(work_->writes), true, "Times that it was written"},
+          {"context_file_failures", number(work_->failures), true, "Times that it could not be written"},
+          {"context_file_damaged", number(damaged_), false, "Such files that the start could not use"},
+          {"contexts_back", number(back_), false, "Contexts that the start found in it, and that live on"},
+          {"contexts_not_back", number(ended_ + refused_), false,
+           "Contexts in it that had ended, were made anew meanwhile, or are over a bound"}};
+}
+
+}  // namespace kv
