@@ -71,7 +71,7 @@ class DiskTest : public testing::Test {
     std::filesystem::remove(file);
     std::ofstream(file) << text;
     std::filesystem::permissions(file, std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-    auto made = SpillKeys::open(file.string());
+    auto made = SpillKeys::open({.file = file.string(), .command = ""});
     EXPECT_TRUE(made) << made.error();
     return made ? *made : nullptr;
   }
