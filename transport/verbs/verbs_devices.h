@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/numa.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_choice.h"
 
@@ -118,7 +119,8 @@ class SlowCalls {
  public:
   /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
   /// threads make calls in no particular order; they begin with the first call.
-  explicit SlowCalls(bool in_place, std::size_t thread_count = 1);
+  /// They run where `numa` says.
+  explicit SlowCalls(bool in_place, std::size_t thread_count = 1, NumaChoice numa = {});
   ~SlowCalls();
 
   /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. What the two hold is let
@@ -130,7 +132,8 @@ class SlowCalls {
 
  private:
   const std::size_t thread_count_;  ///< 0: in place.
-  std::mutex mutex_;                ///< Of threads_ until is_finished_, and of setting that.
+  const NumaChoice numa_;
+  std::mutex mutex_;  ///< Of threads_ until is_finished_, and of setting that.
   std::unique_ptr<asio::thread_pool> threads_;
   std::atomic<bool> is_finished_{false};
 };
