@@ -8,6 +8,7 @@
 //   event.h      one coroutine wakes another on the same executor
 //   owner.h      keeps memory that somebody else works with
 //   back_off.h   when to try again what has failed
+//   numa.h       which memory and processors belong together, and how to stay with some of them
 //   busy_poll.h  spins before sleeps: for events, and for a lock
 //   checksum.h   the checksum that travels with every block
 //   printable.h  foreign text, made safe for a log or a terminal

@@ -108,6 +108,9 @@ Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::
 std::vector<NodeStatus> BlockingClient::nodes() const {
   return thread_->run_there<std::vector<NodeStatus>>({}, [](Client& client) { return client.nodes(); });
 }
+NumaStatus BlockingClient::numa() const {
+  return thread_->run_there<NumaStatus>({}, [](Client& client) { return client.numa(); });
+}
 std::string BlockingClient::metrics_text() const {
   return thread_->run_there<std::string>({}, [](Client& client) { return client.metrics_text(); });
 }
@@ -123,7 +126,8 @@ Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   const auto reserved = thread_->run_there<Result<void>>(thread_->why_not(),
                                                          [&](Client& client) { return client.reserve_memory(bytes); });
   if (!reserved) return reserved.error();
-  auto memory = SharedMemory::create(bytes);  // on the caller's thread: 0.3 s a GiB would hold up all deadlines
+  // Not on the client's thread: 0.3 s a GiB would hold up all deadlines.
+  auto memory = make_memory(thread_->numa_place(), bytes);
   return thread_->run_there<Result<std::span<std::byte>>>(
       thread_->why_not(), [&](Client& client) { return client.adopt_memory(bytes, std::move(memory)); });
 }

@@ -61,6 +61,7 @@ class BlockingClient {
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
+  NumaStatus numa() const;
   std::string metrics_text() const;  ///< Empty: is_disabled().
   void tell_prefill_speed(double tokens_per_second);
   Result<std::span<std::byte>> allocate(std::size_t bytes);

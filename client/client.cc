@@ -502,7 +502,8 @@ std::string Client::metrics_text() const {
   return shared.metrics.text(nodes(), {.identity = shared.config.identity,
                                        .call_count = shared.call_count,
                                        .calls_max = shared.config.calls_max,
-                                       .lent_bytes = shared.memory.bytes()});
+                                       .lent_bytes = shared.memory.bytes(),
+                                       .numa = numa()});
 }
 
 void Client::tell_prefill_speed(double tokens_per_second) {

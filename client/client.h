@@ -18,6 +18,7 @@
 //   client_impl.h, batch_put.h  what the calls share; what the two puts share
 //   client_metrics.h          what all of them count
 //   memory.cc                 memory that nodes fill and drain themselves: made, lent, taken back
+//   numa_place.h              on which NUMA nodes it lies, and threads run
 //   cluster_map.h             which node owns a block
 //   hot/hot_sets.h            which blocks the nodes take for hot, and where a chain lies therefore
 //   hedge/hedger.h            when a node is late and another one is asked
@@ -50,6 +51,7 @@
 #include "client/call_control.h"
 #include "client/context_types.h"
 #include "client/miss_report.h"
+#include "client/numa_place.h"
 #include "client/set_types.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
@@ -111,8 +113,12 @@ struct ClientConfig {
   /// Small requests of one connection that go by SEND, over a queue pair of their own, and have no answer yet; 0..64.
   std::size_t rdma_messages = 16;
   std::uint8_t rdma_traffic_class = 0;  ///< Of this side's packets; on RoCE 4 x DSCP.
-  bool verify = true;                   ///< Checksums of what was got. Off only to measure its cost.
-  std::uint64_t seed = 0;               ///< For jitter; 0: random.
+  /// Where memory of allocate() lies, and which processors the library's own threads keep to: NUMA nodes such as "1" or
+  /// "0-1", or those at which a PCI device is, such as "pci:0000:3b:00.0", an accelerator or its NIC. Empty: nothing is
+  /// placed. The caller's threads stay as they are. A node that is full is passed over. numa_place.h has the rules.
+  std::string numa_nodes = {};
+  bool verify = true;      ///< Checksums of what was got. Off only to measure its cost.
+  std::uint64_t seed = 0;  ///< For jitter; 0: random.
   /// For tls:// endpoints: certificate, key and CA, all three; the files are read at construction, and again for a new
   /// connection when they have changed. If every endpoint in `nodes` on a network is tls://, no tcp:// endpoint that a
   /// cluster's map may name is connected to.
@@ -436,6 +442,9 @@ class Client {
   /// Round trip to each node, in node order; negative where it failed, and then NodeStatus::last_error says why.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;
+  /// Where memory of allocate() lies and the library's threads run; looks at 512 pages, 0.1 ms.
+  NumaStatus numa() const;
+  const NumaPlace& numa_place() const;
   /// What this client has seen, as Prometheus text (client_metrics.h); docs/operating.md has the names.
   std::string metrics_text() const;
   /// How many tokens a second the engine computes, as far as it knows, for the estimate of what loading saves.
@@ -453,8 +462,8 @@ class Client {
   /// Memory that nodes can fill and drain directly: those on this host (memfd), and those that RDMA reaches. Owned by
   /// the client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors.
   /// All of it is touched here and now, 0.3 s a GiB and more, and meanwhile nothing else runs on the executor: no
-  /// deadline either. Where that matters, call reserve_memory(), then SharedMemory::create() on another thread, then
-  /// adopt_memory() with what came of it; BlockingClient does.
+  /// deadline either. Where that matters, call reserve_memory(), then make_memory() on another thread, with
+  /// numa_place(), then adopt_memory() with what came of it; BlockingClient does.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<void> reserve_memory(std::size_t bytes);
   Result<std::span<std::byte>> adopt_memory(std::size_t reserved_bytes, Result<std::unique_ptr<SharedMemory>> memory);

@@ -177,6 +177,15 @@ std::string ClientMetrics::text(const std::vector<NodeStatus>& nodes, const Gaug
   text.family("lent_bytes", "gauge", "Memory that is lent to nodes, or can be");
   text.value(gauges.lent_bytes);
 
+  text.family("memory_numa_nodes", "gauge",
+              "NUMA nodes that memory of this client was asked of; 0: the kernel places it");
+  text.value(std::uint64_t{gauges.numa.place.choice.memory.size()});
+  if (const auto ratio = gauges.numa.misplaced_ratio) {
+    text.family("memory_numa_misplaced_ratio", "gauge",
+                "Share of that memory on nodes that it was not asked of, by a sample");
+    text.value(*ratio);
+  }
+
   const auto of_nodes = [&](const char* name, const char* type, const char* help, auto&& value) {
     text.family(name, type, help);
     for (const NodeStatus& node : nodes) text.value(std::uint64_t{value(node)}, label("node", node.name));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "client/numa_place.h"
 #include "transport/frame.h"
 
 namespace kv {
@@ -46,6 +47,7 @@ class ClientMetrics {
     std::string identity;
     std::size_t call_count = 0, calls_max = 0;
     std::uint64_t lent_bytes = 0;
+    NumaStatus numa = {};
   };
   /// Prometheus text format 0.0.4. `nodes`: those of the client.
   std::string text(const std::vector<NodeStatus>& nodes, const Gauges& gauges) const;

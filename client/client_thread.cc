@@ -41,6 +41,7 @@ std::size_t SpaceSizes::find(Space space) const {
 ClientThread::ClientThread(ClientConfig config, std::chrono::microseconds busy_poll, Network& network)
     : busy_poll_(busy_poll),
       client_(std::make_unique<Client>(io_->get_executor(), std::move(config), network)),
+      numa_place_(client_->numa_place()),
       thread_([this] { run(); }) {}
 
 ClientThread::~ClientThread() {
@@ -87,6 +88,8 @@ void ClientThread::guest_closed() {
 }
 
 void ClientThread::run() {
+  // An error leaves it where the caller's threads run: slower, and no reason not to serve.
+  if (!numa_place_.choice.processors.empty()) static_cast<void>(keep_to_processors(numa_place_.choice.processors));
   try {
     run_until_stopped();
     return;

@@ -131,6 +131,7 @@ class ClientThread {
   void linger(bool is_busy);
   /// For who has work for the thread, even when the thread may be gone.
   std::shared_ptr<Waker> waker() const { return waker_; }
+  const NumaPlace& numa_place() const { return numa_place_; }  ///< The client's. Any thread.
 
   // For guests, on the I/O thread.
   asio::io_context& io() { return *io_; }
@@ -189,6 +190,7 @@ class ClientThread {
   std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>(1);
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_->get_executor()};
   std::unique_ptr<Client> client_;
+  const NumaPlace numa_place_;
   TimePoint awake_until_{};
   std::vector<Guest*> served_;  ///< The I/O thread's own list of guests_.
   /// Reads waker_'s descriptor, which remains the waker's.

@@ -117,11 +117,14 @@ typedef struct kvs_options {
   uint64_t hedge_after_min_us; /* 0: 1,000 */
   uint64_t hedge_after_max_us; /* 0: 200,000 */
   const char* zone;            /* where this client is: of equals, nodes of its zone are asked; NULL: anywhere */
+  /* Where memory of kvs_allocate lies, and which processors this library's own threads keep to: NUMA nodes such as "1"
+   * or "0-1", or where a PCI device is, such as "pci:0000:3b:00.0" (docs/operating.md, "NUMA"); NULL: not placed. */
+  const char* numa_nodes;
 } kvs_options;
 #define KVS_OPTIONS_INIT                                                                                              \
   {                                                                                                                   \
     sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        0, 0, 0, NULL                                                                                                 \
+        0, 0, 0, NULL, NULL                                                                                           \
   }
 
 /* When the blocks of a request will be asked for again, as far as you know. A wrong hint costs hits, never a wrong
@@ -277,8 +280,8 @@ KVS_API int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashe
 KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                      uint64_t* blocks, int* until_restart);
 
-/* Statistics of all nodes as JSON, ended by a zero byte. *length: without it. KVS_TOO_LARGE if length + 1 > capacity;
- * then *length says how much is needed. */
+/* Statistics of all nodes as JSON, ended by a zero byte, and "numa": where this client's memory lies (numa_nodes).
+ * *length: without the zero. KVS_TOO_LARGE if length + 1 > capacity; then *length says how much is needed. */
 KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 /* Why not all of a chain is held, as JSON: which block is missed first, and what its node remembers of it ("reason" and
  * "text"; docs/operating.md, "Why nothing hits"). Nothing counts as used. As kvs_stats else. */

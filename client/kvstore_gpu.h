@@ -319,9 +319,11 @@ typedef struct kvs_staging_options {
   int direct_block_count_max; /* CUDA blocks of a kernel that reads host memory itself; 0: 64 */
   uint64_t direct_bytes_max;  /* totals up to this go without buffers; 0: measured now; 1: none does */
   int device_number;          /* KVS_DEVICE_NUMBER(ordinal); 0: the thread's */
+  /* Where page-locked buffers lie, as kvs_options has it; NULL: at the device's NUMA node; "off": anywhere */
+  const char* numa_nodes;
 } kvs_staging_options;
 #define KVS_STAGING_OPTIONS_INIT \
-  { sizeof(kvs_staging_options), 0, 0, 0, 0, 0 }
+  { sizeof(kvs_staging_options), 0, 0, 0, 0, 0, NULL }
 /* `options` NULL: all defaults. KVS_UNAVAILABLE without a device; KVS_OUT_OF_MEMORY: no room for the buffers. */
 KVS_API int kvs_staging_create(const kvs_staging_options* options, kvs_staging** staging);
 /* Waits for all that was enqueued. NULL is allowed. */

@@ -120,6 +120,27 @@ Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chron
   co_return Result<void>();
 }
 
+const NumaPlace& Client::numa_place() const { return impl_->shared->numa_place; }
+
+NumaStatus Client::numa() const {
+  constexpr std::size_t kPagesLookedAt = 512;
+  NumaStatus status{.place = numa_place(), .misplaced_ratio = std::nullopt};
+  if (status.place.choice.memory.empty()) return status;
+  const auto regions = impl_->shared->memory.made();
+  std::size_t bytes = 0;
+  for (const auto& each : regions) bytes += each.size();
+  NumaLook look{.node_count = status.place.node_count, .chosen = status.place.choice.memory, .spread = NumaSpread()};
+  for (const auto& each : regions) {
+    // Each by its share, and one page at least.
+    const auto looks = 1 + static_cast<std::size_t>(double(kPagesLookedAt) * double(each.size()) / double(bytes));
+    const auto spread = look_where_pages_lie(each, looks);
+    if (!spread) return status;
+    for (const auto& [node, count] : *spread) (*look.spread)[node] += count;
+  }
+  status.misplaced_ratio = look.misplaced_share();
+  return status;
+}
+
 bool Client::is_quarantined(std::span<const std::byte> memory) const {
   return impl_->shared->memory.is_quarantined(memory);
 }

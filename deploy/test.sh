@@ -625,14 +625,15 @@ step_rdma() {
     count rdma 0 0 1
     return
   fi
-  build release verbs_test e2e_test || return 0
+  build release verbs_test e2e_test numa_client || return 0
   if [ ! -e build/release/transport/ibverbs/libkvstore_verbs.so ]; then
     skips+=("rdma: the module was not built, libibverbs-dev is not installed")
     count rdma 0 0 1
     return
   fi
   script_in_vm doctor build/release/client/tools/kvstorectl
-  KV_RDMA_VM_NUMA=2 script_in_vm numa build/release/store/node/kvstore-node build/release/client/tools/kvstorectl
+  KV_RDMA_VM_NUMA=2 script_in_vm numa build/release/store/node/kvstore-node build/release/client/tools/kvstorectl \
+    build/release/tests/rdma_vm/numa_client build/release/client/tools/kvstore-bench
   run_in_vm loop loop transport/verbs_test '*/device'
   run_in_vm pair pair transport/verbs_test '*Conformance*/device:*Message*/device:*Model*/device:*Mover*/device:*Process*/device'
   run_in_vm e2e-loop loop e2e/e2e_test '*/verbs*:*RdmaDevice*:DeviceMemoryE2eTest.BlocksReach*'

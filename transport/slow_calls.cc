@@ -11,8 +11,10 @@
 
 namespace kv {
 
-SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, int niceness)
-    : thread_count_(in_place ? 0 : thread_count), niceness_(niceness) {
+/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time does not pass
+/// meanwhile.
+SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, NumaChoice numa, int niceness)
+    : thread_count_(in_place ? 0 : thread_count), numa_(std::move(numa)), niceness_(niceness) {
   KV_ASSERT(in_place || thread_count > 0);  // or calls would wait for ever
 }
 
@@ -37,7 +39,10 @@ void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& exe
     return;
   }
   // Not before the first call: most processes have no device, and no use for the threads.
-  if (!threads_) threads_ = std::make_unique<asio::thread_pool>(thread_count_);
+  if (!threads_) {
+    // They inherit where they run from the thread that starts them.
+    static_cast<void>(run_on_nodes(numa_, [this] { threads_ = std::make_unique<asio::thread_pool>(thread_count_); }));
+  }
   asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
     // Of this thread alone, as Linux has it; the pool tells nobody when its threads begin.
     if (niceness_ > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness_);

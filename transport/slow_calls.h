@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/numa.h"
 #include "base/result.h"
 
 namespace kv {
@@ -18,8 +19,9 @@ namespace kv {
 class SlowCalls {
  public:
   /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
-  /// threads make calls in no particular order; they begin with the first call, and have this niceness (nice(2)).
-  explicit SlowCalls(bool in_place, std::size_t thread_count = 1, int niceness = 0);
+  /// threads make calls in no particular order; they begin with the first call, run where `numa` says, and have this
+  /// niceness (nice(2)).
+  explicit SlowCalls(bool in_place, std::size_t thread_count = 1, NumaChoice numa = {}, int niceness = 0);
   ~SlowCalls();
 
   /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. What the two hold is let
@@ -31,6 +33,7 @@ class SlowCalls {
 
  private:
   const std::size_t thread_count_;  ///< 0: in place.
+  const NumaChoice numa_;
   const int niceness_;
   std::mutex mutex_;  ///< Of threads_ until is_finished_, and of setting that.
   std::unique_ptr<asio::thread_pool> threads_;

@@ -160,6 +160,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (options.hedge_after_max_us != 0) config.hedge_after_max = microseconds(options.hedge_after_max_us);
     if (options.hedge_after_min_us != 0) config.hedge_after_min = microseconds(options.hedge_after_min_us);
     if (options.zone != nullptr) config.zone = options.zone;
+    if (options.numa_nodes != nullptr) config.numa_nodes = options.numa_nodes;
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
     set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
@@ -428,7 +429,7 @@ int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capac
   return guarded(client, [&](BlockingClient& blocking) -> int {
     const auto stats = blocking.stats(microseconds(deadline_us));
     if (!stats) return fail(stats.error());
-    return c_api::write_text(c_api::stats_json(*stats), json, capacity, length);
+    return c_api::write_text(c_api::stats_json(*stats, blocking.numa()), json, capacity, length);
   });
 }
 

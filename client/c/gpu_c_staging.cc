@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/c/gpu_c_arguments.h"
+#include "client/numa_place.h"
 #include "gpu/device/cuda_staging.h"
 #include "gpu/permute.h"
 #include "gpu/staging.h"
@@ -95,6 +96,21 @@ int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
                  : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
 }
 
+/// Where page-locked buffers for device number `ordinal` are to lie.
+int read_numa(const CudaModule& module, const char* given, int ordinal, NumaChoice* numa) {
+  if (given != nullptr) {
+    auto place = find_numa_place(given);
+    if (!place) return fail(KVS_BAD_REQUEST, "options: numa_nodes: " + place.error().text);
+    *numa = std::move(place->choice);
+    return KVS_OK;
+  }
+  // Nobody asked: a device that is not to be found has its buffers anywhere.
+  if (const auto address = module.pci_address(ordinal)) {
+    if (auto place = find_numa_place("pci:" + *address)) *numa = std::move(place->choice);
+  }
+  return KVS_OK;
+}
+
 int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_load, kvs_staged_layers* layers,
                std::size_t capacity, std::size_t* count) {
   if (staging == nullptr || count == nullptr || (layers == nullptr && capacity > 0)) {
@@ -159,8 +175,10 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
     // Left alone, create() measures on the device what is best, which takes a moment.
     if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
+    NumaChoice numa;
+    if (const int bad = read_numa(*run.cuda, from.numa_nodes, ordinal, &numa); bad != KVS_OK) return bad;
     auto made = std::make_unique<kvs_staging>();
-    auto device = CudaStagingDevice::create(run.cuda, ordinal);
+    auto device = CudaStagingDevice::create(run.cuda, ordinal, std::move(numa));
     if (!device) return fail_cuda(device.error());
     made->device = *std::move(device);
     auto created = Staging::create(*made->device, config);

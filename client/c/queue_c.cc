@@ -169,7 +169,7 @@ Async<std::size_t> write_stats(Client& client, CallControl control, std::chrono:
   // If this is cancelled, it still ends only after the client's call has: `json` is not written after the completion.
   const auto stats = co_await client.stats(deadline, control);
   if (!stats) co_return stats.error();
-  const std::string text = c_api::stats_json(*stats);
+  const std::string text = c_api::stats_json(*stats, client.numa());
   *length = text.size();
   if (text.size() + 1 > capacity) co_return error_code(Errc::kTooLarge);
   std::memcpy(json, text.c_str(), text.size() + 1);

@@ -29,24 +29,45 @@ void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
+/// JSON has no word for infinity or for not a number.
+void append_number(std::string& out, double value) {
+  char number[40];
+  // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point is a
+  // comma.
+  const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
+  out += std::isfinite(value) ? std::string_view(number, end) : "null";
+}
+
 void append_values(std::string& out, const std::vector<std::pair<std::string, double>>& values) {
   bool first = true;
   for (const auto& [name, value] : values) {
     if (!first) out += ',';
     first = false;
     append_json(out, name);
-    char number[40];
-    // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point
-    // is a comma. JSON has no word for infinity or for not a number.
-    const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
     out += ':';
-    out += std::isfinite(value) ? std::string_view(number, end) : "null";
+    append_number(out, value);
   }
+}
+
+/// `chosen` and `nodes` as a node's status page has them; processors as the kernel writes them, such as "0-3,8".
+void append_numa(std::string& out, const NumaStatus& numa) {
+  out += "{\"nodes\":" + std::to_string(numa.place.node_count) + ",\"chosen\":[";
+  for (const unsigned node : numa.place.choice.memory) {
+    if (out.back() != '[') out += ',';
+    out += std::to_string(node);
+  }
+  out += "],\"processors\":";
+  append_json(out, number_list_text(numa.place.choice.processors));
+  out += ",\"misplaced_ratio\":";
+  append_number(out, numa.misplaced_ratio.value_or(std::nan("")));
+  out += ",\"why_not\":";
+  append_json(out, numa.place.why_not);
+  out += '}';
 }
 
 }  // namespace
 
-std::string stats_json(const std::vector<NodeStats>& nodes) {
+std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa) {
   std::string out = "{\"nodes\":[";
   for (const NodeStats& node : nodes) {
     // The list's opening bracket, or the end of the node before.
@@ -91,7 +112,9 @@ std::string stats_json(const std::vector<NodeStats>& nodes) {
     }
     out += '}';
   }
-  return out + "]}";
+  out += "],\"numa\":";
+  append_numa(out, numa);
+  return out + '}';
 }
 
 std::string miss_json(const MissReport& report) {

@@ -8,9 +8,9 @@
 
 namespace kv::c_api {
 
-/// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}]}, with "error" where a node did not
-/// answer. Pure ASCII, whatever nodes say of themselves.
-std::string stats_json(const std::vector<NodeStats>& nodes);
+/// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}],"numa":{...}}, with "error" where a
+/// node did not answer. Pure ASCII, whatever nodes say of themselves.
+std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa);
 /// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds. As pure.
 std::string miss_json(const MissReport& report);
 

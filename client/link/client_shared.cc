@@ -30,6 +30,12 @@ std::unique_ptr<Network> tls_network_of(const ClientConfig& config, Network& net
                           {.server_name = config.tls.server_name, .allows_plain = names_plain(config)});
 }
 
+NumaPlace numa_place_of(const ClientConfig& config) {
+  auto place = find_numa_place(config.numa_nodes);
+  if (!place) throw std::invalid_argument("numa_nodes: " + place.error().text);
+  return *std::move(place);
+}
+
 }  // namespace
 
 ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v)
@@ -39,8 +45,10 @@ ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, 
       network(tls_network ? *tls_network : n),
       clock(k),
       deadlines(k, executor),
-      memory(config.region_bytes_max),
-      verbs(executor, k, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v),
+      numa_place(numa_place_of(config)),
+      memory(config.region_bytes_max, numa_place),
+      verbs(executor, k, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v,
+            numa_place.choice),
       random(config.seed != 0 ? config.seed : random_seed()) {}
 
 ClientShared::~ClientShared() = default;

@@ -40,6 +40,7 @@ struct ClientShared {
   Network& network;
   Clock& clock;
   DeadlineQueue deadlines;
+  const NumaPlace numa_place;
   LentMemory memory;
   VerbsLender verbs;
   flatbuffers::FlatBufferBuilder builder{4096};  ///< One for all requests: it keeps its memory.

@@ -20,7 +20,7 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
 Result<std::span<std::byte>> LentMemory::allocate(std::size_t bytes) {
   const auto reserved = reserve(bytes);
   if (!reserved) return reserved.error();
-  return adopt(bytes, SharedMemory::create(bytes));
+  return adopt(bytes, make_memory(place_, bytes));
 }
 
 Result<void> LentMemory::reserve(std::size_t bytes) {
@@ -141,6 +141,14 @@ bool LentMemory::any_of(std::span<const std::byte> memory, Is is) const {
     if (is(*it->second)) return true;
   }
   return false;
+}
+
+std::vector<std::span<const std::byte>> LentMemory::made() const {
+  std::vector<std::span<const std::byte>> made;
+  for (const auto& [first, region] : regions_) {
+    if (!region->is_device()) made.emplace_back(region->bytes());
+  }
+  return made;
 }
 
 bool LentMemory::is_device(std::span<const std::byte> memory) const {

@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "client/numa_place.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
 
@@ -41,9 +43,9 @@ class LentMemory {
   };
   enum class QuarantineId : std::uint64_t {};
 
-  explicit LentMemory(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+  explicit LentMemory(std::size_t bytes_max, NumaPlace place = {}) : place_(std::move(place)), bytes_max_(bytes_max) {}
 
-  /// Errors: as reserve() and SharedMemory::create(), which it calls.
+  /// Errors: as reserve() and make_memory(), which it calls.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   /// Counts `bytes` that are about to be made, perhaps on another thread. adopt() must follow. Errors: kBusy over
   /// bytes_max, kBadRequest for zero bytes.
@@ -71,6 +73,7 @@ class LentMemory {
   bool is_quarantined(std::span<const std::byte> memory) const;  ///< Or leaving.
 
   std::size_t bytes() const { return bytes_; }
+  std::vector<std::span<const std::byte>> made() const;  ///< All that is no device's.
 
  private:
   void forget(const Region& region);
@@ -79,6 +82,7 @@ class LentMemory {
 
   std::map<const std::byte*, std::shared_ptr<Region>> regions_;  ///< By first byte.
   std::map<QuarantineId, std::vector<std::span<const std::byte>>> quarantines_;
+  NumaPlace place_;
   std::size_t bytes_max_, bytes_ = 0;
   std::size_t device_count_ = 0;  ///< Regions of devices: without any, nothing is looked for.
   std::uint64_t next_id_ = 1;

@@ -13,12 +13,12 @@ constexpr Duration kOpenPause = 5s;  // Opening asks the kernel for each device:
 }  // namespace
 
 VerbsLender::VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices,
-                         verbs::Provider* provider)
+                         verbs::Provider* provider, const NumaChoice& numa)
     : executor_(std::move(executor)),
       clock_(clock),
       config_(std::move(devices)),
       provider_(provider),
-      slow_calls_(/*in_place=*/provider != nullptr) {}
+      slow_calls_(/*in_place=*/provider != nullptr, /*thread_count=*/1, numa) {}
 
 VerbsLender::~VerbsLender() = default;
 

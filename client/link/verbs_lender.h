@@ -36,7 +36,9 @@ class VerbsLender {
 
   /// `provider`: instead of this machine's devices, and used on the executor only; outlives the lender, as `clock`
   /// does.
-  VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices, verbs::Provider* provider);
+  /// `numa`: where the other thread runs, from which the nearest devices follow.
+  VerbsLender(asio::any_io_executor executor, Clock& clock, verbs::DevicesConfig devices, verbs::Provider* provider,
+              const NumaChoice& numa = {});
   ~VerbsLender();
 
   /// Begins to open the devices, unless they are open. Tries again from time to time if libibverbs is here and only

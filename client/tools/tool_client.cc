@@ -92,6 +92,11 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
     app.add_option("--rdma-messages", options.rdma_messages,
                    "With verbs: small requests of one connection on their way by SEND; 0: they go through the socket")
         ->check(CLI::Range(0, 64));
+    app.add_option(
+           "--numa-nodes", options.numa_nodes,
+           "Memory and threads of this program on these NUMA nodes, such as 1 or 0-1, or where a PCI device is, "
+           "such as pci:0000:3b:00.0. Default: anywhere")
+        ->type_name("NODES");
   }
 }
 
@@ -142,6 +147,7 @@ ClientConfig client_config(const ConnectionOptions& options, std::string identit
   config.extent_blocks = options.extent_blocks;
   config.hedge_share = options.hedge_share;
   config.zone = options.zone;
+  config.numa_nodes = options.numa_nodes;
   config.tls = options.tls;
   config.token_file = options.token_file;
   if (const char* const token = token_of_environment(options)) config.token = Secret(token);
@@ -160,7 +166,11 @@ std::string describe(const error_code& error) {
 }
 
 ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
-    : busy_poll_(context_, busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {}
+    : busy_poll_(context_, busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {
+  // The client leaves its caller's threads alone; this one is the tool's. Before it touches memory of its own.
+  const NumaChoice& numa = client_->numa_place().choice;
+  if (!numa.processors.empty()) static_cast<void>(keep_to_processors(numa.processors));
+}
 
 /// Two steps: open() without waiting only makes the client know the record, and wait_open() tells whether a node took
 /// it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.

@@ -43,12 +43,14 @@ struct ConnectionOptions {
   std::size_t extent_blocks = ClientConfig{}.extent_blocks;
   double hedge_share = ClientConfig{}.hedge_share;
   std::string zone = {};
+  std::string numa_nodes = {};  ///< As ClientConfig; the tool's own threads keep to them too.
   TlsConfig tls = {};
   std::string token_file = {};
 };
 
 /// --endpoint (environment KVSTORE_ENDPOINTS), --extent-blocks, --hedge-share, --zone (KVSTORE_ZONE), --deadline,
-/// --tls-... (KVSTORE_TLS_...) and --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport.
+/// --tls-... (KVSTORE_TLS_...) and --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport
+/// and --numa-nodes.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
 /// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
 Transport complete(ConnectionOptions& options);
@@ -60,7 +62,8 @@ const char* token_of_environment(const ConnectionOptions& options);
 std::string describe(const error_code& error);
 
 /// Owns an io_context and a Client on it. Calls run on the calling thread, so that no hop to another thread adds to a
-/// latency. Between calls nothing runs: a back-off or a reconnect waits for the next call.
+/// latency. Between calls nothing runs: a back-off or a reconnect waits for the next call. From its construction on the
+/// thread keeps to the processors that ClientConfig::numa_nodes comes to.
 /// Thread safety: none; made, used and destroyed on one thread.
 class ToolClient {
  public:

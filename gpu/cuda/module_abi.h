@@ -40,6 +40,9 @@ int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_
 int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
 int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and tells the one before; -1: tells only.
+/// The device's PCI address as text with a zero at its end, such as "0000:3B:00.0". cudaErrorNotSupported: the driver
+/// does not say.
+int kv_cuda_pci_address(int device, char* text, int text_bytes);
 /// Whose memory this is: 0 the host's, 1 the host's and page-locked, so that devices reach it, 2 a device's. `device`:
 /// which one's, -1 for the host's.
 int kv_cuda_memory_of(const void* memory, int* kind, int* device);

@@ -89,7 +89,23 @@ cudaError_t export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_
   return *fd >= 0 ? cudaSuccess : cudaErrorOperatingSystem;
 }
 
+cudaError_t pci_address(int device, char* text, int text_bytes) {
+  decltype(cuDeviceGet)* get = nullptr;
+  cudaError_t found = find_in_driver("cuDeviceGet", 2000, &get);
+  if (found != cudaSuccess) return found;
+  decltype(cuDeviceGetPCIBusId)* address = nullptr;
+  found = find_in_driver("cuDeviceGetPCIBusId", 4010, &address);
+  if (found != cudaSuccess) return found;
+  CUdevice handle = 0;
+  const CUresult got = get(&handle, device);
+  return as_error(got != CUDA_SUCCESS ? got : address(text, text_bytes, handle));
+}
+
 }  // namespace
+
+extern "C" int kv_cuda_pci_address(int device, char* text, int text_bytes) {
+  return kv::own_status(pci_address(device, text, text_bytes));
+}
 
 extern "C" int kv_cuda_export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset) {
   return kv::own_status(export_dmabuf(memory, bytes, fd, offset));

@@ -20,6 +20,7 @@ struct CudaModule::Functions {
   decltype(&kv_cuda_clear) clear = nullptr;
   decltype(&kv_cuda_device_count) device_count = nullptr;
   decltype(&kv_cuda_use_device) use_device = nullptr;
+  decltype(&kv_cuda_pci_address) pci_address = nullptr;
   decltype(&kv_cuda_memory_of) memory_of = nullptr;
   decltype(&kv_cuda_allocate) allocate = nullptr;
   decltype(&kv_cuda_free) free = nullptr;

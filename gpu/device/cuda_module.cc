@@ -66,9 +66,10 @@ Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
       find(library, "kv_cuda_scatter_kept", f.scatter_kept) && find(library, "kv_cuda_checksum", f.checksum) &&
       find(library, "kv_cuda_copy_batch", f.copy_batch) && find(library, "kv_cuda_copy_2d", f.copy_2d) &&
       find(library, "kv_cuda_clear", f.clear) && find(library, "kv_cuda_device_count", f.device_count) &&
-      find(library, "kv_cuda_use_device", f.use_device) && find(library, "kv_cuda_memory_of", f.memory_of) &&
-      find(library, "kv_cuda_allocate", f.allocate) && find(library, "kv_cuda_free", f.free) &&
-      find(library, "kv_cuda_copy", f.copy) && find(library, "kv_cuda_synchronise", f.synchronise) &&
+      find(library, "kv_cuda_use_device", f.use_device) && find(library, "kv_cuda_pci_address", f.pci_address) &&
+      find(library, "kv_cuda_memory_of", f.memory_of) && find(library, "kv_cuda_allocate", f.allocate) &&
+      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
+      find(library, "kv_cuda_synchronise", f.synchronise) &&
       find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
       find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
       find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
@@ -85,6 +86,18 @@ Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
 }
 
 int CudaModule::device_count() const { return functions_->device_count(); }
+
+Result<std::string> CudaModule::pci_address(int device) const {
+  constexpr int kNotSupported = 801;  // cudaErrorNotSupported
+  if (device < 0) {
+    if (const auto asked = check(functions_->use_device(-1, &device)); !asked) return asked.error();
+  }
+  char text[32] = {};
+  const int error = functions_->pci_address(device, text, sizeof text - 1);
+  if (error == kNotSupported) return Errc::kUnsupported;
+  if (const auto asked = check(error); !asked) return asked.error();
+  return std::string(text);
+}
 
 Result<void> CudaModule::check(int error) const {
   if (error == 0) return {};

@@ -33,6 +33,9 @@ class CudaModule {
   static Result<std::shared_ptr<const CudaModule>, Failure> load();
   ~CudaModule();
   int device_count() const;  ///< At least 1.
+  /// Where device number `device` is, such as "0000:3B:00.0"; -1: the thread's. Errors: kUnsupported where the driver
+  /// does not say, CUDA's own.
+  Result<std::string> pci_address(int device) const;
   /// Loads all kernels on the thread's device now: else each one's first call takes milliseconds longer.
   Result<void> warm_up() const;
 

@@ -9,14 +9,14 @@
 namespace kv {
 
 Result<std::unique_ptr<CudaStagingDevice>> CudaStagingDevice::create(std::shared_ptr<const CudaModule> module,
-                                                                     int number) {
+                                                                     int number, NumaChoice numa) {
   if (number < 0) {
     // -1 changes nothing and tells which device is current: that one is meant, also when another is current later.
     const auto asked = module->check(module->functions_->use_device(-1, &number));
     if (!asked) return asked.error();
   }
   // From here on the destructor undoes what was made, however far that got.
-  std::unique_ptr<CudaStagingDevice> device(new CudaStagingDevice(std::move(module), number));
+  std::unique_ptr<CudaStagingDevice> device(new CudaStagingDevice(std::move(module), number, std::move(numa)));
   const CudaModule& cuda = *device->module_;
   const CudaModule::DeviceScope on_device(cuda, number);
   if (!on_device.status) return on_device.status.error();
@@ -62,11 +62,19 @@ Result<void> CudaStagingDevice::wait_for_stream(Lane lane, void* stream) {
 }
 
 std::byte* CudaStagingDevice::allocate(StagingMemory kind, std::size_t bytes) {
-  const CudaModule::DeviceScope on_device(*module_, device_);
-  if (!on_device.status) return nullptr;
   const auto& functions = *module_->functions_;
-  return static_cast<std::byte*>(kind == StagingMemory::kDevice ? functions.allocate(bytes)
-                                                                : functions.allocate_page_locked(bytes));
+  void* memory = nullptr;
+  const auto make = [&] {
+    const CudaModule::DeviceScope on_device(*module_, device_);
+    if (!on_device.status) return;
+    memory = kind == StagingMemory::kDevice ? functions.allocate(bytes) : functions.allocate_page_locked(bytes);
+  };
+  if (kind == StagingMemory::kPageLocked) {
+    static_cast<void>(run_on_nodes(numa_, make));
+  } else {
+    make();
+  }
+  return static_cast<std::byte*>(memory);
 }
 
 void CudaStagingDevice::free(StagingMemory kind, std::byte* memory) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/numa.h"
 #include "gpu/device/cuda_module.h"
 #include "gpu/staging_device.h"
 
@@ -16,7 +17,9 @@ namespace kv {
 class CudaStagingDevice final : public StagingDevice {
  public:
   /// On device number `device`, from whatever thread it is used later; -1: the one that this thread uses now.
-  static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1);
+  /// Page-locked memory is made where `numa` says.
+  static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1,
+                                                           NumaChoice numa = {});
   ~CudaStagingDevice() override;  ///< Waits for both lanes.
 
   /// Work of the caller's own stream waits until `mark` is passed: how an engine's layer waits for its pages.
@@ -43,13 +46,14 @@ class CudaStagingDevice final : public StagingDevice {
     std::uint64_t marked = 0;
   };
 
-  CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device)
-      : module_(std::move(module)), device_(device) {}
+  CudaStagingDevice(std::shared_ptr<const CudaModule> module, int device, NumaChoice numa)
+      : module_(std::move(module)), device_(device), numa_(std::move(numa)) {}
   Queue& queue(Lane lane) { return queues_[static_cast<std::size_t>(lane)]; }
   void* event_of(Mark mark) const { return queues_[static_cast<std::size_t>(mark.lane)].events[mark.number % kEvents]; }
 
   std::shared_ptr<const CudaModule> module_;
   int device_;
+  NumaChoice numa_;
   std::array<Queue, 2> queues_;
   void* borrowed_event_ = nullptr;  ///< Recorded on the caller's streams.
 };

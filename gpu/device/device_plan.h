@@ -11,7 +11,7 @@
 namespace kv {
 
 /// Of DevicePlan and the functions of gpu/cuda/module_abi.h: a module built for another one is refused.
-inline constexpr int kDeviceAbiVersion = 8;
+inline constexpr int kDeviceAbiVersion = 9;
 
 /// How a component is moved (gpu/device/device_body.h has the bodies).
 enum class DeviceBody : std::uint8_t {

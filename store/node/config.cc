@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "base/numa.h"
 #include "store/count_pool.h"
 #include "store/node/access/access.h"
-#include "store/node/machine/numa.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"

@@ -17,6 +17,7 @@
 #include <random>
 #include <string_view>
 
+#include "base/numa.h"
 #include "store/node/access/tenant_figures.h"
 #include "store/node/admin.h"
 #include "store/node/config.h"
@@ -33,7 +34,6 @@
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
 #include "store/node/machine/autotune.h"
-#include "store/node/machine/numa.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/mover/mover_thread.h"

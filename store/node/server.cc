@@ -36,7 +36,7 @@ Server::Server(NodeContext& node, ServerConfig config)
       config_(config),
       table_(config.sessions),
       handshakes_(config.handshakes),
-      handshakers_(/*in_place=*/false, config.threads, kHandshakeNiceness) {
+      handshakers_(/*in_place=*/false, config.threads, NumaChoice{}, kHandshakeNiceness) {
   KV_ASSERT(config_.threads > 0);
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }

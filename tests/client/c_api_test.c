@@ -654,6 +654,13 @@ static void mistakes(kvs_client* client) {
   node.endpoint = "unix:///nowhere";
   CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && strstr(kvs_last_error(), "token_file too") != NULL);
   CHECK(strcmp(kvs_status_text(KVS_PERMISSION_DENIED), "permission denied by the node's policy") == 0);
+  options.token = options.token_file = NULL;
+  options.numa_nodes = "8191";
+  CHECK(kvs_client_open(&options, &none) == KVS_BAD_REQUEST && none == NULL);
+  CHECK(strncmp(kvs_last_error(), "numa_nodes: '8191'; node 8191 is not there", 42) == 0);
+  options.struct_size = offsetof(kvs_options, numa_nodes); /* an older caller has something else there */
+  CHECK(kvs_client_open(&options, &none) == KVS_OK);
+  kvs_client_close(none);
   kvs_space space;
   CHECK(kvs_open(client, "model=c\nblock_size=0\nblock_bytes=5\n", 1000, &space) == KVS_BAD_REQUEST);
   CHECK(strstr(kvs_last_error(), "block_size") != NULL);

@@ -805,7 +805,11 @@ static void staged(int devices) {
   options.device_number = devices + 1;
   CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST);
   options.device_number = 1;
-  options.slot_bytes = BLOCK_BYTES; /* one layer of two blocks */
+  options.numa_nodes = "8191";
+  CHECK(kvs_staging_create(&options, &staging) == KVS_BAD_REQUEST && staging == NULL);
+  CHECK(strncmp(kvs_last_error(), "options: numa_nodes: '8191'; node 8191 is not there", 51) == 0);
+  options.struct_size = offsetof(kvs_staging_options, numa_nodes); /* an older caller has something else there */
+  options.slot_bytes = BLOCK_BYTES;                                /* one layer of two blocks */
   options.direct_bytes_max = 1;
   CHECK(kvs_staging_create(&options, &staging) == KVS_OK);
 

@@ -25,6 +25,7 @@ ClientConfig config_of(std::vector<std::string> arguments) {
 TEST(ToolClientTest, WhereAProgramIsAndHowManyReadsAreAskedTwiceAreTheClients) {
   const ClientConfig usual = config_of({"--endpoint=tcp://n1:7400"});
   EXPECT_EQ(usual.zone, "");
+  EXPECT_EQ(usual.numa_nodes, "");
   EXPECT_EQ(usual.hedge_share, ClientConfig{}.hedge_share);
   const ClientConfig chosen = config_of({"-e", "tcp://n1:7400,tcp://n2:7400", "--zone", "north", "--hedge-share=0.5"});
   EXPECT_EQ(chosen.nodes.size(), 2u);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -109,6 +110,15 @@ TEST_F(CudaStagingTest, BlocksGoToTheirPagesAndBackEitherWay) {
   const auto measured = Staging::create(*device_, {.slot_bytes = 8 << 20});
   ASSERT_TRUE(measured);
   std::cout << "direct up to " << (*measured)->direct_bytes_max() << " bytes\n";
+}
+
+TEST_F(CudaStagingTest, ADeviceSaysWhereItIs) {
+  const auto address = module_->pci_address(0);
+  if (address.error() == Errc::kUnsupported) GTEST_SKIP() << "the driver does not say";
+  ASSERT_TRUE(address) << address.error().message();
+  unsigned domain = 0, bus = 0, slot = 0, function = 0;
+  EXPECT_EQ(std::sscanf(address->c_str(), "%x:%x:%x.%x", &domain, &bus, &slot, &function), 4) << *address;
+  EXPECT_FALSE(module_->pci_address(1000));
 }
 
 // CUDA keeps a thread's last error until it is asked for. What a call of ours found out is told by that call alone.

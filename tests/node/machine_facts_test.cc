@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/node/made_up_machine.h"
+#include "tests/base/made_up_machine.h"
 
 namespace kv {
 namespace {

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Where a node's memory lies on a machine with two NUMA nodes, in the guest of run.sh: pages are counted by the kernel, and the
-# node, its metrics and kvstorectl doctor must say the same.
+# Where the memory of a node and of a client lies on a machine with two NUMA nodes, in the guest of run.sh: pages are counted by
+# the kernel, and the node, its metrics, kvstorectl doctor and the client must say the same.
 #
-#   KV_RDMA_VM_NUMA=2 tests/rdma_vm/run.sh tests/rdma_vm/numa.sh KVSTORE_NODE KVSTORECTL
+#   KV_RDMA_VM_NUMA=2 tests/rdma_vm/run.sh tests/rdma_vm/numa.sh KVSTORE_NODE KVSTORECTL NUMA_CLIENT KVSTORE_BENCH
 set -euo pipefail
-node=$1 ctl=$2
-failed=0 pid=''
+node=$1 ctl=$2 client=$3 bench=$4
+failed=0 pid='' rdma=off
 pages=51200 huge_pages=100  # of 200 MiB
-log=/tmp/numa-node.log
+log=/tmp/numa-node.log seen=/tmp/numa-client.out
 address=127.0.0.1:7401
 
 check() {  # NAME CONDITION...
@@ -49,7 +49,7 @@ get() {
 }
 start() {
   echo "== kvstore-node $*"
-  "$node" --capacity 200MiB --listen tcp://127.0.0.1:7400 --admin "$address" --rdma off "$@" > $log 2>&1 &
+  "$node" --capacity 200MiB --listen tcp://127.0.0.1:7400 --admin "$address" --rdma "$rdma" "$@" > $log 2>&1 &
   pid=$!
   for _ in $(seq 300); do
     if grep -q ' ready ' $log; then return; fi
@@ -104,6 +104,95 @@ start --numa-nodes 1
 check 'a node without enough of them is passed over' lies 40 60
 check 'which the metric tells' tells arena_numa_misplaced_ratio 0.3 0.5
 check 'and doctor' doctor_says 'had no room left'
+stop
+
+# ---- a client
+# shellcheck disable=SC2317,SC2329  # these are called by check
+{
+  # worker NODES...: runs numa_client, whose output is in $seen
+  worker() {
+    echo "== numa_client $*"
+    timeout 120 "$client" "$endpoint" "$@" > "$seen" || { echo "FAILED: numa_client $* ends with $?"; failed=1; }
+    cat "$seen"
+  }
+  # has FIRST SECOND: pages of its memory on each node; 16384 in all
+  has() {
+    awk -v first="$1" -v second="$2" '$1 == "pages" { most = 164; found = $2 + $3 == 16384 && $2 - first <= most && first - $2 <= most &&
+      (first > 0 || $2 == 0) && (second > 0 || $3 == 0) } END { exit !found }' "$seen"
+  }
+  # keeps LIST: each of the library's threads, the one that registers memory included
+  keeps() {
+    awk -v list="$1" -v least="$thread_count" '$1 == "threads" { found = NF > least; for (i = 2; i <= NF; ++i) found = found && $i == list }
+      END { exit !found }' "$seen"
+  }
+  is_as_before() { awk '$1 == "caller" { same = $2 == $3 } END { exit !same }' "$seen"; }
+  says() { grep -qE "$1" "$seen"; }
+}
+thread_count=1 endpoint=tcp://127.0.0.1:7400
+# Over RDMA a client has a second thread, which registers memory.
+if [ -n "${KV_VERBS_MODULE:-}" ]; then rdma=on thread_count=2; fi
+start
+worker -
+check 'a client that is asked for nothing has threads on all processors' keeps "$all"
+check 'and says so' says '^metrics kvstore_client_memory_numa_nodes 0$'
+worker 1
+check 'the memory of a client lies on the node that is named' has 0 16384
+check 'its threads keep to the processors there' keeps "$second"
+check 'its caller is as it was' is_as_before
+check 'its metrics say so' says '^metrics kvstore_client_memory_numa_misplaced_ratio 0$'
+check 'and its statistics' says '"numa":.*"nodes":2,"chosen":\[1\],.*"misplaced_ratio":0,"why_not":""'
+worker 0
+check 'the other node' has 16384 0
+check 'and its processors' keeps "$first"
+worker 0-1
+check 'half of the pages on each' has 8192 8192
+check 'and no processors in particular' keeps "$all"
+for number in 0 1; do
+  for device in /sys/bus/pci/devices/*; do
+    if [ "$(cat "$device/device")" = 0x0005 ] && [ "$(cat "$device/numa_node")" = $number ]; then break; fi
+    device=
+  done
+  check "the machine has a device at node $number" test -n "$device"
+  worker "pci:${device##*/}"
+  if [ $number = 0 ]; then
+    check 'memory lies where a device is' has 16384 0
+    check 'and threads run there' keeps "$first"
+  else
+    check 'memory lies where another device is' has 0 16384
+    check 'and its threads run there' keeps "$second"
+  fi
+done
+worker pci:0000:00:00.0
+check 'a device whose place is not known places nothing' keeps "$all"
+check 'and the client says why' says '"why_not":"this machine does not say at which NUMA node 0000:00:00.0 is'
+
+export NUMA_CLIENT_IS_CONFINED=1
+worker 1
+unset NUMA_CLIENT_IS_CONFINED
+check 'where a filter forbids to place memory, threads are at the node that is named' keeps "$second"
+check 'and so is the memory that they touch first' has 0 16384
+check 'and the client says what was refused' says '"misplaced_ratio":null,"why_not":"memory may not be placed'
+
+hungry=$(awk '$3 == "MemFree:" { print int($4 / 1024) - 100 }' /sys/devices/system/node/node1/meminfo)
+endpoint=unix:///nowhere worker 1 "$((hungry + 200))"  # with no node to register all of it
+check 'a node that is full is passed over' test "$(awk '$1 == "pages" { print ($2 > 0) }' $seen)" = 1
+check 'which the metric tells' says '^metrics kvstore_client_memory_numa_misplaced_ratio 0\.[0-9]'
+
+"$bench" run --op put --numa-nodes 1 --endpoint "$endpoint" --block-bytes 64KiB --batch 4 --duration 8s > /tmp/bench.out 2>&1 &
+bench_pid=$!
+for _ in $(seq 100); do
+  list=$(awk '$1 == "Cpus_allowed_list:" { print $2 }' /proc/$bench_pid/task/*/status 2> /dev/null | sort -u) || :
+  if [ "$list" = "$second" ]; then break; fi
+  sleep 0.1
+done
+check 'threads of kvstore-bench --numa-nodes keep to them' test "$list" = "$second"
+kill "$bench_pid" || cat /tmp/bench.out
+wait "$bench_pid" || :
+
+refused=0
+"$client" "$endpoint" 2 2> $log || refused=$?
+check 'a client refuses a node that is not there' test "$refused" = 1
+check 'by the name of the option, with those that are' grep -q "numa_nodes: '2'; node 2 is not there: this machine has memory on 0-1" $log
 stop
 
 refused=0

@@ -13,7 +13,7 @@
 # Exits with the command's status; 124 if time ran out, 125 if the guest gave no status, 126 if it cannot run here.
 # The kernel (70 MB, by apt-get download) and the initrd are kept in KV_RDMA_VM_CACHE [~/.cache/kvstore-rdma-vm].
 # KV_RDMA_VM_KERNEL names another image package, KV_RDMA_VM_MEMORY the guest's MiB [3072], KV_RDMA_VM_CPUS its processors
-# [as many as here], KV_RDMA_VM_NUMA its NUMA nodes [1], which share both evenly.
+# [as many as here], KV_RDMA_VM_NUMA its NUMA nodes [1], which share both evenly and have a PCI device each.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${KV_RDMA_VM_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvstore-rdma-vm}
@@ -134,6 +134,8 @@ if [ "$nodes" -gt 1 ]; then
   for ((i = 0; i < nodes; ++i)); do
     numa+=(-object "memory-backend-ram,id=memory$i,size=${part}M"
       -numa "node,nodeid=$i,memdev=memory$i,cpus=$((i * each))-$((i * each + each - 1))")
+    # A PCI device at the node. Behind the shares: what names no bus would be put on the last one.
+    shares+=(-device "pxb,id=bridge$i,bus=pci.0,bus_nr=$((64 + 16 * i)),numa_node=$i" -device "pci-testdev,bus=bridge$i,addr=1")
   done
 fi
 

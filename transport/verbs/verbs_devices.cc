@@ -178,6 +178,4 @@ std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::
   return memory_.subspan(begin, std::min(bytes_max, end - begin));
 }
 
-/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time does not pass
-/// meanwhile.
 }  // namespace kv::verbs

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/numa.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_choice.h"
 

@@ -96,6 +96,8 @@ class Client:
     on all clients of a cluster, as the nodes are.
     ``hedge_share``: of matches and gets at most this share is asked of a second node as well, where the first is late; 0:
     none. ``zone``: where this client is; of nodes that have the same, those of its zone are asked (docs/cluster.md).
+    ``numa_nodes``: where memory of :meth:`allocate` lies, and which processors the client's own threads keep to: NUMA nodes
+    such as ``"1"`` or ``"0-1"``, or where a PCI device is, such as ``"pci:0000:3b:00.0"``. By default nothing is placed.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
@@ -134,6 +136,7 @@ class Client:
         token_file: str | os.PathLike[str] | None = None,
         hedge_share: float = 0.02,
         zone: str = "",
+        numa_nodes: str = "",
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -166,6 +169,7 @@ class Client:
             token_file=secret_file,
             hedge_share=hedge_share,
             zone=zone,
+            numa_nodes=numa_nodes,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:
@@ -314,6 +318,13 @@ class Client:
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """The nodes bring no more of it; what has come stays. Raises NotFound."""
         return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
+
+    def numa(self) -> dict[str, Any]:
+        """What came of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not looked at), those ``chosen``,
+        ``processors`` that the client's threads keep to, ``misplaced_ratio`` (the share of the memory that lies elsewhere, by
+        a sample; None: not known), and ``why_not``, where something could not be placed.
+        """
+        return cast("dict[str, Any]", self._native.numa().result(-1))
 
     def tell_prefill_speed(self, tokens_per_second: float) -> None:
         """How fast the engine computes what it does not load, as far as it knows: for ``kvstore_client_saved_compute_seconds_total``."""

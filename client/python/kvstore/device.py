@@ -16,7 +16,17 @@ from . import _kvstore
 from ._kvstore import warm_up
 from .errors import BadRequest
 
-__all__ = ["Event", "Stream", "StreamLike", "device_count", "record", "stream_handle", "warm_up", "why_no_device"]
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamLike",
+    "device_count",
+    "pci_address",
+    "record",
+    "stream_handle",
+    "warm_up",
+    "why_no_device",
+]
 
 #: A stream: this module's, any object with ``cuda_stream`` (PyTorch's), or a ``cudaStream_t`` as a number, 0 being the
 #: default stream.
@@ -94,6 +104,11 @@ def record(stream: StreamLike, device: int | None = None) -> Event:
 def device_count() -> int:
     """CUDA devices; 0 also where there is no module."""
     return _kvstore.device_count()
+
+
+def pci_address(device: int = 0) -> str:
+    """Where a device is, such as ``0000:3B:00.0``: for ``Client(numa_nodes="pci:...")``."""
+    return _kvstore.pci_address(device)
 
 
 def why_no_device() -> str:

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "client/numa_place.h"
 #include "client/python/src/errors.h"
 #include "transport/shared_memory.h"
 
@@ -117,7 +118,8 @@ error_code Allocation::make_memory(std::span<std::byte>& made) {
     return {reserved ? error_code() : reserved.error(), std::monostate()};
   });
   if (failed) return failed;
-  const auto memory = std::make_shared<Result<std::unique_ptr<SharedMemory>>>(SharedMemory::create(bytes));
+  const auto memory =
+      std::make_shared<Result<std::unique_ptr<SharedMemory>>>(kv::make_memory(io_->numa_place(), bytes));
   failed = run_and_wait(*io_, adopt, [bytes, memory](Client& client) -> std::pair<error_code, Outcome> {
     const auto adopted = client.adopt_memory(bytes, std::move(*memory));
     if (!adopted) return {adopted.error(), std::monostate()};

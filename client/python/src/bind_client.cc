@@ -239,6 +239,18 @@ class PyCall {
     }
     return list;
   }
+  static nb::object to_python(const NumaStatus& numa) {
+    nb::dict entry;
+    entry["nodes"] = numa.place.node_count;
+    nb::list chosen, processors;
+    for (const unsigned node : numa.place.choice.memory) chosen.append(node);
+    for (const unsigned processor : numa.place.choice.processors) processors.append(processor);
+    entry["chosen"] = chosen;
+    entry["processors"] = processors;
+    entry["misplaced_ratio"] = numa.misplaced_ratio ? nb::cast(*numa.misplaced_ratio) : nb::none();
+    entry["why_not"] = numa.place.why_not;
+    return entry;
+  }
   static nb::object to_python(std::span<std::byte>) { return nb::none(); }
   template <class T>
   static nb::object to_python(const T& value) {
@@ -601,6 +613,11 @@ class PyClient {
     run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.metrics_text()}; });
     return call;
   }
+  PyCall numa() {
+    PyCall call = begin();
+    run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.numa()}; });
+    return call;
+  }
   /// Never waits.
   void tell_prefill_speed(double tokens_per_second) {
     PyCall call = begin();
@@ -929,7 +946,7 @@ void bind_client(nb::module_& module) {
              double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
              std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll,
              std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file,
-             double hedge_share, const std::string& zone) {
+             double hedge_share, const std::string& zone, const std::string& numa_nodes) {
             ClientConfig config = config_of(nodes);
             config.extent_blocks = extent_blocks;
             for (const auto& [name, to] :
@@ -942,6 +959,7 @@ void bind_client(nb::module_& module) {
             config.token_file = token_file;
             config.hedge_share = hedge_share;
             config.zone = zone;
+            config.numa_nodes = numa_nodes;
             config.identity = identity;
             config.connections_per_node = connections;
             config.connect_timeout = duration_of(connect_timeout);
@@ -957,7 +975,7 @@ void bind_client(nb::module_& module) {
           nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"),
           nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"), nb::arg("hedge_share"),
-          nb::arg("zone"))
+          nb::arg("zone"), nb::arg("numa_nodes"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
       .def("close", &PyClient::close)
@@ -1004,6 +1022,7 @@ void bind_client(nb::module_& module) {
       .def("ping", &PyClient::ping, nb::arg("deadline"))
       .def("nodes", &PyClient::nodes)
       .def("metrics_text", &PyClient::metrics_text)
+      .def("numa", &PyClient::numa)
       .def("tell_prefill_speed", &PyClient::tell_prefill_speed, nb::arg("tokens_per_second"))
       .def("allocate", &PyClient::allocate, nb::arg("nbytes"), nb::arg("page_locked"), nb::rv_policy::take_ownership)
       .def("lend", &PyClient::lend, nb::arg("memory"), nb::arg("deadline"))

@@ -44,6 +44,14 @@ void bind_device(nb::module_& module) {
   module.def("device_count", [] { return why_no_cuda().empty() ? cuda()->device_count() : 0; });
   module.def("why_no_device", &why_no_cuda);
   module.def(
+      "pci_address",
+      [](int device) {
+        const auto address = cuda()->pci_address(device);
+        check_cuda(address ? Result<void>() : Result<void>(address.error()), "device");
+        return *address;
+      },
+      nb::arg("device"));
+  module.def(
       "warm_up",
       [](int device) {
         const auto loaded = cuda();

@@ -208,6 +208,7 @@ std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::micro
   std::shared_ptr<IoClient> made(new IoClient);
   made->thread_ = thread.get();
   made->owned_ = std::move(thread);
+  made->numa_place_ = made->thread_->numa_place();
   if (!made->thread_->attach(made)) made->is_disabled_ = true;  // else the thread may have said so already
   try {
     const std::lock_guard lock(living().mutex);

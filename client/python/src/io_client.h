@@ -59,8 +59,8 @@ class ReadyQueue {
 /// What one call came to. `none`: its answer is its error alone.
 using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
                              std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
-                             std::string, std::span<std::byte>, bool, SetMatchResult, SetGetResult, SetPutResult,
-                             LoadResult, MissReport, NamedContext, ContextList>;
+                             std::string, std::span<std::byte>, bool, NumaStatus, SetMatchResult, SetGetResult,
+                             SetPutResult, LoadResult, MissReport, NamedContext, ContextList>;
 
 /// One call on its way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
@@ -152,6 +152,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   void cancel(const CallPtr& call);
   void cancel_all();
 
+  const NumaPlace& numa_place() const { return numa_place_; }  ///< The client's.
   std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
@@ -180,6 +181,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   const std::uint32_t generation_ = fork_generation();
   std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
   std::shared_ptr<ClientThread> owned_;
+  NumaPlace numa_place_;            ///< Set once, by make(): the thread may end sooner.
   ClientThread* thread_ = nullptr;  ///< The same; stays while the thread ends, for what runs on it.
   std::unordered_set<CallPtr> calls_;
   std::atomic<std::size_t> call_count_{0};

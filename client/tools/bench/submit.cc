@@ -111,6 +111,7 @@ class SubmitBench {
     own.tls_ca_file = text_or_null(tls.ca_file);
     own.tls_crl_file = text_or_null(tls.crl_file);
     own.tls_server_name = text_or_null(tls.server_name);
+    own.numa_nodes = text_or_null(options_.node.numa_nodes);
     own.token_file = text_or_null(options_.node.token_file);
     own.token = token_of_environment(options_.node);
     own.nodes = nodes.data();

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "base/assert.h"
-#include "store/node/machine/numa.h"
+#include "base/numa.h"
 
 namespace kv {
 namespace {

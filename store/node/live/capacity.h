@@ -28,7 +28,7 @@ namespace kv {
 class CapacityKeeper {
  public:
   /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: where more memory is to lie, as what there
-  /// is (machine/numa.h).
+  /// is (base/numa.h).
   CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes = {});
   ~CapacityKeeper();
 

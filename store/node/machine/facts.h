@@ -1,4 +1,11 @@
-// store/node/machine/facts.h: what the kernel tells of memory, processors, limits and devices.
+// store/node/machine/: what this machine has and allows, and how the node settles on it. Start here.
+//
+// Knows files of the kernel, system calls and plain numbers; no Store, no option and no session. Files, in reading
+// order:
+//   facts.h      memory, processors, limits, sockets, devices: what the kernel tells of them (this file)
+//   disk_probe.h how fast a directory is, and whether direct I/O works there
+//   advice.h     what to set, by those facts alone
+//   autotune.h   `kvstore-node --autotune`: measures, advises, prints
 #pragma once
 
 #include <cstdint>
@@ -6,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/numa.h"
 #include "store/node/machine/disk_probe.h"
-#include "store/node/machine/numa.h"
 
 namespace kv {
 

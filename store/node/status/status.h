@@ -21,7 +21,7 @@
 #include <string_view>
 
 #include "base/clock.h"
-#include "store/node/machine/numa.h"
+#include "base/numa.h"
 #include "store/node/session/node_context.h"
 #include "store/node/status/history.h"
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from .._numa import numa_nodes_of, tell_numa
 from ..client import Client
 from ..errors import BadRequest, Mismatch, Unsupported
 from . import compat
@@ -60,7 +61,12 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
                 "kvstore: the weights of %s are not on this machine yet: pages are shared by the model's name and revision",
                 self._facts.model,
             )
-        self._client = Client(self._options.endpoints, identity=f"sglang-{self._ranks.tp_rank}")
+        self._client = Client(
+            self._options.endpoints,
+            identity=f"sglang-{self._ranks.tp_rank}",
+            numa_nodes=numa_nodes_of(self._options.numa_nodes),
+        )
+        tell_numa(logger, self._client)
         self._lock = threading.Lock()
         self._pools: dict[str, Pool | None] = {}
         self._epoch = b""

@@ -45,6 +45,8 @@ class Options:
     lookup_timeout: float = 0.25
     load_timeout: float = 1.0
     save_timeout: float = 5.0
+    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this rank's GPU is.
+    numa_nodes: str = "auto"
     #: Of memory that is lent to nodes at most, half for loads and half for saves.
     staging_bytes: int = 512 << 20
     #: Into how many parts the kv heads of a page are divided. Engines share pages if this is equal, whatever their

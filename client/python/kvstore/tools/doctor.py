@@ -104,7 +104,39 @@ def check_machine() -> list[Finding]:
             f"{seconds_text(interval)}: what a Python thread waits for the GIL while another computes",
         )
     )
-    return findings
+    return [*findings, *check_numa()]
+
+
+def check_numa(sysfs: Path = Path("/sys")) -> list[Finding]:
+    """Whether a client here has a NUMA node to choose: all accelerators and RDMA devices are at one of several."""
+
+    def line(path: Path) -> str:
+        try:
+            return path.read_text(encoding="ascii", errors="replace").strip()
+        except OSError:
+            return ""
+
+    memory = line(sysfs / "devices/system/node/has_memory")
+    if not memory or memory.isdigit():
+        return []
+    places = [device / "device/numa_node" for device in (sysfs / "class/infiniband").glob("*")]
+    for device in (sysfs / "bus/pci/devices").glob("*"):
+        # Display and processing controllers of NVIDIA and AMD.
+        kind, vendor = line(device / "class"), line(device / "vendor")
+        if kind.startswith(("0x0300", "0x0302", "0x12")) and vendor in ("0x10de", "0x1002"):
+            places.append(device / "numa_node")
+    nodes = sorted({int(node) for node in map(line, places) if node.isdigit()})
+    found = f"memory on nodes {memory}, accelerators and RDMA devices at {', '.join(map(str, nodes)) or 'none known'}"
+    if len(nodes) != 1:
+        return [Finding("NUMA", "ok", found)]
+    return [
+        Finding(
+            "NUMA",
+            "note",
+            found,
+            f'Client(numa_nodes="{nodes[0]}") keeps its memory and threads there; engines\' connectors do so by themselves',
+        )
+    ]
 
 
 def check_nodes(client: Client) -> list[Finding]:

@@ -24,6 +24,7 @@ from vllm.platforms import current_platform
 
 from .._breaker import Breaker
 from .._identity import digest
+from .._numa import numa_nodes_of
 from .._options import check_options
 from ..client import Client
 from ..errors import Unsupported
@@ -137,7 +138,11 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
                 "x.multimodal": digest(str(getattr(vllm_config.model_config, "multimodal_config", None))),
             }
         )
-        self._client = Client(options.endpoints, identity=f"vllm-encoder-{role.name.lower()}")
+        self._client = Client(
+            options.endpoints,
+            identity=f"vllm-encoder-{role.name.lower()}",
+            numa_nodes=numa_nodes_of(options.numa_nodes),
+        )
         self._space = self._client.open_set(self.namespace, wait=False)
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         self.counters: Counter[str] = Counter()

@@ -37,6 +37,8 @@ class StoreOptions:
     lookup_timeout: float = 0.02
     load_timeout: float = 1.0
     save_timeout: float = 5.0
+    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this worker's GPU is.
+    numa_nodes: str = "auto"
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from vllm.platforms import current_platform
 
 from .._breaker import Breaker
 from .._identity import digest, short
+from .._numa import numa_nodes_of
 from .._options import check_options
 from ..client import Client
 from ..errors import BadRequest, Unsupported
@@ -331,7 +332,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._options = TierOptions.of(options)
         self.locality = Locality[self._options.locality] if self._options.locality else None
         self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
-        self._client = Client(self._options.endpoints, identity="vllm-tier")
+        self._client = Client(
+            self._options.endpoints, identity="vllm-tier", numa_nodes=numa_nodes_of(self._options.numa_nodes)
+        )
         self._space = self._client.open_set(self._chunks.namespace, wait=False)
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         #: Of each request, where each key it has looked up is asked for.

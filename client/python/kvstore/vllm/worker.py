@@ -11,6 +11,7 @@ import torch
 from vllm.logger import init_logger
 
 from .._breaker import Breaker
+from .._numa import numa_nodes_of, tell_numa
 from .._reuse import Reuse
 from ..client import Client
 from ..device import Event, warm_up
@@ -139,9 +140,11 @@ class WorkerSide:
         self._parts_held = range(shard * model.parts_per_rank, (shard + 1) * model.parts_per_rank)
         self._does_save = rank % model.replicas == 0
         self._pages: list[list[Cache]] = bind_pages(model, tensors)
-        self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}")
-        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
         device = device_of(self._pages)
+        numa_nodes = numa_nodes_of(model.options.numa_nodes, device)
+        self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
+        tell_numa(logger, self._client)
+        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
         #: One for each direction: a gather waits for the end of a step, which loads need not.
         self._load_lane: Lane | None = None if device is None else Lane(device)
         self._save_lane: Lane | None = None if device is None else Lane(device)

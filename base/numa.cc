@@ -1,16 +1,20 @@
-#include "store/node/machine/numa.h"
+#include "base/numa.h"
 
 #include <linux/mempolicy.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
+#include <thread>
 
 #include "base/assert.h"
 
@@ -208,22 +212,27 @@ bool has_memory_policy() {
 }
 
 /// In turns rather than bound: a bound page whose node is full would be an error, or the end of the process.
-MemoryPlacement::MemoryPlacement(std::span<const unsigned> nodes) {
-  if (nodes.empty()) return;
+error_code lay_memory_on(std::span<const unsigned> nodes) {
+  if (nodes.empty()) return {};
   constexpr unsigned long kBits = 8 * sizeof(unsigned long);
   // The kernel takes one bit less than it is told of.
-  constexpr unsigned long kMost = kWords * kBits;
-  unsigned long mask[kWords] = {};
+  constexpr unsigned long kMost = kNumberMax + 1;
+  unsigned long mask[kMost / kBits] = {};
   for (const unsigned number : nodes) {
     KV_ASSERT(number < kMost - 1);
     mask[number / kBits] |= 1ul << number % kBits;
   }
-  if (::syscall(SYS_get_mempolicy, &mode_before_, nodes_before_, kMost, nullptr, 0ul) != 0 ||
-      ::syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, kMost) != 0) {
+  return ::syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, mask, kMost) == 0 ? error_code() : last_errno();
+}
+
+MemoryPlacement::MemoryPlacement(std::span<const unsigned> nodes) {
+  if (nodes.empty()) return;
+  if (::syscall(SYS_get_mempolicy, &mode_before_, nodes_before_, sizeof nodes_before_ * 8, nullptr, 0ul) != 0) {
     error_ = last_errno();
     return;
   }
-  is_set_ = true;
+  error_ = lay_memory_on(nodes);
+  is_set_ = !error_;
 }
 
 MemoryPlacement::~MemoryPlacement() {
@@ -232,6 +241,43 @@ MemoryPlacement::~MemoryPlacement() {
   const long undone = ::syscall(SYS_set_mempolicy, mode_before_, is_plain ? nullptr : nodes_before_,
                                 is_plain ? 0ul : kWords * 8 * sizeof(unsigned long));
   KV_ASSERT(undone == 0);
+}
+
+error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& work) {
+  if (choice.memory.empty() && choice.processors.empty()) {
+    work();
+    return {};
+  }
+  error_code unplaced;
+  std::exception_ptr thrown;
+  const auto run = [&] {
+    try {
+      // First the processors: by them alone the kernel puts most pages right, where a filter forbids a policy.
+      if (!choice.processors.empty()) static_cast<void>(keep_to_processors(choice.processors));
+      unplaced = lay_memory_on(choice.memory);
+      work();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+  };
+  // Signals are for the threads that the process has made itself.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread thread;
+  try {
+    thread = std::thread(run);
+  } catch (const std::system_error& error) {
+    unplaced = error_code(error.code().value(), boost::system::system_category());
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!thread.joinable()) {
+    work();
+    return unplaced;
+  }
+  thread.join();
+  if (thrown) std::rethrow_exception(thrown);
+  return unplaced;
 }
 
 /// One of each stretch of equal length, anywhere in it: at a fixed distance they would beat in time with the turns in

@@ -1,4 +1,4 @@
-// tests/node/made_up_machine.h: /sys and /proc of a machine that is not there, as files below a directory of the
+// tests/base/made_up_machine.h: /sys and /proc of a machine that is not there, as files below a directory of the
 // test's.
 #pragma once
 

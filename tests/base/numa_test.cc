@@ -1,18 +1,21 @@
 // NUMA nodes as made-up machines have them, and what is chosen of them. The machine of the test has one node, mostly:
 // so where pages go is tried with its node 0, and what cannot be tried here is that they come to lie on others.
-#include "store/node/machine/numa.h"
+#include "base/numa.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
+#include <thread>
 
-#include "tests/node/made_up_machine.h"
+#include "tests/base/made_up_machine.h"
 
 namespace kv {
 namespace {
@@ -215,6 +218,49 @@ TEST(ProcessorsTest, AThreadKeepsToThoseThatItMayUse) {
   EXPECT_THAT(allowed_processors(), ElementsAre(before.front()));
   EXPECT_TRUE(keep_to_processors(Numbers{8191})) << "none that it may use";
   EXPECT_THAT(allowed_processors(), ElementsAre(before.front()));
+}
+
+TEST(RunOnNodesTest, TheWorkIsDoneThereAndTheCallerIsAsItWas) {
+  const Numbers before = allowed_processors();
+  const auto policy_before = policy_now();
+  const NumaChoice choice{.memory = {NumaTopology::read().with_memory().front()}, .processors = {before.front(), 8191}};
+  Numbers there, of_a_thread_there;
+  std::pair<int, unsigned long> policy_there;
+  sigset_t blocked;
+  const error_code unplaced = run_on_nodes(choice, [&] {
+    there = allowed_processors();
+    policy_there = policy_now();
+    ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+    std::thread([&] { of_a_thread_there = allowed_processors(); }).join();
+  });
+  EXPECT_THAT(there, ElementsAre(before.front()));
+  EXPECT_EQ(of_a_thread_there, there);
+  EXPECT_EQ(::sigismember(&blocked, SIGUSR1), 1) << "signals are for the process's own threads";
+  if (!unplaced) {
+    EXPECT_EQ(policy_there, (std::pair<int, unsigned long>{MPOL_INTERLEAVE, 1ul << choice.memory.front()}));
+  }
+  EXPECT_EQ(allowed_processors(), before);
+  EXPECT_EQ(policy_now(), policy_before);
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  EXPECT_EQ(::sigismember(&blocked, SIGUSR1), 0);
+}
+
+TEST(RunOnNodesTest, WhatCannotBeChosenIsTheKernelsToPlaceAndTheWorkIsDone) {
+  const Numbers before = allowed_processors();
+  bool is_done = false;
+  const auto caller = std::this_thread::get_id();
+  EXPECT_TRUE(run_on_nodes({.memory = {8000}, .processors = {8191}}, [&] {
+    is_done = true;
+    EXPECT_EQ(allowed_processors(), before);
+    EXPECT_NE(std::this_thread::get_id(), caller);
+  }));
+  EXPECT_TRUE(is_done);
+  EXPECT_FALSE(run_on_nodes({}, [&] { EXPECT_EQ(std::this_thread::get_id(), caller); })) << "nothing is chosen";
+}
+
+TEST(RunOnNodesTest, WhatTheWorkThrowsComesOut) {
+  const NumaChoice choice{.memory = {}, .processors = allowed_processors()};
+  EXPECT_THROW(run_on_nodes(choice, [] { throw std::out_of_range("x"); }), std::out_of_range);
 }
 
 TEST(WherePagesLieTest, TouchedPagesAreCountedAndOthersAreNot) {

@@ -1,16 +1,9 @@
-// store/node/machine/: what this machine has and allows, and how the node settles on it. Start here.
-//
-// Knows files of the kernel, system calls and plain numbers; no Store, no option and no session. Files, in reading
-// order:
-//   numa.h       which memory and processors belong together, and how to stay with some of them (this file)
-//   facts.h      memory, limits, sockets, devices: read, not guessed
-//   disk_probe.h how fast a directory is, and whether direct I/O works there
-//   advice.h     what to set, by those facts alone
-//   autotune.h   `kvstore-node --autotune`: measures, advises, prints
+// base/numa.h: which memory and processors belong together, and how to stay with some of them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -43,7 +36,7 @@ struct NumaTopology {
   std::vector<unsigned> with_memory() const;
 };
 
-/// Where the arena is to lie, and who works on it.
+/// Where memory for blocks is to lie, and who works on it.
 struct NumaChoice {
   std::vector<unsigned> memory;      ///< Nodes, page by page in turns. Empty: as the kernel does without being asked.
   std::vector<unsigned> processors;  ///< All threads keep to these. Empty: to none in particular.
@@ -59,15 +52,20 @@ bool has_memory_policy();                    ///< Somebody has said already wher
 /// of sched_setaffinity; EINVAL if none of them was.
 error_code keep_to_processors(std::span<const unsigned> processors);
 
-/// Until its end, pages that the calling thread touches first lie on the nodes in turns. A node that is full is passed
-/// over, so this never makes memory fail that would be there. Threads that are started meanwhile inherit it.
+/// From now on pages that the calling thread touches first lie on the nodes in turns. A node that is full is passed
+/// over, so this never makes memory fail that would be there. Threads that are started from now on inherit it. No
+/// nodes: does nothing. Errors, and then nothing has changed: EPERM, a container's filter; EINVAL, a node that is not
+/// there.
+error_code lay_memory_on(std::span<const unsigned> nodes);
+
+/// The same until its end.
 class MemoryPlacement {
  public:
-  explicit MemoryPlacement(std::span<const unsigned> nodes);  ///< None: does nothing.
-  ~MemoryPlacement();                                         ///< The policy is what it was. Requires: the same thread.
+  explicit MemoryPlacement(std::span<const unsigned> nodes);
+  ~MemoryPlacement();  ///< The policy is what it was. Requires: the same thread.
   MemoryPlacement(const MemoryPlacement&) = delete;
   MemoryPlacement& operator=(const MemoryPlacement&) = delete;
-  error_code error() const { return error_; }  ///< Then nothing has changed. EPERM: a container's filter.
+  error_code error() const { return error_; }
 
  private:
   static constexpr std::size_t kWords = 8192 / (8 * sizeof(unsigned long));
@@ -78,6 +76,13 @@ class MemoryPlacement {
   unsigned long nodes_before_[kWords] = {};
 };
 
+/// Calls `work` on a thread of its own and waits for it. That thread keeps to the chosen processors, and pages that it
+/// touches first lie on the chosen nodes, so the caller's thread stays as it is. Threads that `work` starts inherit
+/// both; none of them gets a signal. Nothing is chosen, or there is no thread to be had: on the caller's. What `work`
+/// throws comes out here. Returns why memory could not be placed: it then lies where the kernel puts it, which is near
+/// the processor that touches it first.
+error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& work);
+
 std::vector<std::size_t> pages_to_look_at(std::size_t page_count, std::size_t looks);  ///< Ascending, each once.
 /// Where pages lie: how many of those looked at are on each node.
 using NumaSpread = std::map<unsigned, std::size_t>;
@@ -85,7 +90,7 @@ using NumaSpread = std::map<unsigned, std::size_t>;
 /// Errors: of move_pages; EPERM where a container's filter forbids to ask.
 Result<NumaSpread> look_where_pages_lie(std::span<const std::byte> memory, std::size_t looks);
 
-/// What metrics, the status page and doctor tell of it.
+/// What metrics tell of it.
 struct NumaLook {
   std::size_t node_count = 1;                     ///< With memory.
   std::vector<unsigned> chosen;                   ///< Empty: the kernel places pages.

@@ -1,0 +1,48 @@
+"""Where an engine's memory for the store lies: by default at the NUMA node of its accelerator."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any
+
+from .client import Client
+from .device import pci_address
+
+__all__ = ["numa_nodes_of", "tell_numa"]
+
+
+def _pci_address(torch: Any, device: int | None) -> str:
+    if device is None:
+        device = int(torch.cuda.current_device())
+    found = torch.cuda.get_device_properties(device)
+    if not hasattr(found, "pci_bus_id"):  # an older torch
+        return pci_address(device).lower()
+    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+
+
+def numa_nodes_of(option: str, device: int | None = None, *, sysfs: str = "/sys") -> str:
+    """``Client(numa_nodes=...)`` of an engine's option. ``auto``: where ``device`` is, or else the CUDA device that this
+    thread uses; nothing, if CUDA was not begun here (a process that may fork yet must not begin it), or the machine does
+    not know the device.
+    """
+    if option != "auto":
+        return option
+    torch = sys.modules.get("torch")
+    try:
+        if torch is None or not torch.cuda.is_initialized():
+            return ""
+        address = _pci_address(torch, device)
+    except Exception:  # a device that does not say where it is must not keep an engine from its start
+        return ""
+    return "pci:" + address if os.path.isdir(f"{sysfs}/bus/pci/devices/{address}") else ""
+
+
+def tell_numa(logger: logging.Logger, client: Client) -> None:
+    """In the engine's log, where there was something to place."""
+    numa = client.numa()
+    if numa["chosen"] or numa["processors"]:
+        logger.info("kvstore: memory on NUMA nodes %s, threads on processors %s", numa["chosen"], numa["processors"])
+    if numa["why_not"] and numa["nodes"] != 1:
+        logger.info("kvstore: not placed by NUMA node: %s", numa["why_not"])
