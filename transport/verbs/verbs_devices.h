@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "base/numa.h"
 #include "transport/verbs/verbs.h"
 #include "transport/verbs/verbs_choice.h"
 
