@@ -529,6 +529,10 @@ std::size_t Client::hot_block_count(Space space, std::span<const BlockHash> hash
   return impl_->find_space(space) == nullptr ? 0 : impl_->hot_roots(space, hashes).now;
 }
 
+std::vector<BlockHash> Client::hot_blocks(Space space) const {
+  return impl_->hot_sets.hot_blocks(static_cast<std::uint32_t>(space));
+}
+
 ClusterStatus Client::cluster() const { return impl_->cluster; }
 
 Async<ClusterStatus> Client::learn_cluster(std::chrono::microseconds deadline, CallControl control) {

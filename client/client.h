@@ -39,6 +39,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -202,6 +203,9 @@ struct PutOptions {
   /// How long ago the blocks were last used, where they come from: they are so old on their nodes too. For who hands on
   /// what others have put.
   std::chrono::microseconds idle{0};
+  /// Where the chain is to lie: behind so many leading blocks as its hot root, whatever this client takes for hot. For
+  /// who hands on, too.
+  std::optional<std::size_t> hot_blocks = std::nullopt;
   ReuseHint reuse = ReuseHint::kNone;  ///< As in MatchOptions.
   CallControl control = {};
 };
@@ -454,6 +458,7 @@ class Client {
   Async<void> learn_hot_roots(Space space, std::chrono::microseconds deadline, CallControl control = {});
   /// How many leading blocks of the chain that is, as far as this client has heard.
   std::size_t hot_block_count(Space space, std::span<const BlockHash> hashes) const;
+  std::vector<BlockHash> hot_blocks(Space space) const;  ///< All of them, in no order.
   /// The map in use. A call that runs goes on with the map with which it began. cluster().nodes are nodes(), in order.
   ClusterStatus cluster() const;
   /// Asks all nodes, and takes up the map that they know. Returns cluster(). Errors: as those of ping, if none answers.

@@ -227,7 +227,8 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   const VerbInProgress verb(shared, ClientCall::kPut);
   const RegionUse region_use(region);
   const auto map = impl.reachable_map();
-  const std::vector<OwnedChain> chains = split_chain(*map, hashes, impl.hot_roots(space, hashes).now);
+  const std::size_t hot_blocks = options.hot_blocks ? *options.hot_blocks : impl.hot_roots(space, hashes).now;
+  const std::vector<OwnedChain> chains = split_chain(*map, hashes, hot_blocks);
   plan.has_others = map->owner_count() > 1;
   if (chains.size() > 1 && plan.has_others) plan.known = impl.known_chains.of(hashes);
   impl.hot_sets.forget(hashes.back());  // from now on it lies where it belongs

@@ -102,6 +102,16 @@ HotSets::Roots HotSets::roots(std::uint32_t space, std::span<const BlockHash> ch
   return roots;
 }
 
+std::vector<BlockHash> HotSets::hot_blocks(std::uint32_t space) const {
+  std::vector<BlockHash> hot;
+  const auto found = spaces_.find(space);
+  if (found == spaces_.end()) return hot;
+  for (const auto& [hash, block] : found->second.blocks) {
+    if (block.node_count > 0) hot.push_back(hash);
+  }
+  return hot;
+}
+
 void HotSets::found(std::uint32_t space, const BlockHash& last, Place place) {
   const auto known = found_index_.find(last);
   if (known != found_index_.end()) {

@@ -50,6 +50,7 @@ class HotSets {
     std::optional<std::size_t> before;  ///< 2: another number.
   };
   Roots roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
+  std::vector<BlockHash> hot_blocks(std::uint32_t space) const;  ///< That any node takes for hot, in no order.
 
   void add_node() { kept_counts_.push_back(0); }
   /// It has left: what it said counts no more. Whoever has its number next begins anew.

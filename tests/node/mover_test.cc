@@ -137,6 +137,11 @@ class MoverTest : public testing::Test {
       put(chains.back());
     }
   }
+  /// By that node alone.
+  void make_hot(const std::string& name, std::span<const BlockHash> root) {
+    HotRoots& roots = *nodes[name]->context().hot_roots;
+    for (std::uint32_t i = 0; i < 2 * HotRoots::kReview; ++i) roots.count(record.id(), root, 0, 3);
+  }
   /// Blocks of all chains that a client finds. Matches are counted, and few chains that are asked for again and again
   /// would be hot: so a match of another chain each time tells of the map, and these are got.
   std::size_t found() {
@@ -497,6 +502,60 @@ TEST_F(MoverTest, PromptsBehindAHotRootLieWhereClientsLookForThem) {
   run_until([&] { return movers["c"]->has_left(); });
   kill("c");
   loop.run_for(2s);
+  EXPECT_EQ(found(), all());
+}
+
+/// A root that one node alone has counted is forgotten when that node leaves, and known again once others have counted
+/// as much. In between the node comes back, and has to be given what lies behind the root that nobody knows just then.
+TEST_F(MoverTest, WhatLiesBehindARootThatIsForgottenForAWhileIsHandedOverByIt) {
+  start_all({"a", "b", "c"});
+  const auto whole = chain(1);
+  const std::span<const BlockHash> root = std::span(whole).first(12);
+  make_hot("a", root);
+  EXPECT_TRUE(loop.run(client->learn_hot_roots(space, 1s)));
+  ASSERT_EQ(client->hot_block_count(space, whole), root.size());
+  for (std::uint32_t seed = 2; seed <= 60; ++seed) {
+    chains.push_back(chain(seed));
+    std::ranges::copy(root, chains.back().begin());
+    put(chains.back());
+  }
+  ASSERT_EQ(found(), all());
+  movers["a"]->leave();
+  run_until([&] { return movers["a"]->has_left(); });
+  kill("a");
+  loop.run_for(5s);
+  (void)found();
+  ASSERT_EQ(client->hot_block_count(space, whole), 0u);
+  start("a");
+  run_until([&] { return is_serving("a"); });
+  loop.run_for(10s);
+  make_hot("b", root);
+  (void)found();
+  EXPECT_TRUE(loop.run(client->learn_hot_roots(space, 1s)));
+  ASSERT_EQ(client->hot_block_count(space, whole), root.size());
+  EXPECT_EQ(found(), all());
+}
+
+/// Blocks that a node has just taken for hot, and nobody else yet, lie on it alone.
+TEST_F(MoverTest, WhatHasJustBecomeHotHasASecondCopyWhereClientsLookWhenItsOwnerIsDead) {
+  copy_uses = 1;
+  config.breaker_failures = 1;
+  start_all({"a", "b", "c"});
+  for (std::uint32_t seed = 1000; seed < 1010; ++seed) put(chain(seed));  // each node has something of them
+  ASSERT_EQ(found(), 0u);
+  loop.run_for(5s);  // passes go on, and hear of nothing hot
+  put_all(20);
+  for (const auto& each : chains) make_hot("b", std::span(each).first(32));
+  loop.run_for(10s);
+  movers["b"]->stop();
+  loop.run_for(5s);
+  movers.erase("b");
+  nodes["b"]->kill();             // nobody has told the others
+  for (int i = 0; i < 10; ++i) {  // until the client knows
+    (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+    loop.run_for(10ms);
+  }
+  ASSERT_EQ(client->hot_block_count(space, chains.front()), 0u);
   EXPECT_EQ(found(), all());
 }
 

@@ -691,6 +691,7 @@ class ClusterWorld : private Dice {
         fail("audit: of " + std::to_string(chain.size()) + " blocks " + std::to_string(stored) + " are stored");
     }
     for (Kept& kept : kept_) kept.root = root_of(kept);
+    outcome_.kept_chains += kept_.size();
     lost_before_ = lost_count();
   }
 
@@ -719,6 +720,7 @@ class ClusterWorld : private Dice {
       if (found == chain.size() || lost_count() != lost_before_) continue;
       // Where its hot root has changed it belongs elsewhere now, and not all clients know both places.
       if (root_of(kept_[i]) != kept_[i].root) {
+        ++outcome_.excused_chains;
         kept_.erase(kept_.begin() + static_cast<std::ptrdiff_t>(i--));
         continue;
       }

@@ -26,6 +26,7 @@ struct ClusterOutcome {
   std::uint64_t exact_worlds = 0;     ///< In which all that was stored was accounted for.
   std::uint64_t audited_changes = 0;  ///< During which everything was found.
   std::uint64_t audited_kills = 0;    ///< After which everything was found.
+  std::uint64_t kept_chains = 0, excused_chains = 0;  ///< Looked for by all; found in part, after their roots changed.
   std::uint64_t hedges = 0, hedge_wins = 0;
   std::uint64_t trace_hash = 0;  ///< Of all that happened, in order: equal for equal seeds.
 };

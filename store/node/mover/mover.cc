@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <optional>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -177,8 +177,8 @@ asio::awaitable<void> Mover::work() {
     co_return;
   }
   Paths paths = co_await list(is_whole ? TimePoint::min() : pass_begun_, mover(),
-                              [this](const Store::PathEnd&, std::span<const BlockHash> path, std::size_t hot_blocks) {
-                                return is_moving(path, hot_blocks);
+                              [this](const Path& path, std::span<const BlockHash> blocks, bool is_now) {
+                                return is_moving(blocks, path.hot_blocks, is_now);
                               });
   Paths failed;
   moves_.remaining_paths = paths.size();
@@ -187,10 +187,10 @@ asio::awaitable<void> Mover::work() {
   const Target* const target = target_.get();
   const bool wanted_out = wants_out();
   for (int turn = 0; turn < 2 && !stops_; ++turn) {
-    for (const Store::PathEnd& end : paths) {
-      const bool is_done = co_await send(end, mover(), {moves_.moved_blocks, moves_.moved_bytes});
+    for (const Path& path : paths) {
+      const bool is_done = co_await send(path, mover(), {moves_.moved_blocks, moves_.moved_bytes});
       if (stops_) co_return;
-      if (!is_done) failed.push_back(end);
+      if (!is_done) failed.push_back(path);
       if (is_done || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
       look();
       // Begin anew, for the map that is now to come; or go on with what this node is to be about.
@@ -222,13 +222,12 @@ asio::awaitable<void> Mover::copy() {
   if (!has_others() || !target_->owns(target_->self)) co_return;
   const Target* const target = target_.get();
   const auto is_over = [&] { return stops_ || target_.get() != target || is_pass_due_ || wants_out(); };
-  const Paths paths =
-      co_await list(copied_until_, copier(), [this](const auto& end, const auto& path, std::size_t hot_blocks) {
-        return is_worth_a_copy(end, path, hot_blocks);
-      });
-  for (const Store::PathEnd& end : paths) {
+  const Paths paths = co_await list(
+      copied_until_, copier(),
+      [this](const Path& path, std::span<const BlockHash> blocks, bool) { return is_worth_a_copy(path, blocks); });
+  for (const Path& path : paths) {
     if (is_over()) co_return;
-    const bool is_done = co_await send(end, copier(), {moves_.copied_blocks, moves_.copied_bytes});
+    const bool is_done = co_await send(path, copier(), {moves_.copied_blocks, moves_.copied_bytes});
     moves_.failed_copies += !is_done && !stops_;
     look();
   }
@@ -237,18 +236,20 @@ asio::awaitable<void> Mover::copy() {
   next_copies_ = clock_.now() + kCopyPause;
 }
 
-/// Of this node's own: what lies here for another reason is a copy itself.
-bool Mover::is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash> path, std::size_t hot_blocks) const {
-  if (path.size() <= hot_blocks) return false;  // it is on every node
-  const auto extents = target_->map->extents(path, hot_blocks);
+/// Of this node's own: what lies here for another reason is a copy itself. A path that ends in its root is on every
+/// node, unless it has become hot a while ago: then it is asked for by its former root too, behind which it lies here
+/// alone.
+bool Mover::is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const {
+  if (blocks.size() <= path.hot_blocks) return false;
+  const auto extents = target_->map->extents(blocks, path.hot_blocks);
   if (std::ranges::none_of(extents, [&](const auto& extent) { return extent.node == target_->self; })) return false;
-  const auto uses = store_.with([&](Store& store) { return store.path_uses(end, hot_blocks); });
+  const auto uses = store_.with([&](Store& store) { return store.path_uses(path.end, path.hot_blocks); });
   return uses && *uses >= config_.copy_uses;
 }
 
 /// Paths that are to go, of those used at `since` or later; the latest used first.
 asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted is_wanted) {
-  Paths ends;
+  std::vector<Store::PathEnd> ends;
   Store::PathCursor cursor;
   while (!cursor.is_done && !stops_) {
     store_.with([&](Store& store) { store.list_paths(cursor, since, ends); });
@@ -261,11 +262,7 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
   std::ranges::sort(ends, is_hotter);
   if (ends.size() > kEndsMax) ends.resize(kEndsMax);
   Paths wanted;
-  struct Hot {
-    std::unordered_set<BlockHash> own;
-    std::optional<Space> others;  ///< Of `hand`, that has asked them.
-  };
-  std::map<SpaceId, Hot> hot_sets;
+  std::set<SpaceId> heard;
   std::size_t looked = 0;
   for (const Store::PathEnd& end : ends) {
     if (stops_) break;
@@ -276,57 +273,66 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
       return store.path_of(end);
     });
     if (!path || !record) continue;  // evicted or dropped meanwhile
-    const auto [hot, is_new] = hot_sets.try_emplace(end.space);
-    if (is_new) {
-      const auto list = hot_roots_.list(record->id());
-      hot->second.own.insert(list->blocks.begin(), list->blocks.end());
-      const auto space = co_await open(hand, end.space);
-      if (space && !stops_) static_cast<void>(co_await hand.client->learn_hot_roots(*space, kStatsDeadline));
-      if (space) hot->second.others = *space;
+    if (heard.insert(end.space).second) co_await hear_roots(hand, end.space, record->id());
+    bool is_now = true;
+    for (const std::size_t hot_blocks : recent_roots_.roots(record->id(), *path, clock_.now())) {
+      if (is_wanted({end, hot_blocks}, *path, is_now)) wanted.push_back({end, hot_blocks});
+      is_now = false;
     }
-    std::size_t hot_blocks = 0;
-    while (hot_blocks < path->size() && hot->second.own.contains((*path)[hot_blocks])) ++hot_blocks;
-    // Each list has all that is above a hot block; so the longest root is all nodes' together.
-    if (hot->second.others) hot_blocks = std::max(hot_blocks, hand.client->hot_block_count(*hot->second.others, *path));
-    if (is_wanted(end, *path, hot_blocks)) wanted.push_back(end);
   }
   co_return wanted;
 }
 
+/// Hot is what any node says, as for clients: by its own word alone this node would look for owners where no client
+/// does.
+asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceId& name) {
+  std::unordered_set<BlockHash> hot;
+  const auto space = co_await open(hand, id);
+  if (space && !stops_) {
+    static_cast<void>(co_await hand.client->learn_hot_roots(*space, kStatsDeadline));
+    for (const BlockHash& block : hand.client->hot_blocks(*space)) hot.insert(block);
+  }
+  const auto own = hot_roots_.list(name);
+  hot.insert(own->blocks.begin(), own->blocks.end());
+  recent_roots_.hear(name, std::vector<BlockHash>(hot.begin(), hot.end()), clock_.now());
+}
+
 /// What was never this node's, for as long as this remembers, is a copy that an earlier map left here: its owner has
 /// it.
-bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const {
+bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const {
   const auto has_own = [&](const Target& by, bool own) {
     return std::ranges::any_of(by.map->extents(path, hot_blocks),
                                [&](const ClusterMap::Extent& extent) { return (extent.node == by.self) == own; });
   };
   if (!has_own(*target_, false)) return false;
   // Between two whole passes what is put here comes from clients with the map before, or by a put that was under way.
-  return formers_.empty() || std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
+  // What lies elsewhere by a root of a while ago alone is none of these.
+  if (formers_.empty()) return is_now;
+  return std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
 }
 
-asio::awaitable<bool> Mover::send(Store::PathEnd end, Hand& hand, Tally tally) {
-  const auto space = co_await open(hand, end.space);
+asio::awaitable<bool> Mover::send(Path path, Hand& hand, Tally tally) {
+  const auto space = co_await open(hand, path.end.space);
   if (!space || stops_) co_return !space && space.error() == Errc::kNoNamespace;
-  std::vector<BlockHash> path;
+  std::vector<BlockHash> names;
   auto pinned = store_.with([&](Store& store) -> Result<Store::PinnedPrefix> {
-    auto names = store.path_of(end);
-    if (!names) return names.error();
-    path = std::move(*names);
-    return store.pin_path(end);
+    auto blocks = store.path_of(path.end);
+    if (!blocks) return blocks.error();
+    names = std::move(*blocks);
+    return store.pin_path(path.end);
   });
   if (!pinned) co_return true;  // it has gone: nothing is left to do
   const PinGuard guard(store_, std::move(*pinned));
-  const bool is_put = co_await put(*hand.client, *space, path, guard.pinned(), end.used, tally);
+  const bool is_put = co_await put(*hand.client, *space, path, names, guard.pinned(), tally);
   co_return is_put;
 }
 
 /// Prefix after prefix, so that one put sends no more than a batch: what the ones before it have sent is offered again,
 /// by name, and not wanted.
-asio::awaitable<bool> Mover::put(Client& client, Space space, const std::vector<BlockHash>& path,
-                                 const Store::PinnedPrefix& pinned, TimePoint used, Tally tally) {
+asio::awaitable<bool> Mover::put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
+                                 const Store::PinnedPrefix& pinned, Tally tally) {
   const std::size_t block_bytes = client.block_bytes(space);
-  KV_ASSERT(path.size() == pinned.blocks.size() && block_bytes > 0);
+  KV_ASSERT(names.size() == pinned.blocks.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
   std::vector<std::uint64_t> checksums;  // as they were verified when the blocks came: the other side verifies by them
   for (const Store::PinnedBlock& block : pinned.blocks) {
@@ -334,17 +340,18 @@ asio::awaitable<bool> Mover::put(Client& client, Space space, const std::vector<
     checksums.insert(checksums.end(), block.checksums.begin(), block.checksums.end());
   }
   const std::size_t batch = std::max<std::size_t>(1, kBatchBytes / block_bytes), stripes = stripe_count(block_bytes);
-  for (std::size_t count = 0; count < path.size() && !stops_;) {
-    count = std::min(count + batch, path.size());
+  for (std::size_t count = 0; count < names.size() && !stops_;) {
+    count = std::min(count + batch, names.size());
     Cancellation cancellation;
     PutOptions options{.deadline = kPutDeadline};
     options.checksums = std::span(checksums).first(count * stripes);
     options.idle =
-        std::chrono::duration_cast<std::chrono::microseconds>(std::max(clock_.now() - used, Duration::zero()));
+        std::chrono::duration_cast<std::chrono::microseconds>(std::max(clock_.now() - path.end.used, Duration::zero()));
+    options.hot_blocks = path.hot_blocks;
     options.control.cancellation = &cancellation;
     put_ = &cancellation;
     const auto result =
-        co_await client.put(space, std::span(path).first(count), std::span(blocks).first(count), options);
+        co_await client.put(space, std::span(names).first(count), std::span(blocks).first(count), options);
     put_ = nullptr;
     if (!result) co_return false;
     const std::uint64_t sent_bytes = result->stored * block_bytes;

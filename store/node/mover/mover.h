@@ -23,6 +23,7 @@
 #include "store/node/locked_store.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/move_board.h"
+#include "store/node/mover/recent_roots.h"
 
 namespace kv {
 
@@ -53,6 +54,8 @@ struct MoverConfig {
 ///   3. Bounded: one path is pinned at a time, kEndsMax ends are listed (beyond these the coldest are left out), and
 ///      bytes_per_second holds on the whole.
 ///   4. Nothing is done to others' blocks, and none here is given up: a map that was wrong costs copies.
+///   5. What lies where a chain's root of a while ago put it goes where that root puts it under the new map, as what
+///   lies by the root of now: clients look in both places. So no map takes what was found before it.
 /// *Second copies*, where they are asked for: while nothing is to be handed over, what this node owns and was used
 /// copy_uses times goes to who would own it if this node left, which is where clients look when it does not answer, and
 /// where it belongs from then on. What was used since the last pass, the latest first, kCopyPause apart; at the same
@@ -107,7 +110,12 @@ class Mover {
     std::atomic<std::uint64_t>& blocks;
     std::atomic<std::uint64_t>& bytes;
   };
-  using Paths = std::vector<Store::PathEnd>;
+  /// A path that is to go, as it lies behind a hot root of so many blocks. One that lies behind several goes as often.
+  struct Path {
+    Store::PathEnd end;
+    std::size_t hot_blocks = 0;
+  };
+  using Paths = std::vector<Path>;
 
   void look();
   void retarget(const ClusterView& view);
@@ -115,15 +123,16 @@ class Mover {
   bool is_unsettled() const;
   asio::awaitable<void> work();
   asio::awaitable<void> copy();
-  /// Whether a path, which begins with so many hot blocks, is to go. Hot is what any node says, as for clients: by its
-  /// own word alone this node would look for owners where no client does.
-  using IsWanted = std::function<bool(const Store::PathEnd&, std::span<const BlockHash>, std::size_t)>;
+  /// Whether a path is to go, as it lies behind its first so many blocks; `is_now`: these are its root now, else they
+  /// were a while ago.
+  using IsWanted = std::function<bool(const Path&, std::span<const BlockHash>, bool is_now)>;
   asio::awaitable<Paths> list(TimePoint since, Hand& hand, IsWanted is_wanted);
-  bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks) const;
-  bool is_worth_a_copy(const Store::PathEnd& end, std::span<const BlockHash> path, std::size_t hot_blocks) const;
-  asio::awaitable<bool> send(Store::PathEnd end, Hand& hand, Tally tally);
-  asio::awaitable<bool> put(Client& client, Space space, const std::vector<BlockHash>& path,
-                            const Store::PinnedPrefix& pinned, TimePoint used, Tally tally);
+  asio::awaitable<void> hear_roots(Hand& hand, SpaceId id, const NamespaceId& name);
+  bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const;
+  bool is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const;
+  asio::awaitable<bool> send(Path path, Hand& hand, Tally tally);
+  asio::awaitable<bool> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
+                            const Store::PinnedPrefix& pinned, Tally tally);
   Async<Space> open(Hand& hand, SpaceId space);
   void drop_hands();
   Hand& mover();
@@ -153,7 +162,8 @@ class Mover {
   std::unique_ptr<const Target> target_;
   std::vector<std::unique_ptr<const Target>> formers_;  ///< Since the last whole pass that ended.
   Hand mover_, copier_;                                 ///< Of target_; of the same, without this node.
-  Cancellation* put_ = nullptr;                         ///< Of the call under way.
+  RecentRoots recent_roots_;
+  Cancellation* put_ = nullptr;  ///< Of the call under way.
 
   bool is_whole_due_ = false;                  ///< A pass over all.
   bool is_pass_due_ = false;                   ///< The map has changed since the last pass began.
