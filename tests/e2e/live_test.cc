@@ -12,7 +12,6 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -275,8 +274,8 @@ class E2eDirectoriesTest : public testing::Test {
     EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; })) << node->log();
     return node;
   }
-  static TestClient connect(const NodeProcess& node) {
-    return TestClient(node.unix_socket(), Transport::kUnix, kLiveBlockBytes, kBlocks);
+  static std::unique_ptr<TestClient> connect(const NodeProcess& node) {
+    return std::make_unique<TestClient>(node.unix_socket(), Transport::kUnix, kLiveBlockBytes, kBlocks);
   }
   static Finished use(const NodeProcess& node, const std::vector<std::string>& directories) {
     std::vector<std::string> arguments = {"set"};
@@ -311,17 +310,17 @@ class E2eDirectoriesTest : public testing::Test {
 
 TEST_F(E2eDirectoriesTest, OneIsAddedUnderLoadAndTheFirstIsEmptiedClosedAndRemoved) {
   auto node = start({a});
-  std::optional<TestClient> client(connect(*node));
+  auto client = connect(*node);
   fill(*client, 1, 40);
   ASSERT_TRUE(is_on_disk(*node, 40 * kBlocks));
   std::atomic<bool> stops = false;
   std::atomic<std::uint64_t> wrong = 0, puts = 0;
   std::thread load([&] {
-    TestClient own = connect(*node);
+    const auto own = connect(*node);
     for (std::uint64_t i = 0; !stops; ++i, ++puts) {
-      own.put(make_chain(1000 + i % 60, kBlocks));
+      own->put(make_chain(1000 + i % 60, kBlocks));
       const auto back = make_chain(1 + i * 7 % 40, kBlocks);
-      wrong += own.wrong_bytes(back, own.get(back).block_count);
+      wrong += own->wrong_bytes(back, own->get(back).block_count);
     }
   });
   const Finished added = use(*node, {a, b});
@@ -336,7 +335,7 @@ TEST_F(E2eDirectoriesTest, OneIsAddedUnderLoadAndTheFirstIsEmptiedClosedAndRemov
   stops = true;
   load.join();
   EXPECT_EQ(wrong, 0u);
-  EXPECT_LT(table_bytes(a), kLiveBlockBytes) << "no block is left";
+  EXPECT_LT(table_bytes(a), 8 * kLiveBlockBytes) << "some KiB of what records were; no block";
   EXPECT_GT(node->metric("kvstore_disk_drained_blocks_total"), 40 * kBlocks / 2);
   EXPECT_EQ(node->metric("kvstore_disk_drain_lost_blocks_total"), 0);
   std::filesystem::remove_all(a);
@@ -346,7 +345,7 @@ TEST_F(E2eDirectoriesTest, OneIsAddedUnderLoadAndTheFirstIsEmptiedClosedAndRemov
   node->signal(SIGTERM);
   EXPECT_EQ(node->wait(), 0) << node->log();
   node = start({b});
-  client.emplace(connect(*node));
+  client = connect(*node);
   for (std::uint64_t name = 1; name <= 40; ++name) EXPECT_EQ(got(*client, name), kBlocks) << name;
 }
 
@@ -362,7 +361,8 @@ TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWha
     for (const std::string& directory : {a, b}) std::filesystem::remove_all(directory);
     auto node = start({a, b}, {"--spill-drain-rate", "16MiB"});
     {
-      TestClient client = connect(*node);
+      const auto connected = connect(*node);
+      TestClient& client = *connected;
       fill(client, 1, kNames);
       ASSERT_TRUE(is_on_disk(*node, kNames * kBlocks));
       node->signal(SIGTERM);  // so that all of it has left the write buffers
@@ -370,13 +370,15 @@ TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWha
     }
     node = start({a, b}, {"--spill-drain-rate", "16MiB"});
     {
-      TestClient client = connect(*node);
+      const auto connected = connect(*node);
+      TestClient& client = *connected;
       ASSERT_EQ(use(*node, {b}).status, 0);
       const double moved = 40 + 60 * (round % 4);
       EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_drained_blocks_total") > moved; })) << node->log();
       const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
       EXPECT_THAT(status.out, HasSubstr("draining 1: "));
-      const auto dropped = client->drop(client.space(), std::span(make_chain(kDropped, kBlocks)).first(3), kDeadline);
+      const auto doomed = make_chain(kDropped, kBlocks);
+      const auto dropped = client->drop(client.space(), std::span(doomed).first(3), kDeadline);
       node->signal(SIGKILL);
       ASSERT_TRUE(dropped) << dropped.error().message();
       EXPECT_FALSE(dropped->until_restart);
@@ -387,14 +389,18 @@ TEST_F(E2eDirectoriesTest, AfterAKillWhileOneIsEmptiedWhatIsClaimedIsThereAndWha
                                                              : std::vector<std::vector<std::string>>{{b}, {a, b}};
     for (const auto& directories : starts) {
       node = start(directories);
-      TestClient client = connect(*node);
+      const auto connected = connect(*node);
+      TestClient& client = *connected;
       const auto look = [&] {
         for (std::uint64_t name = 1; name <= kNames; ++name) {
           const auto claimed = client->match(client.space(), make_chain(name, kBlocks), {.deadline = kDeadline});
           ASSERT_TRUE(claimed);
           EXPECT_EQ(got(client, name), claimed->block_count) << name;
-          if (round % 2 == 0) EXPECT_EQ(claimed->block_count, name == kDropped ? 2 : kBlocks) << name;
-          if (name == kDropped) EXPECT_LE(claimed->block_count, 2u);
+          if (round % 2 == 0) {
+            EXPECT_EQ(claimed->block_count, name == kDropped ? 2 : kBlocks) << name;
+          } else if (name == kDropped) {
+            EXPECT_LE(claimed->block_count, 2u);
+          }
           found += claimed->block_count;
         }
       };
@@ -431,14 +437,15 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   refused(open, "chmod go-w");
   refused(newer, "spill format 9");
   refused(c, "in use by process");
-  refused(a + "/", "in use by process");
+  EXPECT_THAT(use(*node, {a, a + "/"}).err, HasSubstr(a + ": is in use by process"));
   refused(folder.path() + "/thesis/../foreign/thesis.tex/x", "cannot be used");
   EXPECT_TRUE(std::filesystem::exists(foreign + "/thesis.tex"));
   EXPECT_THAT(set(*node, "spill-path=").err, HasSubstr("wanted is a directory"));
   EXPECT_THAT(use(*node, {b, b}).err, HasSubstr("given twice"));
   EXPECT_EQ(config(*node, {"get", "spill-path"}).out, a + "\n");
   EXPECT_EQ(node->metric("kvstore_disk_directories"), 1);
-  TestClient client = connect(*node);
+  const auto connected = connect(*node);
+  TestClient& client = *connected;
   fill(client, 1, 8);
   ASSERT_TRUE(is_on_disk(*node, 8 * kBlocks));
   for (std::uint64_t name = 1; name <= 8; ++name) EXPECT_EQ(got(client, name), kBlocks);
@@ -452,7 +459,8 @@ TEST_F(E2eDirectoriesTest, HangupTakesUpTheListOfTheFileAndTakesADrainBack) {
   const std::string qa = "\"" + a + "\"", qb = "\"" + b + "\"";
   write(qa + ", " + qb);
   const auto node = start({}, {"--config", file, "--spill-drain-rate", "1MiB"});
-  TestClient client = connect(*node);
+  const auto connected = connect(*node);
+  TestClient& client = *connected;
   fill(client, 1, 16);
   ASSERT_TRUE(is_on_disk(*node, 16 * kBlocks));
   write(qb);

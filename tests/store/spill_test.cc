@@ -890,7 +890,9 @@ TEST_F(SpillTest, WhatLeavesADirectoryIsMovedInOrderAndCostsNothingElse) {
     EXPECT_LE(work.writes.size(), 3u);
     for (const DiskWrite& write : work.writes) {
       EXPECT_EQ(place_of(write.record.key), 1);
-      if (seen.contains(write.record.parent)) EXPECT_LT(seen[write.record.parent], write.record.key);
+      if (seen.contains(write.record.parent)) {
+        EXPECT_LT(seen[write.record.parent], write.record.key);
+      }
       seen[write.record.hash] = write.record.key;
     }
     moved += work.writes.size();
@@ -943,7 +945,9 @@ TEST_F(SpillTest, DirectoriesComeAndGo) {
       EXPECT_EQ(store->finish_spill(work, outcome), 0u);
       disk.fails_writes = false;
       moved += outcome.error ? 0 : work.writes.size();
-      if (!is_full) EXPECT_EQ(store->stats().disk_block_count, before);
+      if (!is_full) {
+        EXPECT_EQ(store->stats().disk_block_count, before);
+      }
       check();
     };
     const auto end = [&](DiskPlace place) {
