@@ -405,6 +405,7 @@ bool Store::keep_context(ContextId id) {
   Impl::Call call(*impl_);
   Context* const context = impl_->contexts.find(id);
   if (context == nullptr) return false;
+  impl_->look_for_drops(*context);  // the block that it would go on behind may have gone
   impl_->keep_more(*context, call.steps);
   return !call.steps.are_left() && context->kept_count < context->hashes.size();
 }
