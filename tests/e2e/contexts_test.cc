@@ -107,6 +107,8 @@ TEST(E2eContextsTest, ContextsOutliveTheNode) {
     json before;
     {
       NodeProcess node(options);
+      // Nothing is written before the disk is open.
+      ASSERT_TRUE(eventually([&] { return node.metric("kvstore_disk_is_loading") == 0; }));
       TestClient client(node.unix_socket(), Transport::kUnix, kBlockBytes, 8);
       ASSERT_EQ(client.put(std::span(chain).first(6)).stored, 6u);
       const std::string space = to_hex(client.record().id().bytes).substr(0, 12);
