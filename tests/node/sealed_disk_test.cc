@@ -316,7 +316,7 @@ TEST_F(SealedDiskTest, AnotherKeyOfTheOperatorsRewrapsKeysAndRewritesNoBlock) {
     EXPECT_EQ(wrapped_by(), std::set<std::string>{"one"});
     const auto before = tables();
     // While it runs. The file need not even have the old key.
-    std::ofstream(sealing->file()) << "two " << kNew << "\none " << kOld << "\n";
+    std::ofstream(sealing->source().file) << "two " << kNew << "\none " << kOld << "\n";
     EXPECT_FALSE(sealing->reload().code);
     EXPECT_EQ(sealing->current_id(), "two");
     EXPECT_EQ(wrapped_by(), std::set<std::string>{"two"});
@@ -325,7 +325,7 @@ TEST_F(SealedDiskTest, AnotherKeyOfTheOperatorsRewrapsKeysAndRewritesNoBlock) {
     ASSERT_FALSE(put(*disk, 50, 9));
     EXPECT_EQ(wrapped_by(), std::set<std::string>{"two"});
     // A bad file changes nothing.
-    std::ofstream(sealing->file()) << "three " << kNew.substr(1) << "\n";
+    std::ofstream(sealing->source().file) << "three " << kNew.substr(1) << "\n";
     EXPECT_EQ(sealing->reload().code, Errc::kBadRequest);
     EXPECT_TRUE(sealing->stats().last_failed);
     EXPECT_EQ(sealing->current_id(), "two");
@@ -530,7 +530,7 @@ TEST_P(DiskModelTest, BehavesAsAMapOfKeys) {
         if (!is_sealed) break;
         const char before = current;
         current = current == 'f' ? 'a' : static_cast<char>(current + 1);
-        std::ofstream(sealing->file()) << std::string(64, current) << "\n" << std::string(64, before) << "\n";
+        std::ofstream(sealing->source().file) << std::string(64, current) << "\n" << std::string(64, before) << "\n";
         ASSERT_FALSE(sealing->reload().code);
         break;
       }
