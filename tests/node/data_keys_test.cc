@@ -381,10 +381,9 @@ TEST_F(DataKeysTest, BehavesAsAMapOfKeys) {
         }
         case 6: {
           const std::string now = "k" + std::to_string(generation++ % 3), then = "k" + std::to_string(generation % 3);
-          std::ofstream(sealing->source().file) << then << " " << std::string(64, static_cast<char>('a' + generation % 3))
-                                         << "\n"
-                                         << now << " " << std::string(64, static_cast<char>('a' + (generation - 1) % 3))
-                                         << "\n";
+          std::ofstream(sealing->source().file)
+              << then << " " << std::string(64, static_cast<char>('a' + generation % 3)) << "\n"
+              << now << " " << std::string(64, static_cast<char>('a' + (generation - 1) % 3)) << "\n";
           ASSERT_FALSE(sealing->reload().code);
           break;
         }

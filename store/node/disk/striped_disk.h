@@ -32,7 +32,8 @@ struct StripedDiskConfig {
 ///   reads.
 ///      It gets no more calls until it answers.
 ///   3. Drops are kept on every disk that answers. A disk that did not answer hears of them at the next start.
-///   4. Disks come and go. A disk that comes is empty: what it held before may have been dropped meanwhile, where it did
+///   4. Disks come and go. A disk that comes is empty: what it held before may have been dropped meanwhile, where it
+///   did
 ///      not hear of that. A disk that goes is closed once nobody uses it, by a thread of its own that may hang with it.
 ///   5. A disk that has been alone since the start is called on the caller's thread, as if it were not one of several.
 /// Thread safety: as kv::Disk.
