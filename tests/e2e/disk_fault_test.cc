@@ -310,9 +310,10 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes)
     expect_memory_is_served(*client, ++name);
     return node->metric("kvstore_disk_directories") == 1;
   })) << node->log();
-  EXPECT_NE(node->log().find(disk.path() + " is to be emptied and"), std::string::npos) << node->log();
   EXPECT_EQ(node->log().find("is closed and"), std::string::npos) << node->log();
-  EXPECT_GT(node->metric("kvstore_disk_drain_lost_blocks_total"), 0);
+  // What RocksDB still has in memory is moved, the rest is lost.
+  EXPECT_GT(node->metric("kvstore_disk_drain_lost_blocks_total") + node->metric("kvstore_disk_drained_blocks_total"),
+            0);
   EXPECT_EQ(node->metric("kvstore_disk_is_on"), 1);
   const double before = node->metric("kvstore_spilled_blocks_total");
   EXPECT_TRUE(eventually([&] {
