@@ -239,6 +239,12 @@ ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
           .forget_aside = [file] { return file->forget_aside(); }};
 }
 
+/// A node may be told to end before its disk is open. What was ordered in that time is worth some seconds.
+void wait_for_disk(const SpillDriver& spill) {
+  const auto until = std::chrono::steady_clock::now() + 5s;
+  while (!spill.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+}
+
 std::uint64_t wall_us() {
   const auto since = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
@@ -648,7 +654,10 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
   if (warmer) warmer->stop();  // what it stages would not be written
   // While the directory is this node's, and before blocks are let go.
-  if (contexts) contexts->stop(spill->can_read());
+  if (contexts) {
+    if (count > 0) wait_for_disk(*spill);
+    contexts->stop(spill->can_read());
+  }
   if (learned) learned->stop(spill->can_read());
   if (spill) stop_spill(*spill, last.spill_save);
   spdlog::info("stopped");
