@@ -16,6 +16,7 @@
 #include <iostream>
 #include <random>
 #include <string_view>
+#include <thread>
 
 #include "base/numa.h"
 #include "store/node/access/tenant_figures.h"
