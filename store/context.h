@@ -52,14 +52,26 @@ struct ContextLife {
 inline constexpr std::size_t kContextChainsMax = 512;  ///< Of one context: each costs a look.
 inline constexpr Duration kContextTtlMax = std::chrono::hours(24 * 3660);
 
-inline TimePoint end_of(const ContextLife& life, TimePoint begun, const std::optional<TimePoint>& used) {
-  return (life.is_sliding && used && *used > begun ? *used : begun) + life.ttl;
-}
+/// What is known of a context wherever it is: at work, or in a file over a restart.
+struct ContextFacts {
+  std::string owner, name;  ///< The name is unique within the owner's.
+  std::vector<std::string> tags;
+  std::shared_ptr<const NamespaceRecord> record;
+  HashList hashes;
+  ContextLife life;
+  TimePoint created{}, begun{};  ///< begun: created, or extended.
+  std::optional<TimePoint> used;
+  std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
+  std::uint64_t written_tokens = 0, read_tokens = 0;
+  double stored_token_seconds = 0;
+
+  TimePoint end() const { return (life.is_sliding && used && *used > begun ? *used : begun) + life.ttl; }
+};
 
 /// What a tenant has asked to be kept, and what came of it.
 ///   1. Of each chain the leading kept.size() blocks are kept, or were until a drop: that is found out when the context
 ///      is looked at. What a drop takes is always a chain's end.
-struct Context {
+struct Context : ContextFacts {
   struct Kept {
     BlockId block{};
     BlockPool::RetentionId retention{};
@@ -71,25 +83,15 @@ struct Context {
   };
 
   ContextId id{};
-  std::string owner, name;  ///< The name is unique within the owner's.
-  std::vector<std::string> tags;
-  std::shared_ptr<const NamespaceRecord> record;
   NamespaceId space_name;
   SpaceId space{};  ///< As which it was open when something of it was last kept.
-  HashList hashes;
   std::vector<Chain> chains;
-  ContextLife life;
-  TimePoint created{}, begun{}, looked{};  ///< begun: created, or extended.
-  std::optional<TimePoint> used;
+  TimePoint looked{};
   Errc why{};               ///< Why not all is kept; 0: it is.
   bool is_warming = false;  ///< What the disk has of it is to come to memory.
   std::size_t kept_count = 0, told_count = 0;
-  std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
-  std::uint64_t written_tokens = 0, read_tokens = 0;
-  double stored_token_seconds = 0;
   TimePoint turn{};  ///< Its place in the order of ends; never later than end().
 
-  TimePoint end() const { return end_of(life, begun, used); }
   std::size_t text_bytes() const;
 };
 

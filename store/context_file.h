@@ -18,23 +18,12 @@
 namespace kv {
 
 /// A context without what it keeps: blocks come back by themselves.
-struct KeptContext {
+struct KeptContext : ContextFacts {
   struct Chain {
     std::uint32_t count = 0;    ///< Of `hashes`, which hold one chain behind the other.
     std::uint32_t written = 0;  ///< So many leading blocks have counted as written.
   };
-  std::string owner, name;
-  std::vector<std::string> tags;
-  std::shared_ptr<const NamespaceRecord> record;
-  HashList hashes;
   std::vector<Chain> chains;
-  ContextLife life;
-  TimePoint created{}, begun{};
-  std::optional<TimePoint> used;
-  std::uint64_t lost_count = 0, written_tokens = 0, read_tokens = 0;
-  double stored_token_seconds = 0;
-
-  TimePoint end() const { return end_of(life, begun, used); }
 };
 
 /// One moment by both clocks. The Store's stops with the machine, so a file has times of the wall clock.

@@ -356,7 +356,10 @@ void DiskTier::forget_place(DiskPlace place) {
 
 std::vector<BlockId> DiskTier::live_from(Cursor& cursor, std::size_t entries_max) const {
   std::vector<BlockId> live;
-  walk(cursor, entries_max, [&](BlockId block) { return live.push_back(block), true; });
+  walk(cursor, entries_max, [&](BlockId block) {
+    live.push_back(block);
+    return true;
+  });
   return live;
 }
 

@@ -469,21 +469,9 @@ bool Store::copy_contexts(ContextId& after, std::vector<KeptContext>& kept, Time
     impl_->look_for_drops(context);
     impl_->contexts.stored(context, now);
     KeptContext& copy = kept.emplace_back();
-    copy.owner = context.owner;
-    copy.name = context.name;
-    copy.tags = context.tags;
-    copy.record = context.record;
-    copy.hashes = context.hashes;
+    static_cast<ContextFacts&>(copy) = context;
     for (const Context::Chain& chain : context.chains)
       copy.chains.push_back({static_cast<std::uint32_t>(chain.count), static_cast<std::uint32_t>(chain.written)});
-    copy.life = context.life;
-    copy.created = context.created;
-    copy.begun = context.begun;
-    copy.used = context.used;
-    copy.lost_count = context.lost_count;
-    copy.written_tokens = context.written_tokens;
-    copy.read_tokens = context.read_tokens;
-    copy.stored_token_seconds = context.stored_token_seconds;
   }
   return true;
 }
@@ -506,20 +494,8 @@ Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
   if (hash_count == 0 || hash_count != kept.hashes.size() || hash_count > impl_->config.chain_blocks_max ||
       kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life))
     return Restored::kRefused;
-  context.owner = std::move(kept.owner);
-  context.name = std::move(kept.name);
-  context.tags = std::move(kept.tags);
-  context.record = kept.record;
   context.space_name = kept.record->id();
-  context.hashes = std::move(kept.hashes);
-  context.life = kept.life;
-  context.created = kept.created;
-  context.begun = kept.begun;
-  context.used = kept.used;
-  context.lost_count = kept.lost_count;
-  context.written_tokens = kept.written_tokens;
-  context.read_tokens = kept.read_tokens;
-  context.stored_token_seconds = kept.stored_token_seconds;
+  static_cast<ContextFacts&>(context) = std::move(kept);
   context.why = Errc::kNotFound;
   if (!contexts.has_room(context)) return Restored::kRefused;
   Context& added = contexts.add_again(std::move(context), now);

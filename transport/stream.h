@@ -15,7 +15,7 @@
 //   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
 // and beside the path:
 //   resolver.h        host names -> addresses
-//   token.h           secrets by which a node may know a client
+//   token.h           secrets by which a node may know a client; slow_calls.h: what takes long, away from event loops
 //   forked.h          what a child of fork() must not touch
 //   sim_network.h     streams inside one process, on virtual time, with faults
 #pragma once

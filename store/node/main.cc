@@ -246,11 +246,6 @@ void wait_for_disk(const SpillDriver& spill) {
   while (!spill.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
 }
 
-std::uint64_t wall_us() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(since).count());
-}
-
 /// The keys on disk are wrapped by the first key of the file when this is over; the log says so, or why not.
 void reload_spill_keys(SpillKeys& keys, NodeMetrics& metrics) {
   const Failure failure = keys.reload();

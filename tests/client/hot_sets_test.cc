@@ -4,26 +4,18 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <random>
 #include <set>
 #include <string>
 
+#include "tests/client/named_chain.h"
+
 namespace kv {
 namespace {
 
 constexpr std::size_t kNodes = 3;
-
-std::vector<BlockHash> chain_of(std::uint64_t name, std::size_t count) {
-  std::vector<BlockHash> chain(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t words[] = {name, i};
-    std::memcpy(chain[i].bytes.data(), words, sizeof words);
-  }
-  return chain;
-}
 
 class HotSetsTest : public testing::Test {
  protected:

@@ -156,6 +156,13 @@ class MoverTest : public testing::Test {
     for (const auto& each : chains) sum += each.size();
     return sum;
   }
+  /// Nobody has told the others.
+  void kill_unannounced(const std::string& name) {
+    movers[name]->stop();
+    loop.run_for(5s);
+    movers.erase(name);
+    nodes[name]->kill();
+  }
 
   VirtualClock clock;
   SimNetwork network{clock, 1};
@@ -447,10 +454,7 @@ TEST_F(MoverTest, WhatWasUsedTwiceHasASecondCopyWhereClientsLookWhenItsOwnerIsDe
     EXPECT_EQ(moves(name).moved_blocks, 0u);
   }
   EXPECT_EQ(copied, all() / 2) << "each once, though passes go on";
-  movers["b"]->stop();
-  loop.run_for(5s);
-  movers.erase("b");
-  nodes["b"]->kill();             // nobody has told the others
+  kill_unannounced("b");
   for (int i = 0; i < 10; ++i) {  // until the client knows
     (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
   }
@@ -547,10 +551,7 @@ TEST_F(MoverTest, WhatHasJustBecomeHotHasASecondCopyWhereClientsLookWhenItsOwner
   put_all(20);
   for (const auto& each : chains) make_hot("b", std::span(each).first(32));
   loop.run_for(10s);
-  movers["b"]->stop();
-  loop.run_for(5s);
-  movers.erase("b");
-  nodes["b"]->kill();             // nobody has told the others
+  kill_unannounced("b");
   for (int i = 0; i < 10; ++i) {  // until the client knows
     (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
     loop.run_for(10ms);

@@ -4,24 +4,16 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "tests/client/named_chain.h"
 
 namespace kv {
 namespace {
 
 using Lengths = std::vector<std::size_t>;
-
-std::vector<BlockHash> chain_of(std::uint64_t name, std::size_t count) {
-  std::vector<BlockHash> chain(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t words[] = {name, i};
-    std::memcpy(chain[i].bytes.data(), words, sizeof words);
-  }
-  return chain;
-}
 
 class RecentRootsTest : public testing::Test {
  protected:

@@ -55,7 +55,7 @@ struct MoverConfig {
 ///      bytes_per_second holds on the whole.
 ///   4. Nothing is done to others' blocks, and none here is given up: a map that was wrong costs copies.
 ///   5. What lies where a chain's root of a while ago put it goes where that root puts it under the new map, as what
-///   lies by the root of now: clients look in both places. So no map takes what was found before it.
+///      lies by the root of now: clients look in both places. So no map takes what was found before it.
 /// *Second copies*, where they are asked for: while nothing is to be handed over, what this node owns and was used
 /// copy_uses times goes to who would own it if this node left, which is where clients look when it does not answer, and
 /// where it belongs from then on. What was used since the last pass, the latest first, kCopyPause apart; at the same

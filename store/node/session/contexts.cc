@@ -49,12 +49,6 @@ std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   return "";
 }
 
-std::uint64_t wall_us() {
-  return static_cast<std::uint64_t>(
-      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
-
 /// Nothing: what was asked for is in the past, too long, or both at once.
 std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
   std::uint64_t us = request.ttl_us();
@@ -119,6 +113,12 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
 }
 
 }  // namespace
+
+std::uint64_t wall_us() {
+  return static_cast<std::uint64_t>(
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count());
+}
 
 void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Frame& frame) {
   const auto* request = read_request<wire::ContextRequest>(session, frame);

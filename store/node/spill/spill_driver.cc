@@ -331,7 +331,10 @@ std::uint64_t SpillDriver::drain_once() {
         [&](Store& store) { return store.evict_from_disk(std::min(needed - room, config_.batch_bytes), now); });
   }
   const SpillWork work = store_.with([&](Store& store) { return store.drain_work(place, bytes_max, now); });
-  if (work.empty()) return count_drained({}, {}, evicted, 0), 1;  // none among so many entries of the log
+  if (work.empty()) {  // none among so many entries of the log
+    count_drained({}, {}, evicted, 0);
+    return 1;
+  }
   writing_.begin();
   const SpillOutcome outcome = carry_out(work, *disk_);
   writing_.end();
@@ -339,9 +342,13 @@ std::uint64_t SpillDriver::drain_once() {
   const DiskTier::PlaceUse moved = count_drained(work, outcome, evicted, lost);
   const bool is_refused =
       outcome.error && moved.block_count == 0 && outcome.unreadable.size() + outcome.lost_count < work.writes.size();
-  if (is_refused) return drain_->failing_since.reset(), failed("write", outcome.error), 0;  // by the others
-  if (moved.block_count == 0 && !outcome.unreadable.empty()) return drain_fails(use, outcome.error.message());
+  if (moved.block_count == 0 && !outcome.unreadable.empty() && !is_refused)
+    return drain_fails(use, outcome.error.message());
   drain_->failing_since.reset();
+  if (is_refused) {  // by the others
+    failed("write", outcome.error);
+    return 0;
+  }
   if (rate > 0) {
     const std::chrono::duration<double> pause(static_cast<double>(moved.bytes) / static_cast<double>(rate));
     drain_due_ = now + std::chrono::duration_cast<Duration>(pause);
