@@ -278,6 +278,11 @@ std::vector<OptionRow> tls_rows(Given& given) {
       live({"tls-handshakes-max", &o.handshakes_max, IntegerLimits{1, 1000000},
             "Connections that have not proved who they are, half of them from one address; more are closed at once",
             kTls}),
+      live({"tls-handshakes-per-second", &o.handshakes_per_second, RealLimits{0, 1000000},
+            "Connections that begin to prove who they are, half of them from one address; more are closed at once. 0: "
+            "no "
+            "bound",
+            kTls}),
       {"plaintext-on-trusted-network", &given.allows_plain_network, kAny,
        "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
        kTls},

@@ -59,6 +59,7 @@ struct NodeOptions {
   std::size_t plain_network_count = 0;  ///< Listeners beyond loopback without TLS, the admin server's too.
   Duration handshake_timeout = 5s;
   std::size_t handshakes_max = 256;
+  double handshakes_per_second = 1000;
   EtcdConfig etcd;                      ///< Without endpoints: no cluster, or a static list that clients have.
   std::size_t copy_uses = 0;            ///< So often used, a path gets a second copy; 0: none does.
   std::uint64_t move_rate = 256 << 20;  ///< Bytes a second that are handed to other nodes at most; 0: nothing is.

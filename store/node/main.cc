@@ -478,7 +478,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                        .busy_poll = options.busy_poll,
                        .sessions = options.sessions,
                        .handshakes = {.count_max = options.handshakes_max, .peer_share_max = 0.5},
-                       .handshake_timeout = options.handshake_timeout});
+                       .handshake_timeout = options.handshake_timeout,
+                       .handshakes_per_second = options.handshakes_per_second});
   const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
   if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;

@@ -80,7 +80,8 @@ std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
   add("tls_handshake_failures", static_cast<double>(handshakes.failed.load()), true,
       "Connections to tls:// listeners that did not");
   add("tls_handshakes_refused", static_cast<double>(handshakes.refused.load()), true,
-      "Connections closed at once, since too many had not proved who they are (tls-handshakes-max)");
+      "Connections closed at once, since too many had not proved who they are, or had begun to (tls-handshakes-max, "
+      "tls-handshakes-per-second)");
   add("tls_half_open", static_cast<double>(handshakes.half_open.load()), false,
       "Connections that have not proved who they are yet");
   return values;

@@ -36,6 +36,7 @@ Server::Server(NodeContext& node, ServerConfig config)
       config_(config),
       table_(config.sessions),
       handshakes_(config.handshakes),
+      handshake_rate_(config.handshakes_per_second),
       handshakers_(/*in_place=*/false, config.threads, NumaChoice{}, kHandshakeNiceness) {
   KV_ASSERT(config_.threads > 0);
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
@@ -51,8 +52,9 @@ void Server::begin_verbs(VerbsNode& verbs) {
   }
 }
 
-void Server::set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max) {
+void Server::set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max, double handshakes_per_second) {
   table_.set_limits(sessions);
+  handshake_rate_.set(handshakes_per_second);
   SessionTableConfig handshakes = config_.handshakes;
   handshakes.count_max = handshakes_max;
   handshakes_.set_limits(handshakes);
@@ -106,11 +108,21 @@ void Server::take_in(Thread& thread, std::unique_ptr<Stream> stream) {
   }
 }
 
-/// Anybody can connect. Until a peer has proved who it is it costs a socket and a handshake's state, of which there are
-/// few, and fewer from one address; and it has little time. Over that it is closed without a word: the words would have
-/// to be encrypted.
+/// Anybody can connect. Until a peer has proved who it is it costs a socket, a handshake's state and what that
+/// calculates, of which there are few at once and in a second, and fewer from one address; and it has little time. Over
+/// that it is closed without a word: the words would have to be encrypted.
 void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
   const std::string peer = stream->peer_group();
+  const auto verdict = handshake_rate_.take(peer, node_.clock.now());
+  if (verdict != HandshakeRate::Verdict::kBegin) {
+    ++counts().refused;
+    node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
+      const bool is_of_peer = verdict == HandshakeRate::Verdict::kTooManyOfPeer;
+      return "refused " + peer + ": tls-handshakes-per-second: " + (is_of_peer ? "it has begun" : "there have begun") +
+             " as many as " + (is_of_peer ? "one address may" : "may");
+    });
+    return;
+  }
   auto seat = handshakes_.admit(peer, node_.clock.now());
   if (!seat) {
     ++counts().refused;

@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/node/handshake_rate.h"
 #include "store/node/session/session.h"
 #include "store/node/session/session_table.h"
 #include "transport/slow_calls.h"
@@ -45,6 +46,7 @@ struct ServerConfig {
   /// Of connections that have not proved who they are: how many, how many of them from one address, and for how long.
   SessionTableConfig handshakes{.count_max = 256, .peer_share_max = 0.5};
   Duration handshake_timeout = 5s;
+  double handshakes_per_second = 0;  ///< Half of them from one address; 0: no bound.
 };
 
 /// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
@@ -61,7 +63,8 @@ class Server {
   void start();  ///< Starts the threads.
   /// From now on new sessions have RDMA. Any thread, before stop(); `verbs` outlives this.
   void begin_verbs(VerbsNode& verbs);
-  void set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max);  ///< Any thread.
+  /// Any thread.
+  void set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max, double handshakes_per_second);
   /// Stops accepting, lets running transfers end for up to `timeout`, ends all sessions and joins the threads.
   void stop(Duration timeout);
 
@@ -87,7 +90,8 @@ class Server {
   std::atomic<std::size_t> session_count_{0};  ///< Connections that shake hands too.
   SessionTable table_;
   SessionTable handshakes_;  ///< Who has not proved who they are yet.
-  SlowCalls handshakers_;    ///< Calculate for those, behind what sessions need.
+  HandshakeRate handshake_rate_;
+  SlowCalls handshakers_;  ///< Calculate for those, behind what sessions need.
   std::atomic<bool> stopping_{false};
   HandshakeCounts own_counts_;  ///< Where nobody looks at them.
 };

@@ -235,6 +235,18 @@ TEST_F(TlsServerTest, WhoDoesNotProveWhoTheyAreHasLittleTimeAndRoom) {
   EXPECT_EQ(good.why_not(), "") << "there is room again";
 }
 
+TEST_F(TlsServerTest, OneAddressBeginsOnlySoManyHandshakesInATime) {
+  const std::uint16_t port = start({.threads = 2, .handshakes_per_second = 0.001});
+  RawClient first(port);
+  first.show(ca.issue());
+  EXPECT_EQ(first.why_not(), "");
+  RawClient second(port);
+  second.show(ca.issue());
+  EXPECT_NE(second.why_not(), "") << "a thousand seconds have to go by";
+  EXPECT_EQ(value("tls_handshakes_refused"), 1);
+  EXPECT_EQ(value("tls_handshakes"), 1);
+}
+
 TEST_F(TlsServerTest, SessionsOutliveAReloadAndNewOnesSeeIt) {
   const std::uint16_t port = start();
   RawClient early(port);

@@ -15,19 +15,6 @@ std::string rate_text(double rate) { return std::to_string(static_cast<std::uint
 
 }  // namespace
 
-void TenantRates::Bucket::fill(double rate, TimePoint now) {
-  // Never less than one request, or a small rate would let none through.
-  const double full = std::max(rate, 1.0);
-  const double seconds = std::chrono::duration<double>(now - filled).count();
-  if (std::exchange(is_new, false)) {
-    left = full;
-  } else if (seconds > 0) {
-    left = std::min(full, left + rate * seconds);
-  }
-  left = std::min(left, full);
-  filled = std::max(filled, now);
-}
-
 void TenantRates::set(const TenantPolicy& policy) {
   const std::lock_guard lock(mutex_);
   stats_.policy = policy;

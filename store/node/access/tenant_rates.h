@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/rate_bucket.h"
 #include "store/tenant_table.h"
 
 namespace kv {
@@ -54,18 +55,11 @@ class TenantRates {
   Stats stats() const;
 
  private:
-  /// Holds up to a second's worth.
-  struct Bucket {
-    double left = 0;
-    TimePoint filled{};
-    bool is_new = true;
-    void fill(double rate, TimePoint now);
-  };
   std::string refuse(Limit limit, const std::string& field, double rate, std::optional<double> wait_seconds);
 
   mutable std::mutex mutex_;
   Stats stats_;
-  Bucket requests_, bytes_;
+  RateBucket requests_, bytes_;
 };
 
 /// All tenants of a policy. Thread safety: any.

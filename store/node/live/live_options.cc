@@ -60,9 +60,10 @@ void wire_up(Settings& settings, const LiveParts& parts) {
                 parts.node.limits.set(next.session);
                 return std::string();
               });
-  settings.on({"session-count-max", "session-share-max", "session-idle-seconds", "tls-handshakes-max"},
+  settings.on({"session-count-max", "session-share-max", "session-idle-seconds", "tls-handshakes-max",
+               "tls-handshakes-per-second"},
               [parts](const NodeOptions& next) {
-                parts.server.set_limits(next.sessions, next.handshakes_max);
+                parts.server.set_limits(next.sessions, next.handshakes_max, next.handshakes_per_second);
                 return std::string();
               });
   settings.on({"index-bytes-max", "namespace-count-max", "lease-count-max", "lease-count-per-session-max",
