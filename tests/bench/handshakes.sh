@@ -30,7 +30,7 @@ clean_up() {
 trap clean_up EXIT
 deploy/tls-demo.sh --loopback --files "$scratch" > /dev/null
 
-taskset -c 0 "$node" --listen tls://127.0.0.2:0 --admin none --capacity 256MiB --threads "$threads" --tls-cert "$scratch/node1.pem" \
+taskset -c 0 "$node" --listen tls://127.0.0.2:0 --admin none --capacity 256MiB --threads "$threads" --tls-handshakes-per-second 0 --tls-cert "$scratch/node1.pem" \
   --tls-key "$scratch/node1.key" --tls-ca "$scratch/ca.pem" --tls-allowed-name 'spiffe://demo/worker/*' \
   > "$scratch/node.log" 2>&1 &
 served=$!
