@@ -2,17 +2,19 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL] [ONE_THREAD] [TIMEOUT seconds]): one GoogleTest binary; every TEST
-# in it is a ctest test of its own. SERIAL: its tests run with nothing beside them (real sockets, a whole machine's memory).
-# ONE_THREAD: none of its tests starts a thread, which is checked. ThreadSanitizer has nothing to find in such tests, so they
-# are not part of its build.
+# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL | ALONE] [ONE_THREAD] [TIMEOUT seconds]): one GoogleTest binary; every
+# TEST in it is a ctest test of its own. SERIAL: no two tests of such programs run at once (real processes, much memory). They
+# begin first, so that others run beside them and not after them. ALONE: nothing runs beside its tests. ONE_THREAD: none of its
+# tests starts a thread, which is checked. ThreadSanitizer has nothing to find in such tests, so they are not part of its build.
 function(kv_add_test name)
-  cmake_parse_arguments(ARG "SERIAL;ONE_THREAD" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;ALONE;ONE_THREAD" "TIMEOUT" "SOURCES;LIBS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()
   set(properties TIMEOUT ${ARG_TIMEOUT})
   if(ARG_SERIAL)
+    list(APPEND properties RESOURCE_LOCK machine COST 100)
+  elseif(ARG_ALONE)
     list(APPEND properties RUN_SERIAL TRUE)
   endif()
   add_executable(${name} ${ARG_SOURCES})
