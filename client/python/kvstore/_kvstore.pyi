@@ -370,6 +370,7 @@ class Client:
         hedge_share: float,
         zone: str,
         numa_nodes: str,
+        follow_cluster: bool,
     ) -> None: ...
     @property
     def is_closed(self) -> bool: ...

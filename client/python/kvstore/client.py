@@ -98,6 +98,7 @@ class Client:
     none. ``zone``: where this client is; of nodes that have the same, those of its zone are asked (docs/cluster.md).
     ``numa_nodes``: where memory of :meth:`allocate` lies, and which processors the client's own threads keep to: NUMA nodes
     such as ``"1"`` or ``"0-1"``, or where a PCI device is, such as ``"pci:0000:3b:00.0"``. By default nothing is placed.
+    ``follow_cluster``: nodes that make a map of their cluster by etcd are asked by that map; False: ``nodes`` alone are asked.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
@@ -137,6 +138,7 @@ class Client:
         hedge_share: float = 0.02,
         zone: str = "",
         numa_nodes: str = "",
+        follow_cluster: bool = True,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -170,6 +172,7 @@ class Client:
             hedge_share=hedge_share,
             zone=zone,
             numa_nodes=numa_nodes,
+            follow_cluster=follow_cluster,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

@@ -946,8 +946,9 @@ void bind_client(nb::module_& module) {
              double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
              std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll,
              std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file,
-             double hedge_share, const std::string& zone, const std::string& numa_nodes) {
+             double hedge_share, const std::string& zone, const std::string& numa_nodes, bool follow_cluster) {
             ClientConfig config = config_of(nodes);
+            config.follow_cluster = follow_cluster;
             config.extent_blocks = extent_blocks;
             for (const auto& [name, to] :
                  {std::pair("cert", &config.tls.cert_file), std::pair("key", &config.tls.key_file),
@@ -975,7 +976,7 @@ void bind_client(nb::module_& module) {
           nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"),
           nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"), nb::arg("hedge_share"),
-          nb::arg("zone"), nb::arg("numa_nodes"))
+          nb::arg("zone"), nb::arg("numa_nodes"), nb::arg("follow_cluster"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
       .def("close", &PyClient::close)

@@ -301,6 +301,83 @@ def test_of_several_nodes_each_is_told_with_what_it_has(serve, own_node, node):
     assert made.prefix(namespace=chain.text, token_ids=list(range(64)), by_node=True)["nodes"] is None
 
 
+@pytest.fixture
+def etcd(tmp_path):
+    if shutil.which("etcd") is None:
+        pytest.skip("there is no etcd: deploy/install-dependencies.sh --cluster")
+    url, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
+    listens = [f"--listen-client-urls={url}", f"--advertise-client-urls={url}", f"--listen-peer-urls={peer}"]
+    name = ["--name=own", f"--initial-cluster=own={peer}", f"--initial-advertise-peer-urls={peer}"]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(
+            ["etcd", *name, *listens, f"--data-dir={tmp_path}/etcd"], stdout=log, stderr=log, cwd=tmp_path
+        )
+    yield url
+    process.kill()
+    process.wait()
+
+
+def free_ports(count):
+    with contextlib.ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def test_of_a_cluster_that_makes_its_own_map_each_node_is_told_as_they_come_and_leave(serve, etcd):
+    """The service is told of one node. Who else belongs to the cluster it learns, and asks each by itself."""
+    nodes = []
+    try:
+        for i in range(3):
+            nodes.append(Node("--node-id", f"n{i}", "--etcd", etcd, "--etcd-lease-seconds", "3"))
+            if i == 0:
+                made = serve(nodes[0].endpoint, options=("--deadline", "5", "--deadline-max", "10"))
+                record = engine_record()
+                hashes = vllm_hashes(tokens(16 * 64), 16)
+                query = {"namespace": record.text, "hashes": [each.hex() for each in hashes], "by_node": True}
+            told(made, query, nodes)
+        with kvstore.Client(nodes[0].endpoint, deadline=10) as client:
+            until = time.monotonic() + 60
+            while len(client.nodes()) < 3:
+                client.ping()
+                assert time.monotonic() < until
+            put(client, record, hashes)
+        until = time.monotonic() + 60
+        while told(made, query, nodes, sum_of_names=None) != (
+            own := {each.endpoint: blocks_of(each) for each in nodes}
+        ):
+            assert time.monotonic() < until, own  # what is handed to the new node may be on its way
+        assert sum(own.values()) >= 64
+        assert sum(count > 0 for count in own.values()) >= 2
+        left = nodes.pop(1)
+        left.close()  # it takes itself off the list, and may hand over what it has
+        counts = told(made, query, nodes, sum_of_names=None)
+        assert 0 < sum(counts.values()) <= 64
+    finally:
+        for each in nodes:
+            each.close()
+
+
+def blocks_of(node):
+    """As the node itself counts them."""
+    with kvstore.Client(node.endpoint, deadline=10, follow_cluster=False) as client:
+        (stats,) = client.stats()
+        return sum(each["block_count"] for each in stats["namespaces"])
+
+
+def told(made, query, nodes, sum_of_names=0):
+    """How many names each node has, once the answer is of just these nodes."""
+    endpoints = {each.endpoint for each in nodes}
+    until = time.monotonic() + 60
+    while True:
+        answer = made.prefix(**query)
+        counts = {each["endpoint"]: each["memory_names"] for each in answer["nodes"] or [] if each["why"] is None}
+        if counts.keys() == endpoints and sum_of_names in (None, sum(counts.values())):
+            return counts
+        assert time.monotonic() < until, answer
+
+
 def test_what_the_other_nodes_have_is_told_while_one_is_dead(serve, own_node, node):
     made = serve(own_node.endpoint, node.endpoint, options=("--deadline", "1", "--deadline-max", "5"))
     with kvstore.Client([own_node.endpoint, node.endpoint], deadline=10) as client:

@@ -190,8 +190,10 @@ class Prefixes:
         made = Client(list(endpoints) if endpoints else None, deadline=deadline, identity="router", **options)
         self._client, self._options = made, options
         self._deadline, self._deadline_max = deadline, deadline_max
-        #: A client for each node, where there are several: only so it is known which of them has a block.
-        self._each: list[tuple[str, Client]] | None = None
+        #: A client for each node by its endpoint, where there are several: only so it is known which of them has a block. With the
+        #: number that its spaces have.
+        self._each: dict[str, tuple[int, Client]] = {}
+        self._each_count = 0
         self._spaces: dict[tuple[int, str], Space | SetSpace] = {}
         self._listed: list[dict[str, Any]] = []
         self._listed_at = -_LIST_SECONDS
@@ -203,7 +205,7 @@ class Prefixes:
         return not self._breaker.allows()
 
     def close(self) -> None:
-        for _, client in self._each or []:
+        for _, client in self._each.values():
             client.close()
         self._client.close()
 
@@ -349,36 +351,56 @@ class Prefixes:
         asked: Asked,
         deadline: float,
     ) -> list[dict[str, Any]] | None:
-        """Of each node, how many names it has. None where the client does not say: of a cluster that makes its own map."""
+        """Of each node that is there now, how many names it has. None of a chain that lies on several: a node has parts of it, and is
+        asked for prefixes.
+        """
         nodes = self._client.nodes()
         if len(nodes) == 1:
             return [_of_node(nodes[0]["name"], nodes[0]["endpoint"], held)]
         if namings[0].is_chain:
-            return None  # a node has parts of a chain, and is asked for prefixes
-        if self._each is None:
-            self._each = [
-                (
-                    node["endpoint"],
-                    Client(node["endpoint"], deadline=self._deadline, identity="router", **self._options),
-                )
-                for node in nodes
-            ]
-            for _, client in self._each:
-                await asyncio.to_thread(client.ping, deadline=self._deadline_max)
-        answers = []
-        for number, ((endpoint, client), node) in enumerate(zip(self._each, nodes, strict=False), 1):
-            if len(client.nodes()) != 1:
-                return None  # each of them asks the whole cluster
-            of_node = list(
-                await asyncio.gather(
+            return None
+        each = await self._clients_of([node["endpoint"] for node in nodes])
+
+        async def of(node: Mapping[str, Any], number: int, client: Client) -> dict[str, Any]:
+            try:
+                found = await asyncio.gather(
                     *(
-                        self._held(number, client, namespace, each.names(hashes, asked.epoch), deadline)
-                        for namespace, each in zip(namespaces, namings, strict=True)
+                        self._held(number, client, namespace, naming.names(hashes, asked.epoch), deadline)
+                        for namespace, naming in zip(namespaces, namings, strict=True)
                     )
                 )
-            )
-            answers.append(_of_node(node["name"], endpoint, of_node))
-        return answers
+                answers_as = client.nodes()[0]["node_id"]
+                if node["node_id"] and answers_as not in (
+                    "",
+                    node["node_id"],
+                ):  # on this machine, the path is another node's
+                    raise Unavailable(f"another node answers there: {answers_as}")
+            except Busy:
+                raise
+            except Error as error:  # it left meanwhile, for one thing
+                found = [_Held(np.zeros(naming.name_count * len(hashes), np.uint8), error) for naming in namings]
+            return _of_node(node["name"], node["endpoint"], list(found))
+
+        return list(await asyncio.gather(*(of(node, *it) for node, it in zip(nodes, each, strict=True))))
+
+    async def _clients_of(self, endpoints: list[str]) -> list[tuple[int, Client]]:
+        """One for each of the nodes that are there now, whatever map they have. Those of nodes that have left are closed."""
+        for endpoint in self._each.keys() - set(endpoints):
+            number, client = self._each.pop(endpoint)
+            self._spaces = {key: space for key, space in self._spaces.items() if key[0] != number}
+            client.close()
+        made = []
+        for endpoint in endpoints:
+            if endpoint not in self._each:
+                self._each_count += 1
+                client = Client(
+                    endpoint, deadline=self._deadline, identity="router", follow_cluster=False, **self._options
+                )
+                self._each[endpoint] = self._each_count, client
+                made.append(client)
+        each = [self._each[endpoint] for endpoint in endpoints]
+        await asyncio.gather(*(asyncio.to_thread(client.ping, deadline=self._deadline_max) for client in made))
+        return each
 
 
 def _by_namespace(stats: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

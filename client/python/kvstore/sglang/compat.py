@@ -44,6 +44,7 @@ __all__ = [
     "engine_name",
     "engine_seed",
     "facts",
+    "multimodal",
     "why_unsupported",
 ]
 
@@ -151,6 +152,21 @@ def facts(model_name: str | None) -> Facts:
         draft=draft,
         load_format=f"dummy-{given.random_seed}" if load_format == "dummy" else None,
     )
+
+
+def multimodal() -> str | None:
+    """A digest of what an encoder server was told that shapes what its encoder is given or computes."""
+    given = _arguments()
+    if given is None:
+        return None
+    names = (
+        "dtype",
+        "mm_process_config",
+        "image_processor_backend",
+        "disable_fast_image_processor",
+        "mm_attention_backend",
+    )
+    return digest([[name, str(getattr(given, name, None))] for name in names])
 
 
 def engine_seed() -> str:

@@ -9,7 +9,6 @@ that they are there, and hands them to the workers with the step.
 
 from __future__ import annotations
 
-import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -26,6 +25,7 @@ from .._breaker import Breaker
 from .._identity import digest
 from .._numa import numa_nodes_of
 from .._options import check_options
+from .._outputs import HEADER_BYTES, decoded, encoded
 from ..client import Client
 from ..errors import Unsupported
 from ..futures import Future
@@ -39,14 +39,10 @@ try:
 except ImportError as _error:
     raise Unsupported(f"{compat.engine_name()} has no connectors for encoders' outputs: {_error}") from _error
 
-__all__ = ["EncoderOptions", "KVStoreECConnector", "decoded", "encoded"]
+__all__ = ["EncoderOptions", "KVStoreECConnector"]
 
 logger = init_logger(__name__)
 
-#: Before an output's bytes: mark, version, number of axes, element type, up to five sizes.
-_HEADER = struct.Struct("<4sHH16s5Q")
-_MARK, _VERSION = b"KVEC", 1
-_DTYPES = {str(each).removeprefix("torch."): each for each in (torch.float32, torch.float16, torch.bfloat16)}
 #: Outputs on their way to the store.
 _SAVING_BYTES_MAX = 256 << 20
 _FLUSH_SECONDS = 1.0
@@ -65,35 +61,6 @@ class EncoderOptions(StoreOptions):
     def of(cls, given: Mapping[str, Any]) -> EncoderOptions:
         check_options(cls, given, "ec_connector_extra_config")
         return cls(**given)
-
-
-def encoded(output: torch.Tensor) -> npt.NDArray[np.uint8] | None:
-    """An output's element type, shape and bytes; None of one that is not known here."""
-    name = str(output.dtype).removeprefix("torch.")
-    if name not in _DTYPES or not 1 <= output.ndim <= 5 or output.numel() == 0:
-        return None
-    sizes = [*output.shape, *([0] * (5 - output.ndim))]
-    header = _HEADER.pack(_MARK, _VERSION, output.ndim, name.encode(), *sizes)
-    made = np.empty(_HEADER.size + output.numel() * output.element_size(), np.uint8)
-    made[: _HEADER.size] = np.frombuffer(header, np.uint8)
-    made[_HEADER.size :] = output.detach().cpu().contiguous().view(torch.uint8).reshape(-1).numpy()
-    return made
-
-
-def decoded(data: npt.NDArray[np.uint8]) -> torch.Tensor | None:
-    """The output in such bytes, over the same memory; None if they are none."""
-    if len(data) < _HEADER.size:
-        return None
-    mark, version, axes, name, *sizes = _HEADER.unpack(data[: _HEADER.size].tobytes())
-    dtype = _DTYPES.get(name.rstrip(b"\0").decode("ascii", "replace"))
-    if mark != _MARK or version != _VERSION or dtype is None or not 1 <= axes <= 5:
-        return None
-    count = 1
-    for size in sizes[:axes]:
-        count *= size
-    if count == 0 or any(sizes[axes:]) or count * dtype.itemsize != len(data) - _HEADER.size:
-        return None
-    return torch.from_numpy(data[_HEADER.size :]).view(dtype).reshape(sizes[:axes])
 
 
 @dataclass
@@ -275,7 +242,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
 
     def _save(self, identifier: str, output: torch.Tensor) -> None:
         self._end_saves()
-        nbytes = output.numel() * output.element_size() + _HEADER.size
+        nbytes = output.numel() * output.element_size() + HEADER_BYTES
         if (
             nbytes > self._options.output_bytes_max
             or sum(size for size, _ in self._saves) + nbytes > _SAVING_BYTES_MAX

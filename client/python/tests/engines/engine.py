@@ -6,6 +6,9 @@ log-probabilities and how many tokens were cached of each; ``{"reset": true}`` e
 each block of such a prompt and each cache group, a digest of what the engine has in the page, or null where it has none; it
 needs VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
+A ``generate`` may have ``images``: of each prompt the seeds of its images, which stand where the prompt has tiny.IMAGE_TOKEN; the answer
+then says how many the model has encoded, which needs VLLM_ENABLE_V1_MULTIPROCESSING=0 too.
+
 ``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
 a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
 """
@@ -30,6 +33,29 @@ def force_prefix_caching() -> None:
         config.cache_config.enable_prefix_caching = True
 
     CpuPlatform.check_and_update_config = staticmethod(check_and_turn_on)
+
+
+def image_of(seed: int) -> Any:
+    import numpy as np
+    import tiny
+    from PIL import Image
+
+    side = tiny.IMAGE_SIDE
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
+
+
+def count_encoded(llm: Any) -> list[int]:
+    """Its only entry grows with each image that the model encodes from now on."""
+    model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
+    count, encode = [0], model.embed_multimodal
+
+    def counted(**inputs: Any) -> Any:
+        made = encode(**inputs)
+        count[0] += len(made)
+        return made
+
+    model.embed_multimodal = counted
+    return count
 
 
 def pages_of(llm: Any, tokens: list[int]) -> list[list[str | None]]:
@@ -70,6 +96,10 @@ def main() -> None:
     import vllm
 
     arguments = json.loads(sys.stdin.readline())
+    if "ec_transfer_config" in arguments:
+        from vllm.config import ECTransferConfig
+
+        arguments["ec_transfer_config"] = ECTransferConfig(**arguments["ec_transfer_config"])
     if arguments.pop("force_prefix_caching", False):
         force_prefix_caching()
     try:
@@ -93,6 +123,7 @@ def main() -> None:
         answer({"error": repr(error)})
         return
     answer({"ready": True})
+    encoded: list[int] | None = None
     for line in sys.stdin:
         asked = json.loads(line)
         if "reset" in asked:
@@ -114,7 +145,11 @@ def main() -> None:
             answer(sums)
             continue
         salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
-        prompts = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
+        prompts: list[Any] = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
+        if "images" in asked:
+            encoded = encoded or count_encoded(llm)
+            for prompt, seeds in zip(prompts, asked["images"], strict=True):
+                prompt["multi_modal_data"] = {"image": [image_of(seed) for seed in seeds]}
         sampling = vllm.SamplingParams(
             temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True, detokenize=False, logprobs=1
         )
@@ -130,6 +165,7 @@ def main() -> None:
                 ],
                 "cached": [each.num_cached_tokens for each in outputs],
             }
+            | ({} if encoded is None else {"encoded": encoded[0]})
         )
 
 

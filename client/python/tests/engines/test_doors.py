@@ -420,6 +420,86 @@ class HiCache(Door):
         self.storage.close()
 
 
+class Embeddings(Door):
+    """KVStoreEmbeddings, with a pool as SGLang's cache of embeddings has it."""
+
+    is_shared = True
+    ROWS, DIM = 32, 256
+    ITEMS = 8
+
+    def __init__(self, endpoint: str, seconds: float, how: None, salt: str) -> None:
+        super().__init__()
+        import json
+        from unittest import mock
+
+        from kvstore.sglang.encoder import OPTIONS, KVStoreEmbeddings
+
+        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        # A node refuses what is larger than all that it has.
+        given = json.dumps(options | {"endpoints": endpoint, "output_bytes_max": 1 << 20})
+        with mock.patch.dict(os.environ, {OPTIONS: given}):
+            self.store_ = KVStoreEmbeddings()
+        self.pool = torch.zeros((9 * self.ITEMS * self.ROWS, self.DIM), dtype=torch.bfloat16)
+        self.store_.register_buffer(self.pool)
+        self.client = self.store_._client
+        self.called = [self.store_]
+        self.mine = threading.local()
+        self.lanes = iter(range(9))
+
+    def _places(self, count: int) -> list[torch.Tensor]:
+        """Of eight threads each has rows of its own."""
+        if not hasattr(self.mine, "lane"):
+            self.mine.lane = next(self.lanes)
+        first = self.mine.lane * self.ITEMS
+        return [self.pool[i * self.ROWS : (i + 1) * self.ROWS] for i in range(first, first + count)]
+
+    def _call(self, do: Callable[..., list[bool]], items: Sequence[int], places: list[torch.Tensor]) -> list[bool]:
+        """Each in two pieces."""
+        half = self.ROWS // 2 * self.DIM * 2
+        ptrs = [[each.data_ptr(), each.data_ptr() + half] for each in places]
+        done = do([str(item) for item in items], ptrs, [[half, half] for _ in places])
+        check(len(done) == len(items), "not as long as the hashes")
+        return done
+
+    def _expected(self, item: int, place: torch.Tensor) -> torch.Tensor:
+        raw = place.view(torch.uint8)
+        return _bytes_of(item, raw.numel()).reshape(raw.shape)
+
+    def _put(self, some: Sequence[int]) -> list[bool]:
+        places = self._places(len(some))
+        for item, place in zip(some, places, strict=True):
+            place.view(torch.uint8).copy_(self._expected(item, place))
+        return self._call(self.store_.batch_put_from_multi_buffers, some, places)
+
+    def _get(self, some: Sequence[int]) -> list[bool]:
+        places = self._places(len(some))
+        self.store_.batch_is_exist([str(item) for item in some])
+        for place in places:
+            place.view(torch.uint8).fill_(7)
+        came = self._call(self.store_.batch_get_into_multi_buffers, some, places)
+        for item, place, is_here in zip(some, places, came, strict=True):
+            raw = place.view(torch.uint8)
+            check(torch.equal(raw, self._expected(item, place) if is_here else torch.full_like(raw, 7)), "wrong bytes")
+        return came
+
+    def store(self, items: Sequence[int]) -> None:
+        for begin in range(0, len(items), self.ITEMS):
+            self._put(items[begin : begin + self.ITEMS])
+
+    def load(self, items: Sequence[int]) -> list[bool]:
+        came: list[bool] = []
+        for begin in range(0, len(items), self.ITEMS):
+            came += self._get(items[begin : begin + self.ITEMS])
+        return came
+
+    def one_round(self, items: Sequence[int]) -> None:
+        check(all(self._get(items)), "lost")
+        check(all(self._put(items)), "not stored")
+
+    def close(self) -> None:
+        self.store_.close()
+
+
 # -- LMCache
 
 
@@ -516,6 +596,7 @@ DOORS: dict[str, tuple[str, Callable[..., Door], Any]] = {
     "hicache": ("sglang", HiCache, "v1"),
     "hicache v2": ("sglang", HiCache, "v2"),
     "hicache copying": ("sglang", HiCache, "copying"),
+    "embeddings": ("sglang", Embeddings, None),
     "lmcache plugin": ("lmcache", LmCache, "plugin"),
     "lmcache native": ("lmcache", LmCache, "native_plugin"),
 }

@@ -1,5 +1,5 @@
-"""Encoders' outputs in the store: the connector's two halves as vLLM's scheduler and workers call them, and a real node. The CPU
-backend was given no model with an encoder, so outputs are made up.
+"""Encoders' outputs in the store: the connector's two halves as vLLM's scheduler and workers call them, and a real node. Outputs are
+made up; test_vllm_encoder_engine.py has engines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
 import kvstore
-from kvstore.vllm.encoder import _HEADER, KVStoreECConnector, decoded, encoded
+from kvstore._outputs import HEADER_BYTES, decoded, encoded
+from kvstore.vllm.encoder import KVStoreECConnector
 
 
 @pytest.fixture(scope="module")
@@ -271,10 +272,10 @@ def test_bytes_that_are_no_output_are_none() -> None:
     for _ in range(3000):
         data = good.copy()
         for _ in range(dice.randrange(1, 4)):
-            data[dice.randrange(_HEADER.size)] = dice.randrange(256)
+            data[dice.randrange(HEADER_BYTES)] = dice.randrange(256)
         data = data[: dice.choice([len(data), dice.randrange(len(data))])]
         output = decoded(data)
-        assert output is None or output.numel() * output.element_size() == len(data) - _HEADER.size
+        assert output is None or output.numel() * output.element_size() == len(data) - HEADER_BYTES
     huge = struct.pack("<4sHH16s5Q", b"KVEC", 1, 5, b"float32", *[2**40] * 5)
     assert decoded(np.frombuffer(huge, np.uint8)) is None
 

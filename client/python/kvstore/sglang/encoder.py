@@ -1,0 +1,319 @@
+"""What SGLang's encoder servers make of images, audio and video, in the store: what one has encoded, the others load.
+
+KVSTORE_ENDPOINTS=unix:///run/kvstore/kvstore.sock python -m kvstore.sglang.encoder_server --model-path MODEL --encoder-only
+    --enable-mm-global-cache ...
+
+SGLang's cache of embeddings asks whether an output is there, loads it into pages of its own pool, and encodes what has not come.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sglang.srt.mem_cache.embedding_store import EmbeddingStore
+
+from .. import _kvstore
+from .._identity import short
+from .._numa import numa_nodes_of
+from .._options import check_options
+from .._outputs import HEADER_BYTES, header
+from ..client import Client
+from ..errors import BadRequest, Error
+from ..namespaces import Namespace
+from . import compat
+from .store import Gate
+
+__all__ = ["EncoderOptions", "KVStoreEmbeddings"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+#: SGLang hands such a store no options.
+OPTIONS = "KVSTORE_SGLANG_ENCODER"
+#: Of outputs that are copied at once, unless a single one is larger.
+_STAGING_BYTES = 64 << 20
+_NAMES_MAX = 1 << 14
+#: In SetPutResult.states.
+_REFUSED = 0
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    """``KVSTORE_SGLANG_ENCODER``, as JSON. Times are in seconds, each of one call of SGLang's."""
+
+    endpoints: str | list[str] | None = None
+    #: The model's name in the store; by default its path's last part, or its name in the hub.
+    model: str = ""
+    #: Grows when weights change under one name.
+    weights_epoch: int | None = None
+    #: Keeps servers apart that must not share outputs.
+    salt: str = ""
+    lookup_timeout: float = 0.25
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: Larger outputs are neither stored nor loaded.
+    output_bytes_max: int = 64 << 20
+    #: For the client's threads.
+    numa_nodes: str = "auto"
+
+    @classmethod
+    def of(cls, text: str) -> EncoderOptions:
+        try:
+            given = json.loads(text or "{}")
+        except ValueError as error:
+            raise BadRequest(f"{OPTIONS}: {error}") from None
+        if not isinstance(given, dict):
+            raise BadRequest(f"{OPTIONS}: no JSON object")
+        check_options(cls, given, OPTIONS)
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """An output in SGLang's pool: what it is, and the pieces that it lies in."""
+
+    name: bytes
+    header: bytes
+    pieces: list[npt.NDArray[np.uint8]]
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.header) + sum(len(each) for each in self.pieces)
+
+    def gathered(self) -> npt.NDArray[np.uint8]:
+        return np.concatenate([np.frombuffer(self.header, np.uint8), *self.pieces])
+
+    def scatter(self, data: npt.NDArray[np.uint8]) -> bool:
+        """Whether ``data`` is such an output; only then its pieces are written."""
+        if len(data) != self.nbytes or data[: len(self.header)].tobytes() != self.header:
+            return False
+        at = len(self.header)
+        for each in self.pieces:
+            each[:] = data[at : at + len(each)]
+            at += len(each)
+        return True
+
+
+class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
+    """What SGLang's EmbeddingCacheController calls, from several threads.
+
+    1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang
+       expects. Nothing else is written to SGLang's pool.
+    2. Once it is made, nothing here raises into SGLang. What could not be asked is a miss, and is encoded.
+    3. Every call ends at its timeout at the latest. After three failures in a row the store is not asked for a while.
+    4. The store need not be there, now or ever.
+    """
+
+    def __init__(self, storage_config: Any = None) -> None:
+        options = self._options = EncoderOptions.of(os.environ.get(OPTIONS, ""))
+        facts = compat.facts(None)
+        if facts.weights is None and facts.load_format is None and options.weights_epoch is None:
+            logger.warning(
+                "kvstore: the weights of %s are not on this machine yet: outputs are shared by the model's name and revision",
+                facts.model,
+            )
+        self.namespace = Namespace(
+            {
+                "kind": "set",
+                "model": short(options.model or facts.model),
+                "revision": facts.revision,
+                "quantization": facts.quantization,
+                "block_bytes_max": options.output_bytes_max,
+                "hash": "sglang-mm",
+                "salt": options.salt or None,
+                "weights_epoch": options.weights_epoch,
+                "x.engine": f"{compat.engine_name()} encoder",
+                "x.config": facts.config,
+                "x.weights": facts.weights,
+                "x.load_format": facts.load_format,
+                # What the encoder is given, and what computes it.
+                "x.multimodal": compat.multimodal(),
+            }
+        )
+        self._client = Client(
+            options.endpoints, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes)
+        )
+        self._space = self._client.open_set(self.namespace, wait=False)
+        self._gates = {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")}
+        self._pools: list[torch.Tensor] = []
+        self._lock = threading.Lock()
+        self._counters: Counter[str] = Counter()
+        self._is_closed = False
+        logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
+
+    def register_buffer(self, tensor: torch.Tensor) -> None:
+        """A pool of SGLang's: outputs lie in its rows, so it tells their element type and width."""
+        if tensor.ndim == 2 and tensor.is_contiguous() and tensor.device.type == "cpu":
+            self._pools.append(tensor)
+        else:
+            logger.error(
+                "kvstore: outputs in a pool of shape %s on %s are not stored", list(tensor.shape), tensor.device
+            )
+
+    @property
+    def counters(self) -> dict[str, int]:
+        with self._lock:
+            counted = dict(self._counters)
+        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
+
+    # -- how calls are made
+
+    def _add(self, name: str, count: int) -> None:
+        with self._lock:
+            self._counters[name] += count
+
+    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """What goes wrong here is not SGLang's."""
+        try:
+            return do()
+        except Exception:
+            if not self._is_closed:
+                self._add("errors", 1)
+                logger.exception("kvstore: %s", what)
+            return otherwise()
+
+    @staticmethod
+    def _name(mm_hash: str) -> bytes:
+        return _kvstore.sha256(b"encoder output " + mm_hash.encode())
+
+    def _output(self, mm_hash: str, ptrs: Sequence[int], sizes: Sequence[int]) -> _Output | None:
+        """None of what is not whole rows of a registered pool, or is too large."""
+        for pool in self._pools:
+            begin = pool.data_ptr()
+            end = begin + pool.numel() * pool.element_size()
+            if len(ptrs) == len(sizes) > 0 and all(
+                begin <= ptr < end and 0 < size <= end - ptr for ptr, size in zip(ptrs, sizes, strict=True)
+            ):
+                break
+        else:
+            return None
+        row_bytes = pool.shape[1] * pool.element_size()
+        rows, rest = divmod(sum(sizes), row_bytes)
+        first = None if rest else header(pool.dtype, (rows, pool.shape[1]))
+        if first is None or HEADER_BYTES + sum(sizes) > self._options.output_bytes_max:
+            return None
+        pieces = [
+            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(ptr))
+            for ptr, size in zip(ptrs, sizes, strict=True)
+        ]
+        return _Output(self._name(mm_hash), first, pieces)
+
+    def _batches(
+        self, hashes: Sequence[str], ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
+    ) -> list[list[tuple[int, _Output]]]:
+        """Outputs by their places among ``hashes``, as many as are copied at once. An output that occurs twice is asked for once
+        more by itself: names of one call differ.
+        """
+        batches: list[list[tuple[int, _Output]]] = []
+        names: set[bytes] = set()
+        nbytes = 0
+        for i, (mm_hash, its_ptrs, its_sizes) in enumerate(zip(hashes, ptrs, sizes, strict=True)):
+            output = self._output(mm_hash, its_ptrs, its_sizes)
+            if output is None:
+                self._add("refused_outputs", 1)
+                continue
+            if not batches or nbytes + output.nbytes > _STAGING_BYTES or output.name in names:
+                batches.append([])
+                names, nbytes = set(), 0
+            batches[-1].append((i, output))
+            names.add(output.name)
+            nbytes += output.nbytes
+        return batches
+
+    def _ask(self, kind: str, call: Callable[[], T]) -> T | None:
+        """What the store answers; None where it cannot be asked."""
+        gate = self._gates[kind]
+        if not gate.allows():
+            return None
+        try:
+            result = call()
+        except Error as error:
+            gate.ended(error)
+            return None
+        gate.ended(getattr(result, "why", None))
+        return result
+
+    # -- what SGLang calls
+
+    def batch_is_exist(self, hashes: list[str]) -> list[bool]:
+        def do() -> list[bool]:
+            until = time.monotonic() + self._options.lookup_timeout
+            held = [False] * len(hashes)
+            for at in range(0, len(hashes), _NAMES_MAX):
+                names = [self._name(each) for each in hashes[at : at + _NAMES_MAX]]
+                self._add("lookups", 1)
+                match = self._ask("lookups", partial(self._space.match, names, deadline=_left(until), prefetch=True))
+                if match is None:
+                    break
+                held[at : at + len(names)] = [bool(each) for each in match.held]
+            return held
+
+        return self._guard("batch_is_exist", do, lambda: [False] * len(hashes))
+
+    def batch_get_into_multi_buffers(
+        self, hashes: list[str], ptrs: list[list[int]], sizes: list[list[int]]
+    ) -> list[bool]:
+        def do() -> list[bool]:
+            until = time.monotonic() + self._options.load_timeout
+            landed = [False] * len(hashes)
+            for batch in self._batches(hashes, ptrs, sizes):
+                names = [output.name for _, output in batch]
+                # Memory of its own: whatever becomes of the load, SGLang's pool gets whole outputs alone.
+                data = [np.empty(output.nbytes, np.uint8) for _, output in batch]
+                got = self._ask("loads", partial(self._space.get, names, data, deadline=_left(until)))
+                if got is None:
+                    break
+                for (i, output), is_here, size, each in zip(batch, got.landed, got.block_bytes, data, strict=True):
+                    landed[i] = bool(is_here) and int(size) == output.nbytes and output.scatter(each)
+            self._add("loaded_outputs", sum(landed))
+            self._add("missing_outputs", len(landed) - sum(landed))
+            return landed
+
+        return self._guard("batch_get", do, lambda: [False] * len(hashes))
+
+    def batch_put_from_multi_buffers(
+        self, hashes: list[str], ptrs: list[list[int]], sizes: list[list[int]]
+    ) -> list[bool]:
+        def do() -> list[bool]:
+            until = time.monotonic() + self._options.save_timeout
+            stored = [False] * len(hashes)
+            for batch in self._batches(hashes, ptrs, sizes):
+                names = [output.name for _, output in batch]
+                data = [output.gathered() for _, output in batch]
+                put = self._ask("saves", partial(self._space.put, names, data, deadline=_left(until)))
+                if put is None:
+                    break
+                self._add("stored_outputs", put.stored)
+                for (i, _), state in zip(batch, put.states, strict=True):
+                    stored[i] = int(state) != _REFUSED
+            return stored
+
+        return self._guard("batch_put", do, lambda: [False] * len(hashes))
+
+    def batch_get(self, hashes: list[str], ptrs: list[int], sizes: list[int]) -> list[bool]:
+        return self.batch_get_into_multi_buffers(hashes, [[each] for each in ptrs], [[each] for each in sizes])
+
+    def batch_put(self, hashes: list[str], ptrs: list[int], sizes: list[int]) -> list[bool]:
+        return self.batch_put_from_multi_buffers(hashes, [[each] for each in ptrs], [[each] for each in sizes])
+
+    def close(self) -> None:
+        """Calls under way end as misses."""
+        self._is_closed = True
+        self._guard("close", self._client.close, lambda: None)
+
+
+def _left(until: float) -> float:
+    return max(until - time.monotonic(), 0.001)

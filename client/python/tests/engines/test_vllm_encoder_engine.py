@@ -1,0 +1,186 @@
+"""Real vLLM engines with a small model that encodes images, and a real node: what one engine has encoded, the others do not.
+
+What an engine says is compared with an engine without a store: tokens and log-probabilities are equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+pytest.importorskip("vllm.distributed.ec_transfer.ec_connector.base")
+
+import tiny
+from conftest import Node
+from test_vllm_engine import Engine, prompt_of, same
+
+import kvstore
+
+
+class House:
+    """Three engines in processes of their own. ``plain`` has no store; ``one`` and ``other`` share a node, which is away when they start."""
+
+    def __init__(self, folder: Path) -> None:
+        model = tiny.make("llava", folder)
+        self.node = Node()
+        self.node.kill()
+
+        def engine(name: str, endpoint: str | None) -> Engine:
+            more: dict[str, Any] = {}
+            if endpoint is not None:
+                more["ec_transfer_config"] = {
+                    "ec_connector": "KVStoreECConnector",
+                    "ec_connector_module_path": "kvstore.vllm.encoder",
+                    "ec_role": "ec_both",
+                    # A busy machine must not look like a store that is away.
+                    "ec_connector_extra_config": {
+                        "endpoints": endpoint,
+                        "lookup_timeout": 5.0,
+                        "load_timeout": 10.0,
+                        "save_timeout": 20.0,
+                    },
+                }
+            return Engine(
+                model,
+                None,
+                folder / f"{name}.log",
+                in_process=True,
+                skip_tokenizer_init=False,
+                limit_mm_per_prompt={"image": 4},
+                num_gpu_blocks_override=500,
+                max_model_len=1024,
+                **more,
+            )
+
+        self.plain = engine("plain", None)
+        self.one = engine("one", self.node.endpoint)
+        self.other = engine("other", self.node.endpoint)
+        self.all = (self.plain, self.one, self.other)
+        for each in self.all:
+            each.wait_ready()
+        self.node.start()
+
+    def stored_outputs(self) -> int:
+        with kvstore.Client(self.node.endpoint, deadline=30) as client:
+            (node,) = client.stats()
+        assert node["error"] is None, node
+        return int(node["values"]["stored_blocks"])
+
+    def close(self) -> None:
+        for each in self.all:
+            each.begin_close()
+        for each in self.all:
+            each.close()
+        self.node.close()
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    made = House(tmp_path_factory.mktemp("engines"))
+    yield made
+    made.close()
+
+
+def prompt_with(images: list[int], seed: int) -> list[int]:
+    """Text before, between and after the images."""
+    words = [each for each in prompt_of(400, seed) if each not in (1, 2, 3, tiny.IMAGE_TOKEN)]
+    prompt = words[:40]
+    for i in range(len(images)):
+        prompt += [tiny.IMAGE_TOKEN, *words[100 + 20 * i : 110 + 20 * i]]
+    return prompt + words[300:330]
+
+
+class Asked:
+    """The same of several engines: what each answers, and how many images it has encoded for that."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+
+    def of(self, engine: Engine, images: list[int], seed: int) -> tuple[Any, int]:
+        answer = engine.generate(prompt_with(images, seed), images=[images], max_tokens=8)
+        before = self._before.get(id(engine), 0)
+        self._before[id(engine)] = answer["encoded"]
+        return answer, answer["encoded"] - before
+
+
+_images = itertools.count(1000)
+
+
+def until_shared(house: House, asked: Asked) -> None:
+    """Until ``other`` loads what ``one`` has encoded just before: after failures their connectors leave the store alone for a while."""
+    until = time.monotonic() + 180
+    encoded = 1
+    while encoded != 0:
+        assert time.monotonic() < until
+        image = next(_images)
+        expected, _ = asked.of(house.plain, [image], image)
+        for engine in (house.one, house.other):
+            answer, encoded = asked.of(engine, [image], image)
+            assert same(answer, expected)
+
+
+@pytest.fixture(scope="module")
+def asked(house: House) -> Asked:
+    """The engines began without a store."""
+    made = Asked()
+    until_shared(house, made)
+    return made
+
+
+def until_stored(house: House, asked: Asked, images: list[int], seed: int) -> Any:
+    """The plain engine's answer, which ``one`` gives too; then the node has the images."""
+    before = house.stored_outputs()
+    expected, encoded = asked.of(house.plain, images, seed)
+    assert encoded == len(images)
+    first, encoded = asked.of(house.one, images, seed)
+    assert same(first, expected)
+    assert encoded == len(images)
+    until = time.monotonic() + 60
+    while house.stored_outputs() < before + len(images):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return expected
+
+
+def test_an_image_that_another_engine_has_encoded_is_not_encoded_again(house: House, asked: Asked) -> None:
+    expected = until_stored(house, asked, [1], 1)
+    assert len(set(expected["tokens"][0])) > 2
+    answer, encoded = asked.of(house.other, [1], 1)
+    assert same(answer, expected)
+    assert encoded == 0
+    # Images make a difference, else nothing would have been compared.
+    different, _ = asked.of(house.plain, [2], 1)
+    assert different["logprobs"] != expected["logprobs"]
+
+
+def test_of_several_images_only_new_ones_are_encoded(house: House, asked: Asked) -> None:
+    until_stored(house, asked, [11, 12], 2)
+    expected, _ = asked.of(house.plain, [12, 13, 11], 3)
+    answer, encoded = asked.of(house.other, [12, 13, 11], 3)
+    assert same(answer, expected)
+    assert encoded == 1
+
+
+def test_what_the_engine_has_itself_is_not_asked_for(house: House, asked: Asked) -> None:
+    until_stored(house, asked, [21], 4)
+    for seed in (5, 6):
+        expected, _ = asked.of(house.plain, [21], seed)
+        answer, encoded = asked.of(house.one, [21], seed)
+        assert same(answer, expected)
+        assert encoded == 0
+
+
+def test_a_dead_node_costs_an_encoding(house: House, asked: Asked) -> None:
+    expected = until_stored(house, asked, [31], 7)
+    house.node.kill()
+    answer, encoded = asked.of(house.other, [31], 7)
+    assert same(answer, expected)
+    assert encoded == 1
+    house.node.start()  # empty
+    until_shared(house, asked)
