@@ -16,7 +16,7 @@ memory is the caller's again. All functions may be called at any time, twice, an
 the end of an object whose memory was lent to a batch.
 
 In reading order: adapter.py (what LMCache's server calls), compat.py (what of LMCache is used, and which releases were tried),
-remote.py (``Remote``, the older interface of LMCache inside an engine).
+remote.py (``Remote``, the older interface of LMCache inside an engine, and ``EncoderRemote``, for encoders' outputs).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,9 @@ from .._kvstore import LmcacheConnector as Connector
 
 if TYPE_CHECKING:
     from .adapter import Adapter
-    from .remote import Remote
+    from .remote import EncoderRemote, Remote
 
-__all__ = ["Adapter", "Connector", "Remote"]
+__all__ = ["Adapter", "Connector", "EncoderRemote", "Remote"]
 
 
 def __getattr__(name: str) -> Any:
@@ -36,8 +36,8 @@ def __getattr__(name: str) -> Any:
         from .adapter import Adapter
 
         return Adapter
-    if name == "Remote":
-        from .remote import Remote
+    if name in ("Remote", "EncoderRemote"):
+        from . import remote
 
-        return Remote
+        return getattr(remote, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,15 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from .. import _kvstore
 from .._identity import short
+from .._outputs import decoded, encoded
 from ..client import Client
 from ..namespaces import Namespace
 from .adapter import Options
 
-__all__ = ["Remote"]
+__all__ = ["EncoderRemote", "Remote"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,16 +46,16 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
         self._deadline = options.deadline
         self._client = Client(options.endpoint, identity="lmcache-remote", connections_per_node=options.connections)
+        self._object_bytes_max = options.object_bytes_max
         namespace = Namespace(
-            {
-                "kind": "set",
-                "model": options.model,
-                "block_bytes_max": options.object_bytes_max,
-                "x.engine": "lmcache-remote",
-                "x.chunk": short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}"),
-            }
+            {"kind": "set", "model": options.model, "block_bytes_max": options.object_bytes_max} | self._objects()
         )
         self._space = self._client.open_set(namespace, wait=False)
+
+    def _objects(self) -> dict[str, str]:
+        """What the namespace says of its objects besides."""
+        chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")
+        return {"x.engine": "lmcache-remote", "x.chunk": chunk}
 
     @staticmethod
     def _names(keys: Sequence[Any]) -> list[bytes]:
@@ -169,3 +172,50 @@ class Remote(RemoteConnector):  # type: ignore[misc]
 
     async def close(self) -> None:
         self._client.close()
+
+
+class EncoderRemote(Remote):
+    """The same for LMCache's ``ECCacheEngine``: encoders' outputs, each of another shape, which is stored with it.
+
+    LMCACHE_CONFIG_FILE: ec: {remote_storage_plugins: ["kvstore"], extra_config: {...class_name: EncoderRemote, ...}}
+    """
+
+    def _objects(self) -> dict[str, str]:
+        return {"x.engine": "lmcache-encoder"}
+
+    async def batched_get(self, keys: list[Any]) -> list[Any]:
+        found: list[Any] = [None] * len(keys)
+        try:
+            names = self._names(keys)
+            match = await self._space.submit_match(names, deadline=self._deadline)
+            held = [i for i in range(len(keys)) if match.held[i] and match.block_bytes[i] <= self._object_bytes_max]
+            if held:
+                data = [np.empty(int(match.block_bytes[i]), np.uint8) for i in held]
+                got = await self._space.submit_get([names[i] for i in held], data, deadline=self._deadline)
+                for i, is_here, one in zip(held, got.landed, data, strict=True):
+                    found[i] = self._made(one) if is_here else None
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+        return found
+
+    def _made(self, data: npt.NDArray[np.uint8]) -> Any:
+        output = decoded(data)
+        made = None
+        if output is not None:
+            made = self._local.allocate(output.shape, output.dtype, MemoryFormat.EC_TD, busy_loop=False)
+        if made is not None:
+            made.tensor.copy_(output)
+        return made
+
+    async def batched_put(self, keys: list[Any], memory_objs: list[Any]) -> None:
+        try:
+            outputs = [encoded(each.tensor) for each in memory_objs]
+            put = [(key, data) for key, data in zip(keys, outputs, strict=True) if data is not None]
+            if len(put) < len(keys):
+                logger.warning("kvstore: %d outputs are of a type that is not stored", len(keys) - len(put))
+            names = self._names([key for key, _ in put])
+            result = await self._space.submit_put(names, [data for _, data in put], deadline=self._deadline)
+            if result.refused:
+                logger.warning("kvstore: %d of %d outputs were not stored: %s", result.refused, len(put), result.why)
+        except Exception as error:
+            logger.warning("kvstore: %s", error)

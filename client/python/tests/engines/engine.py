@@ -7,7 +7,7 @@ each block of such a prompt and each cache group, a digest of what the engine ha
 needs VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
 A ``generate`` may have ``images``: of each prompt the seeds of its images, which stand where the prompt has tiny.IMAGE_TOKEN; the answer
-then says how many the model has encoded, which needs VLLM_ENABLE_V1_MULTIPROCESSING=0 too.
+then says how many the model has encoded so far, with VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
 ``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
 a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
@@ -147,7 +147,8 @@ def main() -> None:
         salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
         prompts: list[Any] = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
         if "images" in asked:
-            encoded = encoded or count_encoded(llm)
+            if os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0":
+                encoded = encoded or count_encoded(llm)
             for prompt, seeds in zip(prompts, asked["images"], strict=True):
                 prompt["multi_modal_data"] = {"image": [image_of(seed) for seed in seeds]}
         sampling = vllm.SamplingParams(

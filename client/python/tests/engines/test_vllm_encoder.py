@@ -265,6 +265,20 @@ def test_outputs_are_what_they_were(dtype: torch.dtype) -> None:
     assert encoded(torch.ones(0)) is None
 
 
+def test_the_form_in_which_an_output_is_stored_is_version_1() -> None:
+    """Engines of other releases of this package read it: another form is another version."""
+    data = encoded(torch.tensor([[1.0, 2.0, 3.0]]).to(torch.bfloat16))
+    assert data is not None
+    assert (
+        data.tobytes().hex()
+        == (
+            "4b564543" + "0100" + "0200"  # mark, version, axes
+            "62666c6f617431360000000000000000"  # bfloat16
+            "0100000000000000" + "0300000000000000" + 3 * "0000000000000000" + "803f00404040"
+        )
+    )
+
+
 def test_bytes_that_are_no_output_are_none() -> None:
     dice = random.Random(5)
     good = encoded(torch.randn(4, 8))

@@ -24,14 +24,16 @@ import kvstore
 
 
 class House:
-    """Three engines in processes of their own. ``plain`` has no store; ``one`` and ``other`` share a node, which is away when they start."""
+    """Engines in processes of their own. ``plain`` has no store; the others share a node, which is away when they start. Of ``apart`` the
+    scheduler and the worker have processes of their own too; so it cannot say what it has encoded.
+    """
 
     def __init__(self, folder: Path) -> None:
         model = tiny.make("llava", folder)
         self.node = Node()
         self.node.kill()
 
-        def engine(name: str, endpoint: str | None) -> Engine:
+        def engine(name: str, endpoint: str | None, in_process: bool = True) -> Engine:
             more: dict[str, Any] = {}
             if endpoint is not None:
                 more["ec_transfer_config"] = {
@@ -50,7 +52,7 @@ class House:
                 model,
                 None,
                 folder / f"{name}.log",
-                in_process=True,
+                in_process=in_process,
                 skip_tokenizer_init=False,
                 limit_mm_per_prompt={"image": 4},
                 num_gpu_blocks_override=500,
@@ -61,16 +63,23 @@ class House:
         self.plain = engine("plain", None)
         self.one = engine("one", self.node.endpoint)
         self.other = engine("other", self.node.endpoint)
-        self.all = (self.plain, self.one, self.other)
+        self.apart = engine("apart", self.node.endpoint, in_process=False)
+        self.all = (self.plain, self.one, self.other, self.apart)
         for each in self.all:
             each.wait_ready()
         self.node.start()
 
     def stored_outputs(self) -> int:
+        return self._count("stored_blocks")
+
+    def loaded_outputs(self) -> int:
+        return self._count("get_hit_blocks")
+
+    def _count(self, name: str) -> int:
         with kvstore.Client(self.node.endpoint, deadline=30) as client:
             (node,) = client.stats()
         assert node["error"] is None, node
-        return int(node["values"]["stored_blocks"])
+        return int(node["values"][name])
 
     def close(self) -> None:
         for each in self.all:
@@ -103,7 +112,11 @@ class Asked:
         self._before: dict[int, int] = {}
 
     def of(self, engine: Engine, images: list[int], seed: int) -> tuple[Any, int]:
-        answer = engine.generate(prompt_with(images, seed), images=[images], max_tokens=8)
+        return self.at_once(engine, (images, seed))
+
+    def at_once(self, engine: Engine, *requests: tuple[list[int], int]) -> tuple[Any, int]:
+        prompts = [prompt_with(images, seed) for images, seed in requests]
+        answer = engine.generate(*prompts, images=[images for images, _ in requests], max_tokens=8)
         before = self._before.get(id(engine), 0)
         self._before[id(engine)] = answer["encoded"]
         return answer, answer["encoded"] - before
@@ -165,6 +178,29 @@ def test_of_several_images_only_new_ones_are_encoded(house: House, asked: Asked)
     answer, encoded = asked.of(house.other, [12, 13, 11], 3)
     assert same(answer, expected)
     assert encoded == 1
+
+
+def test_requests_at_once_share_what_is_loaded(house: House, asked: Asked) -> None:
+    until_stored(house, asked, [41, 42], 8)
+    requests = [([41, 42], 9), ([42], 10), ([41], 11)]
+    expected, encoded = asked.at_once(house.plain, *requests)
+    assert encoded == 0
+    answer, encoded = asked.at_once(house.other, *requests)
+    assert same(answer, expected)
+    assert encoded == 0
+
+
+def test_a_worker_in_another_process_than_the_scheduler_gets_what_was_loaded(house: House, asked: Asked) -> None:
+    until = time.monotonic() + 180
+    loaded = 0
+    while loaded == 0:
+        assert time.monotonic() < until
+        image = next(_images)
+        expected = until_stored(house, asked, [image], image)
+        before = house.loaded_outputs()
+        answer = house.apart.generate(prompt_with([image], image), images=[[image]], max_tokens=8)
+        assert same(answer, expected)
+        loaded = house.loaded_outputs() - before
 
 
 def test_what_the_engine_has_itself_is_not_asked_for(house: House, asked: Asked) -> None:
