@@ -82,8 +82,10 @@ Result<NamedContext> BlockingClient::create_context(Space space, std::span<const
   return thread_->call<NamedContext>([&](Client& client) { return client.create_context(space, hashes, options); });
 }
 Result<NamedContext> BlockingClient::extend_context(std::string_view name, ContextTime life,
-                                                    std::chrono::microseconds deadline) {
-  return thread_->call<NamedContext>([&](Client& client) { return client.extend_context(name, life, deadline); });
+                                                    std::chrono::microseconds deadline,
+                                                    std::optional<std::uint8_t> priority) {
+  return thread_->call<NamedContext>(
+      [&](Client& client) { return client.extend_context(name, life, deadline, {}, priority); });
 }
 Result<NamedContext> BlockingClient::delete_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.delete_context(name, deadline); });

@@ -53,7 +53,8 @@ class BlockingClient {
   Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
-  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline);
+  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
+                                      std::optional<std::uint8_t> priority = std::nullopt);
   Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);

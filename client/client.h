@@ -415,9 +415,10 @@ class Client {
   /// were asked, and what the others did is done; kOverQuota, the tenant has as many contexts as it may; kUnsupported,
   /// a set, or a node that knows no contexts; kBadRequest.
   Async<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
-  /// Another life, from now on. Errors: kNotFound, no node has it; else as create_context.
+  /// Another life, from now on, and another priority if one is given. Errors: kNotFound, no node has it; else as
+  /// create_context.
   Async<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
-                                     CallControl control = {});
+                                     CallControl control = {}, std::optional<std::uint8_t> priority = std::nullopt);
   /// Returns what it was last. Errors: as extend_context.
   Async<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline,
                                      CallControl control = {});

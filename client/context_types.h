@@ -29,6 +29,9 @@ struct ContextOptions {
   std::string_view name;               ///< 1 to 128 visible ASCII characters.
   ContextTime life;
   std::span<const std::string> tags = {};  ///< At most 16, each of 1 to 128 printable ASCII characters.
+  /// 0..9. Where the bounds on what is kept leave less than the tenant's contexts ask for, those of higher priority
+  /// have it, and of equals those that had it first.
+  std::uint8_t priority = 5;
   CallControl control = {};
 };
 static_assert(std::is_trivially_destructible_v<ContextOptions> && std::is_trivially_destructible_v<ContextTime>);
@@ -45,7 +48,9 @@ struct NamedContext {
   /// Why fewer are kept than wanted: kNotFound, they are not in memory so far; kBusy, the node's bound on what is kept;
   /// kOverQuota, the tenant's. Of the first node that keeps fewer.
   error_code why;
-  std::uint64_t lost_blocks = 0;  ///< Were kept, and dropped by somebody.
+  std::uint64_t lost_blocks = 0;     ///< Were kept, and dropped by somebody.
+  std::uint64_t yielded_blocks = 0;  ///< Were kept, and given up for contexts of higher priority.
+  std::uint8_t priority = 5;         ///< Of nodes that were told different ones, the lowest.
   bool is_sliding = false;
   std::chrono::microseconds ttl{0};
   /// Since 1970, by the nodes' clocks: the earliest, the earliest and the last. used: 0, never.

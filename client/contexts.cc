@@ -34,6 +34,7 @@ class ContextCall final : public Call {
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> chain_counts;
   ContextTime life;
+  std::optional<std::uint8_t> priority;
   std::span<const std::string> tags;
   std::vector<NamedContext> contexts;
   bool has_more = false;
@@ -42,6 +43,9 @@ class ContextCall final : public Call {
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
     if (!terms.has_contexts) return Errc::kUnsupported;
+    // One that does not know it would pass over it.
+    const bool is_default = !priority || (act == Act::kCreate && *priority == ContextOptions{}.priority);
+    if (!is_default && !terms.has_context_parts) return Errc::kUnsupported;
     std::size_t text_bytes = name.size() + after.size();
     for (const std::string& tag : tags) text_bytes += tag.size() + 16;
     if (hashes.size() > terms.chain_blocks_max ||
@@ -72,6 +76,7 @@ class ContextCall final : public Call {
     if (until > 0) request.add_until_us(static_cast<std::uint64_t>(until));
     request.add_sliding(life.is_sliding);
     if (!after.empty()) request.add_after(behind);
+    if (!is_default) request.add_priority(*priority);
     builder.Finish(request.Finish());
     session.send_frame(type, request_id(), builder);
     return {};
@@ -101,6 +106,8 @@ class ContextCall final : public Call {
       context.kept_bytes = each->kept_bytes();
       if (each->why() > 0 && each->why() < kErrcLocal) context.why = static_cast<Errc>(each->why());
       context.lost_blocks = each->lost_blocks();
+      context.yielded_blocks = each->yielded_blocks();
+      context.priority = each->priority();
       context.is_sliding = each->sliding();
       context.ttl = told_time(each->ttl_us());
       context.created = told_time(each->created_us());
@@ -127,6 +134,8 @@ void add_part(NamedContext& whole, const NamedContext& part) {
   whole.kept_bytes += part.kept_bytes;
   if (!whole.why) whole.why = part.why;
   whole.lost_blocks += part.lost_blocks;
+  whole.yielded_blocks += part.yielded_blocks;
+  whole.priority = std::min(whole.priority, part.priority);
   whole.created = std::min(whole.created, part.created);
   whole.expires = std::min(whole.expires, part.expires);
   whole.used = std::max(whole.used, part.used);
@@ -162,7 +171,8 @@ Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
 /// The same of each node. `Impl`: Client's own.
 template <class Impl>
 Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, ContextTime life,
-                             std::chrono::microseconds deadline, CallControl control) {
+                             std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
+                             CallControl control) {
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
   const VerbInProgress verb(impl.shared);
@@ -172,6 +182,7 @@ Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, Context
     call.act = act;
     call.name = name;
     call.life = life;
+    call.priority = priority;
   }
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
@@ -200,6 +211,7 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
     ContextCall& call = calls[static_cast<std::size_t>(at - impl.members.begin())];
     call.act = Act::kCreate;
     call.life = options.life;
+    call.priority = options.priority;
     call.tags = options.tags;
     call.hashes.insert(call.hashes.end(), chain.hashes.begin(), chain.hashes.end());
     call.chain_counts.push_back(static_cast<std::uint32_t>(chain.hashes.size()));
@@ -221,23 +233,23 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
 }
 
 Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
-                                           CallControl control) {
-  return ask_each(*impl_, Act::kExtend, name, life, deadline, control);
+                                           CallControl control, std::optional<std::uint8_t> priority) {
+  return ask_each(*impl_, Act::kExtend, name, life, priority, deadline, control);
 }
 
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  return ask_each(*impl_, Act::kDelete, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kDelete, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::warm_context(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
-  return ask_each(*impl_, Act::kWarm, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kWarm, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                                  CallControl control) {
-  return ask_each(*impl_, Act::kStopWarming, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kStopWarming, name, {}, {}, deadline, control);
 }
 
 /// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.

@@ -49,6 +49,8 @@ struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
   bool is_sliding = false;  ///< And from each use.
 };
+// Where the bounds on what is kept leave less than an owner's contexts ask for, those of higher priority have it.
+inline constexpr std::uint8_t kContextPriorityMax = 9, kContextPriorityDefault = 5;
 inline constexpr std::size_t kContextChainsMax = 512;  ///< Of one context: each costs a look.
 inline constexpr Duration kContextTtlMax = std::chrono::hours(24 * 3660);
 
@@ -59,9 +61,11 @@ struct ContextFacts {
   std::shared_ptr<const NamespaceRecord> record;
   HashList hashes;
   ContextLife life;
+  std::uint8_t priority = kContextPriorityDefault;
   TimePoint created{}, begun{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
+  std::uint64_t lost_count = 0;     ///< Were kept, and dropped.
+  std::uint64_t yielded_count = 0;  ///< Were kept, and given up for contexts of higher priority.
   std::uint64_t written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;
 

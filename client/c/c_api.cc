@@ -461,7 +461,7 @@ int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
 
 int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const char* name,
                        const char* const* tags, size_t tag_count, uint64_t ttl_us, int sliding, uint64_t until_us,
-                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+                       int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     std::span<const BlockHash> chain;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -474,7 +474,13 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
       if (tags[i] == nullptr || i == 64) return fail(KVS_BAD_REQUEST, "tags: one is NULL, or there are too many");
       texts.emplace_back(tags[i]);
     }
-    const ContextOptions options{.deadline = microseconds(deadline_us), .name = name, .life = life, .tags = texts};
+    std::optional<std::uint8_t> wanted;
+    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const ContextOptions options{.deadline = microseconds(deadline_us),
+                                 .name = name,
+                                 .life = life,
+                                 .tags = texts,
+                                 .priority = wanted.value_or(ContextOptions{}.priority)};
     const auto made = blocking.create_context(Space{space}, chain, options);
     if (!made) return fail(made.error());
     return c_api::write_text(c_api::context_json(*made), json, capacity, length);
@@ -482,12 +488,14 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
 }
 
 int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, int sliding, uint64_t until_us,
-                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+                       int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     ContextTime life;
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
     if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
-    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us));
+    std::optional<std::uint8_t> wanted;
+    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us), wanted);
     if (!extended) return fail(extended.error());
     return c_api::write_text(c_api::context_json(*extended), json, capacity, length);
   });

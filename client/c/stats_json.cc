@@ -192,6 +192,8 @@ std::string context_json(const NamedContext& context) {
   out += ",\"why\":";
   append_json(out, context.why ? context.why.message() : "");
   add("lost_blocks", context.lost_blocks);
+  add("priority", context.priority);
+  add("yielded_blocks", context.yielded_blocks);
   out += std::string(",\"sliding\":") + (context.is_sliding ? "true" : "false");
   add_time("ttl_us", context.ttl);
   add_time("created_us", context.created);

@@ -91,6 +91,12 @@ class NamedContext:
     def lost_blocks(self) -> int:
         """Were kept, and dropped by somebody."""
     @property
+    def yielded_blocks(self) -> int:
+        """Were kept, and given up for contexts of higher priority."""
+    @property
+    def priority(self) -> int:
+        """0..9. The highest is kept first where not all can be."""
+    @property
     def is_sliding(self) -> bool: ...
     @property
     def ttl(self) -> float:
@@ -470,9 +476,12 @@ class Client:
         sliding: bool,
         until: float,
         tags: list[str],
+        priority: int,
         deadline: float,
     ) -> Call: ...
-    def extend_context(self, name: str, ttl: float, sliding: bool, until: float, deadline: float) -> Call: ...
+    def extend_context(
+        self, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
+    ) -> Call: ...
     def delete_context(self, name: str, deadline: float) -> Call: ...
     def warm_context(self, name: str, deadline: float) -> Call: ...
     def stop_warming_context(self, name: str, deadline: float) -> Call: ...

@@ -75,6 +75,12 @@ def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tup
     return 0.0, False, float(cast(float, until))
 
 
+def _priority(given: int) -> int:
+    if not 0 <= given <= 9:
+        raise BadRequest(f"priority: {given}, allowed are 0 to 9")
+    return given
+
+
 def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
     return os.environ.get("KVSTORE_TLS_" + name, "") if given is None else os.fspath(given)
 
@@ -283,11 +289,15 @@ class Client:
         ttl: Seconds | None = None,
         sliding: bool = False,
         until: Date | None = None,
+        priority: int | None = None,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Gives it another time to live from now on, as :meth:`Space.create_context`. Raises NotFound."""
-        time = _context_time(ttl, sliding, until)
-        return cast(NamedContext, self._native.extend_context(name, *time, self._deadline(deadline)).result(-1))
+        """Gives it another time to live from now on, as :meth:`Space.create_context`, and another priority if one is given.
+        Raises NotFound.
+        """
+        time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
+        call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
+        return cast(NamedContext, call.result(-1))
 
     def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Ends it. What it was last. Raises NotFound."""
@@ -433,16 +443,26 @@ class Space(OpenedNamespace):
         sliding: bool = False,
         until: Date | None = None,
         tags: Sequence[str] = (),
+        priority: int = 5,
         deadline: Seconds | None = None,
     ) -> NamedContext:
         """Keeps the prefix in memory under a name: what is there now at once, the rest when it comes. For ``ttl`` seconds
         from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or seconds since
-        1970. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
+        1970. Where the bounds on what is kept leave less than one's contexts ask for, those of higher ``priority`` (0 to 9)
+        have it, and of equals those that had it first. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
         to operate (docs/contexts.md). Raises OverQuota or Busy where there are as many contexts as there may be.
         """
         ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
         call = self._native.create_context(
-            self._id, hashes, name, ttl_seconds, is_sliding, until_seconds, list(tags), self._client._deadline(deadline)
+            self._id,
+            hashes,
+            name,
+            ttl_seconds,
+            is_sliding,
+            until_seconds,
+            list(tags),
+            _priority(priority),
+            self._client._deadline(deadline),
         )
         return cast(NamedContext, call.result(-1))
 

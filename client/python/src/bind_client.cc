@@ -535,7 +535,7 @@ class PyClient {
   }
 
   PyCall create_context(std::uint32_t space, nb::handle hashes, std::string name, double ttl, bool sliding,
-                        double until, std::vector<std::string> tags, double deadline) {
+                        double until, std::vector<std::string> tags, std::uint8_t priority, double deadline) {
     PyCall call = begin(hashes, /*at_once=*/false);
     Call& state = *call.state;
     state.name = std::move(name);
@@ -543,18 +543,24 @@ class PyClient {
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       const ContextOptions options{
-          .deadline = time, .name = state.name, .life = life, .tags = state.tags, .control = state.control()};
+          .deadline = time,
+          .name = state.name,
+          .life = life,
+          .tags = state.tags,
+          .priority = priority,
+          .control = state.control()};
       return client.create_context(Space{space}, state.hashes, options);
     });
     return call;
   }
-  PyCall extend_context(std::string name, double ttl, bool sliding, double until, double deadline) {
+  PyCall extend_context(std::string name, double ttl, bool sliding, double until, std::optional<std::uint8_t> priority,
+                        double deadline) {
     PyCall call = begin();
     Call& state = *call.state;
     state.name = std::move(name);
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
-      return client.extend_context(state.name, life, time, state.control());
+      return client.extend_context(state.name, life, time, state.control(), priority);
     });
     return call;
   }
@@ -793,6 +799,8 @@ void bind_client(nb::module_& module) {
       .def_ro("kept_bytes", &NamedContext::kept_bytes)
       .def_prop_ro("why", [](const NamedContext& context) { return why_object(context.why); })
       .def_ro("lost_blocks", &NamedContext::lost_blocks)
+      .def_ro("yielded_blocks", &NamedContext::yielded_blocks)
+      .def_ro("priority", &NamedContext::priority)
       .def_ro("is_sliding", &NamedContext::is_sliding)
       .def_prop_ro("ttl", [=](const NamedContext& context) { return in_seconds(context.ttl); })
       .def_prop_ro("created", [=](const NamedContext& context) { return in_seconds(context.created); })
@@ -1009,9 +1017,10 @@ void bind_client(nb::module_& module) {
            nb::arg("at_once"))
       .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
       .def("create_context", &PyClient::create_context, nb::arg("space"), nb::arg("hashes"), nb::arg("name"),
-           nb::arg("ttl"), nb::arg("sliding"), nb::arg("until"), nb::arg("tags"), nb::arg("deadline"))
+           nb::arg("ttl"), nb::arg("sliding"), nb::arg("until"), nb::arg("tags"), nb::arg("priority"),
+           nb::arg("deadline"))
       .def("extend_context", &PyClient::extend_context, nb::arg("name"), nb::arg("ttl"), nb::arg("sliding"),
-           nb::arg("until"), nb::arg("deadline"))
+           nb::arg("until"), nb::arg("priority").none(), nb::arg("deadline"))
       .def("delete_context", &PyClient::of_context<&Client::delete_context>, nb::arg("name"), nb::arg("deadline"))
       .def("warm_context", &PyClient::of_context<&Client::warm_context>, nb::arg("name"), nb::arg("deadline"))
       .def("stop_warming_context", &PyClient::of_context<&Client::stop_warming_context>, nb::arg("name"),

@@ -24,6 +24,7 @@ struct ContextCtlOptions : CtlOptions, ChainOptions {
   std::vector<std::string> tags;
   std::chrono::microseconds ttl{0};
   bool is_sliding = false;
+  std::optional<std::uint8_t> priority;
   bool warms = false, waits = false, stops = false;
 };
 
@@ -85,6 +86,8 @@ nlohmann::json json_of(const NamedContext& context) {
           {"kept_bytes", context.kept_bytes},
           {"why", shortfall_of(context)},
           {"lost_blocks", context.lost_blocks},
+          {"priority", context.priority},
+          {"yielded_blocks", context.yielded_blocks},
           {"sliding", context.is_sliding},
           {"ttl_seconds", seconds(context.ttl)},
           {"created", utc_text(context.created)},
@@ -99,12 +102,13 @@ nlohmann::json json_of(const NamedContext& context) {
 }
 
 void print_table(const std::vector<NamedContext>& contexts) {
-  TextTable table({"context", "namespace", "model", "kept", "of", "tokens", "bytes", "expires", "written", "read",
+  TextTable table({"context", "namespace", "model", "priority", "kept", "of", "tokens", "bytes", "expires", "written", "read",
                    "token-hours", "tags"});
   for (const NamedContext& context : contexts) {
     std::string tags;
     for (const std::string& tag : context.tags) tags += (tags.empty() ? "" : ", ") + tag;
-    table.add({context.name, context.namespace_id.substr(0, 8), context.model, format_count(context.kept_blocks),
+    table.add({context.name, context.namespace_id.substr(0, 8), context.model, std::to_string(context.priority),
+               format_count(context.kept_blocks),
                format_count(context.wanted_blocks), format_count(context.kept_blocks * context.block_size),
                format_bytes(context.kept_bytes),
                utc_text(context.expires) + (context.is_sliding ? ", or later if used" : ""),
@@ -128,6 +132,10 @@ void print_one(const NamedContext& context, bool as_json) {
   }
   if (context.lost_blocks > 0)
     std::cout << format_count(context.lost_blocks) << " blocks of it were dropped since it was created\n";
+  if (context.yielded_blocks > 0) {
+    std::cout << format_count(context.yielded_blocks)
+              << " blocks of it were given up for contexts of higher priority since it was created\n";
+  }
 }
 
 void run_create(ContextCtlOptions options) {
@@ -144,7 +152,11 @@ void run_create(ContextCtlOptions options) {
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
   const ContextOptions asked{
-      .deadline = options.node.deadline, .name = options.name, .life = life, .tags = options.tags};
+      .deadline = options.node.deadline,
+      .name = options.name,
+      .life = life,
+      .tags = options.tags,
+      .priority = options.priority.value_or(ContextOptions{}.priority)};
   const auto created = client.run(client->create_context(*space, hashes, asked));
   if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
   if (!options.warms) return print_one(*created, options.json);
@@ -177,7 +189,7 @@ void run_contexts_list(ContextCtlOptions options) {
 void run_extend(ContextCtlOptions options) {
   const ContextTime life = life_of(options);
   ToolClient client(ctl_config(options.node));
-  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline));
+  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority));
   if (!extended) throw ToolFailed("contexts extend: " + describe(extended.error()));
   print_one(*extended, options.json);
 }
@@ -239,6 +251,11 @@ CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const st
   verb->add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
   verb->add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
       ->type_name("DATE");
+  verb->add_option("--priority", options->priority,
+                   "0 to 9: where not all contexts can be kept, the highest are first. Default: " +
+                       std::string(name == "extend" ? "as it was" : "5"))
+      ->check(CLI::Range(0, 9))
+      ->type_name("NUMBER");
   return verb;
 }
 

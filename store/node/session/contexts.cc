@@ -61,6 +61,9 @@ std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
   return ContextLife{std::chrono::microseconds(us), request.sliding()};
 }
 
+/// Of a request: 0..9, or not said.
+constexpr std::uint8_t kPriorityUnsaid = 255;
+
 const char* why_words(Errc why) {
   switch (why) {
     case Errc::kNotFound: return "the rest is not in memory";
@@ -72,9 +75,10 @@ const char* why_words(Errc why) {
 }
 
 Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::string& owner, const std::string& name,
-                                  const std::optional<ContextLife>& life, TimePoint now) {
+                                  const std::optional<ContextLife>& life, std::optional<std::uint8_t> priority,
+                                  TimePoint now) {
   switch (act) {
-    case ContextAct::kExtend: return store.extend_context(owner, name, *life, now);
+    case ContextAct::kExtend: return store.extend_context(owner, name, *life, now, priority);
     case ContextAct::kDelete: return store.delete_context(owner, name, now);
     case ContextAct::kWarm: return store.warm_context(owner, name, /*is_wanted=*/true, now);
     case ContextAct::kStopWarming: return store.warm_context(owner, name, /*is_wanted=*/false, now);
@@ -106,7 +110,7 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
           view.life.is_sliding, static_cast<std::uint64_t>(ttl), told(view.created), told(view.end),
           view.used ? told(*view.used) : 0, view.written_tokens, view.read_tokens, view.stored_token_seconds,
           view.is_warming, view.memory_count.has_value(), static_cast<std::uint32_t>(view.memory_count.value_or(0)),
-          static_cast<std::uint32_t>(view.disk_count.value_or(0))));
+          static_cast<std::uint32_t>(view.disk_count.value_or(0)), view.priority, view.yielded_count));
     }
     return wire::CreateContextResponse(builder, builder.CreateVector(contexts), has_more);
   });
@@ -146,6 +150,13 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
                                 "with ttl_us");
     }
   }
+  std::optional<std::uint8_t> priority;
+  if (request->priority() != kPriorityUnsaid) priority = request->priority();
+  if (priority.value_or(0) > kContextPriorityMax) {
+    return session.refuse(frame, Errc::kBadRequest,
+                          what + ": priority: " + std::to_string(*priority) + ", allowed are 0 to " +
+                              std::to_string(kContextPriorityMax));
+  }
   NodeContext& node = session.node;
   const std::string owner = session.access.grant().tenant;
   const auto answered = [&](const Store::ContextView& view) {
@@ -180,7 +191,8 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
              .space = space->id,
              .hashes = {hashes.begin(), hashes.end()},
              .chain_counts = {counts.begin(), counts.end()},
-             .life = *life};
+             .life = *life,
+             .priority = priority.value_or(kContextPriorityDefault)};
     if (request->tags() != nullptr) {
       for (const flatbuffers::String* const tag : *request->tags()) order.tags.push_back(tag->str());
     }
@@ -190,7 +202,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   const auto view = node.store.with(&session.phases, [&](Store& store) -> Answered {
     now = node.clock.now();
     if (act == ContextAct::kCreate) return store.create_context(std::move(order), now);
-    auto one = of_one(store, act, owner, name, life, now);
+    auto one = of_one(store, act, owner, name, life, priority, now);
     if (!one && one.error() == Errc::kNotFound) return Failure(one.error(), "no context '" + name + "'");
     if (!one) return Failure(one.error());
     return *std::move(one);
@@ -205,7 +217,10 @@ std::string context_news_text(const Store::ContextNews& news) {
          (news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'") + " keeps " +
          std::to_string(news.kept_count) + " of " + std::to_string(news.wanted_count) +
          " blocks: " + why_words(news.why) +
-         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "");
+         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "") +
+         (news.yielded_count > 0
+              ? "; " + std::to_string(news.yielded_count) + " were given up for contexts of higher priority"
+              : "");
 }
 
 }  // namespace kv

@@ -471,7 +471,7 @@ bool Session::on_hello(const Frame& frame) {
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
     const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
-                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts) |
+                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts | kFeatureContextParts) |
                                    (node.moves.is_here ? kFeatureClusterDrain : 0) |
                                    (node.eraser != nullptr ? kFeatureErase : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
