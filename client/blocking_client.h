@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/context_archive.h"
 
 namespace kv {
 
@@ -58,6 +59,11 @@ class BlockingClient {
   Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);
+  Result<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline);
+  /// As a file, to have the same prefix on another cluster. archive/archive_transfer.h says what fails, and how.
+  Result<ArchivedContext, Failure> export_context(std::string_view name, const std::string& file,
+                                                  const ContextExportOptions& options);
+  Result<ArchivedContext, Failure> import_context(const std::string& file, const ContextImportOptions& options);
   Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);

@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "client/call_control.h"
+#include "index/block_hash.h"
 
 namespace kv {
 
@@ -62,6 +63,16 @@ struct NamedContext {
   /// Leading blocks that memory has, kept or not, and those that follow them on disk: of warm_context(), and where one
   /// context was asked for by its name. Absent also if a node does not tell.
   std::optional<std::uint64_t> memory_blocks = {}, disk_blocks = {};
+};
+
+/// What a context is of, put together from the parts of all nodes.
+struct ContextContent {
+  NamedContext context;
+  std::string record;  ///< Of its namespace, as callers give it.
+  /// Of the whole prefix. 0: the context was made by a client, or kept by a node, that did not say where its blocks
+  /// stand, so nobody knows their order.
+  std::uint64_t prefix_blocks = 0;
+  std::vector<BlockHash> hashes;  ///< From the first block on; fewer than prefix_blocks where a node's part is missing.
 };
 
 /// By name.

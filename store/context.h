@@ -44,6 +44,16 @@ class HashList {
   std::shared_ptr<const std::vector<BlockHash>> hashes_;
 };
 
+/// Where the blocks of a context stand in the whole prefix, of which other nodes have the rest.
+struct ContextPlace {
+  std::uint32_t prefix_count = 0;  ///< Blocks of the whole prefix. 0: whoever made the context did not say.
+  /// Of each block, ascending; nullptr: 0, 1, 2, ...
+  std::shared_ptr<const std::vector<std::uint32_t>> positions = nullptr;
+
+  std::uint32_t position(std::size_t i) const { return positions ? (*positions)[i] : static_cast<std::uint32_t>(i); }
+  bool is_of(std::size_t block_count) const;  ///< Whether so many blocks can stand so.
+};
+
 /// How long a context lives.
 struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
@@ -60,6 +70,7 @@ struct ContextFacts {
   std::vector<std::string> tags;
   std::shared_ptr<const NamespaceRecord> record;
   HashList hashes;
+  ContextPlace place;
   ContextLife life;
   std::uint8_t priority = kContextPriorityDefault;
   TimePoint created{}, begun{};  ///< begun: created, or extended.

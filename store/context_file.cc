@@ -142,6 +142,21 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
   std::vector<BlockHash> hashes(hash_count);
   std::memcpy(static_cast<void*>(hashes.data()), raw.data(), raw.size());
   context.hashes = std::move(hashes);
+  if (format == 1) return "";
+  context.place.prefix_count = from.number<std::uint32_t>();
+  const auto has_positions = from.number<std::uint8_t>();
+  if (has_positions > 1) return "positions: " + std::to_string(has_positions) + ", allowed are 0 and 1";
+  if (has_positions == 1) {
+    const std::string_view numbers = from.raw(hash_count * sizeof(std::uint32_t));
+    if (from.is_cut) return "cut off in the positions";
+    std::vector<std::uint32_t> positions(hash_count);
+    std::memcpy(positions.data(), numbers.data(), numbers.size());
+    context.place.positions = std::make_shared<const std::vector<std::uint32_t>>(std::move(positions));
+  }
+  if (from.is_cut) return "cut off in the positions";
+  if (!context.place.is_of(hash_count))
+    return "positions: they do not place " + std::to_string(hash_count) + " blocks, ascending, among " +
+           std::to_string(context.place.prefix_count);
   return "";
 }
 
@@ -187,6 +202,11 @@ std::string write_contexts(const std::vector<KeptContext>& contexts, const Clock
     KV_ASSERT(hash_count == context.hashes.size());
     const auto hashes = std::as_bytes(context.hashes.view());
     body.append(reinterpret_cast<const char*>(hashes.data()), hashes.size());
+    put_number(body, context.place.prefix_count);
+    put_number(body, static_cast<std::uint8_t>(context.place.positions != nullptr));
+    if (!context.place.positions) continue;
+    const auto positions = std::as_bytes(std::span(*context.place.positions));
+    body.append(reinterpret_cast<const char*>(positions.data()), positions.size());
   }
   std::string bytes(kContextMagic);
   put_number(bytes, kContextFormat);

@@ -44,7 +44,8 @@ struct ContextFile {
 ///     time to live in ns: u64; sliding: u8; priority: u8; created, begun, used (0: never): u64 each
 ///     lost blocks, yielded blocks, written tokens, read tokens: u64 each; stored token seconds: f64
 ///     chains: u16, of each: blocks u32, of these counted as written u32; the hashes of all chains
-/// Times are microseconds since 1970. Format 1 has no priority and no yielded blocks, and is read.
+///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
+/// Times are microseconds since 1970. Format 1 has no priority, yielded blocks and positions, and is read.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
 /// Of a disk, which may be damaged, or in another's hands: all is checked. A time in the future is taken for now: the
 /// clock was set back. Errors: kBadRequest; the words name field, value and what is allowed.

@@ -33,6 +33,12 @@ bool is_context_tag(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 127; });
 }
 
+bool ContextPlace::is_of(std::size_t block_count) const {
+  if (!positions) return prefix_count == 0 || block_count <= prefix_count;
+  return positions->size() == block_count && block_count > 0 && positions->back() < prefix_count &&
+         std::ranges::adjacent_find(*positions, std::ranges::greater_equal()) == positions->end();
+}
+
 std::size_t Context::text_bytes() const {
   std::size_t bytes = name.size();
   for (const std::string& tag : tags) bytes += tag.size();
@@ -40,7 +46,8 @@ std::size_t Context::text_bytes() const {
 }
 
 std::size_t ContextTable::bytes_of(const Context& context) {
-  return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
+  const std::size_t place_bytes = context.place.positions ? sizeof(std::uint32_t) : 0;
+  return kContextBytes + context.text_bytes() + context.hashes.size() * (kKeptBytes + place_bytes);
 }
 
 Errc ContextTable::lacks_room(const Context& context, const Context* replaced, std::string* reached) const {

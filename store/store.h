@@ -579,6 +579,7 @@ class Store {
     std::vector<std::uint32_t> chain_counts = {};  ///< or several, each of so many blocks, all hashes in all.
     ContextLife life;
     std::uint8_t priority = kContextPriorityDefault;  ///< At most kContextPriorityMax.
+    ContextPlace place = {};
   };
   /// A context as it is now.
   struct ContextView {
@@ -615,6 +616,15 @@ class Store {
   /// As it was last; what it kept is let go by and by. Errors: kNotFound.
   Result<ContextView> delete_context(std::string_view owner, std::string_view name, TimePoint now);
   Result<ContextView> find_context(std::string_view owner, std::string_view name, TimePoint now);
+  /// And what it is of.
+  struct ContextContent {
+    ContextId id{};  ///< Of another one of the same name it is another.
+    HashList hashes;
+    ContextPlace place;
+    std::vector<std::uint32_t> chain_counts;
+  };
+  Result<std::pair<ContextView, ContextContent>> tell_context(std::string_view owner, std::string_view name,
+                                                              TimePoint now);
   /// The owner's next ones by name, behind `after` ("": from the first on).
   std::vector<ContextView> list_contexts(std::string_view owner, std::string_view after, std::size_t count_max,
                                          TimePoint now);

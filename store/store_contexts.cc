@@ -397,6 +397,10 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   }
   if (order.name.empty() || !is_life(order.life) || order.priority > kContextPriorityMax)
     return Failure(Errc::kBadRequest, "a context has a name, a time to live of 1 ns to ten years, and a priority of 0..9");
+  if (!order.place.is_of(hash_count)) {
+    return Failure(Errc::kBadRequest, "positions: they do not place " + std::to_string(hash_count) +
+                                          " blocks, ascending, among " + std::to_string(order.place.prefix_count));
+  }
   Context context;
   context.owner = std::move(order.owner);
   context.name = std::move(order.name);
@@ -408,6 +412,7 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   context.chains = *std::move(chains);
   context.life = order.life;
   context.priority = order.priority;
+  context.place = std::move(order.place);
   Context* const replaced = impl.contexts.find(context.owner, context.name);
   std::string reached;
   if (const Errc why = impl.contexts.refuses(context, replaced, &reached); why != Errc{}) return Failure(why, reached);
@@ -459,6 +464,18 @@ Result<Store::ContextView> Store::find_context(std::string_view owner, std::stri
   impl_->look_for_drops(*context);
   impl_->contexts.stored(*context, now);
   return impl_->look_in_tiers(*context);
+}
+
+Result<std::pair<Store::ContextView, Store::ContextContent>> Store::tell_context(std::string_view owner,
+                                                                                 std::string_view name, TimePoint now) {
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  ContextContent content{.id = context->id, .hashes = context->hashes, .place = context->place, .chain_counts = {}};
+  for (const Context::Chain& chain : context->chains)
+    content.chain_counts.push_back(static_cast<std::uint32_t>(chain.count));
+  return std::pair(impl_->view_of(*context), std::move(content));
 }
 
 Result<Store::ContextView> Store::warm_context(std::string_view owner, std::string_view name, bool is_wanted,
@@ -593,7 +610,7 @@ Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
   }
   if (hash_count == 0 || hash_count != kept.hashes.size() || hash_count > impl_->config.chain_blocks_max ||
       kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life) ||
-      kept.priority > kContextPriorityMax)
+      kept.priority > kContextPriorityMax || !kept.place.is_of(hash_count))
     return Restored::kRefused;
   context.space_name = kept.record->id();
   static_cast<ContextFacts&>(context) = std::move(kept);

@@ -62,6 +62,7 @@ inline constexpr std::size_t kHotBlocksMax = 4096;      ///< In one HotRootsResp
 inline constexpr std::uint32_t kHotNodesMax = 4096;     ///< Of MatchRequest.nodes.
 inline constexpr std::size_t kClusterNodesMax = 4096;   ///< In one ClusterMapResponse.
 inline constexpr std::size_t kContextsPerAnswer = 128;  ///< In one ContextResponse.
+inline constexpr std::size_t kContextHashesPerAnswer = 8192;  ///< The same.
 const char* frame_type_name(FrameType type);            ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.

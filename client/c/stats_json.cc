@@ -209,6 +209,22 @@ std::string context_json(const NamedContext& context) {
   return out + "}";
 }
 
+std::string archived_json(const ArchivedContext& archived, bool is_imported) {
+  std::string out = "{\"name\":";
+  append_json(out, archived.name);
+  out += ",\"namespace_id\":";
+  append_json(out, archived.namespace_id);
+  const auto add = [&](const char* name, std::uint64_t value) {
+    out += std::string(",\"") + name + "\":" + std::to_string(value);
+  };
+  add("blocks", archived.blocks);
+  add("wanted_blocks", archived.wanted_blocks);
+  add("bytes", archived.bytes);
+  if (!is_imported) return out + "}";
+  add("stored_blocks", archived.stored_blocks);
+  return out + ",\"context\":" + context_json(archived.context) + "}";
+}
+
 std::string contexts_json(const ContextList& list) {
   std::string out = "{\"contexts\":[";
   for (const NamedContext& context : list.contexts) {

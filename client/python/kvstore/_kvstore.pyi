@@ -125,6 +125,30 @@ class NamedContext:
     def disk_blocks(self) -> int | None:
         """Those that follow on disk; the same."""
 
+class ArchivedContext:
+    """What was written to a file, or brought from one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace_id(self) -> str:
+        """Hexadecimal."""
+    @property
+    def blocks(self) -> int:
+        """In the file."""
+    @property
+    def wanted_blocks(self) -> int:
+        """Of the context that was exported."""
+    @property
+    def bytes(self) -> int:
+        """Of the file."""
+    @property
+    def stored_blocks(self) -> int:
+        """Of an import: that the nodes did not have."""
+    @property
+    def context(self) -> NamedContext:
+        """As it was at the export, or is after the import."""
+
 class ContextList:
     @property
     def contexts(self) -> list[NamedContext]:
@@ -486,6 +510,12 @@ class Client:
     def warm_context(self, name: str, deadline: float) -> Call: ...
     def stop_warming_context(self, name: str, deadline: float) -> Call: ...
     def list_contexts(self, name: str, deadline: float) -> Call: ...
+    def export_context(
+        self, name: str, file: str, partial: bool, replaces: bool, deadline: float
+    ) -> ArchivedContext: ...
+    def import_context(
+        self, file: str, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
+    ) -> ArchivedContext: ...
     def release(self, lease: int) -> None: ...
     def stats(self, deadline: float) -> Call: ...
     def ping(self, deadline: float) -> Call: ...

@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
-from ._kvstore import ContextList, GetResult, LoadResult, MatchResult, Memory, MissReport, NamedContext, PutResult
+from ._kvstore import (
+    ArchivedContext,
+    ContextList,
+    GetResult,
+    LoadResult,
+    MatchResult,
+    Memory,
+    MissReport,
+    NamedContext,
+    PutResult,
+)
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, NotFound, TimedOut
 from .futures import Future
@@ -328,6 +338,43 @@ class Client:
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """The nodes bring no more of it; what has come stays. Raises NotFound."""
         return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
+
+    def export_context(
+        self,
+        name: str,
+        file: str | os.PathLike[str],
+        *,
+        partial: bool = False,
+        replace: bool = False,
+        deadline: Seconds | None = None,
+    ) -> ArchivedContext:
+        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md). Raises
+        NotFound where blocks are missing; with ``partial`` the file has what is there before the first of them. A file that
+        is there is not replaced without ``replace``. ``deadline`` is of each batch of 16 MiB. Blocks the calling thread, and
+        nothing else; after an error or Ctrl-C there is no file. It is not encrypted.
+        """
+        return self._native.export_context(name, os.fspath(file), partial, replace, self._deadline(deadline))
+
+    def import_context(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        name: str = "",
+        ttl: Seconds | None = None,
+        sliding: bool = False,
+        until: Date | None = None,
+        priority: int | None = None,
+        deadline: Seconds | None = None,
+    ) -> ArchivedContext:
+        """Puts the blocks of such a file, and creates the context; what is not given is as in the file, a time to live from
+        now. The whole file is checked first: raises CorruptBlock where it is damaged, Unsupported where it is of a later
+        version.
+        """
+        time = (0.0, False, 0.0) if ttl is None and until is None else _context_time(ttl, sliding, until)
+        if sliding and ttl is None:
+            raise BadRequest("sliding: goes with ttl")
+        wanted = None if priority is None else _priority(priority)
+        return self._native.import_context(os.fspath(file), name, *time, wanted, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
         """What came of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not looked at), those ``chosen``,

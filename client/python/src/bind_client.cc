@@ -13,6 +13,7 @@
 #include <list>
 
 #include "base/assert.h"
+#include "client/blocking_client.h"
 #include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
@@ -316,7 +317,7 @@ Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, mic
 
 class PyClient {
  public:
-  PyClient(ClientConfig config, double busy_poll) {
+  PyClient(ClientConfig config, double busy_poll) : config_(config) {
     try {
       io_ = IoClient::make(std::move(config), deadline_of(busy_poll));
     } catch (const std::invalid_argument& error) {
@@ -585,6 +586,23 @@ class PyClient {
     return call;
   }
 
+  /// Over a client of its own: it may take minutes, and holds up nothing else, closing included.
+  ArchivedContext export_context(const std::string& name, const std::string& file, bool partial, bool replaces,
+                                 double deadline) {
+    ContextExportOptions options{.deadline = deadline_of(deadline)};
+    options.is_partial = partial;
+    options.replaces = replaces;
+    return with_files(options, [&](BlockingClient& client) { return client.export_context(name, file, options); });
+  }
+  ArchivedContext import_context(const std::string& file, const std::string& name, double ttl, bool sliding,
+                                 double until, std::optional<std::uint8_t> priority, double deadline) {
+    ContextImportOptions options{.deadline = deadline_of(deadline)};
+    options.name = name;
+    if (ttl > 0 || until > 0) options.life = context_time(ttl, sliding, until);
+    options.priority = priority;
+    return with_files(options, [&](BlockingClient& client) { return client.import_context(file, options); });
+  }
+
   /// Never waits: the end of a lease is no answer that somebody needs.
   void release(std::uint64_t lease) {
     PyCall call = begin();
@@ -674,6 +692,31 @@ class PyClient {
   }
 
  private:
+  /// Without the GIL. Signals are looked for between two batches.
+  template <class Options, class Work>
+  ArchivedContext with_files(Options& options, Work work) {
+    check_open();
+    const bool looks_for_signals = is_main_thread();
+    bool is_signalled = false;
+    auto next = std::chrono::steady_clock::now() + kSignalInterval;
+    options.go_on = [&](const ArchiveProgress&) {
+      if (!looks_for_signals || std::chrono::steady_clock::now() < next) return true;
+      next = std::chrono::steady_clock::now() + kSignalInterval;
+      const nb::gil_scoped_acquire gil;
+      is_signalled = PyErr_CheckSignals() != 0;
+      return !is_signalled;
+    };
+    std::optional<Result<ArchivedContext, Failure>> done;
+    {
+      const WithoutGil without_gil;
+      BlockingClient client(config_);
+      done.emplace(work(client));
+    }
+    if (is_signalled) throw nb::python_error();
+    if (!*done) throw StatusError{status_of(done->error().code), done->error().text};
+    return **done;
+  }
+
   /// IoClient::start and run, with the GIL held since the client was seen to be open: while the arguments were looked
   /// at, Python may have run, and have closed it.
   template <class T, class Make>
@@ -715,6 +758,7 @@ class PyClient {
     return state.group_counts;
   }
 
+  const ClientConfig config_;
   std::shared_ptr<IoClient> io_;
   const nb::object trace_ = nb::module_::import_("kvstore._trace").attr("current");
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
@@ -815,6 +859,14 @@ void bind_client(nb::module_& module) {
       .def_ro("is_warming", &NamedContext::is_warming)
       .def_ro("memory_blocks", &NamedContext::memory_blocks)
       .def_ro("disk_blocks", &NamedContext::disk_blocks);
+  nb::class_<ArchivedContext>(module, "ArchivedContext")
+      .def_ro("name", &ArchivedContext::name)
+      .def_ro("namespace_id", &ArchivedContext::namespace_id)
+      .def_ro("blocks", &ArchivedContext::blocks)
+      .def_ro("wanted_blocks", &ArchivedContext::wanted_blocks)
+      .def_ro("bytes", &ArchivedContext::bytes)
+      .def_ro("stored_blocks", &ArchivedContext::stored_blocks)
+      .def_ro("context", &ArchivedContext::context);
   nb::class_<ContextList>(module, "ContextList")
       .def_ro("contexts", &ContextList::contexts)
       .def_prop_ro("silent", [](const ContextList& list) {
@@ -1026,6 +1078,10 @@ void bind_client(nb::module_& module) {
       .def("stop_warming_context", &PyClient::of_context<&Client::stop_warming_context>, nb::arg("name"),
            nb::arg("deadline"))
       .def("list_contexts", &PyClient::list_contexts, nb::arg("name"), nb::arg("deadline"))
+      .def("export_context", &PyClient::export_context, nb::arg("name"), nb::arg("file"), nb::arg("partial"),
+           nb::arg("replaces"), nb::arg("deadline"))
+      .def("import_context", &PyClient::import_context, nb::arg("file"), nb::arg("name"), nb::arg("ttl"),
+           nb::arg("sliding"), nb::arg("until"), nb::arg("priority").none(), nb::arg("deadline"))
       .def("release", &PyClient::release, nb::arg("lease"))
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))

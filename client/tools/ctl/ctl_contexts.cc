@@ -1,4 +1,6 @@
 // kvstorectl contexts: prefixes that nodes keep in memory for a time, each under a name.
+#include "client/tools/ctl/ctl_contexts.h"
+
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -19,12 +21,9 @@ namespace {
 
 using WallTime = std::chrono::system_clock::time_point;
 
-struct ContextCtlOptions : CtlOptions, ChainOptions {
-  std::string name, until;
+struct ContextCtlOptions : CtlOptions, ChainOptions, ContextKeepOptions {
+  std::string name;
   std::vector<std::string> tags;
-  std::chrono::microseconds ttl{0};
-  bool is_sliding = false;
-  std::optional<std::uint8_t> priority;
   bool warms = false, waits = false, stops = false;
 };
 
@@ -51,15 +50,10 @@ std::string utc_text(std::chrono::microseconds since_1970) {
   return {text.data(), length};
 }
 
-ContextTime life_of(const ContextCtlOptions& options) {
-  const bool has_ttl = options.ttl.count() > 0;
-  if (has_ttl == !options.until.empty()) throw CLI::ValidationError("contexts", "give --ttl, or --until");
-  if (options.is_sliding && !has_ttl) throw CLI::ValidationError("--sliding", "goes with --ttl");
-  ContextTime life;
-  life.ttl = options.ttl;
-  life.is_sliding = options.is_sliding;
-  if (!has_ttl) life.until = parse_date(options.until);
-  return life;
+ContextTime life_of(const ContextKeepOptions& options) {
+  const auto life = time_of(options);
+  if (!life) throw CLI::ValidationError("contexts", "give --ttl, or --until");
+  return *life;
 }
 
 /// Why not all of it is kept, in an operator's words.
@@ -69,6 +63,20 @@ std::string shortfall_of(const NamedContext& context) {
   if (context.why == Errc::kBusy) return "the node keeps as much as pinned-fraction-max allows";
   if (context.why == Errc::kOverQuota) return "the tenant keeps as much as its pinned-bytes-max allows";
   return context.why ? describe(context.why) : "not told";
+}
+
+}  // namespace
+
+std::optional<ContextTime> time_of(const ContextKeepOptions& options) {
+  const bool has_ttl = options.ttl.count() > 0;
+  if (has_ttl && !options.until.empty()) throw CLI::ValidationError("contexts", "give --ttl, or --until");
+  if (options.is_sliding && !has_ttl) throw CLI::ValidationError("--sliding", "goes with --ttl");
+  if (!has_ttl && options.until.empty()) return std::nullopt;
+  ContextTime life;
+  life.ttl = options.ttl;
+  life.is_sliding = options.is_sliding;
+  if (!has_ttl) life.until = parse_date(options.until);
+  return life;
 }
 
 nlohmann::json json_of(const NamedContext& context) {
@@ -101,6 +109,8 @@ nlohmann::json json_of(const NamedContext& context) {
           {"disk_blocks", if_told(context.disk_blocks)}};
 }
 
+namespace {
+
 void print_table(const std::vector<NamedContext>& contexts) {
   TextTable table({"context", "namespace", "model", "priority", "kept", "of", "tokens", "bytes", "expires", "written", "read",
                    "token-hours", "tags"});
@@ -117,6 +127,8 @@ void print_table(const std::vector<NamedContext>& contexts) {
   }
   table.print(std::cout);
 }
+
+}  // namespace
 
 void print_one(const NamedContext& context, bool as_json) {
   if (as_json) {
@@ -137,6 +149,8 @@ void print_one(const NamedContext& context, bool as_json) {
               << " blocks of it were given up for contexts of higher priority since it was created\n";
   }
 }
+
+namespace {
 
 void run_create(ContextCtlOptions options) {
   if (options.record_file.empty() == options.space.empty())
@@ -236,8 +250,15 @@ CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const st
   CLI::App* const verb = add_ctl_command(contexts, name, about, options);
   if (is_named)
     verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
-  if (!has_life) return verb;
-  verb->add_option_function<std::string>(
+  if (has_life) add_keep_options(*verb, options, name == "extend" ? "as it was" : "5");
+  return verb;
+}
+
+}  // namespace
+
+void add_keep_options(CLI::App& verb, const std::shared_ptr<ContextKeepOptions>& options,
+                      const std::string& priority_default) {
+  verb.add_option_function<std::string>(
           "--ttl",
           [options](const std::string& text) {
             double seconds = 0;
@@ -248,18 +269,14 @@ CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const st
           },
           "How long it is kept, from now: 90s, 30min, 12h")
       ->type_name("TIME");
-  verb->add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
-  verb->add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
+  verb.add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
+  verb.add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
       ->type_name("DATE");
-  verb->add_option("--priority", options->priority,
-                   "0 to 9: where not all contexts can be kept, the highest are first. Default: " +
-                       std::string(name == "extend" ? "as it was" : "5"))
+  verb.add_option("--priority", options->priority,
+                  "0 to 9: where not all contexts can be kept, the highest are first. Default: " + priority_default)
       ->check(CLI::Range(0, 9))
       ->type_name("NUMBER");
-  return verb;
 }
-
-}  // namespace
 
 void add_contexts_commands(CLI::App& app) {
   CLI::App* const contexts =
@@ -299,6 +316,7 @@ void add_contexts_commands(CLI::App& app) {
   add_context_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", ended, true,
                    false)
       ->callback([ended] { run_delete(*ended); });
+  add_context_archive_commands(*contexts);
 }
 
 }  // namespace kv
