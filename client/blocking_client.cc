@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/archive/archive_transfer.h"
 #include "client/client_thread.h"
 
 namespace kv {
@@ -82,8 +83,10 @@ Result<NamedContext> BlockingClient::create_context(Space space, std::span<const
   return thread_->call<NamedContext>([&](Client& client) { return client.create_context(space, hashes, options); });
 }
 Result<NamedContext> BlockingClient::extend_context(std::string_view name, ContextTime life,
-                                                    std::chrono::microseconds deadline) {
-  return thread_->call<NamedContext>([&](Client& client) { return client.extend_context(name, life, deadline); });
+                                                    std::chrono::microseconds deadline,
+                                                    std::optional<std::uint8_t> priority) {
+  return thread_->call<NamedContext>(
+      [&](Client& client) { return client.extend_context(name, life, deadline, {}, priority); });
 }
 Result<NamedContext> BlockingClient::delete_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.delete_context(name, deadline); });
@@ -95,6 +98,17 @@ Result<NamedContext> BlockingClient::warm_context(std::string_view name, std::ch
 
 Result<NamedContext> BlockingClient::stop_warming_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.stop_warming_context(name, deadline); });
+}
+Result<ContextContent> BlockingClient::tell_context(std::string_view name, std::chrono::microseconds deadline) {
+  return thread_->call<ContextContent>([&](Client& client) { return client.tell_context(name, deadline); });
+}
+Result<ArchivedContext, Failure> BlockingClient::export_context(std::string_view name, const std::string& file,
+                                                                const ContextExportOptions& options) {
+  return kv::export_context(*thread_, name, file, options);
+}
+Result<ArchivedContext, Failure> BlockingClient::import_context(const std::string& file,
+                                                                const ContextImportOptions& options) {
+  return kv::import_context(*thread_, file, options);
 }
 Result<ContextList> BlockingClient::list_contexts(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<ContextList>([&](Client& client) { return client.list_contexts(name, deadline); });

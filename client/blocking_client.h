@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/context_archive.h"
 
 namespace kv {
 
@@ -53,10 +54,16 @@ class BlockingClient {
   Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   Result<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
-  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline);
+  Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
+                                      std::optional<std::uint8_t> priority = std::nullopt);
   Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);
+  Result<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline);
+  /// As a file, to have the same prefix on another cluster. archive/archive_transfer.h says what fails, and how.
+  Result<ArchivedContext, Failure> export_context(std::string_view name, const std::string& file,
+                                                  const ContextExportOptions& options);
+  Result<ArchivedContext, Failure> import_context(const std::string& file, const ContextImportOptions& options);
   Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
   Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);

@@ -29,6 +29,7 @@
 //   link/link_lanes.h         its queue pairs, if there is RDMA; link/verbs_lender.h has the devices
 //   link/lent_memory.h        the regions that can be lent, and their quarantine
 //   link/deadline_queue.h     one alarm for all deadlines
+//   archive/archive_form.h    a context as a file; context_archive.h has what that takes and gives
 //   blocking_client.h         the same calls from any thread, with an I/O thread of its own (client_thread.h)
 //   completion_queue.h        the same calls without blocking: submit, and reap what has ended; queue/ has its parts
 //   kvstore.h                 the C ABI
@@ -177,6 +178,9 @@ struct GetOptions {
   std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
   bool memory_only = false;  ///< Stop where the nodes would have to read from disk.
+  /// What comes before is not wanted: its destinations may be empty, and whether all of it is there is not said. Without
+  /// segments, and not into a device's memory; into lent memory it comes inline. A node that cannot: kUnsupported.
+  std::size_t first_block = 0;
   /// stripe_count(block_bytes) for each block: takes the checksums that the blocks must have, bound to their names. For
   /// who verifies them a second time, and needed for a device's memory, where nobody has. Those of blocks before
   /// block_count (of a segment callback: of its segment) are set. kvs_enqueue_scatter_verified takes them as they are.
@@ -415,9 +419,10 @@ class Client {
   /// were asked, and what the others did is done; kOverQuota, the tenant has as many contexts as it may; kUnsupported,
   /// a set, or a node that knows no contexts; kBadRequest.
   Async<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
-  /// Another life, from now on. Errors: kNotFound, no node has it; else as create_context.
+  /// Another life, from now on, and another priority if one is given. Errors: kNotFound, no node has it; else as
+  /// create_context.
   Async<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
-                                     CallControl control = {});
+                                     CallControl control = {}, std::optional<std::uint8_t> priority = std::nullopt);
   /// Returns what it was last. Errors: as extend_context.
   Async<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline,
                                      CallControl control = {});
@@ -428,6 +433,11 @@ class Client {
   /// They bring no more of it. What has come stays kept.
   Async<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control = {});
+  /// What it is of, asked of all nodes: to have the same somewhere else. Errors: kNotFound; kMismatch, nodes have
+  /// different things under that name, or it changed meanwhile: ask again; kUnsupported, an older node; of the first
+  /// node that failed.
+  Async<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline,
+                                     CallControl control = {});
   /// All of the tenant's, or the one of that name. A node that does not answer is no error, but told in the list.
   Async<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
 

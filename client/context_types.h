@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "client/call_control.h"
+#include "index/block_hash.h"
 
 namespace kv {
 
@@ -29,6 +30,9 @@ struct ContextOptions {
   std::string_view name;               ///< 1 to 128 visible ASCII characters.
   ContextTime life;
   std::span<const std::string> tags = {};  ///< At most 16, each of 1 to 128 printable ASCII characters.
+  /// 0..9. Where the bounds on what is kept leave less than the tenant's contexts ask for, those of higher priority
+  /// have it, and of equals those that had it first.
+  std::uint8_t priority = 5;
   CallControl control = {};
 };
 static_assert(std::is_trivially_destructible_v<ContextOptions> && std::is_trivially_destructible_v<ContextTime>);
@@ -45,7 +49,9 @@ struct NamedContext {
   /// Why fewer are kept than wanted: kNotFound, they are not in memory so far; kBusy, the node's bound on what is kept;
   /// kOverQuota, the tenant's. Of the first node that keeps fewer.
   error_code why;
-  std::uint64_t lost_blocks = 0;  ///< Were kept, and dropped by somebody.
+  std::uint64_t lost_blocks = 0;     ///< Were kept, and dropped by somebody.
+  std::uint64_t yielded_blocks = 0;  ///< Were kept, and given up for contexts of higher priority.
+  std::uint8_t priority = 5;         ///< Of nodes that were told different ones, the lowest.
   bool is_sliding = false;
   std::chrono::microseconds ttl{0};
   /// Since 1970, by the nodes' clocks: the earliest, the earliest and the last. used: 0, never.
@@ -57,6 +63,16 @@ struct NamedContext {
   /// Leading blocks that memory has, kept or not, and those that follow them on disk: of warm_context(), and where one
   /// context was asked for by its name. Absent also if a node does not tell.
   std::optional<std::uint64_t> memory_blocks = {}, disk_blocks = {};
+};
+
+/// What a context is of, put together from the parts of all nodes.
+struct ContextContent {
+  NamedContext context;
+  std::string record;  ///< Of its namespace, as callers give it.
+  /// Of the whole prefix. 0: the context was made by a client, or kept by a node, that did not say where its blocks
+  /// stand, so nobody knows their order.
+  std::uint64_t prefix_blocks = 0;
+  std::vector<BlockHash> hashes;  ///< From the first block on; fewer than prefix_blocks where a node's part is missing.
 };
 
 /// By name.

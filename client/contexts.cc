@@ -13,10 +13,11 @@
 namespace kv {
 namespace {
 
-enum class Act : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6 };
+enum class Act : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6, kTell = 7 };
 
 constexpr std::size_t kContextTextMax = 1024;  ///< Believed of an answer.
 constexpr std::size_t kContextsMax = 65536;    ///< Listed of one node.
+constexpr std::size_t kToldBlocksMax = 1 << 20, kToldRecordMax = 1 << 16;  ///< Of one context on one node.
 
 std::string told_text(const flatbuffers::String* text) {
   return text == nullptr ? "" : printable(text->string_view().substr(0, kContextTextMax));
@@ -33,19 +34,33 @@ class ContextCall final : public Call {
   std::string_view name, after;
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> chain_counts;
+  std::vector<std::uint32_t> positions;  ///< Of `hashes` in a prefix of so many blocks:
+  std::size_t prefix_blocks = 0;
+  std::size_t first = 0;  ///< Of kTell.
   ContextTime life;
+  std::optional<std::uint8_t> priority;
   std::span<const std::string> tags;
   std::vector<NamedContext> contexts;
   bool has_more = false;
+  /// Of kTell.
+  struct Told {
+    std::uint64_t id = 0, prefix_blocks = 0;
+    std::string record;
+    std::vector<std::pair<std::uint32_t, BlockHash>> blocks;  ///< With their positions.
+  } told;
 
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
     if (!terms.has_contexts) return Errc::kUnsupported;
+    // One that does not know it would pass over it.
+    const bool is_default = !priority || (act == Act::kCreate && *priority == ContextOptions{}.priority);
+    if ((!is_default || act == Act::kTell) && !terms.has_context_parts) return Errc::kUnsupported;
     std::size_t text_bytes = name.size() + after.size();
     for (const std::string& tag : tags) text_bytes += tag.size() + 16;
     if (hashes.size() > terms.chain_blocks_max ||
-        hashes.size() * sizeof(BlockHash) + chain_counts.size() * 4 + text_bytes + kTableOverheadBytes >
+        hashes.size() * sizeof(BlockHash) + (chain_counts.size() + positions.size()) * 4 + text_bytes +
+                kTableOverheadBytes >
             terms.table_bytes_max) {
       return Errc::kTooLarge;
     }
@@ -54,6 +69,8 @@ class ContextCall final : public Call {
     const auto behind = after.empty() ? 0 : builder.CreateString(after.data(), after.size());
     const auto list = hashes.empty() ? 0 : builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
     const auto counts = chain_counts.size() < 2 ? 0 : builder.CreateVector(chain_counts);
+    const bool is_in_order = positions.empty() || (positions.front() == 0 && positions.back() == positions.size() - 1);
+    const auto places = is_in_order ? 0 : builder.CreateVector(positions);
     std::vector<flatbuffers::Offset<flatbuffers::String>> texts;
     for (const std::string& tag : tags) texts.push_back(builder.CreateString(tag));
     const auto tagged = texts.empty() ? 0 : builder.CreateVector(texts);
@@ -66,12 +83,16 @@ class ContextCall final : public Call {
       request.add_hashes(list);
       if (chain_counts.size() >= 2) request.add_chain_counts(counts);
       if (!texts.empty()) request.add_tags(tagged);
+      request.add_prefix_blocks(static_cast<std::uint32_t>(prefix_blocks));
+      if (!is_in_order) request.add_positions(places);
     }
     if (life.ttl.count() > 0) request.add_ttl_us(static_cast<std::uint64_t>(life.ttl.count()));
     const auto until = std::chrono::duration_cast<std::chrono::microseconds>(life.until.time_since_epoch()).count();
     if (until > 0) request.add_until_us(static_cast<std::uint64_t>(until));
     request.add_sliding(life.is_sliding);
     if (!after.empty()) request.add_after(behind);
+    if (!is_default) request.add_priority(*priority);
+    request.add_first(static_cast<std::uint32_t>(first));
     builder.Finish(request.Finish());
     session.send_frame(type, request_id(), builder);
     return {};
@@ -101,6 +122,8 @@ class ContextCall final : public Call {
       context.kept_bytes = each->kept_bytes();
       if (each->why() > 0 && each->why() < kErrcLocal) context.why = static_cast<Errc>(each->why());
       context.lost_blocks = each->lost_blocks();
+      context.yielded_blocks = each->yielded_blocks();
+      context.priority = each->priority();
       context.is_sliding = each->sliding();
       context.ttl = told_time(each->ttl_us());
       context.created = told_time(each->created_us());
@@ -117,6 +140,22 @@ class ContextCall final : public Call {
     }
     if (act != Act::kList && contexts.size() != 1) return "context: one is due";
     if (has_more && contexts.empty()) return "context: no progress";
+    return act == Act::kTell ? read_told(*response) : "";
+  }
+  std::string read_told(const wire::ContextResponse& response) {
+    if (response.hashes() == nullptr || response.record() == nullptr) return "context: malformed";
+    const auto count = response.hashes()->size();
+    if (count > kContextHashesPerAnswer || response.record()->size() > kToldRecordMax) return "context: too large";
+    if (response.positions() != nullptr && response.positions()->size() != count) return "context: malformed";
+    if (has_more && count == 0) return "context: no progress";
+    told.id = response.context();
+    told.prefix_blocks = response.prefix_blocks();
+    told.record = response.record()->str();
+    const auto* const names = reinterpret_cast<const BlockHash*>(response.hashes()->data());
+    for (flatbuffers::uoffset_t i = 0; i < count; ++i) {
+      const auto at = static_cast<std::uint32_t>(first + i);
+      told.blocks.emplace_back(response.positions() == nullptr ? at : response.positions()->Get(i), names[i]);
+    }
     return {};
   }
 };
@@ -127,6 +166,8 @@ void add_part(NamedContext& whole, const NamedContext& part) {
   whole.kept_bytes += part.kept_bytes;
   if (!whole.why) whole.why = part.why;
   whole.lost_blocks += part.lost_blocks;
+  whole.yielded_blocks += part.yielded_blocks;
+  whole.priority = std::min(whole.priority, part.priority);
   whole.created = std::min(whole.created, part.created);
   whole.expires = std::min(whole.expires, part.expires);
   whole.used = std::max(whole.used, part.used);
@@ -159,10 +200,41 @@ Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
   return *std::move(whole);
 }
 
+/// The parts of one context, as one. `Node`: what tell_context() has of each.
+template <class Node>
+Result<ContextContent> put_together(std::vector<Node>& nodes) {
+  ContextContent content;
+  std::vector<std::pair<std::uint32_t, BlockHash>> blocks;
+  bool is_first = true;
+  for (Node& node : nodes) {
+    if (!node.context) continue;
+    if (std::exchange(is_first, false)) {
+      content = {*node.context, node.told.record, node.told.prefix_blocks, {}};
+    } else {
+      if (node.told.record != content.record || node.told.prefix_blocks != content.prefix_blocks)
+        return error_code(Errc::kMismatch);
+      add_part(content.context, *node.context);
+    }
+    std::ranges::move(node.told.blocks, std::back_inserter(blocks));
+  }
+  if (is_first) return error_code(Errc::kNotFound);
+  std::ranges::sort(blocks, {}, [](const auto& block) { return block.first; });
+  for (const auto& [position, hash] : blocks) {
+    if (position >= content.prefix_blocks || position > content.hashes.size()) break;
+    if (position == content.hashes.size()) {
+      content.hashes.push_back(hash);
+    } else if (content.hashes[position] != hash) {  // both have it, and not the same
+      return error_code(Errc::kMismatch);
+    }
+  }
+  return content;
+}
+
 /// The same of each node. `Impl`: Client's own.
 template <class Impl>
 Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, ContextTime life,
-                             std::chrono::microseconds deadline, CallControl control) {
+                             std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
+                             CallControl control) {
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   if (name.empty()) co_return error_code(Errc::kBadRequest);
   const VerbInProgress verb(impl.shared);
@@ -172,6 +244,7 @@ Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, Context
     call.act = act;
     call.name = name;
     call.life = life;
+    call.priority = priority;
   }
   impl.start_on_each(calls, group, impl.deadline_after(deadline));
   co_await wait_all(group);
@@ -200,9 +273,13 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
     ContextCall& call = calls[static_cast<std::size_t>(at - impl.members.begin())];
     call.act = Act::kCreate;
     call.life = options.life;
+    call.priority = options.priority;
     call.tags = options.tags;
     call.hashes.insert(call.hashes.end(), chain.hashes.begin(), chain.hashes.end());
     call.chain_counts.push_back(static_cast<std::uint32_t>(chain.hashes.size()));
+    call.prefix_blocks = hashes.size();
+    for (std::size_t i = 0; i < chain.hashes.size(); ++i)
+      call.positions.push_back(static_cast<std::uint32_t>(chain.position(i)));
   }
   const TimePoint until = impl.deadline_after(options.deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -221,23 +298,72 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
 }
 
 Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
-                                           CallControl control) {
-  return ask_each(*impl_, Act::kExtend, name, life, deadline, control);
+                                           CallControl control, std::optional<std::uint8_t> priority) {
+  return ask_each(*impl_, Act::kExtend, name, life, priority, deadline, control);
 }
 
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  return ask_each(*impl_, Act::kDelete, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kDelete, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::warm_context(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
-  return ask_each(*impl_, Act::kWarm, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kWarm, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                                  CallControl control) {
-  return ask_each(*impl_, Act::kStopWarming, name, {}, deadline, control);
+  return ask_each(*impl_, Act::kStopWarming, name, {}, {}, deadline, control);
+}
+
+/// Page after page, all nodes at the same time.
+Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::microseconds deadline,
+                                           CallControl control) {
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  if (name.empty()) co_return error_code(Errc::kBadRequest);
+  const VerbInProgress verb(impl.shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  struct Node {
+    std::size_t number;
+    bool has_more = true;
+    std::optional<NamedContext> context;
+    ContextCall::Told told;
+  };
+  std::vector<Node> nodes;
+  for (const std::size_t node : impl.members) nodes.push_back({.number = node, .context = {}, .told = {}});
+  while (std::ranges::any_of(nodes, &Node::has_more)) {
+    CallGroup group(impl.shared->executor, control);
+    std::vector<ContextCall> calls(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!nodes[i].has_more) continue;
+      calls[i].act = Act::kTell;
+      calls[i].name = name;
+      calls[i].first = nodes[i].told.blocks.size();
+      calls[i].group = &group;
+      impl.links[nodes[i].number]->start(calls[i], until);
+    }
+    co_await wait_all(group);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      Node& node = nodes[i];
+      if (!std::exchange(node.has_more, false)) continue;
+      ContextCall& call = calls[i];
+      if (call.error() == Errc::kNotFound && !node.context) continue;  // it has no part of it
+      if (call.error()) co_return call.error() == Errc::kNotFound ? error_code(Errc::kMismatch) : call.error();
+      const bool is_same = !node.context || (node.told.id == call.told.id && node.told.record == call.told.record &&
+                                             node.told.prefix_blocks == call.told.prefix_blocks);
+      if (!is_same) co_return error_code(Errc::kMismatch);
+      auto blocks = std::move(node.told.blocks);
+      std::ranges::move(call.told.blocks, std::back_inserter(blocks));
+      if (blocks.size() > kToldBlocksMax) co_return error_code(Errc::kTooLarge);
+      node.told = std::move(call.told);
+      node.told.blocks = std::move(blocks);
+      node.context = std::move(call.contexts.front());
+      node.has_more = call.has_more;
+    }
+  }
+  co_return put_together(nodes);
 }
 
 /// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.

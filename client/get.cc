@@ -29,6 +29,7 @@ struct GetPlan {
   std::size_t block_bytes = 0;
   bool verify = true;
   bool memory_only = false;
+  std::size_t first_block = 0;         ///< Of the whole chain: those before it are not sent.
   std::span<std::uint64_t> checksums;  ///< To be told, by position in the whole chain; or none.
   TimePoint until;
   /// Where each segment of the wire ends: whole stripes but the last, strictly increasing.
@@ -57,6 +58,14 @@ class GetCall final : public Call {
     segment_good_.clear();
   }
 
+  /// Leading blocks of the node's part that are not wanted.
+  std::size_t skipped() const { return skipped_of(*plan, *chain); }
+  static std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
+    if (chain.positions.empty())
+      return std::min(plan.first_block - std::min(plan.first_block, chain.first), chain.hashes.size());
+    return static_cast<std::size_t>(std::ranges::lower_bound(chain.positions, plan.first_block) -
+                                    chain.positions.begin());
+  }
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }
   /// The same for the segments up to this one. Final once the segment is done or the call has ended.
@@ -134,8 +143,11 @@ error_code GetCall::send(CallSession& session) {
   if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   asked_ = blocks_in_request(terms, chain->hashes.size(), per_block, plan->ends.size() * sizeof(std::uint64_t));
-  if (asked_ == 0) return Errc::kTooLarge;
+  const std::size_t skip = skipped();
+  if (skip > 0 && !terms.has_context_parts) return Errc::kUnsupported;
+  if (asked_ <= skip) return Errc::kTooLarge;
   limit_ = asked_;
+  next_block_ = good_ = skip;
 
   auto& builder = session.shared().new_request();
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain->hashes), asked_);
@@ -149,7 +161,7 @@ error_code GetCall::send(CallSession& session) {
   builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
                                         plan->memory_only ? kTierMemory : kTierDisk,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
-                                        wire_trace(trace)));
+                                        wire_trace(trace), static_cast<std::uint32_t>(skip)));
   // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);
@@ -562,13 +574,19 @@ error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_
   if (!plan.checksums.empty() && plan.checksums.size() != block_count * stripe_count(plan.block_bytes)) {
     return Errc::kBadRequest;
   }
-  for (const std::span<std::byte> block : plan.blocks) {
+  if (plan.first_block > 0 && (plan.first_block >= block_count || plan.ends.size() > 1)) return Errc::kBadRequest;
+  const auto wanted = plan.blocks.subspan(plan.first_block);
+  for (const std::span<std::byte> block : wanted) {
     if (block.size() != plan.block_bytes) return Errc::kBadRequest;
     if (memory.is_quarantined(block)) return Errc::kQuarantined;
   }
   if (plan.blocks.empty()) return {};
-  plan.region = find_region(memory, plan.blocks);
-  if (!may_touch(memory, plan.region, plan.blocks)) return Errc::kBadRequest;
+  plan.region = find_region(memory, wanted);
+  if (!may_touch(memory, plan.region, wanted)) return Errc::kBadRequest;
+  if (plan.first_block > 0) {
+    if (plan.region && plan.region->is_device()) return Errc::kBadRequest;
+    plan.region = nullptr;  // where what is not wanted would go, cannot be said
+  }
   if (plan.region && plan.region->is_device()) {
     if (plan.checksums.empty()) return Errc::kBadRequest;  // nobody could verify
     plan.memory_only = true;                               // blocks on disk come inline, and could not land
@@ -593,6 +611,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   plan.block_bytes = info.record.block_bytes();
   plan.verify = shared->config.verify;
   plan.memory_only = options.memory_only;
+  plan.first_block = options.first_block;
   plan.checksums = options.checksums;
   plan.until = impl.deadline_after(options.deadline);
   if (const error_code bad = plan_segments(plan, options.segment_ends)) co_return bad;
@@ -608,11 +627,13 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   CallGroup group(shared->executor, options.control);
   GetCalls calls(impl.idle_gets);
   for (const OwnedChain& chain : chains) {
+    const std::size_t skipped = GetCall::skipped_of(plan, chain);
+    if (skipped == chain.hashes.size()) continue;
     GetCall& call = calls.add();
     call.plan = &plan;
     call.chain = &chain;
     call.region = plan.region;
-    call.data_bytes = chain.hashes.size() * plan.block_bytes;
+    call.data_bytes = (chain.hashes.size() - skipped) * plan.block_bytes;
     call.lease = Impl::use_lease(leases, chain, call);
     impl.start(call, chain.node, space, group, plan.until);
   }
@@ -633,7 +654,8 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
 
   // A prefix is what counts: cut at the first gap.
   const GetResult result = cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
-  shared->metrics.got(result.block_count, hashes.size() - result.block_count, result.corrupt_count,
+  shared->metrics.got(result.block_count - std::min(result.block_count, plan.first_block),
+                      hashes.size() - std::max(result.block_count, plan.first_block), result.corrupt_count,
                       info.record.block_size());
   verb.done(result.why);
   co_return result;

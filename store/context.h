@@ -44,11 +44,23 @@ class HashList {
   std::shared_ptr<const std::vector<BlockHash>> hashes_;
 };
 
+/// Where the blocks of a context stand in the whole prefix, of which other nodes have the rest.
+struct ContextPlace {
+  std::uint32_t prefix_count = 0;  ///< Blocks of the whole prefix. 0: whoever made the context did not say.
+  /// Of each block, ascending; nullptr: 0, 1, 2, ...
+  std::shared_ptr<const std::vector<std::uint32_t>> positions = nullptr;
+
+  std::uint32_t position(std::size_t i) const { return positions ? (*positions)[i] : static_cast<std::uint32_t>(i); }
+  bool is_of(std::size_t block_count) const;  ///< Whether so many blocks can stand so.
+};
+
 /// How long a context lives.
 struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
   bool is_sliding = false;  ///< And from each use.
 };
+// Where the bounds on what is kept leave less than an owner's contexts ask for, those of higher priority have it.
+inline constexpr std::uint8_t kContextPriorityMax = 9, kContextPriorityDefault = 5;
 inline constexpr std::size_t kContextChainsMax = 512;  ///< Of one context: each costs a look.
 inline constexpr Duration kContextTtlMax = std::chrono::hours(24 * 3660);
 
@@ -58,10 +70,13 @@ struct ContextFacts {
   std::vector<std::string> tags;
   std::shared_ptr<const NamespaceRecord> record;
   HashList hashes;
+  ContextPlace place;
   ContextLife life;
+  std::uint8_t priority = kContextPriorityDefault;
   TimePoint created{}, begun{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  std::uint64_t lost_count = 0;  ///< Were kept, and dropped.
+  std::uint64_t lost_count = 0;     ///< Were kept, and dropped.
+  std::uint64_t yielded_count = 0;  ///< Were kept, and given up for contexts of higher priority.
   std::uint64_t written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;
 

@@ -20,7 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kContextMagic = "KVNC";
-constexpr std::uint32_t kContextFormat = 1;
+constexpr std::uint32_t kContextFormat = 2;
 constexpr std::size_t kOwnerBytesMax = 1024, kRecordBytesMax = 1 << 20;
 
 std::uint64_t context_checksum(std::string_view bytes) { return hash_prefix(sha256(std::as_bytes(std::span(bytes)))); }
@@ -93,7 +93,7 @@ std::string wrong_kept_text(const KeptContext& context) {
 
 /// The next context. What is wrong with it, or nothing.
 std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
-                         const ClockPair& now, KeptContext& context) {
+                         std::uint32_t format, const ClockPair& now, KeptContext& context) {
   context.owner = from.text<std::uint16_t>();
   context.name = from.text<std::uint8_t>();
   context.tags.resize(from.number<std::uint8_t>());
@@ -101,10 +101,12 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
   const auto record = from.number<std::uint32_t>();
   const auto ttl = from.number<std::uint64_t>();
   const auto sliding = from.number<std::uint8_t>();
+  if (format > 1) context.priority = from.number<std::uint8_t>();
   context.created = time_of(from.number<std::uint64_t>(), now);
   context.begun = time_of(from.number<std::uint64_t>(), now);
   if (const auto used = from.number<std::uint64_t>(); used > 0) context.used = time_of(used, now);
   context.lost_count = from.number<std::uint64_t>();
+  if (format > 1) context.yielded_count = from.number<std::uint64_t>();
   context.written_tokens = from.number<std::uint64_t>();
   context.read_tokens = from.number<std::uint64_t>();
   context.stored_token_seconds = from.number<double>();
@@ -117,6 +119,8 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
   if (ttl == 0 || ttl > static_cast<std::uint64_t>(kContextTtlMax.count()) || sliding > 1)
     return "time to live: " + std::to_string(ttl) + " ns, sliding " + std::to_string(sliding) +
            "; allowed are 1 ns to ten years, and 0 or 1";
+  if (context.priority > kContextPriorityMax)
+    return "priority: " + std::to_string(context.priority) + ", allowed are 0 to " + std::to_string(kContextPriorityMax);
   context.life = {Duration(static_cast<Duration::rep>(ttl)), sliding == 1};
   if (!std::isfinite(context.stored_token_seconds) || context.stored_token_seconds < 0)
     return "stored token seconds: not a number from 0 on";
@@ -138,6 +142,21 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
   std::vector<BlockHash> hashes(hash_count);
   std::memcpy(static_cast<void*>(hashes.data()), raw.data(), raw.size());
   context.hashes = std::move(hashes);
+  if (format == 1) return "";
+  context.place.prefix_count = from.number<std::uint32_t>();
+  const auto has_positions = from.number<std::uint8_t>();
+  if (has_positions > 1) return "positions: " + std::to_string(has_positions) + ", allowed are 0 and 1";
+  if (has_positions == 1) {
+    const std::string_view numbers = from.raw(hash_count * sizeof(std::uint32_t));
+    if (from.is_cut) return "cut off in the positions";
+    std::vector<std::uint32_t> positions(hash_count);
+    std::memcpy(positions.data(), numbers.data(), numbers.size());
+    context.place.positions = std::make_shared<const std::vector<std::uint32_t>>(std::move(positions));
+  }
+  if (from.is_cut) return "cut off in the positions";
+  if (!context.place.is_of(hash_count))
+    return "positions: they do not place " + std::to_string(hash_count) + " blocks, ascending, among " +
+           std::to_string(context.place.prefix_count);
   return "";
 }
 
@@ -164,10 +183,12 @@ std::string write_contexts(const std::vector<KeptContext>& contexts, const Clock
     put_number(body, numbers.find(context.record->text())->second);
     put_number(body, static_cast<std::uint64_t>(context.life.ttl.count()));
     put_number(body, static_cast<std::uint8_t>(context.life.is_sliding));
+    put_number(body, context.priority);
     put_number(body, wall_of(context.created, now));
     put_number(body, wall_of(context.begun, now));
     put_number(body, context.used ? wall_of(*context.used, now) : std::uint64_t{0});
     put_number(body, context.lost_count);
+    put_number(body, context.yielded_count);
     put_number(body, context.written_tokens);
     put_number(body, context.read_tokens);
     put_number(body, context.stored_token_seconds);
@@ -181,6 +202,11 @@ std::string write_contexts(const std::vector<KeptContext>& contexts, const Clock
     KV_ASSERT(hash_count == context.hashes.size());
     const auto hashes = std::as_bytes(context.hashes.view());
     body.append(reinterpret_cast<const char*>(hashes.data()), hashes.size());
+    put_number(body, context.place.prefix_count);
+    put_number(body, static_cast<std::uint8_t>(context.place.positions != nullptr));
+    if (!context.place.positions) continue;
+    const auto positions = std::as_bytes(std::span(*context.place.positions));
+    body.append(reinterpret_cast<const char*>(positions.data()), positions.size());
   }
   std::string bytes(kContextMagic);
   put_number(bytes, kContextFormat);
@@ -194,7 +220,9 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
   ContextTaker from{bytes.substr(kContextMagic.size())};
   const auto format = from.number<std::uint32_t>();
   if (from.is_cut) return context_failure("cut off in the head");
-  if (format != kContextFormat) return context_failure("format " + std::to_string(format) + ", this node reads 1");
+  if (format == 0 || format > kContextFormat)
+    return context_failure("format " + std::to_string(format) + ", this node reads 1 to " +
+                           std::to_string(kContextFormat));
   const auto size = from.number<std::uint64_t>(), checksum = from.number<std::uint64_t>();
   if (from.is_cut) return context_failure("cut off in the head");
   if (size != from.bytes.size())
@@ -215,7 +243,7 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
   std::set<std::pair<std::string, std::string>> names;
   for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
     KeptContext context;
-    const std::string wrong = take_context(from, records, now, context);
+    const std::string wrong = take_context(from, records, format, now, context);
     if (!wrong.empty()) return context_failure("context " + std::to_string(file.contexts.size()) + ": " + wrong);
     if (!names.emplace(context.owner, context.name).second)
       return context_failure("context " + std::to_string(file.contexts.size()) + ": '" + context.name +

@@ -37,14 +37,15 @@ struct ContextFile {
   std::vector<KeptContext> contexts;
 };
 
-/// Form, all little endian (golden test):
-///   "KVNC", format 1: u32, bytes that follow the head: u64, the first 8 bytes of their SHA-256: u64, then
+/// Form, all little endian (golden tests):
+///   "KVNC", format 2: u32, bytes that follow the head: u64, the first 8 bytes of their SHA-256: u64, then
 ///   when: u64; records: u32, of each: length u32, text; contexts: u32, of each:
 ///     owner: u16 and text; name: u8 and text; tags: u8, of each: u8 and text; which record: u32
-///     time to live in ns: u64; sliding: u8; created, begun, used (0: never): u64 each
-///     lost blocks, written tokens, read tokens: u64 each; stored token seconds: f64
+///     time to live in ns: u64; sliding: u8; priority: u8; created, begun, used (0: never): u64 each
+///     lost blocks, yielded blocks, written tokens, read tokens: u64 each; stored token seconds: f64
 ///     chains: u16, of each: blocks u32, of these counted as written u32; the hashes of all chains
-/// Times are microseconds since 1970.
+///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
+/// Times are microseconds since 1970. Format 1 has no priority, yielded blocks and positions, and is read.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
 /// Of a disk, which may be damaged, or in another's hands: all is checked. A time in the future is taken for now: the
 /// clock was set back. Errors: kBadRequest; the words name field, value and what is allowed.

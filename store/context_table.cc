@@ -16,6 +16,7 @@ void add_counters(ContextTotals& sum, const ContextTotals& more) {
   sum.deleted += more.deleted;
   sum.refused += more.refused;
   sum.lost_blocks += more.lost_blocks;
+  sum.yielded_blocks += more.yielded_blocks;
   sum.written_tokens += more.written_tokens;
   sum.read_tokens += more.read_tokens;
   sum.stored_token_seconds += more.stored_token_seconds;
@@ -32,6 +33,12 @@ bool is_context_tag(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return c >= ' ' && c < 127; });
 }
 
+bool ContextPlace::is_of(std::size_t block_count) const {
+  if (!positions) return prefix_count == 0 || block_count <= prefix_count;
+  return positions->size() == block_count && block_count > 0 && positions->back() < prefix_count &&
+         std::ranges::adjacent_find(*positions, std::ranges::greater_equal()) == positions->end();
+}
+
 std::size_t Context::text_bytes() const {
   std::size_t bytes = name.size();
   for (const std::string& tag : tags) bytes += tag.size();
@@ -39,7 +46,8 @@ std::size_t Context::text_bytes() const {
 }
 
 std::size_t ContextTable::bytes_of(const Context& context) {
-  return kContextBytes + context.text_bytes() + context.hashes.size() * kKeptBytes;
+  const std::size_t place_bytes = context.place.positions ? sizeof(std::uint32_t) : 0;
+  return kContextBytes + context.text_bytes() + context.hashes.size() * (kKeptBytes + place_bytes);
 }
 
 Errc ContextTable::lacks_room(const Context& context, const Context* replaced, std::string* reached) const {
@@ -164,6 +172,30 @@ void ContextTable::extend(Context& context, ContextLife life, TimePoint now) {
   ++order_count_;
 }
 
+void ContextTable::set_priority(Context& context, std::uint8_t priority) {
+  KV_ASSERT(priority <= kContextPriorityMax);
+  Owner& owner = owner_of(context);
+  if (context.kept_count > 0) {
+    owner.keeping[context.priority].erase(context.id);
+    owner.keeping[priority].insert(context.id);
+  }
+  context.priority = priority;
+  ++order_count_;
+}
+
+Context* ContextTable::next_below(std::string_view owner, std::uint8_t priority, const Turn* after) const {
+  const auto of_owner = owners_.find(owner);
+  if (of_owner == owners_.end()) return nullptr;
+  const auto& keeping = of_owner->second.keeping;
+  for (auto it = after == nullptr ? keeping.begin() : keeping.lower_bound(after->priority);
+       it != keeping.end() && it->first < priority; ++it) {
+    const bool is_within = after != nullptr && it->first == after->priority;
+    const auto next = is_within ? it->second.upper_bound(after->id) : it->second.begin();
+    if (next != it->second.end()) return by_id_.find(*next)->second;
+  }
+  return nullptr;
+}
+
 std::unique_ptr<Context> ContextTable::take(Context& context, Gone how) {
   ++order_count_;
   Owner& owner = owner_of(context);
@@ -205,8 +237,12 @@ Context* ContextTable::next_to_look_at() {
 }
 
 void ContextTable::kept(Context& context, std::ptrdiff_t more_blocks) {
-  ContextTotals& totals = owner_of(context).totals;
+  Owner& owner = owner_of(context);
+  ContextTotals& totals = owner.totals;
+  const bool kept_some = context.kept_count > 0;
   context.kept_count += static_cast<std::size_t>(more_blocks);
+  if (!kept_some && context.kept_count > 0) owner.keeping[context.priority].insert(context.id);
+  if (kept_some && context.kept_count == 0) owner.keeping[context.priority].erase(context.id);
   totals.kept_blocks += static_cast<std::size_t>(more_blocks);
   totals.kept_bytes += static_cast<std::uint64_t>(more_blocks) * context.record->block_bytes();
   KV_ASSERT(context.kept_count <= context.hashes.size());
@@ -215,6 +251,11 @@ void ContextTable::kept(Context& context, std::ptrdiff_t more_blocks) {
 void ContextTable::lost(Context& context, std::size_t blocks) {
   context.lost_count += blocks;
   owner_of(context).totals.lost_blocks += blocks;
+}
+
+void ContextTable::yielded(Context& context, std::size_t blocks) {
+  context.yielded_count += blocks;
+  owner_of(context).totals.yielded_blocks += blocks;
 }
 
 void ContextTable::wrote(Context& context, std::size_t blocks) {
@@ -274,23 +315,30 @@ std::string ContextTable::check() const {
   std::size_t count = 0, blocks = 0, bytes = 0;
   for (const auto& [name, owner] : owners_) {
     ContextTotals sum;
+    std::size_t keeping_count = 0;
+    for (const auto& [priority, ids] : owner.keeping) keeping_count += ids.size();
     for (const auto& [of_context, context] : owner.contexts) {
       if (of_context != context->name || context->owner != name) return "contexts: one is under another's name";
       const auto by_id = by_id_.find(context->id);
       if (by_id == by_id_.end() || by_id->second != context.get()) return "contexts: one has no number";
       if (!turns_.contains({context->turn, context->id})) return "contexts: one has no turn";
       if (context->turn > context->end()) return "contexts: one ends before its turn";  // invariant 3
+      const auto of_priority = owner.keeping.find(context->priority);
+      const bool is_known = of_priority != owner.keeping.end() && of_priority->second.contains(context->id);
+      if (is_known != (context->kept_count > 0)) return "contexts: one has the wrong priority";  // invariant 4
+      keeping_count -= is_known;
       sum.text_bytes += context->text_bytes();
       sum.wanted_blocks += context->hashes.size();
       sum.kept_blocks += context->kept_count;
       sum.kept_bytes += context->kept_count * context->record->block_bytes();
       bytes += bytes_of(*context);
     }
+    if (keeping_count != 0) return "contexts: one that is gone keeps something";  // invariant 4
     const ContextTotals& has = owner.totals;
     if (has.count != owner.contexts.size() || has.text_bytes != sum.text_bytes ||
         has.wanted_blocks != sum.wanted_blocks || has.kept_blocks != sum.kept_blocks ||
         has.kept_bytes != sum.kept_bytes)
-      return "contexts: the totals of '" + name + "' are wrong";  // invariant 4
+      return "contexts: the totals of '" + name + "' are wrong";  // invariant 5
     if (has.count > limits_.owner_count_max || has.text_bytes > limits_.owner_text_bytes_max ||
         has.wanted_blocks > limits_.owner_blocks_max)
       return "contexts: '" + name + "' has more than it may";  // invariant 2

@@ -32,7 +32,7 @@ struct ContextTotals {
   std::size_t count = 0, text_bytes = 0, wanted_blocks = 0, kept_blocks = 0;
   std::uint64_t kept_bytes = 0;  ///< Shared blocks for each context.
   std::uint64_t created = 0, expired = 0, deleted = 0, refused = 0;
-  std::uint64_t lost_blocks = 0, written_tokens = 0, read_tokens = 0;
+  std::uint64_t lost_blocks = 0, yielded_blocks = 0, written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;
 };
 
@@ -43,7 +43,8 @@ struct ContextTotals {
 ///      count_max and blocks_max. At a limit add() fails; no context ever ends for another.
 ///   3. next_ended() names each context whose end() has come, and no other. A use moves no entry: one whose end was put
 ///      off is looked at again when its old turn comes.
-///   4. The totals of an owner are sums over its contexts, and what those that are gone had come to.
+///   4. next_below() names each context that keeps something, and no other.
+///   5. The totals of an owner are sums over its contexts, and what those that are gone had come to.
 /// Thread safety: none, the Store's lock covers it. Time: steady clock, injected. Cost: O(log contexts).
 class ContextTable {
  public:
@@ -66,6 +67,14 @@ class ContextTable {
   void for_each(const std::function<void(Context&)>& visit) const;  ///< In order of creation.
   /// Another life, from now on.
   void extend(Context& context, ContextLife life, TimePoint now);
+  void set_priority(Context& context, std::uint8_t priority);
+  /// Of the owner's contexts that keep something, in the order in which they give it up: the lowest priority first, of
+  /// equals the latest. The next one behind `*after` (nullptr: the first) below that priority; nullptr: none.
+  struct Turn {
+    std::uint8_t priority;
+    ContextId id;
+  };
+  Context* next_below(std::string_view owner, std::uint8_t priority, const Turn* after) const;
   /// Takes it out. `is_expired`: else it counts as deleted, or replaced.
   enum class Gone : std::uint8_t { kExpired, kDeleted, kReplaced };
   std::unique_ptr<Context> take(Context& context, Gone how);
@@ -77,6 +86,7 @@ class ContextTable {
   // What happens to its blocks; for the totals.
   void kept(Context& context, std::ptrdiff_t more_blocks);  ///< Of which some are fewer.
   void lost(Context& context, std::size_t blocks);
+  void yielded(Context& context, std::size_t blocks);
   void wrote(Context& context, std::size_t blocks);
   void read(Context& context, std::size_t blocks);
   void stored(Context& context, TimePoint now);  ///< What is kept now was kept since the last call.
@@ -98,6 +108,7 @@ class ContextTable {
   struct Owner {
     std::map<std::string, std::unique_ptr<Context>, std::less<>> contexts;
     ContextTotals totals;
+    std::map<std::uint8_t, std::set<ContextId, std::greater<>>> keeping;  ///< By priority. Those that keep something.
   };
   Owner& owner_of(const Context& context) { return owners_.find(context.owner)->second; }
   Owner& make_owner(const std::string& name);

@@ -568,7 +568,9 @@ class Store {
   // -- named contexts (store_contexts.cc)
   // An owner's prefixes of chains that are kept in memory for a time, each under a name. What is kept counts as
   // retained: within retained_fraction_max and the tenant's limit, once for all contexts and requests that keep it; the
-  // last of them lets it go. A drop ends it for all of them.
+  // last of them lets it go. A drop ends it for all of them. Where the bounds have no room for a block, contexts of the
+  // same owner and lower priority give up blocks for it, the lowest first and of equals the latest; each from its
+  // chains' ends, and only what nobody else keeps. They keep them again when there is room.
   struct ContextOrder {
     std::string owner, name;
     std::vector<std::string> tags = {};
@@ -576,6 +578,8 @@ class Store {
     std::vector<BlockHash> hashes;                 ///< One chain,
     std::vector<std::uint32_t> chain_counts = {};  ///< or several, each of so many blocks, all hashes in all.
     ContextLife life;
+    std::uint8_t priority = kContextPriorityDefault;  ///< At most kContextPriorityMax.
+    ContextPlace place = {};
   };
   /// A context as it is now.
   struct ContextView {
@@ -586,8 +590,10 @@ class Store {
     /// Why fewer are kept than wanted: kNotFound, they are not in memory, so far; kBusy, retained_fraction_max;
     /// kOverQuota, the tenant's limit. 0: all are.
     Errc why{};
-    std::uint64_t lost_count = 0;  ///< Blocks that were kept, and dropped.
+    std::uint64_t lost_count = 0;     ///< Blocks that were kept, and dropped.
+    std::uint64_t yielded_count = 0;  ///< Blocks that were kept, and given up for contexts of higher priority.
     ContextLife life;
+    std::uint8_t priority = kContextPriorityDefault;
     TimePoint created{}, end{};
     std::optional<TimePoint> used;
     std::uint64_t written_tokens = 0, read_tokens = 0;
@@ -603,11 +609,22 @@ class Store {
   /// not cut them or are more than kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy
   /// (StoreConfig::contexts); then nothing changed, and the words name what was given, and the bound that it is over.
   Result<ContextView, Failure> create_context(ContextOrder order, TimePoint now);
-  /// Another life, from now on. Errors: kNotFound, the owner has no such context; kBadRequest.
-  Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now);
+  /// Another life, from now on, and another priority if one is given. Errors: kNotFound, the owner has no such context;
+  /// kBadRequest.
+  Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now,
+                                     std::optional<std::uint8_t> priority = std::nullopt);
   /// As it was last; what it kept is let go by and by. Errors: kNotFound.
   Result<ContextView> delete_context(std::string_view owner, std::string_view name, TimePoint now);
   Result<ContextView> find_context(std::string_view owner, std::string_view name, TimePoint now);
+  /// And what it is of.
+  struct ContextContent {
+    ContextId id{};  ///< Of another one of the same name it is another.
+    HashList hashes;
+    ContextPlace place;
+    std::vector<std::uint32_t> chain_counts;
+  };
+  Result<std::pair<ContextView, ContextContent>> tell_context(std::string_view owner, std::string_view name,
+                                                              TimePoint now);
   /// The owner's next ones by name, behind `after` ("": from the first on).
   std::vector<ContextView> list_contexts(std::string_view owner, std::string_view after, std::size_t count_max,
                                          TimePoint now);
@@ -632,12 +649,12 @@ class Store {
   bool is_warming(ContextId context) const;
   std::size_t warming_count() const;
   /// Keeps what has come of it. True: there is more of it, call again.
-  bool keep_context(ContextId context);
+  bool keep_context(ContextId context, TimePoint now);
   /// What was promised to be kept, and is not.
   struct ContextNews {
     std::string owner, name;
     std::size_t wanted_count, kept_count;
-    std::uint64_t lost_count;
+    std::uint64_t lost_count, yielded_count;
     Errc why;
   };
   /// Ends contexts whose time is over, lets go what they kept, and looks at some of the others: whether a drop has

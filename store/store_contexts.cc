@@ -77,8 +77,99 @@ void Store::Impl::look_for_drops(Context& context) {
   }
 }
 
-/// Goes on behind what is kept, block by block, as far as memory has them and the bounds let it.
-void Store::Impl::keep_more(Context& context, Steps& steps) {
+/// Of `from`, which gives way to `context`, and of all others that end in the same block. False: that would not have it
+/// let go, since somebody else keeps it, and with it all before it.
+bool Store::Impl::take_end(const Context& context, Context& from, std::size_t chain, std::vector<Given>& given) {
+  const Context::Kept end = from.chains[chain].kept.back();
+  const BlockPool::Retention& retention = pool.retained().find(end.block)->second;
+  const Space& space = *spaces.find(from.space);
+  const BlockHash hash = pool.index().hash(end.block);
+  std::vector<Given> all;
+  space.context_ends->visit({&hash, 1}, [&](Context& each, std::size_t i) {
+    const bool gives_way = each.owner == context.owner && each.priority < context.priority;
+    const Context::Kept& last = each.chains[i].kept.back();  // of one that a drop has taken the retention is another
+    if (gives_way && last.block == end.block && last.retention == end.retention) all.push_back({&each, i, end.block});
+  });
+  if (retention.is_on_request || all.size() != retention.context_count) return false;
+  for (const Given& each : all) {
+    Context::Chain& of = each.context->chains[each.chain];
+    const Context::Kept last = of.kept.back();
+    of.kept.pop_back();
+    space.context_ends->remove(hash, *each.context, each.chain);
+    if (!of.kept.empty())
+      space.context_ends->add(each.context->hashes[of.first + of.kept.size() - 1], *each.context, each.chain);
+    contexts.kept(*each.context, -1);
+    pool.end_keep(last.block, last.retention);
+    given.push_back(each);
+  }
+  return true;
+}
+
+/// Undoes takes, of this call.
+void Store::Impl::give_back(std::vector<Given>& given) {
+  for (; !given.empty(); given.pop_back()) {
+    const Given& last = given.back();
+    Context& context = *last.context;
+    Context::Chain& of = context.chains[last.chain];
+    ContextEnds& ends = *spaces.find(context.space)->context_ends;
+    if (!of.kept.empty()) ends.remove(context.hashes[of.first + of.kept.size() - 1], context, last.chain);
+    of.kept.push_back({last.block, pool.keep(last.block)});
+    ends.add(context.hashes[of.first + of.kept.size() - 1], context, last.chain);
+    contexts.kept(context, 1);
+  }
+}
+
+/// Has the owner's contexts of lower priority give up blocks until there is room for so many bytes, or they have no more
+/// to give, or no steps are left. What several of them keep can go once the last of them has come to its end there: so
+/// they are asked again as long as one gives something.
+std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, const Space& space, std::size_t bytes,
+                                                      Steps& steps, TimePoint now) {
+  std::vector<Given> given;
+  let_go(steps);  // what is on its way out makes room by itself
+  if (!unkept.empty()) return given;
+  for (std::size_t before = ~std::size_t{0}; given.size() != before;) {
+    before = given.size();
+    std::optional<ContextTable::Turn> turn;
+    while (Context* const next = contexts.next_below(context.owner, context.priority, turn ? &*turn : nullptr)) {
+      turn = {next->priority, next->id};
+      look_for_drops(*next);
+      contexts.stored(*next, now);
+      steps.take(Steps::kBlock);
+      for (std::size_t i = 0; i < next->chains.size(); ++i) {
+        steps.take(Steps::kBlock);
+        while (!next->chains[i].kept.empty()) {
+          if (has_room_to_keep(space, bytes) || !steps.are_left()) return given;
+          // What counts for another tenant helps only where the node's bound is in the way.
+          const bool helps = !tenants || tenants->could_retain(space.owner, bytes) ||
+                             spaces.find(next->space)->owner == space.owner;
+          steps.take(Steps::kRemoval);
+          if (!helps || !take_end(context, *next, i, given)) break;
+        }
+      }
+    }
+  }
+  return given;
+}
+
+/// For one block more. False: those of lower priority have not so much to give, and nothing has changed.
+bool Store::Impl::make_room(const Context& context, const Space& space, Steps& steps, TimePoint now) {
+  const std::size_t bytes = space.record->block_bytes();
+  const Errc why = is_over_retained(bytes) ? Errc::kBusy : Errc::kOverQuota;
+  std::vector<Given> given = take_for(context, space, bytes, steps, now);
+  if (!has_room_to_keep(space, bytes)) {
+    give_back(given);
+    return false;
+  }
+  for (const Given& each : given) {
+    each.context->why = why;
+    contexts.yielded(*each.context, 1);
+  }
+  return true;
+}
+
+/// Goes on behind what is kept, block by block, as far as memory has them and the bounds let it. `room_steps`: for what
+/// others give up.
+void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, TimePoint now) {
   if (are_contexts_closed || context.kept_count == context.hashes.size()) {
     context.why = context.kept_count == context.hashes.size() ? Errc{} : Errc::kDraining;
     return;
@@ -106,10 +197,11 @@ void Store::Impl::keep_more(Context& context, Steps& steps) {
         why = Errc::kNotFound;
         break;
       }
-      if (!pool.is_retained(block)) {
-        if (is_over_retained(block_bytes)) why = Errc::kBusy;
-        if (tenants && !tenants->could_retain(space.owner, block_bytes)) why = Errc::kOverQuota;
-        if (why == Errc::kBusy || why == Errc::kOverQuota) break;
+      if (!pool.is_retained(block) && !has_room_to_keep(space, block_bytes) &&
+          !make_room(context, space, room_steps, now)) {
+        const bool is_own = tenants && !tenants->could_retain(space.owner, block_bytes);
+        why = is_own ? Errc::kOverQuota : Errc::kBusy;
+        break;
       }
       chain.kept.push_back({block, pool.keep(block)});
     }
@@ -137,7 +229,7 @@ bool Store::Impl::look_at(Context& context, Steps& steps, TimePoint now) {
   steps.take(Steps::kBlock * (1 + context.chains.size()));
   look_for_drops(context);
   contexts.stored(context, now);  // what grows now was not kept before
-  keep_more(context, steps);
+  keep_more(context, steps, now);
   const bool is_news = context.kept_count < context.told_count;
   context.told_count = context.kept_count;
   return is_news && !are_contexts_closed;
@@ -199,7 +291,9 @@ Store::ContextView Store::Impl::view_of(const Context& context) const {
           .kept_count = context.kept_count,
           .why = context.why,
           .lost_count = context.lost_count,
+          .yielded_count = context.yielded_count,
           .life = context.life,
+          .priority = context.priority,
           .created = context.created,
           .end = context.end(),
           .used = context.used,
@@ -234,17 +328,14 @@ void Store::Impl::set_warming(Context& context, bool is_warming) {
 }
 
 /// Requires a disk tier, and that keep_more() was called.
-Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t bytes_max) {
+Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t bytes_max, Steps& steps,
+                                                  TimePoint now) {
   Warmable found;
   found.may_come = loader != nullptr;  // what the disk has is not all known yet
   const Space* const space = spaces.find(context.space_name);
   if (space == nullptr) return found;
   const std::size_t block_bytes = space->record->block_bytes();
   const std::size_t count_max = std::max<std::size_t>(1, static_cast<std::size_t>(bytes_max / block_bytes));
-  const auto is_room_for = [&](std::size_t count) {
-    return !is_over_retained(count * block_bytes) &&
-           (!tenants || tenants->could_retain(space->owner, count * block_bytes));
-  };
   for (const Context::Chain& chain : context.chains) {
     const std::size_t kept = chain.kept.size();
     if (kept == chain.count) continue;
@@ -257,7 +348,12 @@ Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t
     const PrefixIndex::Prefix on_disk = tier->index().match(space->tree, hashes);
     if (on_disk.block_count <= kept) continue;
     std::size_t end = kept + std::min(count_max, on_disk.block_count - kept);
-    while (end > kept && !is_room_for(end - kept)) --end;
+    // What those of lower priority would give up is room: it is taken when the blocks have come.
+    std::vector<Given> given;
+    if (!has_room_to_keep(*space, (end - kept) * block_bytes))
+      given = take_for(context, *space, (end - kept) * block_bytes, steps, now);
+    while (end > kept && !has_room_to_keep(*space, (end - kept) * block_bytes)) --end;
+    give_back(given);
     if (end == kept) {
       context.why = is_over_retained(block_bytes) ? Errc::kBusy : Errc::kOverQuota;
       continue;
@@ -299,8 +395,12 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
                                           " hashes into chains of at least one; at most " +
                                           std::to_string(kContextChainsMax) + " are allowed");
   }
-  if (order.name.empty() || !is_life(order.life))
-    return Failure(Errc::kBadRequest, "a context has a name, and a time to live of 1 ns to ten years");
+  if (order.name.empty() || !is_life(order.life) || order.priority > kContextPriorityMax)
+    return Failure(Errc::kBadRequest, "a context has a name, a time to live of 1 ns to ten years, and a priority of 0..9");
+  if (!order.place.is_of(hash_count)) {
+    return Failure(Errc::kBadRequest, "positions: they do not place " + std::to_string(hash_count) +
+                                          " blocks, ascending, among " + std::to_string(order.place.prefix_count));
+  }
   Context context;
   context.owner = std::move(order.owner);
   context.name = std::move(order.name);
@@ -311,6 +411,8 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   context.hashes = std::move(order.hashes);
   context.chains = *std::move(chains);
   context.life = order.life;
+  context.priority = order.priority;
+  context.place = std::move(order.place);
   Context* const replaced = impl.contexts.find(context.owner, context.name);
   std::string reached;
   if (const Errc why = impl.contexts.refuses(context, replaced, &reached); why != Errc{}) return Failure(why, reached);
@@ -321,22 +423,25 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
     impl.let_go(unbounded);
   }
   Context& added = impl.contexts.add(std::move(context), now);
-  impl.keep_more(added, unbounded);
+  // So is what others give up for them. To find out that they have nothing to give is bounded.
+  Steps room_steps(kStepsPerCall + hash_count * Steps::kRemoval);
+  impl.keep_more(added, unbounded, room_steps, now);
   if (added.why == Errc::kOverQuota)
     static_cast<void>(impl.tenants->may_retain(space->owner, space->record->block_bytes()));  // counts the refusal
   return impl.view_of(added);
 }
 
 Result<Store::ContextView> Store::extend_context(std::string_view owner, std::string_view name, ContextLife life,
-                                                 TimePoint now) {
+                                                 TimePoint now, std::optional<std::uint8_t> priority) {
   Impl::Call call(*impl_);
   impl_->end_contexts(now, call.steps);
-  if (!is_life(life)) return Errc::kBadRequest;
+  if (!is_life(life) || priority.value_or(0) > kContextPriorityMax) return Errc::kBadRequest;
   Context* const context = impl_->contexts.find(owner, name);
   if (context == nullptr || context->end() <= now) return Errc::kNotFound;
   impl_->look_for_drops(*context);
   impl_->contexts.stored(*context, now);
   impl_->contexts.extend(*context, life, now);
+  if (priority && *priority != context->priority) impl_->contexts.set_priority(*context, *priority);
   return impl_->view_of(*context);
 }
 
@@ -359,6 +464,18 @@ Result<Store::ContextView> Store::find_context(std::string_view owner, std::stri
   impl_->look_for_drops(*context);
   impl_->contexts.stored(*context, now);
   return impl_->look_in_tiers(*context);
+}
+
+Result<std::pair<Store::ContextView, Store::ContextContent>> Store::tell_context(std::string_view owner,
+                                                                                 std::string_view name, TimePoint now) {
+  Context* const context = impl_->contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
+  impl_->look_for_drops(*context);
+  impl_->contexts.stored(*context, now);
+  ContextContent content{.id = context->id, .hashes = context->hashes, .place = context->place, .chain_counts = {}};
+  for (const Context::Chain& chain : context->chains)
+    content.chain_counts.push_back(static_cast<std::uint32_t>(chain.count));
+  return std::pair(impl_->view_of(*context), std::move(content));
 }
 
 Result<Store::ContextView> Store::warm_context(std::string_view owner, std::string_view name, bool is_wanted,
@@ -386,8 +503,8 @@ std::optional<Store::WarmWork> Store::next_to_warm(std::uint64_t bytes_max, Time
     call.steps.take(Steps::kBlock * (1 + context->chains.size()));
     impl.look_for_drops(*context);
     impl.contexts.stored(*context, now);
-    impl.keep_more(*context, call.steps);
-    Impl::Warmable found = impl.look_for_warm(*context, bytes_max);
+    impl.keep_more(*context, call.steps, now);
+    Impl::Warmable found = impl.look_for_warm(*context, bytes_max, call.steps, now);
     if (found.work) return std::move(found.work);
     if (!found.may_come) impl.set_warming(*context, false);
   }
@@ -401,12 +518,12 @@ bool Store::is_warming(ContextId context) const {
 
 std::size_t Store::warming_count() const { return impl_->to_warm.size(); }
 
-bool Store::keep_context(ContextId id) {
+bool Store::keep_context(ContextId id, TimePoint now) {
   Impl::Call call(*impl_);
   Context* const context = impl_->contexts.find(id);
   if (context == nullptr) return false;
   impl_->look_for_drops(*context);  // the block that it would go on behind may have gone
-  impl_->keep_more(*context, call.steps);
+  impl_->keep_more(*context, call.steps, now);
   return !call.steps.are_left() && context->kept_count < context->hashes.size();
 }
 
@@ -447,8 +564,8 @@ std::vector<Store::ContextNews> Store::tend_contexts(TimePoint now) {
   for (std::size_t left = impl_->contexts.count(); left > 0 && call.steps.are_left(); --left) {
     Context& context = *impl_->contexts.next_to_look_at();
     if (!impl_->look_at(context, call.steps, now)) continue;
-    news.push_back(
-        {context.owner, context.name, context.hashes.size(), context.kept_count, context.lost_count, context.why});
+    news.push_back({context.owner, context.name, context.hashes.size(), context.kept_count, context.lost_count,
+                    context.yielded_count, context.why});
   }
   return news;
 }
@@ -492,14 +609,15 @@ Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
     hash_count += chain.count;
   }
   if (hash_count == 0 || hash_count != kept.hashes.size() || hash_count > impl_->config.chain_blocks_max ||
-      kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life))
+      kept.chains.size() > kContextChainsMax || kept.record->is_set() || !is_life(kept.life) ||
+      kept.priority > kContextPriorityMax || !kept.place.is_of(hash_count))
     return Restored::kRefused;
   context.space_name = kept.record->id();
   static_cast<ContextFacts&>(context) = std::move(kept);
   context.why = Errc::kNotFound;
   if (!contexts.has_room(context)) return Restored::kRefused;
   Context& added = contexts.add_again(std::move(context), now);
-  impl_->keep_more(added, call.steps);  // of a node that has served for a while already
+  impl_->keep_more(added, call.steps, now);  // of a node that has served for a while already
   impl_->set_warming(added, true);
   return Restored::kBack;
 }

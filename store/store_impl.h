@@ -171,7 +171,22 @@ struct Store::Impl {
            config.retained_fraction_max * static_cast<double>(pool.arena().capacity_bytes());
   }
   // -- contexts (store_contexts.cc)
-  void keep_more(Context& context, Steps& steps);
+  void keep_more(Context& context, Steps& steps, TimePoint now) { keep_more(context, steps, steps, now); }
+  void keep_more(Context& context, Steps& steps, Steps& room_steps, TimePoint now);
+  /// A block at a chain's end that a context has given up. It is in memory until the call is over.
+  struct Given {
+    Context* context;
+    std::size_t chain;
+    BlockId block;
+  };
+  bool has_room_to_keep(const Space& space, std::size_t bytes) const {
+    return !is_over_retained(bytes) && (!tenants || tenants->could_retain(space.owner, bytes));
+  }
+  std::vector<Given> take_for(const Context& context, const Space& space, std::size_t bytes, Steps& steps,
+                              TimePoint now);
+  bool take_end(const Context& context, Context& from, std::size_t chain, std::vector<Given>& given);
+  void give_back(std::vector<Given>& given);
+  bool make_room(const Context& context, const Space& space, Steps& steps, TimePoint now);
   void was_dropped(Context& context, std::size_t chain, std::size_t kept_count);
   void keep_nothing(Context& context);
   void look_for_drops(Context& context);
@@ -185,7 +200,7 @@ struct Store::Impl {
     std::optional<WarmWork> work;
     bool may_come = false;  ///< Not now, but soon.
   };
-  Warmable look_for_warm(Context& context, std::uint64_t bytes_max);
+  Warmable look_for_warm(Context& context, std::uint64_t bytes_max, Steps& steps, TimePoint now);
   ContextView view_of(const Context& context) const;
   ContextView look_in_tiers(const Context& context) const;
   std::string check_contexts() const;

@@ -461,7 +461,7 @@ int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
 
 int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const char* name,
                        const char* const* tags, size_t tag_count, uint64_t ttl_us, int sliding, uint64_t until_us,
-                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+                       int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     std::span<const BlockHash> chain;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -474,7 +474,13 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
       if (tags[i] == nullptr || i == 64) return fail(KVS_BAD_REQUEST, "tags: one is NULL, or there are too many");
       texts.emplace_back(tags[i]);
     }
-    const ContextOptions options{.deadline = microseconds(deadline_us), .name = name, .life = life, .tags = texts};
+    std::optional<std::uint8_t> wanted;
+    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const ContextOptions options{.deadline = microseconds(deadline_us),
+                                 .name = name,
+                                 .life = life,
+                                 .tags = texts,
+                                 .priority = wanted.value_or(ContextOptions{}.priority)};
     const auto made = blocking.create_context(Space{space}, chain, options);
     if (!made) return fail(made.error());
     return c_api::write_text(c_api::context_json(*made), json, capacity, length);
@@ -482,12 +488,14 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
 }
 
 int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, int sliding, uint64_t until_us,
-                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
+                       int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     ContextTime life;
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
     if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
-    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us));
+    std::optional<std::uint8_t> wanted;
+    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us), wanted);
     if (!extended) return fail(extended.error());
     return c_api::write_text(c_api::context_json(*extended), json, capacity, length);
   });
@@ -511,6 +519,39 @@ int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t de
     const auto now = stop != 0 ? blocking.stop_warming_context(name, deadline) : blocking.warm_context(name, deadline);
     if (!now) return fail(now.error());
     return c_api::write_text(c_api::context_json(*now), json, capacity, length);
+  });
+}
+
+int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags, uint64_t deadline_us,
+                       char* json, size_t capacity, size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (name == nullptr || file == nullptr) return fail(KVS_BAD_REQUEST, "name or file is NULL");
+    if ((flags & ~(KVS_EXPORT_PARTIAL | KVS_EXPORT_REPLACE)) != 0)
+      return fail(KVS_UNSUPPORTED, "a flag is set that this version of libkvstore does not know");
+    ContextExportOptions options{.deadline = microseconds(deadline_us)};
+    options.is_partial = (flags & KVS_EXPORT_PARTIAL) != 0;
+    options.replaces = (flags & KVS_EXPORT_REPLACE) != 0;
+    const auto exported = blocking.export_context(name, file, options);
+    if (!exported) return fail(c_api::status_of(exported.error().code), exported.error().text);
+    return c_api::write_text(c_api::archived_json(*exported, /*is_imported=*/false), json, capacity, length);
+  });
+}
+
+int kvs_context_import(kvs_client* client, const char* file, const char* name, uint64_t ttl_us, int sliding,
+                       uint64_t until_us, int priority, uint64_t deadline_us, char* json, size_t capacity,
+                       size_t* length) {
+  return guarded(client, [&](BlockingClient& blocking) -> int {
+    if (file == nullptr) return fail(KVS_BAD_REQUEST, "file is NULL");
+    ContextImportOptions options{.deadline = microseconds(deadline_us)};
+    if (name != nullptr) options.name = name;
+    if (ttl_us > 0 || until_us > 0 || sliding != 0) {
+      if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, options.life.emplace()); bad != KVS_OK)
+        return bad;
+    }
+    if (const int bad = c_api::read_priority(priority, options.priority); bad != KVS_OK) return bad;
+    const auto imported = blocking.import_context(file, options);
+    if (!imported) return fail(c_api::status_of(imported.error().code), imported.error().text);
+    return c_api::write_text(c_api::archived_json(*imported, /*is_imported=*/true), json, capacity, length);
   });
 }
 

@@ -70,6 +70,12 @@ int read_context_time(std::uint64_t ttl_us, int sliding, std::uint64_t until_us,
   return KVS_OK;
 }
 
+int read_priority(int priority, std::optional<std::uint8_t>& wanted) {
+  if (priority > 9) return fail(KVS_BAD_REQUEST, "priority: " + std::to_string(priority) + ", allowed are 0 to 9");
+  if (priority >= 0) wanted = static_cast<std::uint8_t>(priority);
+  return KVS_OK;
+}
+
 int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
                std::span<const BlockHash>& names) {
   if (const int bad = read_chain(hashes, count, names); bad != KVS_OK) return bad;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "client/client.h"
@@ -49,6 +50,8 @@ int read_put(const kvs_put_options* given, PutOptions& options);
 int read_match_set(const kvs_match_set_options* given, SetMatchOptions& options);
 int read_get_set(const kvs_get_set_options* given, SetGetOptions& options);
 int read_context_time(std::uint64_t ttl_us, int sliding, std::uint64_t until_us, ContextTime& life);
+/// Negative: none is wanted.
+int read_priority(int priority, std::optional<std::uint8_t>& wanted);
 int read_put_set(const kvs_put_set_options* given, SetPutOptions& options);
 
 }  // namespace kv::c_api

@@ -192,6 +192,8 @@ std::string context_json(const NamedContext& context) {
   out += ",\"why\":";
   append_json(out, context.why ? context.why.message() : "");
   add("lost_blocks", context.lost_blocks);
+  add("priority", context.priority);
+  add("yielded_blocks", context.yielded_blocks);
   out += std::string(",\"sliding\":") + (context.is_sliding ? "true" : "false");
   add_time("ttl_us", context.ttl);
   add_time("created_us", context.created);
@@ -205,6 +207,22 @@ std::string context_json(const NamedContext& context) {
   if (context.memory_blocks) add("memory_blocks", *context.memory_blocks);
   if (context.disk_blocks) add("disk_blocks", *context.disk_blocks);
   return out + "}";
+}
+
+std::string archived_json(const ArchivedContext& archived, bool is_imported) {
+  std::string out = "{\"name\":";
+  append_json(out, archived.name);
+  out += ",\"namespace_id\":";
+  append_json(out, archived.namespace_id);
+  const auto add = [&](const char* name, std::uint64_t value) {
+    out += std::string(",\"") + name + "\":" + std::to_string(value);
+  };
+  add("blocks", archived.blocks);
+  add("wanted_blocks", archived.wanted_blocks);
+  add("bytes", archived.bytes);
+  if (!is_imported) return out + "}";
+  add("stored_blocks", archived.stored_blocks);
+  return out + ",\"context\":" + context_json(archived.context) + "}";
 }
 
 std::string contexts_json(const ContextList& list) {

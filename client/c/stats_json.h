@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/context_archive.h"
 
 namespace kv::c_api {
 
@@ -16,6 +17,8 @@ std::string miss_json(const MissReport& report);
 
 /// {"name":...,"tags":[...],"wanted_blocks":...,"kept_blocks":...,...}; times in microseconds since 1970. As pure.
 std::string context_json(const NamedContext& context);
+/// {"name":...,"blocks":...,"bytes":...}, and of an import more. As pure.
+std::string archived_json(const ArchivedContext& archived, bool is_imported);
 /// {"contexts":[...],"silent":[{"node":...,"error":...}]}. As pure.
 std::string contexts_json(const ContextList& list);
 

@@ -117,7 +117,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
   }
   reading_ = nullptr;
   // Before the put lets go of them.
-  while (node_.store.with([&](Store& store) { return store.keep_context(work.context); })) {
+  while (node_.store.with([&](Store& store) { return store.keep_context(work.context, node_.clock.now()); })) {
   }
   co_return committed > 0;
 }

@@ -117,10 +117,11 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   size_t length = 0;
   char told[4096];
   const char* tags[2] = {"team=x", "\"quoted\""};
-  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "prompt", tags, 2, 60000000, 1, 0, 5000000, told, sizeof told,
-                           &length) == KVS_OK);
+  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "prompt", tags, 2, 60000000, 1, 0, 7, 5000000, told,
+                           sizeof told, &length) == KVS_OK);
   CHECK(strlen(told) == length &&
         strstr(told, "{\"name\":\"prompt\",\"tags\":[\"team=x\",\"\\\"quoted\\\"\"]") == told);
+  CHECK(strstr(told, "\"priority\":7,\"yielded_blocks\":0") != NULL);
   CHECK(strstr(told, "\"sliding\":true") != NULL && strstr(told, "\"ttl_us\":60000000") != NULL);
   CHECK(kvs_context_list(client, NULL, 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strncmp(told, "{\"contexts\":[{\"name\":\"prompt\"", 29) == 0 && strstr(told, "\"silent\":[]}") != NULL);
@@ -131,16 +132,17 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_context_warm(client, NULL, 0, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
   CHECK(kvs_context_list(client, "other", 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strncmp(told, "{\"contexts\":[]", 14) == 0);
-  CHECK(kvs_context_extend(client, "prompt", 0, 0, 1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 1, 0, 1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 0, 1, 0, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, NULL, 1, 0, 0, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
-  CHECK(kvs_context_extend(client, "prompt", 120000000, 0, 0, 5000000, NULL, 0, &length) == KVS_TOO_LARGE);
+  CHECK(kvs_context_extend(client, "prompt", 0, 0, 1, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_extend(client, "prompt", 1, 0, 1, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_extend(client, "prompt", 0, 1, 0, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_extend(client, "prompt", 1, 0, 0, 10, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_extend(client, NULL, 1, 0, 0, -1, 5000000, told, sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_extend(client, "prompt", 120000000, 0, 0, -1, 5000000, NULL, 0, &length) == KVS_TOO_LARGE);
   CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strstr(told, "\"ttl_us\":120000000") != NULL);
   CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_NOT_FOUND);
-  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "a b", NULL, 0, 1000000, 0, 0, 5000000, told, sizeof told,
-                           &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "a b", NULL, 0, 1000000, 0, 0, -1, 5000000, told,
+                           sizeof told, &length) == KVS_BAD_REQUEST);
   CHECK(kvs_stats(client, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
   char* json = malloc(length + 4096);
   CHECK(json != NULL);

@@ -86,6 +86,65 @@ TEST_P(ClientContextTest, OneIsCreatedListedExtendedAndDeletedWhereverItsPartsLi
   EXPECT_TRUE(list("prompt").contexts.empty());
 }
 
+TEST_P(ClientContextTest, WhatItIsOfIsPutTogetherFromAllNodes) {
+  const NamespaceRecord record = test_record(4096);
+  const auto chain = test_chain(record, 12);
+  const Space space = open(record);
+  ASSERT_TRUE(create(space, chain, "prompt", {.ttl = 3600s}));
+  const auto told = loop.run(client->tell_context("prompt", 5s));
+  ASSERT_TRUE(told) << told.error().message();
+  EXPECT_EQ(told->record, record.text());
+  EXPECT_EQ(told->prefix_blocks, 12u);
+  EXPECT_EQ(told->hashes, chain);
+  EXPECT_EQ(told->context.wanted_blocks, 12u);
+  EXPECT_EQ(loop.run(client->tell_context("none", 5s)).error(), Errc::kNotFound);
+  EXPECT_EQ(loop.run(client->tell_context("", 5s)).error(), Errc::kBadRequest);
+}
+
+TEST_P(ClientContextTest, APriorityGoesToAllNodes) {
+  const NamespaceRecord record = test_record(4096);
+  const auto chain = test_chain(record, 12);
+  const Space space = open(record);
+  const ContextOptions options{.deadline = 5s, .name = "prompt", .life = {.ttl = 3600s}, .priority = 8};
+  EXPECT_EQ(loop.run(client->create_context(space, chain, options))->priority, 8u);
+  EXPECT_EQ(loop.run(client->extend_context("prompt", {.ttl = 60s}, 5s))->priority, 8u);
+  EXPECT_EQ(loop.run(client->extend_context("prompt", {.ttl = 60s}, 5s, {}, 3))->priority, 3u);
+  EXPECT_EQ(loop.run(client->extend_context("prompt", {.ttl = 60s}, 5s, {}, 10)).error(), Errc::kBadRequest);
+  EXPECT_EQ(list().contexts[0].priority, 3u);
+}
+
+TEST_P(ClientContextTest, APartOfAChainIsHadWithoutWhatComesBefore) {
+  const NamespaceRecord record = test_record(4096);
+  const auto chain = test_chain(record, 12);
+  const Space space = open(record);
+  Blocks memory = blocks(12, 4096);
+  memory.fill(chain);
+  EXPECT_EQ(loop.run(client->put(space, std::span(chain).first(10), std::span(memory.from).first(10), {.deadline = 5s}))
+                ->stored,
+            10u);
+  for (const std::size_t first : {1u, 5u, 9u}) {
+    memory.clear();
+    std::vector<std::span<std::byte>> to = memory.to;
+    for (std::size_t i = 0; i < first; ++i) to[i] = {};
+    std::vector<std::uint64_t> sums(12);
+    const GetOptions options{.deadline = 5s, .first_block = first, .checksums = sums};
+    const auto got = loop.run(client->get(space, chain, to, options));
+    ASSERT_TRUE(got) << got.error().message();
+    EXPECT_EQ(got->block_count, 10u) << first;
+    std::vector<std::byte> expected(4096);
+    for (std::size_t i = 0; i < 10; ++i) {
+      fill_block(chain[i], expected);
+      const bool is_right = std::memcmp(expected.data(), memory.to[i].data(), expected.size()) == 0;
+      EXPECT_EQ(is_right, i >= first) << first << " " << i;
+      EXPECT_EQ(sums[i] != 0, i >= first);
+    }
+  }
+  const GetOptions beyond{.deadline = 5s, .first_block = 11};
+  EXPECT_LE(loop.run(client->get(space, chain, memory.to, beyond))->block_count, 11u);
+  const GetOptions none{.deadline = 5s, .first_block = 12};
+  EXPECT_EQ(loop.run(client->get(space, chain, memory.to, none)).error(), Errc::kBadRequest);
+}
+
 TEST_P(ClientContextTest, WhatIsAMistakeIsToldBeforeOrByTheNode) {
   const NamespaceRecord record = test_record(4096);
   const auto chain = test_chain(record, 4);

@@ -232,7 +232,14 @@ struct Connection : std::enable_shared_from_this<Connection> {
         contexts.push_back(context.Finish());
       }
       const auto all = input.below(8) == 0 ? 0 : b.CreateVector(contexts);
-      return wire::CreateContextResponse(b, all, input.below(4) == 0);
+      const std::vector<wire::Hash> hashes(input.below(4));
+      std::vector<std::uint32_t> positions(input.below(8) == 0 ? input.below(5) : hashes.size());
+      for (auto& each : positions) each = static_cast<std::uint32_t>(input.below(6));
+      const auto record = input.below(8) == 0 ? 0 : b.CreateString("model=m\n");
+      const auto list = input.below(8) == 0 ? 0 : b.CreateVectorOfStructs(hashes);
+      const auto places = input.flag() ? 0 : b.CreateVector(positions);
+      return wire::CreateContextResponse(b, all, input.below(4) == 0, input.below(2), record,
+                                         static_cast<std::uint32_t>(input.below(6)), list, places);
     });
   }
 
@@ -252,7 +259,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
           return wire::CreateHelloResponseDirect(b, scene.version, "n", input.below(3),
                                                  (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
                                                      (scene.is_set ? kFeatureSets | kFeatureGroups : 0) |
-                                                     kFeatureHotRoots | kFeatureClusterMap | kFeatureContexts,
+                                                     kFeatureHotRoots | kFeatureClusterMap | kFeatureContexts |
+                                                         kFeatureContextParts,
                                                  1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0,
                                                  scene.version < 2 ? nullptr : &instance);
         });
@@ -594,7 +602,12 @@ asio::awaitable<void> use_contexts(Scene& scene, Client& client, Space space, st
            std::ranges::all_of(context.name, is_printable);
   };
   const ContextTime life{.ttl = std::chrono::seconds(60)};
-  switch (scene.input.below(4)) {
+  switch (scene.input.below(5)) {
+    case 4: {
+      const auto told = co_await client.tell_context("a", deadline);
+      KV_ASSERT(!told || (is_whole(told->context) && told->hashes.size() <= told->prefix_blocks));
+      break;
+    }
     case 0: {
       const ContextOptions options{.deadline = deadline, .name = "a", .life = life};
       const auto made = co_await client.create_context(space, scene.hashes, options);

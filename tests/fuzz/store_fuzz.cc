@@ -187,12 +187,15 @@ class Operations {
     if (act == 0) {
       (void)store_->delete_context(owner, name, now_);
     } else if (act == 1) {
-      (void)store_->extend_context(owner, name, life, now_);
+      std::optional<std::uint8_t> priority;
+      if (input_.flag()) priority = static_cast<std::uint8_t>(input_.below(11));
+      (void)store_->extend_context(owner, name, life, now_, priority);
     } else {
       std::vector<std::uint32_t> counts(input_.below(3));
       for (auto& count : counts) count = static_cast<std::uint32_t>(input_.below(5));
       Store::ContextOrder order{.owner = owner, .name = name, .space = space, .hashes = chain(), .life = life};
       order.chain_counts = std::move(counts);
+      order.priority = static_cast<std::uint8_t>(input_.below(11));
       const std::size_t wanted = order.hashes.size();
       const auto made = store_->create_context(std::move(order), now_);
       if (made) KV_ASSERT(made->wanted_count == wanted && made->kept_count <= wanted);

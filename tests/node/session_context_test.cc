@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iomanip>
+#include <set>
 #include <sstream>
 
 #include "store/node/access/access.h"
@@ -24,7 +25,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::uint8_t kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6;
+constexpr std::uint8_t kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6, kTell = 7;
 
 std::string token_for(const std::string& name) { return name + std::string(32, '-'); }
 std::string hash_text(const std::string& token) {
@@ -42,6 +43,10 @@ struct Asked {
   std::uint64_t ttl_us = 0, until_us = 0;
   bool sliding = false;
   std::string after = {};
+  std::uint8_t priority = 255;
+  std::uint32_t prefix_blocks = 0;
+  std::vector<std::uint32_t> positions = {};
+  std::uint32_t first = 0;
 };
 
 class SessionContextTest : public NodeTest {
@@ -100,7 +105,8 @@ class SessionContextTest : public NodeTest {
       return wire::CreateContextRequestDirect(
           b, asked.act, asked.name.empty() ? nullptr : asked.name.c_str(), space, check(), &hashes,
           asked.chain_counts.empty() ? nullptr : &asked.chain_counts, tags.empty() ? nullptr : &tags, asked.ttl_us,
-          asked.until_us, asked.sliding, asked.after.empty() ? nullptr : asked.after.c_str());
+          asked.until_us, asked.sliding, asked.after.empty() ? nullptr : asked.after.c_str(), asked.priority,
+          asked.prefix_blocks, asked.positions.empty() ? nullptr : &asked.positions, asked.first);
     });
   }
   static std::uint64_t wall_us() {
@@ -172,7 +178,7 @@ TEST_F(SessionContextTest, WhatIsNoGoodRequestIsRefusedInWordsAndChangesNothing)
     EXPECT_EQ(answer.error(), code) << answer.message();
     EXPECT_THAT(answer.message(), AllOf(HasSubstr("context"), HasSubstr(words)));
   };
-  for (const std::uint8_t act : std::to_array<std::uint8_t>({0, 7, 255}))
+  for (const std::uint8_t act : std::to_array<std::uint8_t>({0, 8, 254}))
     refused(Errc::kUnsupported, "context.act", {.act = act, .name = "a"});
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("a\n"), std::string(129, 'a'), std::string("\xC3\xA9")})
@@ -189,6 +195,18 @@ TEST_F(SessionContextTest, WhatIsNoGoodRequestIsRefusedInWordsAndChangesNothing)
   refused(Errc::kBadRequest, "one of both",
           {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 5, .until_us = wall_us() + 1'000'000'000});
   refused(Errc::kBadRequest, "hashes", {.act = kCreate, .name = "a", .ttl_us = 1});
+  refused(Errc::kBadRequest, "priority: 10, allowed are 0 to 9",
+          {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .priority = 10});
+  refused(Errc::kBadRequest, "priority: 254", {.act = kExtend, .name = "a", .ttl_us = 1, .priority = 254});
+  using Positions = std::vector<std::uint32_t>;
+  for (const Positions& positions : {Positions{0}, Positions{1, 1}, Positions{2, 1}, Positions{1, 3}, Positions{0, 1, 2}}) {
+    refused(Errc::kBadRequest, "positions",
+            {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .prefix_blocks = 3, .positions = positions});
+  }
+  refused(Errc::kBadRequest, "positions",
+          {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .prefix_blocks = 1});
+  refused(Errc::kBadRequest, "positions",
+          {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .positions = {0, 1}});
   refused(Errc::kBadRequest, "chain_counts",
           {.act = kCreate, .name = "a", .hashes = about, .chain_counts = {1, 2}, .ttl_us = 1});
   refused(Errc::kBadRequest, "chain_counts",
@@ -244,7 +262,7 @@ TEST_F(SessionContextTest, OneTenantCanDoNothingWithAnothers) {
     EXPECT_EQ(shown.message(), "context list: no context 'mine'");
     EXPECT_EQ(never.message(), "context list: no context 'none'") << "the same words";
     EXPECT_EQ(ask(*other, {.act = kExtend, .name = "mine", .ttl_us = 1}).error(), Errc::kNotFound);
-    for (const std::uint8_t act : std::to_array<std::uint8_t>({kDelete, kWarm, kStopWarming}))
+    for (const std::uint8_t act : std::to_array<std::uint8_t>({kDelete, kWarm, kStopWarming, kTell}))
       EXPECT_EQ(ask(*other, {.act = act, .name = "mine"}).error(), Errc::kNotFound);
   }
   // Of another's blocks: the namespace is not its own.
@@ -274,7 +292,7 @@ TEST_F(SessionContextTest, EachActNeedsTheRightToOperateAndIsAudited) {
   for (const PolicyRole role : kEachRole) {
     use(section("one", std::string("\"") + policy_role_name(role) + "\""));
     const auto client = as("one");
-    for (std::uint8_t act = kCreate; act <= kStopWarming; ++act) {
+    for (std::uint8_t act = kCreate; act <= kTell; ++act) {
       const Answer answer = ask(*client, {.act = act, .name = "x", .hashes = chain(1, 1), .ttl_us = 1});
       const bool is_denied = answer.is_error() && answer.error() == Errc::kPermissionDenied;
       EXPECT_EQ(is_denied, role != PolicyRole::kOperator) << policy_role_name(role) << " " << int{act};
@@ -331,12 +349,80 @@ TEST_F(SessionContextTest, WhereThereIsNoDiskThereIsNothingToWarm) {
       << "of a list it would be dear";
 }
 
+TEST_F(SessionContextTest, WhatItIsOfIsToldInPagesAndWithoutWhatTheNodeAdds) {
+  const std::string all = R"("reader", "writer", "operator")";
+  use(section("blue", all, "blue"));
+  const auto blue = as("blue");
+  speak_of(*blue, record_for("blue"));
+  const std::size_t count = 2 * kContextHashesPerAnswer + 5;
+  const auto about = chain(1, count);
+  std::vector<std::uint32_t> positions(count);
+  for (std::size_t i = 0; i < count; ++i) positions[i] = static_cast<std::uint32_t>(2 * i + 1);
+  const Answer made = ask(*blue, {.act = kCreate,
+                                  .name = "x",
+                                  .hashes = about,
+                                  .ttl_us = 60'000'000,
+                                  .prefix_blocks = static_cast<std::uint32_t>(2 * count),
+                                  .positions = positions});
+  ASSERT_FALSE(made.is_error()) << made.message();
+  std::vector<BlockHash> told;
+  std::vector<std::uint32_t> places;
+  bool has_more = true;
+  std::set<std::uint64_t> ids;
+  for (int pages = 0; has_more && pages < 10; ++pages) {
+    const Answer page = ask(*blue, {.act = kTell, .name = "x", .first = static_cast<std::uint32_t>(told.size())});
+    ASSERT_FALSE(page.is_error()) << page.message();
+    const auto& response = page.as<wire::ContextResponse>();
+    EXPECT_EQ(response.contexts()->size(), 1u);
+    EXPECT_EQ(response.record()->str(), record_for("blue").text());
+    EXPECT_EQ(response.prefix_blocks(), 2 * count);
+    ASSERT_LE(response.hashes()->size(), kContextHashesPerAnswer);
+    ids.insert(response.context());
+    for (const wire::Hash* each : *response.hashes()) {
+      BlockHash hash;
+      std::memcpy(hash.bytes.data(), each, sizeof hash);
+      told.push_back(hash);
+    }
+    for (const std::uint32_t each : *response.positions()) places.push_back(each);
+    has_more = response.more();
+  }
+  EXPECT_EQ(told, about);
+  EXPECT_EQ(places, positions);
+  EXPECT_EQ(ids.size(), 1u);
+  const Answer past = ask(*blue, {.act = kTell, .name = "x", .first = 1 << 30});
+  EXPECT_EQ(past.as<wire::ContextResponse>().hashes()->size(), 0u);
+  // One of an older client: in which order it stands, nobody has said.
+  ASSERT_FALSE(ask(*blue, {.act = kCreate, .name = "x", .hashes = chain(1, 3), .ttl_us = 60'000'000}).is_error());
+  const Answer other = ask(*blue, {.act = kTell, .name = "x"});
+  EXPECT_EQ(other.as<wire::ContextResponse>().prefix_blocks(), 0u);
+  EXPECT_EQ(other.as<wire::ContextResponse>().positions(), nullptr);
+  EXPECT_FALSE(ids.contains(other.as<wire::ContextResponse>().context()));
+}
+
+TEST_F(SessionContextTest, APriorityIsToldAndKeptOverAnExtension) {
+  const auto client = greet();
+  const auto about = chain(1, 2);
+  const auto priority_in = [&](const Asked& asked) {
+    const Answer answer = ask(*client, asked);
+    EXPECT_FALSE(answer.is_error()) << answer.message();
+    return answer.as<wire::ContextResponse>().contexts()->Get(0)->priority();
+  };
+  EXPECT_EQ(priority_in({.act = kCreate, .name = "a", .hashes = about, .ttl_us = 60'000'000}), 5u);
+  EXPECT_EQ(priority_in({.act = kCreate, .name = "b", .hashes = about, .ttl_us = 60'000'000, .priority = 0}), 0u);
+  EXPECT_EQ(priority_in({.act = kExtend, .name = "b", .ttl_us = 60'000'000}), 0u);
+  EXPECT_EQ(priority_in({.act = kExtend, .name = "b", .ttl_us = 60'000'000, .priority = 9}), 9u);
+  EXPECT_EQ(priority_in({.name = "b"}), 9u);
+}
+
 TEST_F(SessionContextTest, WhatIsNotKeptIsALineOfTheLog) {
-  EXPECT_EQ(context_news_text({"blue", "x", 10, 4, 3, Errc::kNotFound}),
+  EXPECT_EQ(context_news_text({"blue", "x", 10, 4, 3, 0, Errc::kNotFound}),
             "context 'x' of tenant 'blue' keeps 4 of 10 blocks: the rest is not in memory; 3 were dropped since it was "
             "created");
-  EXPECT_EQ(context_news_text({"", "x", 10, 4, 0, Errc::kOverQuota}),
+  EXPECT_EQ(context_news_text({"", "x", 10, 4, 0, 0, Errc::kOverQuota}),
             "context 'x' keeps 4 of 10 blocks: the tenant's pinned-bytes-max is reached");
+  EXPECT_EQ(context_news_text({"", "x", 10, 4, 0, 6, Errc::kBusy}),
+            "context 'x' keeps 4 of 10 blocks: pinned-fraction-max is reached; 6 were given up for contexts of higher "
+            "priority");
 }
 
 }  // namespace

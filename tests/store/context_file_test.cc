@@ -20,8 +20,8 @@ constexpr std::uint64_t kWall = 1'800'000'000'000'000;
 constexpr ClockPair kNow{TimePoint(1h), kWall};
 constexpr std::size_t kHead = 24;
 
-std::string golden_file() {
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/contexts_v1.bin", std::ios::binary);
+std::string golden_file(int format = 2) {
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/contexts_v" + std::to_string(format) + ".bin", std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -55,6 +55,15 @@ KeptContext some_context(std::mt19937_64& random, const std::string& name) {
   context.begun = ago();
   if (random() % 2 == 0) context.used = ago();
   context.lost_count = random() % 100;
+  context.yielded_count = random() % 100;
+  context.priority = static_cast<std::uint8_t>(random() % 10);
+  context.place.prefix_count = static_cast<std::uint32_t>(random() % 3 == 0 ? 0 : 4 * context.hashes.size());
+  if (context.place.prefix_count > 0 && random() % 2 == 0) {
+    std::vector<std::uint32_t> positions;
+    for (std::uint32_t i = 0; i < context.hashes.size(); ++i)
+      positions.push_back(4 * i + static_cast<std::uint32_t>(random() % 4));
+    context.place.positions = std::make_shared<const std::vector<std::uint32_t>>(std::move(positions));
+  }
   context.written_tokens = random();
   context.read_tokens = random();
   context.stored_token_seconds = static_cast<double>(random() % 1'000'000) / 7;
@@ -78,9 +87,43 @@ void expect_equal(const KeptContext& one, const KeptContext& other) {
   EXPECT_EQ(one.begun, other.begun);
   EXPECT_EQ(one.used, other.used);
   EXPECT_EQ(one.lost_count, other.lost_count);
+  EXPECT_EQ(one.yielded_count, other.yielded_count);
+  EXPECT_EQ(one.priority, other.priority);
+  EXPECT_EQ(one.place.prefix_count, other.place.prefix_count);
+  ASSERT_EQ(one.place.positions == nullptr, other.place.positions == nullptr);
+  if (one.place.positions) EXPECT_EQ(*one.place.positions, *other.place.positions);
   EXPECT_EQ(one.written_tokens, other.written_tokens);
   EXPECT_EQ(one.read_tokens, other.read_tokens);
   EXPECT_EQ(one.stored_token_seconds, other.stored_token_seconds);
+}
+
+/// Made once, of the older one: what that does not have is set here.
+std::vector<KeptContext> as_in_format_2(std::vector<KeptContext> contexts) {
+  contexts[0].priority = 8;
+  contexts[0].yielded_count = 4;
+  contexts[0].place = {.prefix_count = 12,
+                       .positions = std::make_shared<const std::vector<std::uint32_t>>(
+                           std::initializer_list<std::uint32_t>{0, 5, 11})};
+  contexts[1].place.prefix_count = 9;
+  return contexts;
+}
+
+TEST(ContextFileTest, AFileOfFormat1IsReadAndWrittenAsFormat2) {
+  const auto old = read_contexts(golden_file(1), kNow);
+  ASSERT_TRUE(old) << old.error().text;
+  for (const KeptContext& each : old->contexts) {
+    EXPECT_EQ(each.priority, kContextPriorityDefault);
+    EXPECT_EQ(each.yielded_count, 0u);
+    EXPECT_EQ(each.place.prefix_count, 0u);
+    EXPECT_EQ(each.place.positions, nullptr);
+  }
+  const auto again = read_contexts(write_contexts(old->contexts, kNow), kNow);
+  ASSERT_TRUE(again) << again.error().text;
+  for (std::size_t i = 0; i < 2; ++i) expect_equal(again->contexts[i], old->contexts[i]);
+  const std::string path = std::string(KV_GOLDEN_DIR) + "/contexts_v2.bin";
+  if (std::getenv("KV_WRITE_GOLDEN") != nullptr && !std::ifstream(path))
+    std::ofstream(path, std::ios::binary) << write_contexts(as_in_format_2(old->contexts), kNow);
+  EXPECT_EQ(write_contexts(as_in_format_2(old->contexts), kNow), golden_file());
 }
 
 TEST(ContextFileTest, TheFormStays) {
@@ -103,6 +146,12 @@ TEST(ContextFileTest, TheFormStays) {
   EXPECT_EQ(one.used, kNow.steady - 1s);
   EXPECT_EQ(one.end(), kNow.steady + 1h - 1s);
   EXPECT_EQ(one.stored_token_seconds, 30.5);
+  EXPECT_EQ(one.priority, 8u);
+  EXPECT_EQ(one.yielded_count, 4u);
+  EXPECT_EQ(one.place.prefix_count, 12u);
+  EXPECT_EQ(one.place.position(2), 11u);
+  EXPECT_EQ(read->contexts[1].place.prefix_count, 9u);
+  EXPECT_EQ(read->contexts[1].place.positions, nullptr);
   EXPECT_EQ(read->contexts[1].owner, "");
   EXPECT_EQ(read->contexts[1].used, std::nullopt);
   EXPECT_EQ(write_contexts(read->contexts, kNow), golden);
@@ -156,8 +205,8 @@ TEST(ContextFileTest, WhatIsDamagedAnywhereIsRefused) {
   EXPECT_FALSE(read_contexts(good + '\0', kNow));
   EXPECT_THAT(read_contexts(mend(good + '\0'), kNow).error().text, HasSubstr("bytes too many"));
   std::string next = good;
-  next[4] = 2;
-  EXPECT_THAT(read_contexts(next, kNow).error().text, HasSubstr("format 2, this node reads 1"));
+  next[4] = 3;
+  EXPECT_THAT(read_contexts(next, kNow).error().text, HasSubstr("format 3, this node reads 1 to 2"));
 }
 
 TEST(ContextFileTest, WhatAContextMayNotBeIsNamed) {
@@ -170,6 +219,8 @@ TEST(ContextFileTest, WhatAContextMayNotBeIsNamed) {
               HasSubstr("time to live: 0"));
   EXPECT_THAT(refused([](KeptContext& each) { each.life.ttl = kContextTtlMax + 1ns; }).error().text,
               HasSubstr("ten years"));
+  EXPECT_THAT(refused([](KeptContext& each) { each.priority = 10; }).error().text, HasSubstr("priority: 10"));
+  EXPECT_THAT(refused([](KeptContext& each) { each.place.prefix_count = 1; }).error().text, HasSubstr("positions"));
   EXPECT_THAT(refused([](KeptContext& each) { each.stored_token_seconds = -1; }).error().text,
               HasSubstr("stored token seconds"));
   EXPECT_THAT(refused([](KeptContext& each) { each.chains[0].written = 3; }).error().text,

@@ -853,6 +853,60 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(one.memory_blocks(), 3u);
         EXPECT_EQ(one.disk_blocks(), 6u);
       })};
+  frames["context.place"] = {
+      FrameType::kContext,
+      0,
+      31,
+      "",
+      [=](auto& b) {
+        const std::vector<std::uint32_t> positions = {3, 9};
+        b.Finish(wire::CreateContextRequestDirect(b, 1, "prompt", 1, kCheck, &hashes, nullptr, nullptr, 1'000'000, 0,
+                                                  false, nullptr, 9, 12, &positions, 7));
+      },
+      checker<wire::ContextRequest>([](const auto& t) {
+        EXPECT_EQ(t.priority(), 9u);
+        EXPECT_EQ(t.prefix_blocks(), 12u);
+        EXPECT_EQ(t.positions()->Get(1), 9u);
+        EXPECT_EQ(t.first(), 7u);
+      })};
+  frames["context.told"] = {
+      FrameType::kContext,
+      kAnswer,
+      31,
+      "",
+      [=](auto& b) {
+        const std::vector<std::uint8_t> name(16, 7);
+        const std::vector<std::uint32_t> positions = {3, 9};
+        const std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts = {
+            wire::CreateContextStatusDirect(b, "prompt", nullptr, &name, "m", 16, 9, 2, 262144, 10, 0, false,
+                                            3'600'000'000, 1'000'000, 3'601'000'000, 0, 32, 0, 12.5, false, false, 0, 0,
+                                            2, 4)};
+        b.Finish(wire::CreateContextResponseDirect(b, &contexts, true, 77, "model=m\n", 12, &hashes, &positions));
+      },
+      checker<wire::ContextResponse>([](const auto& t) {
+        EXPECT_EQ(t.contexts()->Get(0)->priority(), 2u);
+        EXPECT_EQ(t.contexts()->Get(0)->yielded_blocks(), 4u);
+        EXPECT_EQ(t.context(), 77u);
+        EXPECT_EQ(t.record()->str(), "model=m\n");
+        EXPECT_EQ(t.prefix_blocks(), 12u);
+        EXPECT_EQ(t.hashes()->size(), 2u);
+        EXPECT_EQ(t.positions()->Get(0), 3u);
+        EXPECT_TRUE(t.more());
+      })};
+  frames["get.part"] = {FrameType::kGet,
+                        0,
+                        28,
+                        "",
+                        [=](auto& b) {
+                          const auto list = b.CreateVectorOfStructs(hashes);
+                          wire::GetRequestBuilder request(b);
+                          request.add_space(1);
+                          request.add_hashes(list);
+                          request.add_namespace_check(kCheck);
+                          request.add_first_block(1);
+                          b.Finish(request.Finish());
+                        },
+                        checker<wire::GetRequest>([](const auto& t) { EXPECT_EQ(t.first_block(), 1u); })};
   frames["put.idle"] = {FrameType::kPut,
                         0,
                         27,

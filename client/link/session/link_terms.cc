@@ -47,6 +47,7 @@ std::string read_hello(std::span<const std::byte> table, LinkTerms* terms) {
   terms->has_cluster_drain = (hello->features() & kFeatureClusterDrain) != 0;
   terms->has_erase = (hello->features() & kFeatureErase) != 0;
   terms->has_contexts = (hello->features() & kFeatureContexts) != 0;
+  terms->has_context_parts = (hello->features() & kFeatureContextParts) != 0;
   terms->map_epoch = hello->epoch();
   terms->has_messages = (hello->features() & kFeatureMessages) != 0;
   return {};

@@ -32,6 +32,7 @@ struct LinkTerms {
   bool has_cluster_drain = false;  ///< It can be asked to hand over what it owns.
   bool has_erase = false;          ///< It can be asked to erase all that a tenant has.
   bool has_contexts = false;       ///< It keeps prefixes by name.
+  bool has_context_parts = false;  ///< They have priorities, and it tells what they are of.
   std::uint64_t map_epoch = 0;     ///< Of the map that it knew at hello; 0: none.
 
   bool is_same_life(const LinkTerms& other) const { return node_id == other.node_id && instance == other.instance; }

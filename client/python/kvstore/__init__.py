@@ -39,6 +39,7 @@ except ImportError as _error:
 
 from . import device, errors, layouts, models, paging
 from ._kvstore import (
+    ArchivedContext,
     ContextList,
     DropResult,
     GetResult,
@@ -61,6 +62,7 @@ from .paging import PagedCache, PagePool, plan_cascade, plan_chunks
 from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 
 __all__ = [
+    "ArchivedContext",
     "Cache",
     "Client",
     "ContextList",

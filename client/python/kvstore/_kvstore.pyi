@@ -91,6 +91,12 @@ class NamedContext:
     def lost_blocks(self) -> int:
         """Were kept, and dropped by somebody."""
     @property
+    def yielded_blocks(self) -> int:
+        """Were kept, and given up for contexts of higher priority."""
+    @property
+    def priority(self) -> int:
+        """0..9. The highest is kept first where not all can be."""
+    @property
     def is_sliding(self) -> bool: ...
     @property
     def ttl(self) -> float:
@@ -118,6 +124,30 @@ class NamedContext:
     @property
     def disk_blocks(self) -> int | None:
         """Those that follow on disk; the same."""
+
+class ArchivedContext:
+    """What was written to a file, or brought from one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace_id(self) -> str:
+        """Hexadecimal."""
+    @property
+    def blocks(self) -> int:
+        """In the file."""
+    @property
+    def wanted_blocks(self) -> int:
+        """Of the context that was exported."""
+    @property
+    def bytes(self) -> int:
+        """Of the file."""
+    @property
+    def stored_blocks(self) -> int:
+        """Of an import: that the nodes did not have."""
+    @property
+    def context(self) -> NamedContext:
+        """As it was at the export, or is after the import."""
 
 class ContextList:
     @property
@@ -471,13 +501,22 @@ class Client:
         sliding: bool,
         until: float,
         tags: list[str],
+        priority: int,
         deadline: float,
     ) -> Call: ...
-    def extend_context(self, name: str, ttl: float, sliding: bool, until: float, deadline: float) -> Call: ...
+    def extend_context(
+        self, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
+    ) -> Call: ...
     def delete_context(self, name: str, deadline: float) -> Call: ...
     def warm_context(self, name: str, deadline: float) -> Call: ...
     def stop_warming_context(self, name: str, deadline: float) -> Call: ...
     def list_contexts(self, name: str, deadline: float) -> Call: ...
+    def export_context(
+        self, name: str, file: str, partial: bool, replaces: bool, deadline: float
+    ) -> ArchivedContext: ...
+    def import_context(
+        self, file: str, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
+    ) -> ArchivedContext: ...
     def release(self, lease: int) -> None: ...
     def stats(self, deadline: float) -> Call: ...
     def ping(self, deadline: float) -> Call: ...

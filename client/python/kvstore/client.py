@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
-from ._kvstore import ContextList, GetResult, LoadResult, MatchResult, Memory, MissReport, NamedContext, PutResult
+from ._kvstore import (
+    ArchivedContext,
+    ContextList,
+    GetResult,
+    LoadResult,
+    MatchResult,
+    Memory,
+    MissReport,
+    NamedContext,
+    PutResult,
+)
 from ._reuse import Reuse, reuse_number
 from .errors import BadRequest, NotFound, TimedOut
 from .futures import Future
@@ -73,6 +83,12 @@ def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tup
             raise BadRequest("until: a datetime without a time zone; datetime(..., tzinfo=timezone.utc), for example")
         return 0.0, False, until.timestamp()
     return 0.0, False, float(cast(float, until))
+
+
+def _priority(given: int) -> int:
+    if not 0 <= given <= 9:
+        raise BadRequest(f"priority: {given}, allowed are 0 to 9")
+    return given
 
 
 def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
@@ -286,11 +302,15 @@ class Client:
         ttl: Seconds | None = None,
         sliding: bool = False,
         until: Date | None = None,
+        priority: int | None = None,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Gives it another time to live from now on, as :meth:`Space.create_context`. Raises NotFound."""
-        time = _context_time(ttl, sliding, until)
-        return cast(NamedContext, self._native.extend_context(name, *time, self._deadline(deadline)).result(-1))
+        """Gives it another time to live from now on, as :meth:`Space.create_context`, and another priority if one is given.
+        Raises NotFound.
+        """
+        time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
+        call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
+        return cast(NamedContext, call.result(-1))
 
     def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Ends it. What it was last. Raises NotFound."""
@@ -321,6 +341,43 @@ class Client:
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """The nodes bring no more of it; what has come stays. Raises NotFound."""
         return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
+
+    def export_context(
+        self,
+        name: str,
+        file: str | os.PathLike[str],
+        *,
+        partial: bool = False,
+        replace: bool = False,
+        deadline: Seconds | None = None,
+    ) -> ArchivedContext:
+        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md). Raises
+        NotFound where blocks are missing; with ``partial`` the file has what is there before the first of them. A file that
+        is there is not replaced without ``replace``. ``deadline`` is of each batch of 16 MiB. Blocks the calling thread, and
+        nothing else; after an error or Ctrl-C there is no file. It is not encrypted.
+        """
+        return self._native.export_context(name, os.fspath(file), partial, replace, self._deadline(deadline))
+
+    def import_context(
+        self,
+        file: str | os.PathLike[str],
+        *,
+        name: str = "",
+        ttl: Seconds | None = None,
+        sliding: bool = False,
+        until: Date | None = None,
+        priority: int | None = None,
+        deadline: Seconds | None = None,
+    ) -> ArchivedContext:
+        """Puts the blocks of such a file, and creates the context; what is not given is as in the file, a time to live from
+        now. The whole file is checked first: raises CorruptBlock where it is damaged, Unsupported where it is of a later
+        version.
+        """
+        time = (0.0, False, 0.0) if ttl is None and until is None else _context_time(ttl, sliding, until)
+        if sliding and ttl is None:
+            raise BadRequest("sliding: goes with ttl")
+        wanted = None if priority is None else _priority(priority)
+        return self._native.import_context(os.fspath(file), name, *time, wanted, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
         """What came of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not looked at), those ``chosen``,
@@ -436,16 +493,26 @@ class Space(OpenedNamespace):
         sliding: bool = False,
         until: Date | None = None,
         tags: Sequence[str] = (),
+        priority: int = 5,
         deadline: Seconds | None = None,
     ) -> NamedContext:
         """Keeps the prefix in memory under a name: what is there now at once, the rest when it comes. For ``ttl`` seconds
         from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or seconds since
-        1970. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
+        1970. Where the bounds on what is kept leave less than one's contexts ask for, those of higher ``priority`` (0 to 9)
+        have it, and of equals those that had it first. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
         to operate (docs/contexts.md). Raises OverQuota or Busy where there are as many contexts as there may be.
         """
         ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
         call = self._native.create_context(
-            self._id, hashes, name, ttl_seconds, is_sliding, until_seconds, list(tags), self._client._deadline(deadline)
+            self._id,
+            hashes,
+            name,
+            ttl_seconds,
+            is_sliding,
+            until_seconds,
+            list(tags),
+            _priority(priority),
+            self._client._deadline(deadline),
         )
         return cast(NamedContext, call.result(-1))
 

@@ -13,6 +13,7 @@
 #include <list>
 
 #include "base/assert.h"
+#include "client/blocking_client.h"
 #include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
@@ -316,7 +317,7 @@ Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, mic
 
 class PyClient {
  public:
-  PyClient(ClientConfig config, double busy_poll) {
+  PyClient(ClientConfig config, double busy_poll) : config_(config) {
     try {
       io_ = IoClient::make(std::move(config), deadline_of(busy_poll));
     } catch (const std::invalid_argument& error) {
@@ -535,7 +536,7 @@ class PyClient {
   }
 
   PyCall create_context(std::uint32_t space, nb::handle hashes, std::string name, double ttl, bool sliding,
-                        double until, std::vector<std::string> tags, double deadline) {
+                        double until, std::vector<std::string> tags, std::uint8_t priority, double deadline) {
     PyCall call = begin(hashes, /*at_once=*/false);
     Call& state = *call.state;
     state.name = std::move(name);
@@ -543,18 +544,24 @@ class PyClient {
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
       const ContextOptions options{
-          .deadline = time, .name = state.name, .life = life, .tags = state.tags, .control = state.control()};
+          .deadline = time,
+          .name = state.name,
+          .life = life,
+          .tags = state.tags,
+          .priority = priority,
+          .control = state.control()};
       return client.create_context(Space{space}, state.hashes, options);
     });
     return call;
   }
-  PyCall extend_context(std::string name, double ttl, bool sliding, double until, double deadline) {
+  PyCall extend_context(std::string name, double ttl, bool sliding, double until, std::optional<std::uint8_t> priority,
+                        double deadline) {
     PyCall call = begin();
     Call& state = *call.state;
     state.name = std::move(name);
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
-      return client.extend_context(state.name, life, time, state.control());
+      return client.extend_context(state.name, life, time, state.control(), priority);
     });
     return call;
   }
@@ -577,6 +584,23 @@ class PyClient {
       return client.list_contexts(state.name, time, state.control());
     });
     return call;
+  }
+
+  /// Over a client of its own: it may take minutes, and holds up nothing else, closing included.
+  ArchivedContext export_context(const std::string& name, const std::string& file, bool partial, bool replaces,
+                                 double deadline) {
+    ContextExportOptions options{.deadline = deadline_of(deadline)};
+    options.is_partial = partial;
+    options.replaces = replaces;
+    return with_files(options, [&](BlockingClient& client) { return client.export_context(name, file, options); });
+  }
+  ArchivedContext import_context(const std::string& file, const std::string& name, double ttl, bool sliding,
+                                 double until, std::optional<std::uint8_t> priority, double deadline) {
+    ContextImportOptions options{.deadline = deadline_of(deadline)};
+    options.name = name;
+    if (ttl > 0 || until > 0) options.life = context_time(ttl, sliding, until);
+    options.priority = priority;
+    return with_files(options, [&](BlockingClient& client) { return client.import_context(file, options); });
   }
 
   /// Never waits: the end of a lease is no answer that somebody needs.
@@ -668,6 +692,31 @@ class PyClient {
   }
 
  private:
+  /// Without the GIL. Signals are looked for between two batches.
+  template <class Options, class Work>
+  ArchivedContext with_files(Options& options, Work work) {
+    check_open();
+    const bool looks_for_signals = is_main_thread();
+    bool is_signalled = false;
+    auto next = std::chrono::steady_clock::now() + kSignalInterval;
+    options.go_on = [&](const ArchiveProgress&) {
+      if (!looks_for_signals || std::chrono::steady_clock::now() < next) return true;
+      next = std::chrono::steady_clock::now() + kSignalInterval;
+      const nb::gil_scoped_acquire gil;
+      is_signalled = PyErr_CheckSignals() != 0;
+      return !is_signalled;
+    };
+    std::optional<Result<ArchivedContext, Failure>> done;
+    {
+      const WithoutGil without_gil;
+      BlockingClient client(config_);
+      done.emplace(work(client));
+    }
+    if (is_signalled) throw nb::python_error();
+    if (!*done) throw StatusError{status_of(done->error().code), done->error().text};
+    return **done;
+  }
+
   /// IoClient::start and run, with the GIL held since the client was seen to be open: while the arguments were looked
   /// at, Python may have run, and have closed it.
   template <class T, class Make>
@@ -709,6 +758,7 @@ class PyClient {
     return state.group_counts;
   }
 
+  const ClientConfig config_;
   std::shared_ptr<IoClient> io_;
   const nb::object trace_ = nb::module_::import_("kvstore._trace").attr("current");
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
@@ -793,6 +843,8 @@ void bind_client(nb::module_& module) {
       .def_ro("kept_bytes", &NamedContext::kept_bytes)
       .def_prop_ro("why", [](const NamedContext& context) { return why_object(context.why); })
       .def_ro("lost_blocks", &NamedContext::lost_blocks)
+      .def_ro("yielded_blocks", &NamedContext::yielded_blocks)
+      .def_ro("priority", &NamedContext::priority)
       .def_ro("is_sliding", &NamedContext::is_sliding)
       .def_prop_ro("ttl", [=](const NamedContext& context) { return in_seconds(context.ttl); })
       .def_prop_ro("created", [=](const NamedContext& context) { return in_seconds(context.created); })
@@ -807,6 +859,14 @@ void bind_client(nb::module_& module) {
       .def_ro("is_warming", &NamedContext::is_warming)
       .def_ro("memory_blocks", &NamedContext::memory_blocks)
       .def_ro("disk_blocks", &NamedContext::disk_blocks);
+  nb::class_<ArchivedContext>(module, "ArchivedContext")
+      .def_ro("name", &ArchivedContext::name)
+      .def_ro("namespace_id", &ArchivedContext::namespace_id)
+      .def_ro("blocks", &ArchivedContext::blocks)
+      .def_ro("wanted_blocks", &ArchivedContext::wanted_blocks)
+      .def_ro("bytes", &ArchivedContext::bytes)
+      .def_ro("stored_blocks", &ArchivedContext::stored_blocks)
+      .def_ro("context", &ArchivedContext::context);
   nb::class_<ContextList>(module, "ContextList")
       .def_ro("contexts", &ContextList::contexts)
       .def_prop_ro("silent", [](const ContextList& list) {
@@ -1010,14 +1070,19 @@ void bind_client(nb::module_& module) {
            nb::arg("at_once"))
       .def("drop", &PyClient::drop, nb::arg("space"), nb::arg("hashes"), nb::arg("deadline"), nb::arg("at_once"))
       .def("create_context", &PyClient::create_context, nb::arg("space"), nb::arg("hashes"), nb::arg("name"),
-           nb::arg("ttl"), nb::arg("sliding"), nb::arg("until"), nb::arg("tags"), nb::arg("deadline"))
+           nb::arg("ttl"), nb::arg("sliding"), nb::arg("until"), nb::arg("tags"), nb::arg("priority"),
+           nb::arg("deadline"))
       .def("extend_context", &PyClient::extend_context, nb::arg("name"), nb::arg("ttl"), nb::arg("sliding"),
-           nb::arg("until"), nb::arg("deadline"))
+           nb::arg("until"), nb::arg("priority").none(), nb::arg("deadline"))
       .def("delete_context", &PyClient::of_context<&Client::delete_context>, nb::arg("name"), nb::arg("deadline"))
       .def("warm_context", &PyClient::of_context<&Client::warm_context>, nb::arg("name"), nb::arg("deadline"))
       .def("stop_warming_context", &PyClient::of_context<&Client::stop_warming_context>, nb::arg("name"),
            nb::arg("deadline"))
       .def("list_contexts", &PyClient::list_contexts, nb::arg("name"), nb::arg("deadline"))
+      .def("export_context", &PyClient::export_context, nb::arg("name"), nb::arg("file"), nb::arg("partial"),
+           nb::arg("replaces"), nb::arg("deadline"))
+      .def("import_context", &PyClient::import_context, nb::arg("file"), nb::arg("name"), nb::arg("ttl"),
+           nb::arg("sliding"), nb::arg("until"), nb::arg("priority").none(), nb::arg("deadline"))
       .def("release", &PyClient::release, nb::arg("lease"))
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))

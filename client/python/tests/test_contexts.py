@@ -10,7 +10,7 @@ import pytest
 from conftest import Node, namespace, pattern, tokens
 
 import kvstore
-from kvstore.errors import BadRequest, NotFound
+from kvstore.errors import BadRequest, CorruptBlock, NotFound, System
 
 
 def eventually(condition) -> bool:
@@ -82,6 +82,55 @@ def test_what_else_is_a_mistake(client, space):
     with pytest.raises(TypeError):
         space.create_context("x", hashes, ttl=1, tags=[1])
     assert client.contexts().contexts == []
+
+
+def test_a_priority_is_kept_until_another_is_given(client, space):
+    hashes = space.hash_chain(tokens(32))
+    assert space.create_context("x", hashes, ttl=60).priority == 5
+    assert space.create_context("x", hashes, ttl=60, priority=0).priority == 0
+    assert client.extend_context("x", ttl=60).priority == 0
+    assert client.extend_context("x", ttl=60, priority=9).priority == 9
+    assert client.contexts("x").contexts[0].yielded_blocks == 0
+    for priority in (-1, 10):
+        with pytest.raises(BadRequest):
+            space.create_context("y", hashes, ttl=60, priority=priority)
+        with pytest.raises(BadRequest):
+            client.extend_context("x", ttl=60, priority=priority)
+
+
+def test_one_goes_as_a_file_to_another_node(client, space, tmp_path):
+    hashes, blocks, file = space.hash_chain(tokens(16 * 8)), pattern(8), tmp_path / "prompt.kvctx"
+    space.put(hashes[:6], blocks[:6])
+    space.create_context("prompt", hashes, ttl=3600, tags=["team=x"])
+    with pytest.raises(NotFound, match="6 of its 8 blocks are there"):
+        client.export_context("prompt", file)
+    assert list(tmp_path.iterdir()) == []
+    part = client.export_context("prompt", file, partial=True)
+    assert (part.blocks, part.wanted_blocks, part.bytes) == (6, 8, file.stat().st_size)
+    space.put(hashes, blocks)
+    with pytest.raises(System, match="it is there already"):
+        client.export_context("prompt", file)
+    assert client.export_context("prompt", file, replace=True).blocks == 8
+    other = Node()
+    try:
+        with kvstore.Client(other.endpoint, deadline=10) as elsewhere:
+            damaged = tmp_path / "damaged"
+            data = bytearray(file.read_bytes())
+            data[-1] ^= 1
+            damaged.write_bytes(data)
+            with pytest.raises(CorruptBlock, match="SHA-256 at its end"):
+                elsewhere.import_context(damaged)
+            with pytest.raises(BadRequest):
+                elsewhere.import_context(file, sliding=True)
+            done = elsewhere.import_context(file, name="second", ttl=60, priority=2)
+            assert (done.blocks, done.stored_blocks, done.context.kept_blocks) == (8, 8, 8)
+            assert (done.context.name, done.context.tags, done.context.ttl) == ("second", ["team=x"], 60)
+            assert done.context.priority == 2
+            got = np.zeros_like(blocks)
+            assert elsewhere.open(space.namespace).get(hashes, got).block_count == 8
+            assert (got == blocks).all()
+    finally:
+        other.close()
 
 
 def test_over_a_restart_it_is_there_and_warm(tmp_path):

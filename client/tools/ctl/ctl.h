@@ -7,7 +7,7 @@
 //   ctl_tenants.cc    tenants
 //   ctl_erase.cc      erase
 //   ctl_blocks.cc     match, why, pin, unpin, drop; ctl_chain.h: how a person names a chain
-//   ctl_contexts.cc   contexts create, list, show, extend, delete
+//   ctl_contexts.cc   contexts create, list, show, extend, warm, delete; ctl_context_archive.cc: export, import
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h lays nodes' words side

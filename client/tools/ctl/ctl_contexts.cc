@@ -1,4 +1,6 @@
 // kvstorectl contexts: prefixes that nodes keep in memory for a time, each under a name.
+#include "client/tools/ctl/ctl_contexts.h"
+
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -19,11 +21,9 @@ namespace {
 
 using WallTime = std::chrono::system_clock::time_point;
 
-struct ContextCtlOptions : CtlOptions, ChainOptions {
-  std::string name, until;
+struct ContextCtlOptions : CtlOptions, ChainOptions, ContextKeepOptions {
+  std::string name;
   std::vector<std::string> tags;
-  std::chrono::microseconds ttl{0};
-  bool is_sliding = false;
   bool warms = false, waits = false, stops = false;
 };
 
@@ -50,15 +50,10 @@ std::string utc_text(std::chrono::microseconds since_1970) {
   return {text.data(), length};
 }
 
-ContextTime life_of(const ContextCtlOptions& options) {
-  const bool has_ttl = options.ttl.count() > 0;
-  if (has_ttl == !options.until.empty()) throw CLI::ValidationError("contexts", "give --ttl, or --until");
-  if (options.is_sliding && !has_ttl) throw CLI::ValidationError("--sliding", "goes with --ttl");
-  ContextTime life;
-  life.ttl = options.ttl;
-  life.is_sliding = options.is_sliding;
-  if (!has_ttl) life.until = parse_date(options.until);
-  return life;
+ContextTime life_of(const ContextKeepOptions& options) {
+  const auto life = time_of(options);
+  if (!life) throw CLI::ValidationError("contexts", "give --ttl, or --until");
+  return *life;
 }
 
 /// Why not all of it is kept, in an operator's words.
@@ -68,6 +63,20 @@ std::string shortfall_of(const NamedContext& context) {
   if (context.why == Errc::kBusy) return "the node keeps as much as pinned-fraction-max allows";
   if (context.why == Errc::kOverQuota) return "the tenant keeps as much as its pinned-bytes-max allows";
   return context.why ? describe(context.why) : "not told";
+}
+
+}  // namespace
+
+std::optional<ContextTime> time_of(const ContextKeepOptions& options) {
+  const bool has_ttl = options.ttl.count() > 0;
+  if (has_ttl && !options.until.empty()) throw CLI::ValidationError("contexts", "give --ttl, or --until");
+  if (options.is_sliding && !has_ttl) throw CLI::ValidationError("--sliding", "goes with --ttl");
+  if (!has_ttl && options.until.empty()) return std::nullopt;
+  ContextTime life;
+  life.ttl = options.ttl;
+  life.is_sliding = options.is_sliding;
+  if (!has_ttl) life.until = parse_date(options.until);
+  return life;
 }
 
 nlohmann::json json_of(const NamedContext& context) {
@@ -85,6 +94,8 @@ nlohmann::json json_of(const NamedContext& context) {
           {"kept_bytes", context.kept_bytes},
           {"why", shortfall_of(context)},
           {"lost_blocks", context.lost_blocks},
+          {"priority", context.priority},
+          {"yielded_blocks", context.yielded_blocks},
           {"sliding", context.is_sliding},
           {"ttl_seconds", seconds(context.ttl)},
           {"created", utc_text(context.created)},
@@ -98,13 +109,16 @@ nlohmann::json json_of(const NamedContext& context) {
           {"disk_blocks", if_told(context.disk_blocks)}};
 }
 
+namespace {
+
 void print_table(const std::vector<NamedContext>& contexts) {
-  TextTable table({"context", "namespace", "model", "kept", "of", "tokens", "bytes", "expires", "written", "read",
+  TextTable table({"context", "namespace", "model", "priority", "kept", "of", "tokens", "bytes", "expires", "written", "read",
                    "token-hours", "tags"});
   for (const NamedContext& context : contexts) {
     std::string tags;
     for (const std::string& tag : context.tags) tags += (tags.empty() ? "" : ", ") + tag;
-    table.add({context.name, context.namespace_id.substr(0, 8), context.model, format_count(context.kept_blocks),
+    table.add({context.name, context.namespace_id.substr(0, 8), context.model, std::to_string(context.priority),
+               format_count(context.kept_blocks),
                format_count(context.wanted_blocks), format_count(context.kept_blocks * context.block_size),
                format_bytes(context.kept_bytes),
                utc_text(context.expires) + (context.is_sliding ? ", or later if used" : ""),
@@ -113,6 +127,8 @@ void print_table(const std::vector<NamedContext>& contexts) {
   }
   table.print(std::cout);
 }
+
+}  // namespace
 
 void print_one(const NamedContext& context, bool as_json) {
   if (as_json) {
@@ -128,7 +144,13 @@ void print_one(const NamedContext& context, bool as_json) {
   }
   if (context.lost_blocks > 0)
     std::cout << format_count(context.lost_blocks) << " blocks of it were dropped since it was created\n";
+  if (context.yielded_blocks > 0) {
+    std::cout << format_count(context.yielded_blocks)
+              << " blocks of it were given up for contexts of higher priority since it was created\n";
+  }
 }
+
+namespace {
 
 void run_create(ContextCtlOptions options) {
   if (options.record_file.empty() == options.space.empty())
@@ -144,7 +166,11 @@ void run_create(ContextCtlOptions options) {
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
   const ContextOptions asked{
-      .deadline = options.node.deadline, .name = options.name, .life = life, .tags = options.tags};
+      .deadline = options.node.deadline,
+      .name = options.name,
+      .life = life,
+      .tags = options.tags,
+      .priority = options.priority.value_or(ContextOptions{}.priority)};
   const auto created = client.run(client->create_context(*space, hashes, asked));
   if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
   if (!options.warms) return print_one(*created, options.json);
@@ -177,7 +203,7 @@ void run_contexts_list(ContextCtlOptions options) {
 void run_extend(ContextCtlOptions options) {
   const ContextTime life = life_of(options);
   ToolClient client(ctl_config(options.node));
-  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline));
+  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority));
   if (!extended) throw ToolFailed("contexts extend: " + describe(extended.error()));
   print_one(*extended, options.json);
 }
@@ -224,8 +250,15 @@ CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const st
   CLI::App* const verb = add_ctl_command(contexts, name, about, options);
   if (is_named)
     verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
-  if (!has_life) return verb;
-  verb->add_option_function<std::string>(
+  if (has_life) add_keep_options(*verb, options, name == "extend" ? "as it was" : "5");
+  return verb;
+}
+
+}  // namespace
+
+void add_keep_options(CLI::App& verb, const std::shared_ptr<ContextKeepOptions>& options,
+                      const std::string& priority_default) {
+  verb.add_option_function<std::string>(
           "--ttl",
           [options](const std::string& text) {
             double seconds = 0;
@@ -236,13 +269,14 @@ CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const st
           },
           "How long it is kept, from now: 90s, 30min, 12h")
       ->type_name("TIME");
-  verb->add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
-  verb->add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
+  verb.add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
+  verb.add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
       ->type_name("DATE");
-  return verb;
+  verb.add_option("--priority", options->priority,
+                  "0 to 9: where not all contexts can be kept, the highest are first. Default: " + priority_default)
+      ->check(CLI::Range(0, 9))
+      ->type_name("NUMBER");
 }
-
-}  // namespace
 
 void add_contexts_commands(CLI::App& app) {
   CLI::App* const contexts =
@@ -282,6 +316,7 @@ void add_contexts_commands(CLI::App& app) {
   add_context_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", ended, true,
                    false)
       ->callback([ended] { run_delete(*ended); });
+  add_context_archive_commands(*contexts);
 }
 
 }  // namespace kv

@@ -119,6 +119,8 @@ std::vector<NodeMetrics::OfTenant> context_figures(const std::vector<ContextTota
               "Blocks that named contexts keep in memory, shared ones for each context"},
              {"context_kept_bytes", number(of.kept_bytes), false, "The same in bytes"},
              {"context_lost_blocks", number(of.lost_blocks), true, "Blocks that named contexts kept, and a drop took"},
+             {"context_yielded_blocks", number(of.yielded_blocks), true,
+              "Blocks that named contexts kept, and gave up for others of the tenant's of higher priority"},
              {"context_created", number(of.created), true, "Named contexts created, or put in another's place"},
              {"context_expired", number(of.expired), true, "Named contexts whose time was over"},
              {"context_deleted", number(of.deleted), true, "Named contexts deleted"},

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
 
-enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6 };
+enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6, kTell = 7 };
 const char* act_name(ContextAct act) {
   switch (act) {
     case ContextAct::kCreate: return "create";
@@ -25,6 +25,7 @@ const char* act_name(ContextAct act) {
     case ContextAct::kDelete: return "delete";
     case ContextAct::kWarm: return "warm";
     case ContextAct::kStopWarming: return "stop_warming";
+    case ContextAct::kTell: return "tell";
   }
   return "unknown";
 }
@@ -39,6 +40,9 @@ std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   const bool needs_name = act != ContextAct::kList;
   if ((needs_name || !name.empty()) && !is_context_name(name))
     return "name: '" + printable(name.substr(0, kContextNameBytesMax)) + "', " + kContextNameAllowed;
+  const auto hash_count = request.hashes() == nullptr ? 0 : request.hashes()->size();
+  if (request.positions() != nullptr && request.positions()->size() != hash_count)
+    return "positions: " + std::to_string(request.positions()->size()) + ", of " + std::to_string(hash_count) + " hashes";
   if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
   if (request.tags() == nullptr) return "";
   if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
@@ -61,6 +65,9 @@ std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
   return ContextLife{std::chrono::microseconds(us), request.sliding()};
 }
 
+/// Of a request: 0..9, or not said.
+constexpr std::uint8_t kPriorityUnsaid = 255;
+
 const char* why_words(Errc why) {
   switch (why) {
     case Errc::kNotFound: return "the rest is not in memory";
@@ -72,9 +79,10 @@ const char* why_words(Errc why) {
 }
 
 Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::string& owner, const std::string& name,
-                                  const std::optional<ContextLife>& life, TimePoint now) {
+                                  const std::optional<ContextLife>& life, std::optional<std::uint8_t> priority,
+                                  TimePoint now) {
   switch (act) {
-    case ContextAct::kExtend: return store.extend_context(owner, name, *life, now);
+    case ContextAct::kExtend: return store.extend_context(owner, name, *life, now, priority);
     case ContextAct::kDelete: return store.delete_context(owner, name, now);
     case ContextAct::kWarm: return store.warm_context(owner, name, /*is_wanted=*/true, now);
     case ContextAct::kStopWarming: return store.warm_context(owner, name, /*is_wanted=*/false, now);
@@ -82,8 +90,14 @@ Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::strin
   }
 }
 
+/// Of kTell: some of what a context is of.
+struct Told {
+  const Store::ContextContent& content;
+  std::size_t first = 0, count = 0;
+};
+
 void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<Store::ContextView>& views,
-                    bool has_more, TimePoint now) {
+                    bool has_more, TimePoint now, const Told* content = nullptr) {
   const std::uint64_t wall = wall_us();
   // Times of the store are told by the wall clock of this moment.
   const auto told = [&](TimePoint when) {
@@ -106,9 +120,23 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
           view.life.is_sliding, static_cast<std::uint64_t>(ttl), told(view.created), told(view.end),
           view.used ? told(*view.used) : 0, view.written_tokens, view.read_tokens, view.stored_token_seconds,
           view.is_warming, view.memory_count.has_value(), static_cast<std::uint32_t>(view.memory_count.value_or(0)),
-          static_cast<std::uint32_t>(view.disk_count.value_or(0))));
+          static_cast<std::uint32_t>(view.disk_count.value_or(0)), view.priority, view.yielded_count));
     }
-    return wire::CreateContextResponse(builder, builder.CreateVector(contexts), has_more);
+    const auto list = builder.CreateVector(contexts);
+    if (content == nullptr) return wire::CreateContextResponse(builder, list, has_more);
+    const Store::ContextContent& of = content->content;
+    // Without anything that the node has added: as callers give it.
+    const auto callers = views.front().record->with(
+        {{std::string(NamespaceRecord::kNodeSalt), ""}, {std::string(NamespaceRecord::kNodeTenant), ""}});
+    const auto record = builder.CreateString(callers ? callers->text() : "");
+    static_assert(sizeof(wire::Hash) == sizeof(BlockHash));
+    const auto* const hashes = reinterpret_cast<const wire::Hash*>(of.hashes.view().data()) + content->first;
+    const auto told_hashes = builder.CreateVectorOfStructs(hashes, content->count);
+    flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> positions;
+    if (of.place.positions)
+      positions = builder.CreateVector(of.place.positions->data() + content->first, content->count);
+    return wire::CreateContextResponse(builder, list, has_more, static_cast<std::uint64_t>(of.id), record,
+                                       of.place.prefix_count, told_hashes, positions);
   });
 }
 
@@ -125,9 +153,9 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   if (request == nullptr) return;
   const std::uint64_t id = frame.header.request_id;
   const auto act = static_cast<ContextAct>(request->act());
-  if (act < ContextAct::kCreate || act > ContextAct::kStopWarming) {
+  if (act < ContextAct::kCreate || act > ContextAct::kTell) {
     return session.refuse(frame, Errc::kUnsupported,
-                          "context.act: " + std::to_string(request->act()) + ", known here: 1..6");
+                          "context.act: " + std::to_string(request->act()) + ", known here: 1..7");
   }
   const std::string what = std::string("context ") + act_name(act);
   if (const std::string wrong = wrong_text(*request, act); !wrong.empty())
@@ -145,6 +173,13 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
                                 "; allowed is one of both, in the future and at most ten years away, and sliding only "
                                 "with ttl_us");
     }
+  }
+  std::optional<std::uint8_t> priority;
+  if (request->priority() != kPriorityUnsaid) priority = request->priority();
+  if (priority.value_or(0) > kContextPriorityMax) {
+    return session.refuse(frame, Errc::kBadRequest,
+                          what + ": priority: " + std::to_string(*priority) + ", allowed are 0 to " +
+                              std::to_string(kContextPriorityMax));
   }
   NodeContext& node = session.node;
   const std::string owner = session.access.grant().tenant;
@@ -165,6 +200,19 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
     session.audit.answered(FrameType::kContext, id, "ok count=" + std::to_string(views.size()));
     return reply_contexts(session, frame, views, has_more, now);
   }
+  if (act == ContextAct::kTell) {
+    TimePoint now{};
+    const auto told = node.store.with(&session.phases, [&](Store& store) {
+      now = node.clock.now();
+      return store.tell_context(owner, name, now);
+    });
+    if (!told) return session.refuse(frame, told.error(), what + ": no context '" + name + "'");
+    const auto& [view, content] = *told;
+    const std::size_t first = std::min<std::size_t>(request->first(), content.hashes.size());
+    const Told part{content, first, std::min(kContextHashesPerAnswer, content.hashes.size() - first)};
+    answered(view);
+    return reply_contexts(session, frame, {view}, first + part.count < content.hashes.size(), now, &part);
+  }
   const OpenSpace* space = nullptr;
   Store::ContextOrder order;
   if (act == ContextAct::kCreate) {
@@ -180,7 +228,14 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
              .space = space->id,
              .hashes = {hashes.begin(), hashes.end()},
              .chain_counts = {counts.begin(), counts.end()},
-             .life = *life};
+             .life = *life,
+             .priority = priority.value_or(kContextPriorityDefault),
+             .place = {.prefix_count = request->prefix_blocks()}};
+    if (request->positions() != nullptr) {
+      const auto positions = numbers_of(request->positions());
+      order.place.positions =
+          std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
+    }
     if (request->tags() != nullptr) {
       for (const flatbuffers::String* const tag : *request->tags()) order.tags.push_back(tag->str());
     }
@@ -190,7 +245,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   const auto view = node.store.with(&session.phases, [&](Store& store) -> Answered {
     now = node.clock.now();
     if (act == ContextAct::kCreate) return store.create_context(std::move(order), now);
-    auto one = of_one(store, act, owner, name, life, now);
+    auto one = of_one(store, act, owner, name, life, priority, now);
     if (!one && one.error() == Errc::kNotFound) return Failure(one.error(), "no context '" + name + "'");
     if (!one) return Failure(one.error());
     return *std::move(one);
@@ -205,7 +260,10 @@ std::string context_news_text(const Store::ContextNews& news) {
          (news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'") + " keeps " +
          std::to_string(news.kept_count) + " of " + std::to_string(news.wanted_count) +
          " blocks: " + why_words(news.why) +
-         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "");
+         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "") +
+         (news.yielded_count > 0
+              ? "; " + std::to_string(news.yielded_count) + " were given up for contexts of higher priority"
+              : "");
 }
 
 }  // namespace kv

@@ -30,6 +30,8 @@ Get::Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder 
       order_(std::move(order)) {
   if (order_.segment_ends.empty()) order_.segment_ends.push_back(block_bytes_);
   KV_ASSERT(order_.segment_ends.back() == block_bytes_);
+  KV_ASSERT(order_.first_block == 0 || (is_inline_ && order_.segment_ends.size() == 1));
+  block_ = order_.first_block;
 }
 
 Get::~Get() { KV_ASSERT(move_count_ == 0); }
@@ -88,7 +90,8 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
   }
-  if (in_memory.size() > before) session_->access.moved((in_memory.size() - before) * block_bytes_);
+  if (in_memory.size() > before)
+    session_->access.moved((sent_of(in_memory.size()) - sent_of(before)) * block_bytes_);
   // If blocks that were sent have been dropped since, the blocks found now do not continue them.
   const bool goes_on = in_memory.size() >= before;
   has_more_windows_ = has_more_windows_ && goes_on;
@@ -217,7 +220,9 @@ asio::awaitable<void> Get::read_from_disk() {
                   : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
   // The guard of the prefix, and what counts the get, as one owner.
   const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->pins);
-  ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count);
+  const std::size_t skipped = std::min(count, order_.first_block - std::min(order_.first_block, blocks_.size()));
+  blocks_.resize(blocks_.size() + skipped);  // counted, and not sent
+  ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count, skipped);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
     ahead.start();
@@ -268,7 +273,7 @@ Get::Part Get::next_part() const {
 
 /// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
 bool Get::deliver_some() {
-  if (is_stopped() || segment_ == order_.segment_ends.size() || block_ == blocks_.size() ||
+  if (is_stopped() || segment_ == order_.segment_ends.size() || block_ >= blocks_.size() ||
       moving_bytes_ >= kMovingBytesMax)
     return false;
   Part part = next_part();

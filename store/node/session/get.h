@@ -25,6 +25,7 @@ struct GetOrder {
   Store::GetOptions options;
   std::vector<std::uint64_t> segment_ends;  ///< Where each segment of a block ends, the last at block_bytes.
   std::size_t block_count = 0;              ///< Named by the request.
+  std::size_t first_block = 0;              ///< Those before it are pinned and not sent. Inline, in one segment.
   TraceContext trace = {};
 };
 
@@ -100,6 +101,9 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   bool has_undelivered() const;
   std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : order_.segment_ends[i - 1]; }
   std::uint64_t segment_bytes(std::size_t i) const { return order_.segment_ends[i] - segment_begin(i); }
+
+  /// Of the first `count`, those that are sent.
+  std::size_t sent_of(std::size_t count) const { return count - std::min(count, order_.first_block); }
 
   const std::uint64_t block_bytes_;
   GetOrder order_;

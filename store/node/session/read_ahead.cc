@@ -12,7 +12,7 @@
 namespace kv {
 
 ReadAhead::ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
-                     std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
+                     std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count, std::size_t skipped)
     : executor_(std::move(executor)),
       node_(node),
       session_(session),
@@ -20,8 +20,10 @@ ReadAhead::ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionI
       prefix_(std::move(prefix)),
       count_(count),
       reads_(std::make_shared<Reads>(executor_, count)),
-      alarm_(node.clock.make_alarm(executor_)) {
-  KV_ASSERT(count_ <= prefix_->spilled().size());
+      alarm_(node.clock.make_alarm(executor_)),
+      started_(skipped),
+      next_(skipped) {
+  KV_ASSERT(skipped <= count_ && count_ <= prefix_->spilled().size());
   KV_ASSERT(count_ == 0 || prefix_->spilled()[count_ - 1].index < chain_.hashes.size());
 }
 

@@ -32,11 +32,13 @@ class ReadAhead {
     SpaceKind kind = SpaceKind::kChain;
     std::span<const BlockHash> hashes;  ///< That were pinned: of a chain the whole prefix. Lives as long as this.
   };
-  /// Reads the first `count` of prefix->spilled(). `session`: in whose name promote() offers.
+  /// Reads the first `count` of prefix->spilled() but for the first `skipped`. `session`: in whose name promote()
+  /// offers.
   ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
-            std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count);
-  ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count)
-      : ReadAhead(session.executor, session.node, session.id, chain, std::move(prefix), count) {}
+            std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count, std::size_t skipped = 0);
+  ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count,
+            std::size_t skipped = 0)
+      : ReadAhead(session.executor, session.node, session.id, chain, std::move(prefix), count, skipped) {}
   ~ReadAhead();
 
   bool is_at_end() const { return next_ == count_; }

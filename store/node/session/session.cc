@@ -471,7 +471,7 @@ bool Session::on_hello(const Frame& frame) {
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
     const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
-                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts) |
+                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts | kFeatureContextParts) |
                                    (node.moves.is_here ? kFeatureClusterDrain : 0) |
                                    (node.eraser != nullptr ? kFeatureErase : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
@@ -546,6 +546,12 @@ void Session::on_get(const Frame& frame) {
   const auto ends = numbers_of(request->segment_ends());
   const std::string why = Get::check_segments(ends, space->block_bytes);
   if (!why.empty()) return refuse(frame, Errc::kBadRequest, why);
+  const std::size_t first_block = request->first_block();
+  if (first_block > 0 && (first_block > hashes.size() || target.region != 0 || ends.size() > 1 || version < 2)) {
+    return refuse(frame, Errc::kBadRequest,
+                  "get.first_block: " + std::to_string(first_block) + " of " + std::to_string(hashes.size()) +
+                      " hashes; goes with one segment, inline");
+  }
   if (!admit(frame)) return;
 
   GetOrder order;
@@ -555,6 +561,7 @@ void Session::on_get(const Frame& frame) {
   order.segment_ends.assign(ends.begin(), ends.end());
   order.deadline = deadline_of(request->deadline_us());
   order.block_count = hashes.size();
+  order.first_block = first_block;
   order.trace = trace_of(request->trace());
   BlockPath path(rdma_, std::move(*region), target, space->block_bytes);
   const auto get = std::make_shared<Get>(shared_from_this(), *space, std::move(order), std::move(path));

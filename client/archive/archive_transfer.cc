@@ -1,0 +1,264 @@
+#include "client/archive/archive_transfer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/assert.h"
+#include "base/checksum.h"
+#include "index/block_hash.h"
+#include "client/archive/archive_file.h"
+
+namespace kv {
+namespace {
+
+using Step = ArchiveProgress::Step;
+
+std::string words_of(const error_code& error) {
+  return error == asio::error::timed_out ? "the deadline passed" : error.message();
+}
+Failure call_failure(const std::string& what, const error_code& error) {
+  return {error, what + ": " + words_of(error)};
+}
+
+bool goes_on(const ArchiveGoOn& go_on, Step step, std::size_t blocks, std::size_t of) {
+  return !go_on || go_on({step, blocks, of});
+}
+
+std::size_t batch_blocks(const NamespaceRecord& record) {
+  return std::max<std::size_t>(1, kArchiveBatchBytes / record.block_bytes());
+}
+
+/// Until a node has opened it: a record that none takes is told by the one that refuses it.
+Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& record,
+                                  std::chrono::microseconds deadline) {
+  const auto space =
+      client.call<Space>([&](Client&) { return client.open(record, std::chrono::microseconds(0), {}); });
+  if (!space) return call_failure("cannot open the namespace", space.error());
+  const auto opened = client.call<void>([&](Client& each) { return each.wait_open(*space, deadline); });
+  if (!opened) return call_failure("cannot open the namespace", opened.error());
+  return *space;
+}
+
+/// How many leading blocks there are, in memory or on disk.
+Result<std::size_t, Failure> count_there(ClientThread& client, Space space, std::span<const BlockHash> hashes,
+                                         std::chrono::microseconds deadline) {
+  const MatchOptions options{.deadline = deadline};
+  const auto found = client.call<MatchResult>([&](Client& each) { return each.match(space, hashes, options); });
+  if (!found) return call_failure("cannot look for its blocks", found.error());
+  if (found->why && found->block_count < hashes.size())
+    return call_failure("cannot look for its blocks", found->why);
+  return found->block_count;
+}
+
+Failure none_there(std::size_t count, std::size_t wanted) {
+  const std::string all = std::to_string(count) + " of its " + std::to_string(wanted) + " blocks are there";
+  return {Errc::kNotFound, all + (count == 0 ? "" : "; the leading part can be had alone (partial)")};
+}
+
+/// Blocks from the nodes into the file, batch by batch.
+Result<void, Failure> write_blocks(ClientThread& client, Space space, const ArchiveHead& head, NewArchiveFile& file,
+                                   ArchiveDigest& digest, const ContextExportOptions& options) {
+  const std::size_t count = head.hashes.size(), block_bytes = head.record.block_bytes(), stripes = head.stripes();
+  const std::size_t batch = std::min(count, batch_blocks(head.record));
+  std::vector<std::byte> memory(batch * block_bytes);
+  std::vector<std::span<std::byte>> blocks(count);
+  std::vector<std::uint64_t> sums(count * stripes);
+  for (std::size_t first = 0; first < count; first += batch) {
+    if (!goes_on(options.go_on, Step::kRead, first, count)) return Failure(Errc::kCancelled);
+    const std::size_t end = std::min(count, first + batch);
+    for (std::size_t i = first; i < end; ++i)
+      blocks[i] = std::span(memory).subspan((i - first) * block_bytes, block_bytes);
+    GetOptions asked{.deadline = options.deadline};
+    asked.checksums = std::span(sums).first(end * stripes);
+    asked.first_block = first;
+    const auto got = client.call<GetResult>([&](Client& each) {
+      return each.get(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
+    });
+    if (!got) return call_failure("cannot read its blocks", got.error());
+    if (got->block_count < end) {
+      const std::string where = "block " + std::to_string(got->block_count) + " of " + std::to_string(count);
+      if (got->why) return call_failure("cannot read " + where, got->why);
+      return Failure(Errc::kNotFound, where + " has gone meanwhile");
+    }
+    for (std::size_t i = first; i < end; ++i) {
+      const auto own = std::span(sums).subspan(i * stripes, stripes);
+      // With a client that does not verify, nobody has.
+      if (!verify_block(head.record.checksum_seed(head.hashes[i], block_bytes), blocks[i], own))
+        return Failure(Errc::kCorruptBlock, "block " + std::to_string(i) + ": its checksum does not match");
+      for (const auto bytes : {std::as_bytes(own), std::span<const std::byte>(blocks[i])}) {
+        digest.add(bytes);
+        if (const auto written = file.write(bytes); !written) return written.error();
+      }
+      blocks[i] = {};
+    }
+  }
+  static_cast<void>(goes_on(options.go_on, Step::kRead, count, count));
+  return {};
+}
+
+/// Blocks from the file to the nodes, batch by batch. Returns how many were new there.
+Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const CheckedArchive& archive,
+                                        OldArchiveFile& file, const ContextImportOptions& options) {
+  const ArchiveHead& head = archive.head;
+  const std::size_t count = head.hashes.size(), block_bytes = head.record.block_bytes(), stripes = head.stripes();
+  const std::size_t batch = std::min(count, batch_blocks(head.record));
+  std::vector<std::byte> memory(batch * block_bytes);
+  std::vector<std::byte> sums(stripes * sizeof(std::uint64_t));
+  std::vector<std::span<const std::byte>> blocks(count);
+  if (const auto there = file.go_to(archive.head_bytes); !there) return there.error();
+  const auto read = [&](std::span<std::byte> to) -> Result<void, Failure> {
+    for (std::size_t at = 0; at < to.size();) {
+      const auto got = file.read(to.subspan(at));
+      if (!got) return got.error();
+      if (*got == 0) return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
+      at += *got;
+    }
+    return {};
+  };
+  std::size_t stored = 0;
+  for (std::size_t first = 0; first < count; first += batch) {
+    if (!goes_on(options.go_on, Step::kPut, first, count)) return Failure(Errc::kCancelled);
+    const std::size_t end = std::min(count, first + batch);
+    for (std::size_t i = first; i < end; ++i) {
+      const auto block = std::span(memory).subspan((i - first) * block_bytes, block_bytes);
+      for (const std::span<std::byte> to : {std::span(sums), block}) {
+        if (const auto done = read(to); !done) return done.error();
+      }
+      if (std::memcmp(sums.data(), archive.checksums.data() + i * stripes, sums.size()) != 0)
+        return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
+      blocks[i] = block;
+    }
+    // Those before it are there; their bytes are not asked for. If one has gone meanwhile, what lies here in its place
+    // does not have its checksum, and is refused.
+    for (std::size_t i = 0; i < first; ++i) blocks[i] = std::span(memory).first(block_bytes);
+    PutOptions asked{.deadline = options.deadline};
+    asked.checksums = std::span(archive.checksums).first(end * stripes);
+    const auto put = client.call<PutResult>([&](Client& each) {
+      return each.put(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
+    });
+    if (!put) return call_failure("cannot put its blocks", put.error());
+    stored += put->stored;
+    if (put->refused > 0) {
+      const std::string all = std::to_string(end - put->refused) + " of " + std::to_string(count) + " blocks are stored";
+      return Failure(put->why ? put->why : make_error_code(Errc::kOutOfMemory),
+                     all + ", and then: " + (put->why ? words_of(put->why) : "refused"));
+    }
+  }
+  static_cast<void>(goes_on(options.go_on, Step::kPut, count, count));
+  return stored;
+}
+
+Failure in_file(const std::string& file, const Failure& failure) {
+  return {failure.code, failure.text.starts_with(file) ? failure.text : file + ": " + failure.text};
+}
+
+}  // namespace
+
+Result<ArchivedContext, Failure> export_context(ClientThread& client, std::string_view name, const std::string& file,
+                                                const ContextExportOptions& options) {
+  const std::string called = "context '" + std::string(name) + "'";
+  // Refused before anything is asked.
+  auto made = NewArchiveFile::create(file, options.replaces);
+  if (!made) return made.error();
+  const auto told =
+      client.call<ContextContent>([&](Client& each) { return each.tell_context(name, options.deadline); });
+  if (!told) {
+    if (told.error() == Errc::kMismatch)
+      return Failure(told.error(), called + ": nodes have different things under that name, or it has just changed");
+    if (told.error() == Errc::kUnsupported) return Failure(told.error(), called + ": a node is too old to tell of it");
+    return call_failure(called, told.error());
+  }
+  if (told->prefix_blocks == 0) {
+    return Failure(Errc::kUnsupported, called + ": whoever created it did not say in which order its blocks stand; " +
+                                           "create it again, then it can be exported");
+  }
+  auto record = NamespaceRecord::parse(told->record);
+  if (!record) return Failure(Errc::kBadRequest, called + ": its record: " + record.error().text);
+  ArchivedContext archived;
+  ArchiveHead head;
+  head.written = std::chrono::duration_cast<std::chrono::microseconds>(
+      std::chrono::system_clock::now().time_since_epoch());
+  head.record = *std::move(record);
+  head.name = name;
+  head.tags = told->context.tags;
+  head.ttl = told->context.ttl;
+  head.is_sliding = told->context.is_sliding;
+  head.priority = told->context.priority;
+  head.wanted_blocks = static_cast<std::uint32_t>(told->prefix_blocks);
+  head.hashes = told->hashes;
+  std::size_t count = 0;
+  if (!head.hashes.empty()) {
+    const auto space = open_space(client, head.record, options.deadline);
+    if (!space) return Failure(space.error().code, called + ": " + space.error().text);
+    const auto there = count_there(client, *space, head.hashes, options.deadline);
+    if (!there) return Failure(there.error().code, called + ": " + there.error().text);
+    count = *there;
+    if (count == 0 || (count < told->prefix_blocks && !options.is_partial)) {
+      const Failure missing = none_there(count, told->prefix_blocks);
+      return Failure(missing.code, called + ": " + missing.text);
+    }
+    head.hashes.resize(count);
+    if (const std::string wrong = wrong_head(head); !wrong.empty())
+      return Failure(Errc::kBadRequest, called + ": " + wrong);
+    const std::string begin = write_archive_head(head);
+    ArchiveDigest digest;
+    digest.add(std::as_bytes(std::span(begin)));
+    if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
+    if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written)
+      return Failure(written.error().code,
+                     written.error().text.starts_with(file) ? written.error().text : called + ": " + written.error().text);
+    const BlockHash end = digest.end();
+    if (const auto written = made->write(end.bytes); !written) return written.error();
+    archived.bytes = head.file_bytes(begin.size());
+  } else {
+    return Failure(Errc::kNotFound, called + ": the node that has its first block does not tell of it");
+  }
+  if (const auto named = made->commit(); !named) return named.error();
+  archived.name = head.name;
+  archived.namespace_id = to_hex(head.record.id().bytes);
+  archived.blocks = count;
+  archived.wanted_blocks = told->prefix_blocks;
+  archived.context = told->context;
+  return archived;
+}
+
+Result<ArchivedContext, Failure> import_context(ClientThread& client, const std::string& file,
+                                                const ContextImportOptions& options) {
+  auto source = OldArchiveFile::open(file);
+  if (!source) return source.error();
+  const auto archive = check_archive(*source, [&](std::size_t blocks, std::size_t of) {
+    return goes_on(options.go_on, Step::kCheck, blocks, of);
+  });
+  if (!archive) return in_file(file, archive.error());
+  const ArchiveHead& head = archive->head;
+  const auto space = open_space(client, head.record, options.deadline);
+  if (!space) return in_file(file, space.error());
+  const auto stored = put_blocks(client, *space, *archive, *source, options);
+  if (!stored) return in_file(file, stored.error());
+  ContextTime as_before;
+  as_before.ttl = head.ttl;
+  as_before.is_sliding = head.is_sliding;
+  const std::string& name = options.name.empty() ? head.name : options.name;
+  const ContextOptions asked{.deadline = options.deadline,
+                             .name = name,
+                             .life = options.life.value_or(as_before),
+                             .tags = head.tags,
+                             .priority = options.priority.value_or(head.priority)};
+  const auto created = client.call<NamedContext>(
+      [&](Client& each) { return each.create_context(*space, head.hashes, asked); });
+  if (!created) return call_failure("its blocks are stored, and the context '" + name + "' cannot be created", created.error());
+  ArchivedContext archived;
+  archived.name = name;
+  archived.namespace_id = to_hex(head.record.id().bytes);
+  archived.blocks = head.hashes.size();
+  archived.wanted_blocks = head.wanted_blocks;
+  archived.bytes = head.file_bytes(archive->head_bytes);
+  archived.stored_blocks = *stored;
+  archived.context = *created;
+  return archived;
+}
+
+}  // namespace kv

@@ -1,0 +1,149 @@
+// kvstorectl contexts export, import: a context as a file, to have the same prefix on another cluster.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/blocking_client.h"
+#include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/ctl_contexts.h"
+#include "client/tools/json_text.h"
+#include "client/tools/text_table.h"
+
+namespace kv {
+namespace {
+
+struct ArchiveCtlOptions : CtlOptions, ContextKeepOptions {
+  std::string name, file;
+  bool is_partial = false, replaces = false, warms = false;
+};
+
+volatile std::sig_atomic_t interrupted = 0;
+
+/// The first Ctrl-C ends the work between two calls, and nothing half done is left; the second ends the program.
+void watch_for_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
+}
+
+/// One line that is written again, for a person who waits.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool is_wanted) : is_on_(is_wanted && ::isatty(STDERR_FILENO) == 1) {}
+  ~ProgressLine() { clear(); }
+  void clear() {
+    if (std::exchange(is_there_, false)) std::cerr << "\r\033[K" << std::flush;
+  }
+  bool tell(const ArchiveProgress& progress) {
+    const auto now = std::chrono::steady_clock::now();
+    if (is_on_ && now >= next_) {
+      next_ = now + std::chrono::milliseconds(200);
+      is_there_ = true;
+      constexpr const char* kDone[] = {"read", "checked", "stored"};
+      std::cerr << "\r\033[K" << format_count(progress.blocks) << " of " << format_count(progress.of) << " blocks "
+                << kDone[static_cast<int>(progress.step)] << std::flush;
+    }
+    return interrupted == 0;
+  }
+
+ private:
+  const bool is_on_;
+  bool is_there_ = false;
+  std::chrono::steady_clock::time_point next_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+};
+
+nlohmann::json json_of(const ArchivedContext& archived) {
+  return {{"name", archived.name},
+          {"namespace_id", archived.namespace_id},
+          {"blocks", archived.blocks},
+          {"wanted_blocks", archived.wanted_blocks},
+          {"bytes", archived.bytes}};
+}
+
+[[noreturn]] void fail(const std::string& verb, const Failure& failure) {
+  if (interrupted != 0) throw ToolFailed("contexts " + verb + ": interrupted");
+  throw ToolFailed("contexts " + verb + ": " + failure.text);
+}
+
+void run_export(ArchiveCtlOptions options) {
+  BlockingClient client(ctl_config(options.node));
+  ContextExportOptions asked{.deadline = options.node.deadline};
+  asked.is_partial = options.is_partial;
+  asked.replaces = options.replaces;
+  ProgressLine line(!options.json);
+  asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
+  watch_for_interrupt();
+  const auto exported = client.export_context(options.name, options.file, asked);
+  line.clear();
+  if (!exported) fail("export", exported.error());
+  if (options.json) {
+    std::cout << json_text(json_of(*exported)) << '\n';
+    return;
+  }
+  std::cout << options.file << ": " << format_count(exported->blocks) << " of " << format_count(exported->wanted_blocks)
+            << " blocks of the context '" << exported->name << "', " << format_bytes(exported->bytes) << '\n';
+}
+
+void run_import(ArchiveCtlOptions options) {
+  const auto life = time_of(options);
+  BlockingClient client(ctl_config(options.node));
+  ContextImportOptions asked{.deadline = options.node.deadline};
+  asked.name = options.name;
+  asked.life = life;
+  asked.priority = options.priority;
+  ProgressLine line(!options.json);
+  asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
+  watch_for_interrupt();
+  auto imported = client.import_context(options.file, asked);
+  line.clear();
+  if (!imported) fail("import", imported.error());
+  if (options.warms) {
+    const auto warmed = client.warm_context(imported->name, options.node.deadline);
+    if (!warmed) throw ToolFailed("contexts import: done, and it cannot be warmed: " + describe(warmed.error()));
+    imported->context = *warmed;
+  }
+  if (options.json) {
+    nlohmann::json told = json_of(*imported);
+    told["stored_blocks"] = imported->stored_blocks;
+    told["context"] = json_of(imported->context);
+    std::cout << json_text(told) << '\n';
+    return;
+  }
+  std::cout << options.file << ": " << format_count(imported->blocks) << " blocks, of which "
+            << format_count(imported->stored_blocks) << " were not there\n";
+  print_one(imported->context, false);
+}
+
+}  // namespace
+
+void add_context_archive_commands(CLI::App& contexts) {
+  const auto out = std::make_shared<ArchiveCtlOptions>(), in = std::make_shared<ArchiveCtlOptions>();
+  CLI::App* verb = add_ctl_command(contexts, "export", "Write a context with its blocks to a file", out);
+  verb->add_option("name", out->name, "Of the context")->required();
+  verb->add_option("file", out->file, "To be written")->required()->type_name("FILE");
+  verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
+  verb->add_flag("--force", out->replaces, "Replace a file that is there");
+  verb->footer(
+      "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the nodes.\n"
+      "It is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
+      "Example:\n  kvstorectl contexts export support-prompt support-prompt.kvctx\n");
+  verb->callback([out] { run_export(*out); });
+  verb = add_ctl_command(contexts, "import", "Put the blocks of such a file, and create the context", in);
+  verb->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
+  verb->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
+  add_keep_options(*verb, in, "as it was");
+  verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
+  verb->footer(
+      "The whole file is checked before anything of it goes to a node. Without a time it is kept as long as it was to be\n"
+      "from its creation on, from now. A context of that name is replaced.\n\n"
+      "Example:\n  kvstorectl contexts import support-prompt.kvctx --ttl 12h --priority 7\n");
+  verb->callback([in] { run_import(*in); });
+}
+
+}  // namespace kv
