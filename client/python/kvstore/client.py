@@ -98,6 +98,8 @@ class Client:
     none. ``zone``: where this client is; of nodes that have the same, those of its zone are asked (docs/cluster.md).
     ``numa_nodes``: where memory of :meth:`allocate` lies, and which processors the client's own threads keep to: NUMA nodes
     such as ``"1"`` or ``"0-1"``, or where a PCI device is, such as ``"pci:0000:3b:00.0"``. By default nothing is placed.
+    ``staging_bytes``: memory that is lent to nodes on this host for blocks of sets that lie in other memory, which goes
+    faster than their socket; blocks of more than half of it go through that. By default there is none.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
@@ -137,6 +139,7 @@ class Client:
         hedge_share: float = 0.02,
         zone: str = "",
         numa_nodes: str = "",
+        staging_bytes: int = 0,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -170,6 +173,7 @@ class Client:
             hedge_share=hedge_share,
             zone=zone,
             numa_nodes=numa_nodes,
+            staging_bytes=staging_bytes,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

@@ -42,7 +42,12 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         given = config.extra_config or {}
         options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
         self._deadline = options.deadline
-        self._client = Client(options.endpoint, identity="lmcache-remote", connections_per_node=options.connections)
+        self._client = Client(
+            options.endpoint,
+            identity="lmcache-remote",
+            connections_per_node=options.connections,
+            staging_bytes=options.staging_bytes,
+        )
         namespace = Namespace(
             {
                 "kind": "set",
