@@ -58,13 +58,14 @@ class BatchPut : public Call {
   std::size_t unsent_bytes_ = 0;  ///< That the writer borrows.
 };
 
-/// Until all have ended. Whoever wants blocks gets a batch in turn, and a few batches at a time let other calls on the
-/// executor have theirs.
-template <class C>
-asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group) {
+/// Until all have ended, which `goes_on` tells: it is asked again after each of them. Whoever wants blocks gets a batch
+/// in turn, and a few batches at a time let other calls on the executor have theirs.
+template <class C, class GoesOn>
+asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group,
+                                   GoesOn goes_on) {
   constexpr std::size_t kBytesPerTurn = 2 << 20;
   std::size_t bytes_this_turn = 0;
-  while (!group.running.empty()) {
+  while (goes_on()) {
     bool sent = false;
     for (C& call : calls) {
       if (!call.has_batch()) continue;
@@ -80,6 +81,12 @@ asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C
       co_await group.event.wait();
     }
   }
+}
+
+/// The same of calls that have all begun.
+template <class C>
+asio::awaitable<void> send_batches(asio::any_io_executor executor, std::vector<C>& calls, CallGroup& group) {
+  return send_batches(std::move(executor), calls, group, [&group] { return !group.running.empty(); });
 }
 
 }  // namespace kv

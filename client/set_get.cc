@@ -5,11 +5,13 @@
 // blocks by their index, with their lengths and checksums. Their bytes follow in the same frame, or lie in the lent
 // region already.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "client/client_impl.h"
+#include "client/staged_calls.h"
 
 namespace kv {
 namespace {
@@ -32,12 +34,14 @@ bool passes(const BlockTarget& target) {
 ///   1. A block is told of once, with a length that fits its destination. Anything else is a violation.
 ///   2. A block counts only once its bytes have landed and passed.
 ///   3. Memory that the node may still write is that of all blocks that it has not told of: unfinished_destinations().
+///   4. Where it writes to staging memory, the caller's is written here alone, and only while the call is under way.
 class SetGetCall final : public Call {
  public:
   SetGetCall() { type = FrameType::kSetGet; }
 
   const SetGetPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
+  StagedBlocks staged;
   std::uint64_t lease = 0;  ///< Of session_wanted.
 
   /// What became of block i of the part.
@@ -59,13 +63,18 @@ class SetGetCall final : public Call {
     bool is_told = false;  ///< The node is done with it.
     SetGetBlock outcome;
   };
-  std::span<std::byte> destination(std::size_t i) const { return plan->blocks[part->position(i)]; }
-  std::size_t room(std::size_t i) const { return std::min(destination(i).size(), plan->block_bytes_max); }
+  std::span<std::byte> wanted_at(std::size_t i) const { return plan->blocks[part->position(i)]; }
+  std::size_t room(std::size_t i) const { return std::min(wanted_at(i).size(), plan->block_bytes_max); }
+  bool is_staged() const { return region && staged.room; }
+  /// Where the node writes it.
+  std::span<std::byte> destination(std::size_t i) const { return is_staged() ? staged.at(i, room(i)) : wanted_at(i); }
+  bool fetch(std::size_t i, std::size_t bytes, const BlockTarget& target);
   void landed(std::size_t i, bool is_good);
 
   std::size_t asked_ = 0;  ///< Leading blocks of the part, that are in the request.
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> arriving_;  ///< Whose payload is.
+  std::vector<std::uint64_t> sums_;      ///< Of the block that is fetched.
   std::size_t told_count_ = 0;
 };
 
@@ -128,7 +137,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
   for (flatbuffers::uoffset_t k = 0; k < count; ++k) {
     const std::uint32_t i = answer->blocks()->Get(k), bytes = answer->block_bytes()->Get(k);
     BlockTarget target;
-    target.bytes = destination(i).first(bytes);
+    target.bytes = wanted_at(i).first(bytes);
     target.seed = set_checksum_seed(plan->space_id, part->hashes[i], bytes);
     if (plan->verify) target.checksums = {sums, stripe_count(bytes)};
     sums += stripe_count(bytes);
@@ -138,12 +147,24 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
       targets->push_back(target);
       arriving_.push_back(i);
     } else {  // the bytes are in the region already: verified while the node copies the next part
-      landed(i, passes(target));
-      if (plan->verify) session.verified(bytes);
+      landed(i, is_staged() ? fetch(i, bytes, target) : passes(target));
+      if (plan->verify || is_staged()) session.verified(bytes);
     }
   }
   session.shared().metrics.received(session.path_of(is_inline ? nullptr : region.get()), part_bytes);
   return {};
+}
+
+/// From staging memory. What is verified is what lies where it is wanted.
+bool SetGetCall::fetch(std::size_t i, std::size_t bytes, const BlockTarget& target) {
+  const std::span<const std::byte> from = staged.at(i, bytes);
+  if (target.checksums.empty()) {
+    std::memcpy(target.bytes.data(), from.data(), bytes);
+    return true;
+  }
+  sums_.resize(target.checksums.size());
+  copy_with_checksums(target.seed, target.bytes, from, sums_);
+  return std::ranges::equal(sums_, target.checksums);
 }
 
 void SetGetCall::landed(std::size_t i, bool is_good) {
@@ -253,22 +274,31 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   impl.release_unasked(leases, parts);
+  // A lease's node ends it with the get that names it, so there are not several.
+  std::vector<StagedPart> cut = cut_for_staging(
+      shared->staging, parts,
+      [&](std::size_t node) { return !region && leases.empty() && impl.links[node]->is_on_this_host(); },
+      [&](std::size_t position) { return std::min(blocks[position].size(), plan.block_bytes_max); });
   CallGroup group(shared->executor, options.control);
-  std::vector<SetGetCall> calls(parts.size());
+  std::vector<SetGetCall> calls(cut.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     SetGetCall& call = calls[i];
     call.plan = &plan;
-    call.part = &parts[i];
+    call.part = &cut[i].part;
     call.region = region;
-    for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
-    call.lease = Impl::use_lease(leases, parts[i], call);
-    impl.start(call, parts[i].node, set, group, plan.until);
+    call.staged = std::move(cut[i].staged);
+    for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
+    call.lease = Impl::use_lease(leases, *call.part, call);
   }
-  co_await wait_all(group);
+  StagedStart start(*shared, group, plan.until, calls,
+                    [&](SetGetCall& call) { impl.start(call, call.part->node, set, group, plan.until); });
+  while (group.event.reset(), start.go_on()) co_await group.event.wait();
 
-  for (const SetGetCall& call : calls) {
+  for (std::size_t number = 0; number < calls.size(); ++number) {
+    const SetGetCall& call = calls[number];
     for (std::size_t i = 0; i < call.part->hashes.size(); ++i) {
       SetGetBlock& block = result.blocks[call.part->position(i)] = call.outcome(i);
+      if (number >= start.asked_count()) block.why = start.why_not_asked();
       result.landed_count += block.has_landed;
       result.corrupt_count += block.why == Errc::kCorruptBlock;
       if (!result.why && block.why != Errc::kTooLarge) result.why = block.why;

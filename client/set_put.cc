@@ -7,6 +7,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "client/batch_put.h"
+#include "client/staged_calls.h"
 
 namespace kv {
 namespace {
@@ -28,6 +29,7 @@ class SetPutCall final : public BatchPut {
 
   const SetPutPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
+  StagedBlocks staged;
 
   std::size_t send_batch() override;
 
@@ -41,6 +43,7 @@ class SetPutCall final : public BatchPut {
   void forget_unsent() override { wanted_.resize(sent_); }
 
   std::span<const std::byte> block(std::size_t i) const { return plan->blocks[part->position(i)]; }
+  bool is_staged() const { return region && staged.room; }
 
   bool has_part_of_group(std::span<const SetPutBlock> results) const;
 
@@ -70,7 +73,9 @@ error_code SetPutCall::send(CallSession& session) {
   const auto lengths = builder.CreateUninitializedVector(asked_, &length);
   for (std::size_t i = 0; i < asked_; ++i) length[i] = static_cast<std::uint32_t>(block(i).size());
   const NamedRegion named =
-      name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return block(i); });
+      name_region(session, builder, region.get(), asked_, [this](std::size_t i) -> std::span<const std::byte> {
+        return is_staged() ? staged.at(i, block(i).size()) : block(i);
+      });
   wire::Trace trace;
   builder.Finish(wire::CreateSetPutRequest(builder, space_handle(), hashes, lengths, named.handle, named.offsets,
                                            time_left_us(plan->until, session.shared().clock), named.lanes,
@@ -107,8 +112,13 @@ std::size_t SetPutCall::send_batch() {
     if (count > 0 && bytes + one.size() > kBatchBytes) break;
     sums_.resize(sums_.size() + stripe_count(one.size()));
     // Right before it is sent, while the block is in cache.
-    block_checksums(set_checksum_seed(plan->space_id, part->hashes[i], one.size()), one,
-                    std::span(sums_).last(stripe_count(one.size())));
+    const std::uint64_t seed = set_checksum_seed(plan->space_id, part->hashes[i], one.size());
+    const auto sums = std::span(sums_).last(stripe_count(one.size()));
+    if (is_staged()) {
+      copy_with_checksums(seed, staged.at(i, one.size()), one, sums);
+    } else {
+      block_checksums(seed, one, sums);
+    }
     if (!region) payload_.push_back(one);
     bytes += one.size();
   }
@@ -178,27 +188,33 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   const VerbInProgress verb(shared, ClientCall::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
+  std::vector<StagedPart> cut = cut_for_staging(
+      shared->staging, parts, [&](std::size_t node) { return !region && impl.links[node]->is_on_this_host(); },
+      [&](std::size_t position) { return blocks[position].size(); });
   CallGroup group(shared->executor, options.control);
-  std::vector<SetPutCall> calls(parts.size());
+  std::vector<SetPutCall> calls(cut.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     SetPutCall& call = calls[i];
     call.plan = &plan;
-    call.part = &parts[i];
+    call.part = &cut[i].part;
     call.region = region;
-    for (std::size_t k = 0; k < parts[i].hashes.size(); ++k) call.data_bytes += blocks[parts[i].position(k)].size();
-    impl.start(call, parts[i].node, set, group, plan.until);
+    call.staged = std::move(cut[i].staged);
+    for (std::size_t k = 0; k < call.part->hashes.size(); ++k) call.data_bytes += blocks[call.part->position(k)].size();
   }
+  StagedStart start(*shared, group, plan.until, calls,
+                    [&](SetPutCall& call) { impl.start(call, call.part->node, set, group, plan.until); });
+  co_await send_batches(shared->executor, calls, group, [&start] { return start.go_on(); });
 
-  co_await send_batches(shared->executor, calls, group);
-
-  for (const SetPutCall& call : calls) {
+  for (std::size_t number = 0; number < calls.size(); ++number) {
+    const SetPutCall& call = calls[number];
     for (std::size_t i = 0; i < call.part->hashes.size(); ++i) {
       const SetPutBlock outcome = result.blocks[call.part->position(i)] = call.outcome(i);
       result.stored += outcome == SetPutBlock::kStored;
       result.already_stored += outcome == SetPutBlock::kAlreadyStored;
       result.conflicts += outcome == SetPutBlock::kConflict;
       result.refused += outcome == SetPutBlock::kRefused;
-      if (outcome == SetPutBlock::kRefused && !result.why) result.why = call.reason();
+      if (outcome == SetPutBlock::kRefused && !result.why)
+        result.why = number < start.asked_count() ? call.reason() : start.why_not_asked();
     }
   }
   shared->metrics.put(result.stored, result.already_stored, result.refused + result.conflicts);

@@ -47,6 +47,7 @@ ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, 
       deadlines(k, executor),
       numa_place(numa_place_of(config)),
       memory(config.region_bytes_max, numa_place),
+      staging(memory, config.staging_bytes),
       verbs(executor, k, {.names = config.rdma_devices, .traffic_class = config.rdma_traffic_class}, v,
             numa_place.choice),
       random(config.seed != 0 ? config.seed : random_seed()) {}

@@ -57,6 +57,10 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
   NodeStatus status() const;
   const NodeConfig& config() const { return config_; }
+  /// So memory can be lent to it without RDMA. (Simulated nodes: perhaps.)
+  bool is_on_this_host() const {
+    return endpoint_.scheme == Endpoint::Scheme::kUnix || endpoint_.scheme == Endpoint::Scheme::kSim;
+  }
   const std::string& node_id() const { return node_id_; }  ///< As it said last; empty before.
 
  private:

@@ -141,8 +141,8 @@ static void verbs(kvs_client* client, unsigned char* memory) {
   CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_OK);
   CHECK(strstr(told, "\"ttl_us\":120000000") != NULL);
   CHECK(kvs_context_delete(client, "prompt", 5000000, told, sizeof told, &length) == KVS_NOT_FOUND);
-  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "a b", NULL, 0, 1000000, 0, 0, -1, 5000000, told,
-                           sizeof told, &length) == KVS_BAD_REQUEST);
+  CHECK(kvs_context_create(client, space, hashes, BLOCKS, "a b", NULL, 0, 1000000, 0, 0, -1, 5000000, told, sizeof told,
+                           &length) == KVS_BAD_REQUEST);
   CHECK(kvs_stats(client, 5000000, NULL, 0, &length) == KVS_TOO_LARGE && length > 0);
   char* json = malloc(length + 4096);
   CHECK(json != NULL);

@@ -37,6 +37,7 @@ class ClientFixture : public testing::TestWithParam<Setup> {
         config.nodes.push_back({.endpoint = nodes.back()->endpoint().to_string(), .name = name});
       }
     }
+    if (transport() == "staged") config.staging_bytes = 2 << 20;
     config.extent_blocks = 2;  // so that chains of a few blocks lie on several nodes
     client = make_client();
   }

@@ -1,5 +1,5 @@
-// Blocks that stand alone, from a Client against real nodes: over TCP, Unix sockets, lent memory, the simulated network
-// and RDMA.
+// Blocks that stand alone, from a Client against real nodes: over TCP, Unix sockets, lent memory, through staging
+// memory, the simulated network and RDMA.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -107,6 +107,36 @@ TEST_P(SetClientTest, BlocksOfAllLengthsComeBackInAnyOrderByteForByte) {
     EXPECT_TRUE(is_right(asked[k], theirs.to[k].first(block.block_bytes)));
     for (const std::byte rest : theirs.to[k].subspan(block.block_bytes)) EXPECT_EQ(rest, std::byte{0xEE});
   }
+}
+
+TEST_P(SetClientTest, WhatIsLargerThanStagingMemoryTakesTheSocketAndTheRestDoesNot) {
+  if (transport() != "staged") GTEST_SKIP() << "of staging memory";
+  const Space set = open(set_record(4 << 20));
+  const auto bytes_by = [&](const char* way) {
+    const std::string text = client->metrics_text();
+    double sum = 0;
+    for (std::size_t at = 0; (at = text.find("_bytes_total{", at)) != std::string::npos; ++at) {
+      const std::string line = text.substr(at, text.find('\n', at) - at);
+      if (line.find(std::string("\"") + way + "\"") != std::string::npos)
+        sum += std::stod(line.substr(line.rfind(' ')));
+    }
+    return sum;
+  };
+  const std::vector<std::size_t> small(20, 200'000);
+  put(set, names(1, 20), small);
+  Memory mine = memory(small);
+  EXPECT_EQ(loop.run(client->get_set(set, names(1, 20), mine.to, {.deadline = 5s})).value().landed_count, 20u);
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_TRUE(is_right(name(1 + i), mine.to[i])) << i;
+  EXPECT_EQ(bytes_by("unix"), 0);
+  EXPECT_GE(bytes_by("memfd"), 2 * 20 * 200'000);
+  const double before = bytes_by("memfd");
+  const std::vector<std::size_t> large = {(1 << 20) + 1};
+  put(set, names(100, 1), large);
+  Memory theirs = memory(large);
+  EXPECT_EQ(loop.run(client->get_set(set, names(100, 1), theirs.to, {.deadline = 5s})).value().landed_count, 1u);
+  EXPECT_TRUE(is_right(name(100), theirs.to[0]));
+  EXPECT_EQ(bytes_by("memfd"), before);
+  EXPECT_EQ(bytes_by("unix"), 2 * ((1 << 20) + 1));
 }
 
 TEST_P(SetClientTest, AMatchIsABitmapWithLengths) {
@@ -318,7 +348,7 @@ TEST_P(SetClientTest, CountsThatDoNotCutTheNamesAreRefused) {
 INSTANTIATE_TEST_SUITE_P(Transports, SetClientTest,
                          testing::Values(Setup{"tcp", 1}, Setup{"unix", 1}, Setup{"memfd", 1}, Setup{"sim", 1},
                                          Setup{"verbs", 1}, Setup{"unix", 3}, Setup{"memfd", 3}, Setup{"sim", 3},
-                                         Setup{"verbs", 3}));
+                                         Setup{"verbs", 3}, Setup{"staged", 1}, Setup{"staged", 3}));
 
 }  // namespace
 }  // namespace kv

@@ -265,6 +265,7 @@ class World : private Dice {
     config.backoff_max = 200ms;
     config.breaker_open = std::chrono::milliseconds(pick(5, 300));
     config.seed = random_() | 1;
+    if (config.seed % 4 == 3) config.staging_bytes = 256 << 10;  // and no number drawn for it
     config.extent_blocks = has_two_rules_ && worker == 1 ? extent_blocks_ + 1 : extent_blocks_;
     if (verbs_) {
       config.rdma_devices = {device(node_count_ + worker % worker_count_)};

@@ -115,6 +115,8 @@ class Client:
     ``numa_nodes``: where memory of :meth:`allocate` lies, and which processors the client's own threads keep to: NUMA nodes
     such as ``"1"`` or ``"0-1"``, or where a PCI device is, such as ``"pci:0000:3b:00.0"``. By default nothing is placed.
     ``follow_cluster``: nodes that make a map of their cluster by etcd are asked by that map; False: ``nodes`` alone are asked.
+    ``staging_bytes``: memory that is lent to nodes on this host for blocks of sets that lie in other memory, which goes
+    faster than their socket; blocks of more than half of it go through that. By default there is none.
     ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
     such a node owns is answered at once, with Unavailable as the reason.
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
@@ -155,6 +157,7 @@ class Client:
         zone: str = "",
         numa_nodes: str = "",
         follow_cluster: bool = True,
+        staging_bytes: int = 0,
     ) -> None:
         if nodes is None:
             nodes = default_nodes()
@@ -189,6 +192,7 @@ class Client:
             zone=zone,
             numa_nodes=numa_nodes,
             follow_cluster=follow_cluster,
+            staging_bytes=staging_bytes,
         )
 
     def _deadline(self, deadline: Seconds | None) -> float:

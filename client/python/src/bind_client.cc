@@ -543,13 +543,12 @@ class PyClient {
     state.tags = std::move(tags);
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
-      const ContextOptions options{
-          .deadline = time,
-          .name = state.name,
-          .life = life,
-          .tags = state.tags,
-          .priority = priority,
-          .control = state.control()};
+      const ContextOptions options{.deadline = time,
+                                   .name = state.name,
+                                   .life = life,
+                                   .tags = state.tags,
+                                   .priority = priority,
+                                   .control = state.control()};
       return client.create_context(Space{space}, state.hashes, options);
     });
     return call;
@@ -1006,7 +1005,8 @@ void bind_client(nb::module_& module) {
              double connect_timeout, std::size_t calls_max, std::uint64_t region_bytes_max, bool rdma,
              std::vector<std::string> rdma_devices, std::size_t rdma_lanes, bool verify, double busy_poll,
              std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file,
-             double hedge_share, const std::string& zone, const std::string& numa_nodes, bool follow_cluster) {
+             double hedge_share, const std::string& zone, const std::string& numa_nodes, bool follow_cluster,
+             std::size_t staging_bytes) {
             ClientConfig config = config_of(nodes);
             config.follow_cluster = follow_cluster;
             config.extent_blocks = extent_blocks;
@@ -1021,6 +1021,7 @@ void bind_client(nb::module_& module) {
             config.hedge_share = hedge_share;
             config.zone = zone;
             config.numa_nodes = numa_nodes;
+            config.staging_bytes = staging_bytes;
             config.identity = identity;
             config.connections_per_node = connections;
             config.connect_timeout = duration_of(connect_timeout);
@@ -1036,7 +1037,7 @@ void bind_client(nb::module_& module) {
           nb::arg("connect_timeout"), nb::arg("calls_max"), nb::arg("region_bytes_max"), nb::arg("rdma"),
           nb::arg("rdma_devices"), nb::arg("rdma_lanes"), nb::arg("verify"), nb::arg("busy_poll"),
           nb::arg("extent_blocks"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"), nb::arg("hedge_share"),
-          nb::arg("zone"), nb::arg("numa_nodes"), nb::arg("follow_cluster"))
+          nb::arg("zone"), nb::arg("numa_nodes"), nb::arg("follow_cluster"), nb::arg("staging_bytes"))
       .def_prop_ro("is_closed", &PyClient::is_closed)
       .def_prop_ro("is_forked", &PyClient::is_forked)
       .def("close", &PyClient::close)

@@ -30,13 +30,14 @@ namespace {
 class LmcacheConnector {
  public:
   LmcacheConnector(const std::vector<std::string>& endpoints, const std::string& model, std::size_t object_bytes_max,
-                   double deadline, std::size_t connections) {
+                   double deadline, std::size_t connections, std::size_t staging_bytes) {
     if (!(deadline > 0 && deadline < 86400)) throw bad_request("deadline: not in (0, 86400) seconds");
     deadline_ = std::chrono::microseconds(static_cast<std::int64_t>(deadline * 1e6));
     ClientConfig config;
     for (const std::string& endpoint : endpoints) config.nodes.emplace_back().endpoint = endpoint;
     config.identity = "lmcache";
     config.connections_per_node = connections;
+    config.staging_bytes = staging_bytes;
     auto record = NamespaceRecord::from_fields({{"kind", "set"},
                                                 {"model", model},
                                                 {"block_bytes_max", std::to_string(object_bytes_max)},
@@ -245,17 +246,18 @@ void bind_lmcache(nb::module_& module) {
       .def(
           "__init__",
           [](LmcacheConnector* self, const nb::object& endpoint, const std::string& model, std::size_t object_bytes_max,
-             double deadline, std::size_t connections) {
+             double deadline, std::size_t connections, std::size_t staging_bytes) {
             std::vector<std::string> endpoints;
             if (nb::isinstance<nb::str>(endpoint)) {
               endpoints.push_back(nb::cast<std::string>(endpoint));
             } else {
               endpoints = nb::cast<std::vector<std::string>>(endpoint);
             }
-            new (self) LmcacheConnector(endpoints, model, object_bytes_max, deadline, connections);
+            new (self) LmcacheConnector(endpoints, model, object_bytes_max, deadline, connections, staging_bytes);
           },
           nb::kw_only(), nb::arg("endpoint"), nb::arg("model") = "lmcache",
-          nb::arg("object_bytes_max") = std::size_t{256} << 20, nb::arg("deadline") = 5.0, nb::arg("connections") = 4)
+          nb::arg("object_bytes_max") = std::size_t{256} << 20, nb::arg("deadline") = 5.0, nb::arg("connections") = 4,
+          nb::arg("staging_bytes") = std::size_t{64} << 20)
       .def("event_fd", &LmcacheConnector::event_fd)
       .def("submit_batch_get", &LmcacheConnector::submit_get, nb::arg("keys"), nb::arg("memoryviews"))
       .def("submit_batch_set", &LmcacheConnector::submit_set, nb::arg("keys"), nb::arg("memoryviews"))

@@ -8,8 +8,9 @@ parameters) is an adapter of its own: objects that were looked up stay until the
 no thread of Python. Both give objects the same names.
 
 ``adapter_params``: ``endpoint`` (one or a list), ``model`` (what must not be shared has different names: LMCache's keys tell
-neither an object's layout nor its serde), ``deadline`` of a batch in seconds, ``object_bytes_max``, ``connections``. No node
-need be there: lookups then find nothing.
+neither an object's layout nor its serde), ``deadline`` of a batch in seconds, ``object_bytes_max``, ``connections``,
+``staging_bytes`` (lent to nodes on this host, which cannot be lent L1; 0: none). No node need be there: lookups then find
+nothing.
 
 Of the connector, ``close()`` ends batches that are on their way: ``drain_completions()`` tells them as failed, and their
 memory is the caller's again. All functions may be called at any time, twice, and from within callbacks of Python's, such as

@@ -47,6 +47,8 @@ class Options:
     deadline: float = 5.0
     object_bytes_max: int = 256 << 20
     connections: int = 4
+    #: Memory that is lent to nodes on this host, in the stead of L1.
+    staging_bytes: int = 64 << 20
     #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
     max_capacity_gb: float = 0.0
 
@@ -162,7 +164,12 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
                 "x.engine": "lmcache",
             }
         )
-        self._client = Client(options.endpoint, identity="lmcache", connections_per_node=options.connections)
+        self._client = Client(
+            options.endpoint,
+            identity="lmcache",
+            connections_per_node=options.connections,
+            staging_bytes=options.staging_bytes,
+        )
         self._space = self._client.open_set(self._namespace, wait=False)
         self._stores, self._lookups, self._loads = _Kind(), _Kind(), _Kind()
         self._numbers = itertools.count(1)

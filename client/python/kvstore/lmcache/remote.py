@@ -45,7 +45,12 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         given = config.extra_config or {}
         options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
         self._deadline = options.deadline
-        self._client = Client(options.endpoint, identity="lmcache-remote", connections_per_node=options.connections)
+        self._client = Client(
+            options.endpoint,
+            identity="lmcache-remote",
+            connections_per_node=options.connections,
+            staging_bytes=options.staging_bytes,
+        )
         self._object_bytes_max = options.object_bytes_max
         namespace = Namespace(
             {"kind": "set", "model": options.model, "block_bytes_max": options.object_bytes_max} | self._objects()

@@ -97,6 +97,8 @@ class TierOptions(StoreOptions):
     locality: str = ""
     #: Whether vLLM is told of chunks that were stored, if its events are on.
     enable_kv_events: bool = False
+    #: Memory that is lent to nodes on this host, in the stead of the pool.
+    staging_bytes: int = 64 << 20
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> TierOptions:
@@ -333,7 +335,10 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self.locality = Locality[self._options.locality] if self._options.locality else None
         self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
         self._client = Client(
-            self._options.endpoints, identity="vllm-tier", numa_nodes=numa_nodes_of(self._options.numa_nodes)
+            self._options.endpoints,
+            identity="vllm-tier",
+            numa_nodes=numa_nodes_of(self._options.numa_nodes),
+            staging_bytes=self._options.staging_bytes,
         )
         self._space = self._client.open_set(self._chunks.namespace, wait=False)
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}

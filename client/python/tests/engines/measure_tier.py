@@ -8,7 +8,6 @@ that what is asked for comes from behind the pool. On a machine that does nothin
 
 from __future__ import annotations
 
-import statistics
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import tiny
 from conftest import Node
+from measuring import in_turn, table
 from test_vllm_engine import BLOCK, Engine, prompt_of
 from tier_cpu import transfer_config
 
@@ -46,27 +46,25 @@ def main() -> None:
         "connector": Engine(model, node.endpoint, folder / "connector.log", options={"salt": "own"}, **common),
         "computed": Engine(model, None, folder / "plain.log", **common),
     }
-    times: dict[str, list[float]] = {name: [] for name in engines}
-    hits: dict[str, set[int]] = {name: set() for name in engines}
     for each in engines.values():
         each.wait_ready()
         each.generate(prompt_of(tokens, 1), max_tokens=1)  # kernels warm up
-    for i in range(rounds):
-        prompt, other = prompt_of(tokens, 100 + i), prompt_of(tokens, 200 + i)
-        for name, engine in engines.items():
-            for each in (prompt, other) if name != "computed" else ():
-                engine.generate(each, max_tokens=1)
-                for j in range(3):  # vLLM hands chunks on in later steps
-                    engine.generate(prompt_of(20, 1000 + 10 * i + j), max_tokens=2)
-                time.sleep(0.5)
-            seconds, cached = first_token(engine, prompt)
-            times[name].append(seconds)
-            hits[name].add(cached)
-    for name in engines:
-        ratio = statistics.median(a / b for a, b in zip(times[name], times["tier"], strict=True))
-        print(
-            f"{name:10} {statistics.median(times[name]):8.1f} ms  {ratio:6.2f} x the tier's  hits {sorted(hits[name])}  {times[name]}"
-        )
+
+    def measure(name: str, number: int) -> dict[str, float]:
+        engine, prompt, other = engines[name], prompt_of(tokens, 100 + number), prompt_of(tokens, 200 + number)
+        for each in (prompt, other) if name != "computed" else ():
+            engine.generate(each, max_tokens=1)
+            for i in range(3):  # vLLM hands chunks on in later steps
+                engine.generate(prompt_of(20, 1000 + 10 * number + i), max_tokens=2)
+            time.sleep(0.5)
+        seconds, cached = first_token(engine, prompt)
+        hits.setdefault(name, set()).add(cached)
+        return {"first token": seconds}
+
+    hits: dict[str, set[int]] = {}
+    print(f"{tokens} tokens, {rounds} rounds")
+    print(table(in_turn(list(engines), rounds, measure), list(engines), "tier"))
+    print("tokens that were cached:", {name: sorted(each) for name, each in hits.items()})
     for each in engines.values():
         each.close()
     node.close()

@@ -1,0 +1,74 @@
+// client/link/staging.h: a little memory that nodes on this host fill and drain, for blocks whose own memory they
+// cannot be lent.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/link/lent_memory.h"
+
+namespace kv {
+
+/// An engine's pool is often memory that its owner can shorten, so no node takes it, and the bytes would go through a
+/// socket: two copies by the kernel and a wake-up for each buffer. Here they take two copies by processors that have
+/// them in their caches, the node's and ours, at the same time.
+///   1. Room is a call's, or free. Free room that a node may still write is not given out.
+///   2. What is given out begins as far to the front as it can: the same few bytes again and again, while they are in
+///      the caches.
+/// Thread safety: none; on the client's executor. Nothing is allocated before the first take().
+class Staging {
+ public:
+  /// Room for one call. Goes back when this goes, also while a node may still write it.
+  class Room {
+   public:
+    Room() = default;
+    Room(Room&& other) noexcept
+        : owner_(std::exchange(other.owner_, nullptr)), bytes_(std::exchange(other.bytes_, {})) {}
+    Room& operator=(Room&& other) noexcept {
+      std::swap(owner_, other.owner_);
+      std::swap(bytes_, other.bytes_);
+      return *this;
+    }
+    ~Room() {
+      if (owner_ != nullptr) owner_->give_back(bytes_);
+    }
+    explicit operator bool() const { return owner_ != nullptr; }
+    std::span<std::byte> bytes() const { return bytes_; }
+
+   private:
+    friend class Staging;
+    Room(Staging* owner, std::span<std::byte> bytes) : owner_(owner), bytes_(bytes) {}
+
+    Staging* owner_ = nullptr;
+    std::span<std::byte> bytes_;
+  };
+
+  /// `memory` outlives this.
+  Staging(LentMemory& memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  /// Whether there is ever room for so many, twice: one call's are copied here while the node is at another's.
+  bool can_hold(std::size_t bytes) const { return bytes > 0 && bytes <= room_bytes_max(); }
+  std::size_t room_bytes_max() const { return bytes_ / 2 / kUnitBytes * kUnitBytes; }
+  /// Nothing, where there is no room now.
+  Room take(std::size_t bytes);
+  const std::shared_ptr<LentMemory::Region>& region() const { return region_; }  ///< Of all room. Null before take().
+
+ private:
+  static constexpr std::size_t kUnitBytes = 64 * 1024;
+
+  bool is_made();
+  void give_back(std::span<std::byte> bytes);
+  std::span<std::byte> units(std::size_t first, std::size_t count) const;
+
+  LentMemory& memory_;
+  std::size_t bytes_;  ///< 0: there is none, or it could not be had.
+  std::shared_ptr<LentMemory::Region> region_;
+  std::vector<bool> is_taken_;  ///< By unit.
+};
+
+}  // namespace kv
