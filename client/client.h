@@ -178,8 +178,9 @@ struct GetOptions {
   std::span<const std::uint64_t> segment_ends = {};
   SegmentCallback on_segment = {};
   bool memory_only = false;  ///< Stop where the nodes would have to read from disk.
-  /// What comes before is not wanted: its destinations may be empty, and whether all of it is there is not said. Without
-  /// segments, and not into a device's memory; into lent memory it comes inline. A node that cannot: kUnsupported.
+  /// What comes before is not wanted: its destinations may be empty, and whether all of it is there is not said.
+  /// Without segments, and not into a device's memory; into lent memory it comes inline. A node that cannot:
+  /// kUnsupported.
   std::size_t first_block = 0;
   /// stripe_count(block_bytes) for each block: takes the checksums that the blocks must have, bound to their names. For
   /// who verifies them a second time, and needed for a device's memory, where nobody has. Those of blocks before

@@ -40,7 +40,7 @@ struct ContextImportOptions {
 /// What was exported, or imported.
 struct ArchivedContext {
   std::string name;
-  std::string namespace_id;  ///< Hexadecimal.
+  std::string namespace_id;                     ///< Hexadecimal.
   std::uint64_t blocks = 0, wanted_blocks = 0;  ///< In the file, of those of the context that was exported.
   std::uint64_t bytes = 0;                      ///< Of the file.
   std::uint64_t stored_blocks = 0;              ///< Of an import: that the nodes did not have.

@@ -290,7 +290,8 @@ KVS_API int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes,
 /* Named contexts (docs/contexts.md): prefixes that nodes keep in memory for a time. Each answer is JSON, as of
  * kvs_stats; what was asked for is done also where KVS_TOO_LARGE says that the answer does not fit. A time is ttl_us
  * from now (sliding: and from each use), or until_us, microseconds since 1970; the other one is 0. tags: tag_count
- * strings. priority: 0..9, the highest is kept first where not all can be; negative: 5, or as it was. KVS_NOT_FOUND: there is no context of that name. KVS_BAD_REQUEST: a name, tag or time that is not allowed.
+ * strings. priority: 0..9, the highest is kept first where not all can be; negative: 5, or as it was. KVS_NOT_FOUND:
+ * there is no context of that name. KVS_BAD_REQUEST: a name, tag or time that is not allowed.
  */
 KVS_API int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
                                const char* name, const char* const* tags, size_t tag_count, uint64_t ttl_us,
@@ -304,10 +305,10 @@ KVS_API int kvs_context_delete(kvs_client* client, const char* name, uint64_t de
  * says "warming": false; "memory_blocks" and "disk_blocks" tell how far it is. */
 KVS_API int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t deadline_us, char* json,
                              size_t capacity, size_t* length);
-/* A context as a file, to have the same prefix on another cluster (docs/contexts.md). The answer is JSON: name, namespace_id,
- * blocks, wanted_blocks and bytes of the file; of an import also stored_blocks, and context as above. deadline_us is of each
- * call to the nodes; all of it may take many. Neither leaves half a file. kvs_last_error() names what is wrong with a
- * file, and where. KVS_CORRUPT_BLOCK: it is damaged; KVS_UNSUPPORTED: of a later version. */
+/* A context as a file, to have the same prefix on another cluster (docs/contexts.md). The answer is JSON: name,
+ * namespace_id, blocks, wanted_blocks and bytes of the file; of an import also stored_blocks, and context as above.
+ * deadline_us is of each call to the nodes; all of it may take many. Neither leaves half a file. kvs_last_error() names
+ * what is wrong with a file, and where. KVS_CORRUPT_BLOCK: it is damaged; KVS_UNSUPPORTED: of a later version. */
 #define KVS_EXPORT_PARTIAL 1u /* where blocks are missing: what is there before the first of them */
 #define KVS_EXPORT_REPLACE 2u /* a file that is there */
 KVS_API int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags,

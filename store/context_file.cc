@@ -120,7 +120,8 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
     return "time to live: " + std::to_string(ttl) + " ns, sliding " + std::to_string(sliding) +
            "; allowed are 1 ns to ten years, and 0 or 1";
   if (context.priority > kContextPriorityMax)
-    return "priority: " + std::to_string(context.priority) + ", allowed are 0 to " + std::to_string(kContextPriorityMax);
+    return "priority: " + std::to_string(context.priority) + ", allowed are 0 to " +
+           std::to_string(kContextPriorityMax);
   context.life = {Duration(static_cast<Duration::rep>(ttl)), sliding == 1};
   if (!std::isfinite(context.stored_token_seconds) || context.stored_token_seconds < 0)
     return "stored token seconds: not a number from 0 on";

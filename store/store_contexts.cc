@@ -119,9 +119,9 @@ void Store::Impl::give_back(std::vector<Given>& given) {
   }
 }
 
-/// Has the owner's contexts of lower priority give up blocks until there is room for so many bytes, or they have no more
-/// to give, or no steps are left. What several of them keep can go once the last of them has come to its end there: so
-/// they are asked again as long as one gives something.
+/// Has the owner's contexts of lower priority give up blocks until there is room for so many bytes, or they have no
+/// more to give, or no steps are left. What several of them keep can go once the last of them has come to its end
+/// there: so they are asked again as long as one gives something.
 std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, const Space& space, std::size_t bytes,
                                                       Steps& steps, TimePoint now) {
   std::vector<Given> given;
@@ -140,8 +140,8 @@ std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, co
         while (!next->chains[i].kept.empty()) {
           if (has_room_to_keep(space, bytes) || !steps.are_left()) return given;
           // What counts for another tenant helps only where the node's bound is in the way.
-          const bool helps = !tenants || tenants->could_retain(space.owner, bytes) ||
-                             spaces.find(next->space)->owner == space.owner;
+          const bool helps =
+              !tenants || tenants->could_retain(space.owner, bytes) || spaces.find(next->space)->owner == space.owner;
           steps.take(Steps::kRemoval);
           if (!helps || !take_end(context, *next, i, given)) break;
         }
@@ -329,7 +329,7 @@ void Store::Impl::set_warming(Context& context, bool is_warming) {
 
 /// Requires a disk tier, and that keep_more() was called.
 Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t bytes_max, Steps& steps,
-                                                  TimePoint now) {
+                                                 TimePoint now) {
   Warmable found;
   found.may_come = loader != nullptr;  // what the disk has is not all known yet
   const Space* const space = spaces.find(context.space_name);
@@ -396,7 +396,8 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
                                           std::to_string(kContextChainsMax) + " are allowed");
   }
   if (order.name.empty() || !is_life(order.life) || order.priority > kContextPriorityMax)
-    return Failure(Errc::kBadRequest, "a context has a name, a time to live of 1 ns to ten years, and a priority of 0..9");
+    return Failure(Errc::kBadRequest,
+                   "a context has a name, a time to live of 1 ns to ten years, and a priority of 0..9");
   if (!order.place.is_of(hash_count)) {
     return Failure(Errc::kBadRequest, "positions: they do not place " + std::to_string(hash_count) +
                                           " blocks, ascending, among " + std::to_string(order.place.prefix_count));

@@ -58,12 +58,12 @@ inline constexpr std::uint8_t kFrameTypeMax = 25;
 inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4, kFeatureGroups = 8,
                                kFeatureHotRoots = 16, kFeatureClusterMap = 32, kFeatureClusterDrain = 64,
                                kFeatureErase = 128, kFeatureContexts = 256, kFeatureContextParts = 512;
-inline constexpr std::size_t kHotBlocksMax = 4096;      ///< In one HotRootsResponse.
-inline constexpr std::uint32_t kHotNodesMax = 4096;     ///< Of MatchRequest.nodes.
-inline constexpr std::size_t kClusterNodesMax = 4096;   ///< In one ClusterMapResponse.
-inline constexpr std::size_t kContextsPerAnswer = 128;  ///< In one ContextResponse.
+inline constexpr std::size_t kHotBlocksMax = 4096;            ///< In one HotRootsResponse.
+inline constexpr std::uint32_t kHotNodesMax = 4096;           ///< Of MatchRequest.nodes.
+inline constexpr std::size_t kClusterNodesMax = 4096;         ///< In one ClusterMapResponse.
+inline constexpr std::size_t kContextsPerAnswer = 128;        ///< In one ContextResponse.
 inline constexpr std::size_t kContextHashesPerAnswer = 8192;  ///< The same.
-const char* frame_type_name(FrameType type);            ///< As in metrics: "hello", "put_data", ...
+const char* frame_type_name(FrameType type);                  ///< As in metrics: "hello", "put_data", ...
 
 /// Flags of a frame. Unknown bits are an error.
 enum FrameFlags : std::uint16_t {

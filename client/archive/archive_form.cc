@@ -79,9 +79,7 @@ Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte
 }  // namespace
 
 std::size_t ArchiveHead::stripes() const { return stripe_count(record.block_bytes()); }
-std::uint64_t ArchiveHead::block_file_bytes() const {
-  return record.block_bytes() + stripes() * sizeof(std::uint64_t);
-}
+std::uint64_t ArchiveHead::block_file_bytes() const { return record.block_bytes() + stripes() * sizeof(std::uint64_t); }
 std::uint64_t ArchiveHead::block_at(std::size_t head_bytes, std::size_t i) const {
   return head_bytes + i * block_file_bytes();
 }
@@ -156,8 +154,8 @@ Result<std::size_t, Failure> archive_head_bytes(std::string_view start) {
   const auto format = from.number<std::uint32_t>();
   const auto length = from.number<std::uint32_t>();
   if (format != kArchiveFormat)
-    return Failure(Errc::kUnsupported, "format " + std::to_string(format) + ", this program reads " +
-                                           std::to_string(kArchiveFormat));
+    return Failure(Errc::kUnsupported,
+                   "format " + std::to_string(format) + ", this program reads " + std::to_string(kArchiveFormat));
   if (length < kArchiveStartBytes + kArchiveDigestBytes || length > kArchiveHeadBytesMax)
     return damage("a head of " + std::to_string(length) + " bytes, allowed are " +
                   std::to_string(kArchiveStartBytes + kArchiveDigestBytes) + " to " +
@@ -250,7 +248,8 @@ Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
     block.resize(0);
     while (block.size() < of.block_file_bytes()) {
       const std::size_t first = block.size();
-      block.resize(static_cast<std::size_t>(std::min<std::uint64_t>(of.block_file_bytes(), std::max(2 * first, kPiece))));
+      block.resize(
+          static_cast<std::size_t>(std::min<std::uint64_t>(of.block_file_bytes(), std::max(2 * first, kPiece))));
       const auto got = read_all(source, std::span(block).subspan(first));
       if (!got) return got.error();
       if (first + *got < block.size()) {

@@ -2,7 +2,7 @@
 // cluster: how it is written, and how all of it is checked. The folder knows files; archive_transfer.h brings them to
 // nodes and back.
 //
-//     | head: what the context is, the names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all before |
+//     | head: what the context is, names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all before |
 //
 // Head, all little endian (golden test):
 //   "KVCX", format 1: u32, bytes of the head with its SHA-256: u32
@@ -45,9 +45,9 @@ struct ArchiveHead {
   std::uint32_t wanted_blocks = 0;  ///< Of the context that was exported: more than `hashes`, if only a part was there.
   std::vector<BlockHash> hashes;
 
-  std::size_t stripes() const;                                     ///< Of a block.
-  std::uint64_t block_file_bytes() const;                          ///< Of a block with its checksums.
-  std::uint64_t file_bytes(std::size_t head_bytes) const;          ///< Of all of it.
+  std::size_t stripes() const;                                          ///< Of a block.
+  std::uint64_t block_file_bytes() const;                               ///< Of a block with its checksums.
+  std::uint64_t file_bytes(std::size_t head_bytes) const;               ///< Of all of it.
   std::uint64_t block_at(std::size_t head_bytes, std::size_t i) const;  ///< Where block i begins.
 };
 

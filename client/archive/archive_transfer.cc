@@ -8,8 +8,8 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
-#include "index/block_hash.h"
 #include "client/archive/archive_file.h"
+#include "index/block_hash.h"
 
 namespace kv {
 namespace {
@@ -34,8 +34,7 @@ std::size_t batch_blocks(const NamespaceRecord& record) {
 /// Until a node has opened it: a record that none takes is told by the one that refuses it.
 Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& record,
                                   std::chrono::microseconds deadline) {
-  const auto space =
-      client.call<Space>([&](Client&) { return client.open(record, std::chrono::microseconds(0), {}); });
+  const auto space = client.call<Space>([&](Client&) { return client.open(record, std::chrono::microseconds(0), {}); });
   if (!space) return call_failure("cannot open the namespace", space.error());
   const auto opened = client.call<void>([&](Client& each) { return each.wait_open(*space, deadline); });
   if (!opened) return call_failure("cannot open the namespace", opened.error());
@@ -48,8 +47,7 @@ Result<std::size_t, Failure> count_there(ClientThread& client, Space space, std:
   const MatchOptions options{.deadline = deadline};
   const auto found = client.call<MatchResult>([&](Client& each) { return each.match(space, hashes, options); });
   if (!found) return call_failure("cannot look for its blocks", found.error());
-  if (found->why && found->block_count < hashes.size())
-    return call_failure("cannot look for its blocks", found->why);
+  if (found->why && found->block_count < hashes.size()) return call_failure("cannot look for its blocks", found->why);
   return found->block_count;
 }
 
@@ -142,7 +140,8 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
     if (!put) return call_failure("cannot put its blocks", put.error());
     stored += put->stored;
     if (put->refused > 0) {
-      const std::string all = std::to_string(end - put->refused) + " of " + std::to_string(count) + " blocks are stored";
+      const std::string all =
+          std::to_string(end - put->refused) + " of " + std::to_string(count) + " blocks are stored";
       return Failure(put->why ? put->why : make_error_code(Errc::kOutOfMemory),
                      all + ", and then: " + (put->why ? words_of(put->why) : "refused"));
     }
@@ -179,8 +178,8 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   if (!record) return Failure(Errc::kBadRequest, called + ": its record: " + record.error().text);
   ArchivedContext archived;
   ArchiveHead head;
-  head.written = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::system_clock::now().time_since_epoch());
+  head.written =
+      std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::system_clock::now().time_since_epoch());
   head.record = *std::move(record);
   head.name = name;
   head.tags = told->context.tags;
@@ -189,37 +188,34 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   head.priority = told->context.priority;
   head.wanted_blocks = static_cast<std::uint32_t>(told->prefix_blocks);
   head.hashes = told->hashes;
-  std::size_t count = 0;
-  if (!head.hashes.empty()) {
-    const auto space = open_space(client, head.record, options.deadline);
-    if (!space) return Failure(space.error().code, called + ": " + space.error().text);
-    const auto there = count_there(client, *space, head.hashes, options.deadline);
-    if (!there) return Failure(there.error().code, called + ": " + there.error().text);
-    count = *there;
-    if (count == 0 || (count < told->prefix_blocks && !options.is_partial)) {
-      const Failure missing = none_there(count, told->prefix_blocks);
-      return Failure(missing.code, called + ": " + missing.text);
-    }
-    head.hashes.resize(count);
-    if (const std::string wrong = wrong_head(head); !wrong.empty())
-      return Failure(Errc::kBadRequest, called + ": " + wrong);
-    const std::string begin = write_archive_head(head);
-    ArchiveDigest digest;
-    digest.add(std::as_bytes(std::span(begin)));
-    if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
-    if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written)
-      return Failure(written.error().code,
-                     written.error().text.starts_with(file) ? written.error().text : called + ": " + written.error().text);
-    const BlockHash end = digest.end();
-    if (const auto written = made->write(end.bytes); !written) return written.error();
-    archived.bytes = head.file_bytes(begin.size());
-  } else {
+  if (head.hashes.empty())
     return Failure(Errc::kNotFound, called + ": the node that has its first block does not tell of it");
+  const auto space = open_space(client, head.record, options.deadline);
+  if (!space) return Failure(space.error().code, called + ": " + space.error().text);
+  const auto count = count_there(client, *space, head.hashes, options.deadline);
+  if (!count) return Failure(count.error().code, called + ": " + count.error().text);
+  if (*count == 0 || (*count < told->prefix_blocks && !options.is_partial)) {
+    const Failure missing = none_there(*count, told->prefix_blocks);
+    return Failure(missing.code, called + ": " + missing.text);
   }
+  head.hashes.resize(*count);
+  if (const std::string wrong = wrong_head(head); !wrong.empty())
+    return Failure(Errc::kBadRequest, called + ": " + wrong);
+  const std::string begin = write_archive_head(head);
+  ArchiveDigest digest;
+  digest.add(std::as_bytes(std::span(begin)));
+  if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
+  if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written) {
+    const std::string& text = written.error().text;
+    return Failure(written.error().code, text.starts_with(file) ? text : called + ": " + text);
+  }
+  const BlockHash end = digest.end();
+  if (const auto written = made->write(end.bytes); !written) return written.error();
   if (const auto named = made->commit(); !named) return named.error();
   archived.name = head.name;
   archived.namespace_id = to_hex(head.record.id().bytes);
-  archived.blocks = count;
+  archived.blocks = *count;
+  archived.bytes = head.file_bytes(begin.size());
   archived.wanted_blocks = told->prefix_blocks;
   archived.context = told->context;
   return archived;
@@ -229,9 +225,8 @@ Result<ArchivedContext, Failure> import_context(ClientThread& client, const std:
                                                 const ContextImportOptions& options) {
   auto source = OldArchiveFile::open(file);
   if (!source) return source.error();
-  const auto archive = check_archive(*source, [&](std::size_t blocks, std::size_t of) {
-    return goes_on(options.go_on, Step::kCheck, blocks, of);
-  });
+  const auto archive = check_archive(
+      *source, [&](std::size_t blocks, std::size_t of) { return goes_on(options.go_on, Step::kCheck, blocks, of); });
   if (!archive) return in_file(file, archive.error());
   const ArchiveHead& head = archive->head;
   const auto space = open_space(client, head.record, options.deadline);
@@ -247,9 +242,10 @@ Result<ArchivedContext, Failure> import_context(ClientThread& client, const std:
                              .life = options.life.value_or(as_before),
                              .tags = head.tags,
                              .priority = options.priority.value_or(head.priority)};
-  const auto created = client.call<NamedContext>(
-      [&](Client& each) { return each.create_context(*space, head.hashes, asked); });
-  if (!created) return call_failure("its blocks are stored, and the context '" + name + "' cannot be created", created.error());
+  const auto created =
+      client.call<NamedContext>([&](Client& each) { return each.create_context(*space, head.hashes, asked); });
+  if (!created)
+    return call_failure("its blocks are stored, and the context '" + name + "' cannot be created", created.error());
   ArchivedContext archived;
   archived.name = name;
   archived.namespace_id = to_hex(head.record.id().bytes);

@@ -131,7 +131,8 @@ TEST(ArchiveFormTest, BlocksOfSeveralStripesAreReadInPieces) {
   EXPECT_EQ(read->checksums.size(), 8u);
   EXPECT_THAT(asked, ElementsAre(0u, 1u));
   TextSource again(text);
-  EXPECT_EQ(check_archive(again, [](std::size_t blocks, std::size_t) { return blocks == 0; }).error(), Errc::kCancelled);
+  EXPECT_EQ(check_archive(again, [](std::size_t blocks, std::size_t) { return blocks == 0; }).error(),
+            Errc::kCancelled);
 }
 
 TEST(ArchiveFormTest, EachByteThatChangesAndEachLengthThatIsCutIsFound) {
@@ -155,7 +156,8 @@ TEST(ArchiveFormTest, EachByteThatChangesAndEachLengthThatIsCutIsFound) {
     EXPECT_EQ(cut.error(), Errc::kCorruptBlock) << at;
     EXPECT_THAT(cut.error().text, HasSubstr("cut short")) << at;
   }
-  EXPECT_THAT(check(good + '\0').error().text, HasSubstr("goes on behind its end at byte " + std::to_string(good.size())));
+  EXPECT_THAT(check(good + '\0').error().text,
+              HasSubstr("goes on behind its end at byte " + std::to_string(good.size())));
 }
 
 TEST(ArchiveFormTest, WhatIsWrongIsNamedAndWhere) {
@@ -245,8 +247,8 @@ struct Cluster {
   Cluster(std::size_t count, std::size_t extent_blocks, std::size_t capacity_bytes = 64 << 20) {
     for (std::size_t i = 0; i < count; ++i) {
       const std::string name = "node" + std::to_string(i);
-      nodes.push_back(std::make_unique<SocketNode>(small_store(capacity_bytes), name,
-                                                   Endpoint{Endpoint::Scheme::kUnix, directory.path() + "/" + name, ""}));
+      nodes.push_back(std::make_unique<SocketNode>(
+          small_store(capacity_bytes), name, Endpoint{Endpoint::Scheme::kUnix, directory.path() + "/" + name, ""}));
       config.nodes.push_back({.endpoint = nodes.back()->endpoint().to_string(), .name = name});
     }
     config.extent_blocks = extent_blocks;
@@ -255,7 +257,8 @@ struct Cluster {
   void put(const NamespaceRecord& record, std::span<const BlockHash> chain) {
     Blocks memory(chain.size(), record.block_bytes());
     memory.fill(chain);
-    ASSERT_EQ(client->put(client->open(record, 5s).value(), chain, memory.from, {.deadline = 20s})->stored, chain.size());
+    ASSERT_EQ(client->put(client->open(record, 5s).value(), chain, memory.from, {.deadline = 20s})->stored,
+              chain.size());
   }
   NamedContext create(const NamespaceRecord& record, std::span<const BlockHash> chain, const char* name) {
     static const std::vector<std::string> tags = {"team=x"};

@@ -107,9 +107,10 @@ TEST(E2eContextsTest, AContextGoesAsAFileToAnotherNode) {
     TestClient client(node.unix_socket(), Transport::kUnix, kLargeBytes, 5);
     ASSERT_EQ(client.put(chain).stored, 5u);
     space = to_hex(client.record().id().bytes).substr(0, 12);
-    ASSERT_EQ(contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h", "--priority", "8"})
-                  .status,
-              0);
+    ASSERT_EQ(
+        contexts(node, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h", "--priority", "8"})
+            .status,
+        0);
     node.signal(SIGTERM);
     EXPECT_EQ(node.wait(), 0);
   }

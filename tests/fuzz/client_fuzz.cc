@@ -256,13 +256,12 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
-          return wire::CreateHelloResponseDirect(b, scene.version, "n", input.below(3),
-                                                 (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
-                                                     (scene.is_set ? kFeatureSets | kFeatureGroups : 0) |
-                                                     kFeatureHotRoots | kFeatureClusterMap | kFeatureContexts |
-                                                         kFeatureContextParts,
-                                                 1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0,
-                                                 scene.version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(
+              b, scene.version, "n", input.below(3),
+              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
+                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots | kFeatureClusterMap |
+                  kFeatureContexts | kFeatureContextParts,
+              1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:

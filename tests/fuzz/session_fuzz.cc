@@ -239,14 +239,13 @@ class HostileClient {
           const std::uint32_t handle = space();
           const auto positions = input_.below(4) == 0 ? small_numbers(3) : std::vector<std::uint32_t>();
           const std::uint64_t ttl_us = input_.below(4) == 0 ? input_.number(8) : input_.below(3) * 1'000'000;
-          return wire::CreateContextRequestDirect(b, static_cast<std::uint8_t>(input_.below(9)), name(), handle, check_,
-                                                  &hashes, counts.empty() ? nullptr : &counts, &tags, ttl_us,
-                                                  input_.below(8) == 0 ? input_.number(8) : 0, input_.flag(),
-                                                  input_.below(8) == 0 ? name() : nullptr,
-                                                  input_.flag() ? 255 : static_cast<std::uint8_t>(input_.below(12)),
-                                                  static_cast<std::uint32_t>(input_.below(4)),
-                                                  positions.empty() ? nullptr : &positions,
-                                                  static_cast<std::uint32_t>(input_.below(4)));
+          return wire::CreateContextRequestDirect(
+              b, static_cast<std::uint8_t>(input_.below(9)), name(), handle, check_, &hashes,
+              counts.empty() ? nullptr : &counts, &tags, ttl_us, input_.below(8) == 0 ? input_.number(8) : 0,
+              input_.flag(), input_.below(8) == 0 ? name() : nullptr,
+              input_.flag() ? 255 : static_cast<std::uint8_t>(input_.below(12)),
+              static_cast<std::uint32_t>(input_.below(4)), positions.empty() ? nullptr : &positions,
+              static_cast<std::uint32_t>(input_.below(4)));
         },
         id());
   }
@@ -340,9 +339,10 @@ class HostileClient {
             FrameType::kGet,
             [&](FlatBufferBuilder& b) {
               const std::uint32_t handle = space();
-              return wire::CreateGetRequestDirect(b, handle, &hashes, input_.below(5), to, to == 0 ? nullptr : &where,
-                                                  &ends, 2, 0, static_cast<std::uint32_t>(input_.below(4)), check_, nullptr,
-                                                  input_.below(4) == 0 ? static_cast<std::uint32_t>(input_.below(4)) : 0);
+              return wire::CreateGetRequestDirect(
+                  b, handle, &hashes, input_.below(5), to, to == 0 ? nullptr : &where, &ends, 2, 0,
+                  static_cast<std::uint32_t>(input_.below(4)), check_, nullptr,
+                  input_.below(4) == 0 ? static_cast<std::uint32_t>(input_.below(4)) : 0);
             },
             id());
       }

@@ -199,7 +199,8 @@ TEST_F(SessionContextTest, WhatIsNoGoodRequestIsRefusedInWordsAndChangesNothing)
           {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .priority = 10});
   refused(Errc::kBadRequest, "priority: 254", {.act = kExtend, .name = "a", .ttl_us = 1, .priority = 254});
   using Positions = std::vector<std::uint32_t>;
-  for (const Positions& positions : {Positions{0}, Positions{1, 1}, Positions{2, 1}, Positions{1, 3}, Positions{0, 1, 2}}) {
+  for (const Positions& positions :
+       {Positions{0}, Positions{1, 1}, Positions{2, 1}, Positions{1, 3}, Positions{0, 1, 2}}) {
     refused(Errc::kBadRequest, "positions",
             {.act = kCreate, .name = "a", .hashes = about, .ttl_us = 1, .prefix_blocks = 3, .positions = positions});
   }

@@ -101,9 +101,9 @@ void expect_equal(const KeptContext& one, const KeptContext& other) {
 std::vector<KeptContext> as_in_format_2(std::vector<KeptContext> contexts) {
   contexts[0].priority = 8;
   contexts[0].yielded_count = 4;
-  contexts[0].place = {.prefix_count = 12,
-                       .positions = std::make_shared<const std::vector<std::uint32_t>>(
-                           std::initializer_list<std::uint32_t>{0, 5, 11})};
+  contexts[0].place = {
+      .prefix_count = 12,
+      .positions = std::make_shared<const std::vector<std::uint32_t>>(std::initializer_list<std::uint32_t>{0, 5, 11})};
   contexts[1].place.prefix_count = 9;
   return contexts;
 }

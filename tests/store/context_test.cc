@@ -634,13 +634,14 @@ TEST_F(ContextPriorityTest, AnExtensionMayBringAnotherPriority) {
   tend();
   EXPECT_EQ(kept("one"), 10u);
   EXPECT_EQ(kept("other"), 0u);
-  EXPECT_EQ(store->create_context(
-                     [&] {
-                       auto asked = order("c", space, one);
-                       asked.priority = 10;
-                       return asked;
-                     }(),
-                     now)
+  EXPECT_EQ(store
+                ->create_context(
+                    [&] {
+                      auto asked = order("c", space, one);
+                      asked.priority = 10;
+                      return asked;
+                    }(),
+                    now)
                 .error(),
             Errc::kBadRequest);
 }
@@ -757,9 +758,7 @@ TEST_F(ContextPriorityTest, RandomActsLeaveNothingWithTheLowerThatTheHigherLack)
         before.erase(key);
         break;
       }
-      case 5:
-        ASSERT_EQ(store->delete_context(key.first, key.second, now).has_value(), contexts.erase(key) == 1);
-        break;
+      case 5: ASSERT_EQ(store->delete_context(key.first, key.second, now).has_value(), contexts.erase(key) == 1); break;
       case 6:
         if (!contexts.contains(key)) break;
         ASSERT_TRUE(store->extend_context(key.first, key.second, {30s, false}, now, priority));

@@ -543,13 +543,12 @@ class PyClient {
     state.tags = std::move(tags);
     const ContextTime life = context_time(ttl, sliding, until);
     start<NamedContext>(call, [=, &state, time = deadline_of(deadline)](Client& client) {
-      const ContextOptions options{
-          .deadline = time,
-          .name = state.name,
-          .life = life,
-          .tags = state.tags,
-          .priority = priority,
-          .control = state.control()};
+      const ContextOptions options{.deadline = time,
+                                   .name = state.name,
+                                   .life = life,
+                                   .tags = state.tags,
+                                   .priority = priority,
+                                   .control = state.control()};
       return client.create_context(Space{space}, state.hashes, options);
     });
     return call;

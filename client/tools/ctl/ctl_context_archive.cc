@@ -130,7 +130,8 @@ void add_context_archive_commands(CLI::App& contexts) {
   verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
   verb->add_flag("--force", out->replaces, "Replace a file that is there");
   verb->footer(
-      "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the nodes.\n"
+      "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the "
+      "nodes.\n"
       "It is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
       "Example:\n  kvstorectl contexts export support-prompt support-prompt.kvctx\n");
   verb->callback([out] { run_export(*out); });
@@ -140,7 +141,8 @@ void add_context_archive_commands(CLI::App& contexts) {
   add_keep_options(*verb, in, "as it was");
   verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
   verb->footer(
-      "The whole file is checked before anything of it goes to a node. Without a time it is kept as long as it was to be\n"
+      "The whole file is checked before anything of it goes to a node. Without a time it is kept as long as it was to "
+      "be\n"
       "from its creation on, from now. A context of that name is replaced.\n\n"
       "Example:\n  kvstorectl contexts import support-prompt.kvctx --ttl 12h --priority 7\n");
   verb->callback([in] { run_import(*in); });

@@ -112,15 +112,14 @@ nlohmann::json json_of(const NamedContext& context) {
 namespace {
 
 void print_table(const std::vector<NamedContext>& contexts) {
-  TextTable table({"context", "namespace", "model", "priority", "kept", "of", "tokens", "bytes", "expires", "written", "read",
-                   "token-hours", "tags"});
+  TextTable table({"context", "namespace", "model", "priority", "kept", "of", "tokens", "bytes", "expires", "written",
+                   "read", "token-hours", "tags"});
   for (const NamedContext& context : contexts) {
     std::string tags;
     for (const std::string& tag : context.tags) tags += (tags.empty() ? "" : ", ") + tag;
     table.add({context.name, context.namespace_id.substr(0, 8), context.model, std::to_string(context.priority),
-               format_count(context.kept_blocks),
-               format_count(context.wanted_blocks), format_count(context.kept_blocks * context.block_size),
-               format_bytes(context.kept_bytes),
+               format_count(context.kept_blocks), format_count(context.wanted_blocks),
+               format_count(context.kept_blocks * context.block_size), format_bytes(context.kept_bytes),
                utc_text(context.expires) + (context.is_sliding ? ", or later if used" : ""),
                format_count(context.written_tokens), format_count(context.read_tokens),
                format_number(context.stored_token_seconds / 3600, 1), tags.empty() ? "-" : tags});
@@ -165,12 +164,11 @@ void run_create(ContextCtlOptions options) {
   const std::vector<BlockHash> hashes = chain_of(record, options);
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
-  const ContextOptions asked{
-      .deadline = options.node.deadline,
-      .name = options.name,
-      .life = life,
-      .tags = options.tags,
-      .priority = options.priority.value_or(ContextOptions{}.priority)};
+  const ContextOptions asked{.deadline = options.node.deadline,
+                             .name = options.name,
+                             .life = life,
+                             .tags = options.tags,
+                             .priority = options.priority.value_or(ContextOptions{}.priority)};
   const auto created = client.run(client->create_context(*space, hashes, asked));
   if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
   if (!options.warms) return print_one(*created, options.json);
@@ -203,7 +201,8 @@ void run_contexts_list(ContextCtlOptions options) {
 void run_extend(ContextCtlOptions options) {
   const ContextTime life = life_of(options);
   ToolClient client(ctl_config(options.node));
-  const auto extended = client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority));
+  const auto extended =
+      client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority));
   if (!extended) throw ToolFailed("contexts extend: " + describe(extended.error()));
   print_one(*extended, options.json);
 }

@@ -16,7 +16,15 @@ namespace {
 
 constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
 
-enum class ContextAct : std::uint8_t { kCreate = 1, kList = 2, kExtend = 3, kDelete = 4, kWarm = 5, kStopWarming = 6, kTell = 7 };
+enum class ContextAct : std::uint8_t {
+  kCreate = 1,
+  kList = 2,
+  kExtend = 3,
+  kDelete = 4,
+  kWarm = 5,
+  kStopWarming = 6,
+  kTell = 7
+};
 const char* act_name(ContextAct act) {
   switch (act) {
     case ContextAct::kCreate: return "create";
@@ -42,7 +50,8 @@ std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
     return "name: '" + printable(name.substr(0, kContextNameBytesMax)) + "', " + kContextNameAllowed;
   const auto hash_count = request.hashes() == nullptr ? 0 : request.hashes()->size();
   if (request.positions() != nullptr && request.positions()->size() != hash_count)
-    return "positions: " + std::to_string(request.positions()->size()) + ", of " + std::to_string(hash_count) + " hashes";
+    return "positions: " + std::to_string(request.positions()->size()) + ", of " + std::to_string(hash_count) +
+           " hashes";
   if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
   if (request.tags() == nullptr) return "";
   if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
@@ -233,8 +242,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
              .place = {.prefix_count = request->prefix_blocks()}};
     if (request->positions() != nullptr) {
       const auto positions = numbers_of(request->positions());
-      order.place.positions =
-          std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
+      order.place.positions = std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
     }
     if (request->tags() != nullptr) {
       for (const flatbuffers::String* const tag : *request->tags()) order.tags.push_back(tag->str());

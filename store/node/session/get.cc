@@ -90,8 +90,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
     KV_ASSERT(in_memory[i].bytes.size() == block_bytes_);
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
   }
-  if (in_memory.size() > before)
-    session_->access.moved((sent_of(in_memory.size()) - sent_of(before)) * block_bytes_);
+  if (in_memory.size() > before) session_->access.moved((sent_of(in_memory.size()) - sent_of(before)) * block_bytes_);
   // If blocks that were sent have been dropped since, the blocks found now do not continue them.
   const bool goes_on = in_memory.size() >= before;
   has_more_windows_ = has_more_windows_ && goes_on;

@@ -470,10 +470,10 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features = rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
-                                   (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts | kFeatureContextParts) |
-                                   (node.moves.is_here ? kFeatureClusterDrain : 0) |
-                                   (node.eraser != nullptr ? kFeatureErase : 0);
+    const std::uint64_t features =
+        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
+        (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts | kFeatureContextParts) |
+        (node.moves.is_here ? kFeatureClusterDrain : 0) | (node.eraser != nullptr ? kFeatureErase : 0);
     const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
     return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
