@@ -66,12 +66,9 @@ class ContextCall final : public Call {
     if ((!is_default || act == Act::kTell) && !terms.has_context_parts) return Errc::kUnsupported;
     std::size_t text_bytes = name.size() + after.size();
     for (const std::string& tag : tags) text_bytes += tag.size() + 16;
-    if (hashes.size() > terms.chain_blocks_max || hashes.size() * sizeof(BlockHash) +
-                                                          (chain_counts.size() + positions.size()) * 4 + text_bytes +
-                                                          kTableOverheadBytes >
-                                                      terms.table_bytes_max) {
-      return Errc::kTooLarge;
-    }
+    const std::size_t bytes = hashes.size() * sizeof(BlockHash) + (chain_counts.size() + positions.size()) * 4 +
+                              text_bytes + kTableOverheadBytes;
+    if (hashes.size() > terms.chain_blocks_max || bytes > terms.table_bytes_max) return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
     const auto named = name.empty() ? 0 : builder.CreateString(name.data(), name.size());
     const auto behind = after.empty() ? 0 : builder.CreateString(after.data(), after.size());

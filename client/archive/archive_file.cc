@@ -79,8 +79,8 @@ Result<void, Failure> NewArchiveFile::commit() {
   if (::fsync(file_) != 0) return file_failure(path_);
   if (const auto place = check_place(path_, replaces_); !place) return place.error();
   int named = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), replaces_ ? 0 : RENAME_NOREPLACE);
-  if (named != 0 && errno == EINVAL &&
-      !replaces_) {  // a file system that cannot; a second name does not replace either
+  // Not every file system can. A second name replaces nothing either.
+  if (named != 0 && errno == EINVAL && !replaces_) {
     named = ::link(temporary_.c_str(), path_.c_str());
     if (named == 0) ::unlink(temporary_.c_str());
   }

@@ -2,8 +2,7 @@
 // cluster: how it is written, and how all of it is checked. The folder knows files; archive_transfer.h brings them to
 // nodes and back.
 //
-//     | head: what the context is, the names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all
-//     before |
+//     | head: what the context is, names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all before |
 //
 // Head, all little endian (golden test):
 //   "KVCX", format 1: u32, bytes of the head with its SHA-256: u32

@@ -188,38 +188,34 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   head.priority = told->context.priority;
   head.wanted_blocks = static_cast<std::uint32_t>(told->prefix_blocks);
   head.hashes = told->hashes;
-  std::size_t count = 0;
-  if (!head.hashes.empty()) {
-    const auto space = open_space(client, head.record, options.deadline);
-    if (!space) return Failure(space.error().code, called + ": " + space.error().text);
-    const auto there = count_there(client, *space, head.hashes, options.deadline);
-    if (!there) return Failure(there.error().code, called + ": " + there.error().text);
-    count = *there;
-    if (count == 0 || (count < told->prefix_blocks && !options.is_partial)) {
-      const Failure missing = none_there(count, told->prefix_blocks);
-      return Failure(missing.code, called + ": " + missing.text);
-    }
-    head.hashes.resize(count);
-    if (const std::string wrong = wrong_head(head); !wrong.empty())
-      return Failure(Errc::kBadRequest, called + ": " + wrong);
-    const std::string begin = write_archive_head(head);
-    ArchiveDigest digest;
-    digest.add(std::as_bytes(std::span(begin)));
-    if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
-    if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written)
-      return Failure(written.error().code, written.error().text.starts_with(file)
-                                               ? written.error().text
-                                               : called + ": " + written.error().text);
-    const BlockHash end = digest.end();
-    if (const auto written = made->write(end.bytes); !written) return written.error();
-    archived.bytes = head.file_bytes(begin.size());
-  } else {
+  if (head.hashes.empty())
     return Failure(Errc::kNotFound, called + ": the node that has its first block does not tell of it");
+  const auto space = open_space(client, head.record, options.deadline);
+  if (!space) return Failure(space.error().code, called + ": " + space.error().text);
+  const auto count = count_there(client, *space, head.hashes, options.deadline);
+  if (!count) return Failure(count.error().code, called + ": " + count.error().text);
+  if (*count == 0 || (*count < told->prefix_blocks && !options.is_partial)) {
+    const Failure missing = none_there(*count, told->prefix_blocks);
+    return Failure(missing.code, called + ": " + missing.text);
   }
+  head.hashes.resize(*count);
+  if (const std::string wrong = wrong_head(head); !wrong.empty())
+    return Failure(Errc::kBadRequest, called + ": " + wrong);
+  const std::string begin = write_archive_head(head);
+  ArchiveDigest digest;
+  digest.add(std::as_bytes(std::span(begin)));
+  if (const auto written = made->write(std::as_bytes(std::span(begin))); !written) return written.error();
+  if (const auto written = write_blocks(client, *space, head, *made, digest, options); !written) {
+    const std::string& text = written.error().text;
+    return Failure(written.error().code, text.starts_with(file) ? text : called + ": " + text);
+  }
+  const BlockHash end = digest.end();
+  if (const auto written = made->write(end.bytes); !written) return written.error();
   if (const auto named = made->commit(); !named) return named.error();
   archived.name = head.name;
   archived.namespace_id = to_hex(head.record.id().bytes);
-  archived.blocks = count;
+  archived.blocks = *count;
+  archived.bytes = head.file_bytes(begin.size());
   archived.wanted_blocks = told->prefix_blocks;
   archived.context = told->context;
   return archived;

@@ -175,14 +175,14 @@ class NodeTest : public testing::Test {
     config.arena.huge_pages = false;
     config.arena.touch = false;
     config.has_tenants = has_tenants;
-    config.chain_blocks_max = 1000;
+    config.chain_blocks_max = chain_blocks_max;
     config.lease_duration = 10s;
     config.leased_fraction_max = 1;  // a lease on everything makes puts wait
     store.reset();
     node.reset();
     store = std::make_unique<LockedStore>(Store::create(config).value(), metrics);
     node.reset(new NodeContext{.store = *store, .clock = world.clock, .metrics = metrics, .limits = {}});
-    node->chain_blocks_max = 1000;
+    node->chain_blocks_max = chain_blocks_max;
     node->lease_duration = config.lease_duration;
     node->node_id = "node-7";  // in every life
     node->instance.fill(std::byte{static_cast<unsigned char>(++life_count_)});
@@ -192,6 +192,7 @@ class NodeTest : public testing::Test {
   }
 
   bool has_tenants = false;  ///< Of the next start(): the store tells tenants apart.
+  std::uint32_t chain_blocks_max = 1000;
 
   void TearDown() override {
     world.network.thaw("node");

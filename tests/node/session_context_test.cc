@@ -352,6 +352,8 @@ TEST_F(SessionContextTest, WhereThereIsNoDiskThereIsNothingToWarm) {
 
 TEST_F(SessionContextTest, WhatItIsOfIsToldInPagesAndWithoutWhatTheNodeAdds) {
   const std::string all = R"("reader", "writer", "operator")";
+  chain_blocks_max = 20'000;
+  start(32);
   use(section("blue", all, "blue"));
   const auto blue = as("blue");
   speak_of(*blue, record_for("blue"));

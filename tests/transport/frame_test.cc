@@ -892,7 +892,7 @@ std::map<std::string, GoldenFrame> golden_frames() {
         EXPECT_EQ(t.positions()->Get(0), 3u);
         EXPECT_TRUE(t.more());
       })};
-  frames["get.part"] = {FrameType::kGet,
+  frames["get.rest"] = {FrameType::kGet,
                         0,
                         28,
                         "",
