@@ -8,7 +8,6 @@ SGLang's cache of embeddings asks whether an output is there, loads it into page
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -148,7 +147,8 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
         )
         self._space = self._client.open_set(self.namespace, wait=False)
         self._gates = {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")}
-        self._pools: list[torch.Tensor] = []
+        #: With their bytes.
+        self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
         self._is_closed = False
@@ -157,7 +157,7 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
     def register_buffer(self, tensor: torch.Tensor) -> None:
         """A pool of SGLang's: outputs lie in its rows, so it tells their element type and width."""
         if tensor.ndim == 2 and tensor.is_contiguous() and tensor.device.type == "cpu":
-            self._pools.append(tensor)
+            self._pools.append((tensor, tensor.view(torch.uint8).reshape(-1).numpy()))
         else:
             logger.error(
                 "kvstore: outputs in a pool of shape %s on %s are not stored", list(tensor.shape), tensor.device
@@ -191,9 +191,9 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
 
     def _output(self, mm_hash: str, ptrs: Sequence[int], sizes: Sequence[int]) -> _Output | None:
         """None of what is not whole rows of a registered pool, or is too large."""
-        for pool in self._pools:
+        for pool, data in self._pools:
             begin = pool.data_ptr()
-            end = begin + pool.numel() * pool.element_size()
+            end = begin + len(data)
             if len(ptrs) == len(sizes) > 0 and all(
                 begin <= ptr < end and 0 < size <= end - ptr for ptr, size in zip(ptrs, sizes, strict=True)
             ):
@@ -205,10 +205,7 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
         first = None if rest else header(pool.dtype, (rows, pool.shape[1]))
         if first is None or HEADER_BYTES + sum(sizes) > self._options.output_bytes_max:
             return None
-        pieces = [
-            np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(ptr))
-            for ptr, size in zip(ptrs, sizes, strict=True)
-        ]
+        pieces = [data[ptr - begin : ptr - begin + size] for ptr, size in zip(ptrs, sizes, strict=True)]
         return _Output(self._name(mm_hash), first, pieces)
 
     def _batches(

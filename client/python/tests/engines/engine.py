@@ -40,8 +40,8 @@ def image_of(seed: int) -> Any:
     import tiny
     from PIL import Image
 
-    side = tiny.IMAGE_SIDE
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (side, side, 3), dtype=np.uint8))
+    height, width = tiny.IMAGE_SIDE, tiny.IMAGE_SIDE * (1 + seed % 3)
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def count_encoded(llm: Any) -> list[int]:

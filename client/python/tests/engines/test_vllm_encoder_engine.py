@@ -1,4 +1,4 @@
-"""Real vLLM engines with a small model that encodes images, and a real node: what one engine has encoded, the others do not.
+"""Real vLLM engines with small models that encode images, and a real node: what one engine has encoded, the others do not.
 
 What an engine says is compared with an engine without a store: tokens and log-probabilities are equal to the last bit.
 """
@@ -28,8 +28,9 @@ class House:
     scheduler and the worker have processes of their own too; so it cannot say what it has encoded.
     """
 
-    def __init__(self, folder: Path) -> None:
-        model = tiny.make("llava", folder)
+    def __init__(self, folder: Path, kind: str = "llava", are_all: bool = True) -> None:
+        """``are_all``: else ``one`` and ``other`` alone."""
+        model = tiny.make(kind, folder)
         self.node = Node()
         self.node.kill()
 
@@ -54,17 +55,19 @@ class House:
                 folder / f"{name}.log",
                 in_process=in_process,
                 skip_tokenizer_init=False,
-                limit_mm_per_prompt={"image": 4},
+                limit_mm_per_prompt={"image": 4} | ({"video": 0} if kind == "qwen2vl" else {}),
                 num_gpu_blocks_override=500,
                 max_model_len=1024,
                 **more,
             )
 
-        self.plain = engine("plain", None)
         self.one = engine("one", self.node.endpoint)
         self.other = engine("other", self.node.endpoint)
-        self.apart = engine("apart", self.node.endpoint, in_process=False)
-        self.all = (self.plain, self.one, self.other, self.apart)
+        self.all = [self.one, self.other]
+        if are_all:
+            self.plain = engine("plain", None)
+            self.apart = engine("apart", self.node.endpoint, in_process=False)
+            self.all += [self.plain, self.apart]
         for each in self.all:
             each.wait_ready()
         self.node.start()
@@ -98,10 +101,10 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 def prompt_with(images: list[int], seed: int) -> list[int]:
     """Text before, between and after the images."""
-    words = [each for each in prompt_of(400, seed) if each not in (1, 2, 3, tiny.IMAGE_TOKEN)]
+    words = [each for each in prompt_of(400, seed) if 3 < each < tiny.IMAGE_TOKEN]
     prompt = words[:40]
     for i in range(len(images)):
-        prompt += [tiny.IMAGE_TOKEN, *words[100 + 20 * i : 110 + 20 * i]]
+        prompt += [tiny.BEFORE_IMAGE, tiny.IMAGE_TOKEN, tiny.AFTER_IMAGE, *words[100 + 20 * i : 110 + 20 * i]]
     return prompt + words[300:330]
 
 
@@ -220,3 +223,31 @@ def test_a_dead_node_costs_an_encoding(house: House, asked: Asked) -> None:
     assert encoded == 1
     house.node.start()  # empty
     until_shared(house, asked)
+
+
+def test_images_of_several_sizes_with_a_model_whose_positions_depend_on_them(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Qwen2-VL: an image has as many tokens as its size makes of it. ``one`` encodes all, so it is what ``other`` is compared with."""
+    house = House(tmp_path_factory.mktemp("engines"), "qwen2vl", are_all=False)
+    try:
+        asked = Asked()
+        until = time.monotonic() + 180
+        loaded: set[int] = set()  # how many times as wide as high
+        while loaded != {0, 1, 2}:
+            assert time.monotonic() < until
+            image = next(_images)
+            expected, encoded = asked.of(house.one, [image], image)
+            assert encoded == 1
+            answer, encoded = asked.of(house.other, [image], image)
+            assert same(answer, expected)
+            if encoded == 0:
+                loaded.add(image % 3)
+        images = [next(_images) for _ in range(3)]
+        expected, _ = asked.of(house.one, images, 1)
+        different, _ = asked.of(house.one, images[::-1], 1)
+        assert different["logprobs"] != expected["logprobs"]
+        answer, _ = asked.of(house.other, images, 1)
+        assert same(answer, expected)
+    finally:
+        house.close()

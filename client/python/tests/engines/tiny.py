@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 import transformers
 
-#: Of ``llava``: the token that stands for an image in a prompt, and how many it becomes.
-IMAGE_TOKEN, IMAGE_TOKENS, IMAGE_SIDE = 1000, 16, 56
+#: Of ``llava`` and ``qwen2vl``: the token that stands for an image in a prompt, and those around it.
+IMAGE_TOKEN, BEFORE_IMAGE, AFTER_IMAGE, VIDEO_TOKEN = 1000, 1001, 1002, 1004
+#: ``llava`` makes every image as large, 16 tokens; of ``qwen2vl`` these are 4.
+IMAGE_SIDE = 56
 
 
 def make(kind: str, folder: Path, seed: int = 1) -> Path:
-    """``kind``: llama (GQA), gemma3 (windows beside full attention), deepseek (MLA) or llava (a llama with an encoder of images)."""
+    """``kind``: llama (GQA), gemma3 (windows beside full attention), deepseek (MLA), llava or qwen2vl (with encoders of images)."""
     torch.manual_seed(seed)
     common = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.2}
     common["max_position_embeddings"] = 8192
@@ -69,42 +71,82 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
             vision_config=vision, text_config=text, image_token_index=IMAGE_TOKEN, vision_feature_layer=-1
         )
         model = transformers.LlavaForConditionalGeneration(config)
+    elif kind == "qwen2vl":
+        turns = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]}
+        model = transformers.Qwen2VLForConditionalGeneration(
+            transformers.Qwen2VLConfig(
+                text_config={
+                    "num_hidden_layers": 4,
+                    "num_attention_heads": 8,
+                    "num_key_value_heads": 4,
+                    "bos_token_id": 1,
+                    "eos_token_id": 2,
+                    "rope_parameters": turns,
+                }
+                | common,
+                vision_config={
+                    "depth": 2,
+                    "embed_dim": 64,
+                    "hidden_size": 256,
+                    "num_heads": 2,
+                    "mlp_ratio": 2,
+                    "patch_size": 14,
+                },
+                tie_word_embeddings=False,
+                image_token_id=IMAGE_TOKEN,
+                vision_start_token_id=BEFORE_IMAGE,
+                vision_end_token_id=AFTER_IMAGE,
+                video_token_id=VIDEO_TOKEN,
+            )
+        )
+        with torch.no_grad():  # as they are made, images make no difference
+            for name, each in model.named_parameters():
+                if "visual" in name and each.ndim > 1:
+                    each.normal_(0, 0.2)
     else:
         raise ValueError(kind)
     path = folder / f"{kind}-{seed}"
     model.to(torch.bfloat16).save_pretrained(path)
-    if kind == "llava":
-        _add_processor(path)
+    if kind in ("llava", "qwen2vl"):
+        _add_processor(kind, path)
     return path
 
 
-def _add_processor(path: Path) -> None:
-    """What a model of images needs besides: vLLM 0.32.0 makes a prompt of tokens and images with the model's own processor, and
-    knows the weights of the encoder by their older names.
-    """
-    from safetensors.torch import load_file, save_file
+def _add_processor(kind: str, path: Path) -> None:
+    """What a model of images needs besides: vLLM makes a prompt of tokens and images with the model's own processor."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    weights = {
-        name if "vision_model" in name else name.replace("vision_tower.", "vision_tower.vision_model."): each
-        for name, each in load_file(path / "model.safetensors").items()
-    }
-    save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    special = {1: "<s>", 2: "</s>", 3: "<pad>", IMAGE_TOKEN: "<image>"}
+    special = {1: "<s>", 2: "</s>", 3: "<pad>", IMAGE_TOKEN: "<|image_pad|>", VIDEO_TOKEN: "<|video_pad|>"}
+    special |= {BEFORE_IMAGE: "<|vision_start|>", AFTER_IMAGE: "<|vision_end|>"}
     words = Tokenizer(models.WordLevel({special.get(i, f"t{i}"): i for i in range(1024)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.add_special_tokens(list(special.values()))
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
-    images = transformers.CLIPImageProcessor(
-        size={"shortest_edge": IMAGE_SIDE}, crop_size={"height": IMAGE_SIDE, "width": IMAGE_SIDE}
-    )
+    if kind == "qwen2vl":
+        images = transformers.Qwen2VLImageProcessor(min_pixels=28 * 28, max_pixels=64 * 28 * 28)
+        videos = transformers.Qwen2VLVideoProcessor()
+        transformers.Qwen2VLProcessor(images, tokenizer, videos).save_pretrained(path)
+        return
+    _rename_weights(path / "model.safetensors")
+    size = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     transformers.LlavaProcessor(
-        images,
+        transformers.CLIPImageProcessor(size={"shortest_edge": IMAGE_SIDE}, crop_size=size),
         tokenizer,
         patch_size=14,
         vision_feature_select_strategy="default",
-        image_token="<image>",
+        image_token="<|image_pad|>",
         num_additional_image_tokens=1,
     ).save_pretrained(path)
+
+
+def _rename_weights(file: Path) -> None:
+    """vLLM 0.32.0 knows the weights of LLaVA's encoder by their older names."""
+    from safetensors.torch import load_file, save_file
+
+    weights = {
+        name if "vision_model" in name else name.replace("vision_tower.", "vision_tower.vision_model."): each
+        for name, each in load_file(file).items()
+    }
+    save_file(weights, file, metadata={"format": "pt"})
