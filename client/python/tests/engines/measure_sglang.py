@@ -41,7 +41,7 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
     common: dict[str, Any] = {
         "max_total_tokens": 4 * tokens_max,
         "context_length": min(8192, 2 * tokens_max),
-        "chunked_prefill_size": 2 * tokens_max,
+        "chunked_prefill_size": (tokens_max // PAGE + 1) * PAGE,
         "sleep_on_idle": True,  # else each engine takes a core, also while another one is asked
     }
 
