@@ -72,9 +72,14 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
     GetOptions asked{.deadline = options.deadline};
     asked.checksums = std::span(sums).first(end * stripes);
     asked.first_block = first;
-    const auto got = client.call<GetResult>([&](Client& each) {
-      return each.get(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
-    });
+    // A node whose disk takes longer than it waits for a block ends its answer there, and has the block a moment later.
+    constexpr int kTries = 4;
+    Result<GetResult> got = GetResult{};
+    for (int tries = 0; tries < kTries && got && !got->why && got->block_count < end; ++tries) {
+      got = client.call<GetResult>([&](Client& each) {
+        return each.get(space, std::span(head.hashes).first(end), std::span(blocks).first(end), asked);
+      });
+    }
     if (!got) return call_failure("cannot read its blocks", got.error());
     if (got->block_count < end) {
       const std::string where = "block " + std::to_string(got->block_count) + " of " + std::to_string(count);
