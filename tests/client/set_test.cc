@@ -272,7 +272,8 @@ TEST_P(SetClientTest, MoreNamesThanANodeTakesAreStoredInPartAndTheRestIsTooLarge
   std::vector<std::span<const std::byte>> from;
   for (const std::byte& each : bytes) from.emplace_back(&each, 1);
   const SetPutResult put = loop.run(client->put_set(set, hashes, from, {.deadline = 20s})).value();
-  const std::size_t refused = GetParam().node_count == 1 ? 1 : 0;
+  // What goes through staging memory is cut into requests that each fit.
+  const std::size_t refused = GetParam().node_count == 1 && transport() != "staged" ? 1 : 0;
   EXPECT_EQ(put.stored, hashes.size() - refused) << put.why.message();
   EXPECT_EQ(put.refused, refused);
   EXPECT_EQ(put.why, refused > 0 ? make_error_code(Errc::kTooLarge) : error_code()) << put.why.message();

@@ -257,7 +257,7 @@ void bind_lmcache(nb::module_& module) {
           },
           nb::kw_only(), nb::arg("endpoint"), nb::arg("model") = "lmcache",
           nb::arg("object_bytes_max") = std::size_t{256} << 20, nb::arg("deadline") = 5.0, nb::arg("connections") = 4,
-          nb::arg("staging_bytes") = std::size_t{64} << 20)
+          nb::arg("staging_bytes") = std::size_t{16} << 20)
       .def("event_fd", &LmcacheConnector::event_fd)
       .def("submit_batch_get", &LmcacheConnector::submit_get, nb::arg("keys"), nb::arg("memoryviews"))
       .def("submit_batch_set", &LmcacheConnector::submit_set, nb::arg("keys"), nb::arg("memoryviews"))

@@ -98,7 +98,7 @@ class TierOptions(StoreOptions):
     #: Whether vLLM is told of chunks that were stored, if its events are on.
     enable_kv_events: bool = False
     #: Memory that is lent to nodes on this host, in the stead of the pool.
-    staging_bytes: int = 64 << 20
+    staging_bytes: int = 16 << 20
 
     @classmethod
     def of(cls, given: dict[str, Any]) -> TierOptions:

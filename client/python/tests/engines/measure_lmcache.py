@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import itertools
 import os
 import shutil
 import subprocess
@@ -144,7 +145,7 @@ def main() -> None:
     parser.add_argument("--mooncake", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     count, nbytes = options.objects, options.object_bytes
-    node = Node(capacity="4GiB")
+    node = Node(capacity="2GiB")
     stored, loaded = objects_of(count, nbytes), objects_of(count, nbytes)
     options.arena = [*stored, *loaded]
     with contextlib.ExitStack() as end, tempfile.TemporaryDirectory() as folder:
@@ -166,7 +167,7 @@ def main() -> None:
             assert all(door.load(keys, loaded)), name
             times.append(time.perf_counter())
             assert all(torch.equal(a.raw_data, b.raw_data) for a, b in zip(stored, loaded, strict=True)), name
-            spans = [(b - a) * 1e3 for a, b in zip(times, times[1:], strict=False)]
+            spans = [(b - a) * 1e3 for a, b in itertools.pairwise(times)]
             return dict(zip(("store", "lookup", "load"), spans, strict=True))
 
         for name in doors:

@@ -46,7 +46,7 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
     }
 
     def start(name: str, more: dict[str, Any], **variables: str) -> Engine:
-        log = folder / f"{name.split()[0]}.log"
+        log = folder / f"{name.split(maxsplit=1)[0]}.log"
         made = Engine(model, None, log, environment | variables, **common, **more)
         end.callback(made.close)
         return made
