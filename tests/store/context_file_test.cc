@@ -91,7 +91,9 @@ void expect_equal(const KeptContext& one, const KeptContext& other) {
   EXPECT_EQ(one.priority, other.priority);
   EXPECT_EQ(one.place.prefix_count, other.place.prefix_count);
   ASSERT_EQ(one.place.positions == nullptr, other.place.positions == nullptr);
-  if (one.place.positions) EXPECT_EQ(*one.place.positions, *other.place.positions);
+  if (one.place.positions) {
+    EXPECT_EQ(*one.place.positions, *other.place.positions);
+  }
   EXPECT_EQ(one.written_tokens, other.written_tokens);
   EXPECT_EQ(one.read_tokens, other.read_tokens);
   EXPECT_EQ(one.stored_token_seconds, other.stored_token_seconds);
