@@ -859,7 +859,6 @@ std::map<std::string, GoldenFrame> golden_frames() {
       31,
       "",
       [=](auto& b) {
-        const std::vector<std::uint32_t> positions = {3, 9};
         b.Finish(wire::CreateContextRequestDirect(b, 1, "prompt", 1, kCheck, &hashes, nullptr, nullptr, 1'000'000, 0,
                                                   false, nullptr, 9, 12, &positions, 7));
       },
@@ -876,7 +875,6 @@ std::map<std::string, GoldenFrame> golden_frames() {
       "",
       [=](auto& b) {
         const std::vector<std::uint8_t> name(16, 7);
-        const std::vector<std::uint32_t> positions = {3, 9};
         const std::vector<flatbuffers::Offset<wire::ContextStatus>> contexts = {wire::CreateContextStatusDirect(
             b, "prompt", nullptr, &name, "m", 16, 9, 2, 262144, 10, 0, false, 3'600'000'000, 1'000'000, 3'601'000'000,
             0, 32, 0, 12.5, false, false, 0, 0, 2, 4)};
