@@ -2,13 +2,14 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL [LOCK lock] | ALONE] [ONE_THREAD] [TIMEOUT seconds]): one GoogleTest
-# binary; every TEST in it is a ctest test of its own. SERIAL: no two tests of programs with the same lock run at once (real
-# processes, much memory). They begin first, so that others run beside them and not after them; under sanitizers, which
-# make them calculate more than wait, nothing does. ALONE: nothing ever runs beside its tests. ONE_THREAD: none of its tests
-# starts a thread, which is checked. ThreadSanitizer has nothing to find in such tests, so they are not part of its build.
+# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL [ALONE_TESTS filter] | ALONE] [ONE_THREAD] [TIMEOUT seconds]): one
+# GoogleTest binary; every TEST in it is a ctest test of its own. SERIAL: no two tests of such programs run at once (real
+# processes, much memory). They begin first, so that others run beside them and not after them; under sanitizers, which make
+# them calculate more than wait, nothing does. ALONE: nothing ever runs beside its tests; ALONE_TESTS: beside those that the
+# filter names, as of --gtest_filter. ONE_THREAD: none of its tests starts a thread, which is checked. ThreadSanitizer has
+# nothing to find in such tests, so they are not part of its build.
 function(kv_add_test name)
-  cmake_parse_arguments(ARG "SERIAL;ALONE;ONE_THREAD" "TIMEOUT;LOCK" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL;ALONE;ONE_THREAD" "TIMEOUT;ALONE_TESTS" "SOURCES;LIBS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 600)
   endif()
@@ -16,10 +17,7 @@ function(kv_add_test name)
   if(ARG_ALONE OR (ARG_SERIAL AND KV_SANITIZE))
     list(APPEND properties RUN_SERIAL TRUE)
   elseif(ARG_SERIAL)
-    if(NOT ARG_LOCK)
-      set(ARG_LOCK processes)
-    endif()
-    list(APPEND properties RESOURCE_LOCK ${ARG_LOCK} COST 100)
+    list(APPEND properties RESOURCE_LOCK processes COST 100)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} GTest::gtest_main GTest::gmock kv_warnings)
@@ -31,7 +29,13 @@ function(kv_add_test name)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/one_thread.cc)
     kv_compile_alone(${PROJECT_SOURCE_DIR}/cmake/one_thread.cc)
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES ${properties})
+  set(filter)
+  if(ARG_ALONE_TESTS)
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST TEST_FILTER ${ARG_ALONE_TESTS} TEST_LIST ${name}_alone
+                         PROPERTIES TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL TRUE)
+    set(filter TEST_FILTER -${ARG_ALONE_TESTS})
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST ${filter} PROPERTIES ${properties})
   set_property(GLOBAL APPEND PROPERTY KV_TEST_TARGETS ${name})
 endfunction()
 

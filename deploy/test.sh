@@ -161,11 +161,8 @@ build() {
 run_tests() {
   local preset=$1 log=$logs/$1-tests.log junit=$logs/$1-tests.xml
   shift
-  # One more than there are processors: two of them mostly wait for processes (LOCK in cmake/Testing.cmake).
-  local at_once=$jobs
-  [ "$preset" != release ] || at_once=$((jobs + 1))
   rm -f "$junit"
-  timeout "$(left)" "$@" ctest --test-dir "build/$preset" -j "$at_once" --no-tests=error --output-on-failure --output-junit "$junit" \
+  timeout "$(left)" "$@" ctest --test-dir "build/$preset" -j "$jobs" --no-tests=error --output-on-failure --output-junit "$junit" \
     > "$log" 2>&1 || grep -vE '^ *(Start +[0-9]+:|[0-9]+/[0-9]+ Test +#.* Passed )' "$log" | tail -n 400 || true
   if [ ! -s "$junit" ]; then
     if is_over; then  # stopped on the way: what the log has is what ran
