@@ -553,6 +553,21 @@ TEST_F(ContextPriorityTest, WhatSomebodyElseKeepsIsNotGivenUpSinceNothingWouldBe
   EXPECT_EQ(kept("theirs", "red"), 4u);
 }
 
+TEST_F(ContextPriorityTest, WhatSomebodyElseKeepsStaysWhereAnotherOneGivesWay) {
+  create_blocks(20);
+  const SpaceId space = open(kBytes);
+  const auto shared = chain(1, 3), own = chain(2, 7), more = chain(3, 2);
+  for (const auto& each : {shared, own, more}) put(space, each);
+  rank("shared", space, shared, 1);
+  rank("theirs", space, shared, 1, "red");
+  rank("own", space, own, 2);
+  ASSERT_EQ(store->stats().pinned_count, 10u);
+  EXPECT_EQ(rank("high", space, more, 9).kept_count, 2u);
+  EXPECT_EQ(kept("own"), 5u);
+  EXPECT_EQ(kept("shared"), 3u) << "it was asked first, and has nothing to give";
+  EXPECT_EQ(view("shared").yielded_count, 0u);
+}
+
 TEST_F(ContextPriorityTest, WhatSeveralLowerOnesKeepTogetherGoesFromAllOfThem) {
   create_blocks(20);
   const SpaceId space = open(kBytes);
