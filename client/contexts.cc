@@ -9,19 +9,10 @@
 #include "base/assert.h"
 #include "base/printable.h"
 #include "client/client_impl.h"
+#include "transport/context_act.h"
 
 namespace kv {
 namespace {
-
-enum class Act : std::uint8_t {
-  kCreate = 1,
-  kList = 2,
-  kExtend = 3,
-  kDelete = 4,
-  kWarm = 5,
-  kStopWarming = 6,
-  kTell = 7
-};
 
 constexpr std::size_t kContextTextMax = 1024;                              ///< Believed of an answer.
 constexpr std::size_t kContextsMax = 65536;                                ///< Listed of one node.
@@ -38,7 +29,7 @@ std::chrono::microseconds told_time(std::uint64_t us) {
 class ContextCall final : public Call {
  public:
   ContextCall() { type = FrameType::kContext; }
-  Act act = Act::kList;
+  ContextAct act = ContextAct::kList;
   std::string_view name, after;
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> chain_counts;
@@ -62,8 +53,8 @@ class ContextCall final : public Call {
     const LinkTerms& terms = session.terms();
     if (!terms.has_contexts) return Errc::kUnsupported;
     // One that does not know it would pass over it.
-    const bool is_default = !priority || (act == Act::kCreate && *priority == ContextOptions{}.priority);
-    if ((!is_default || act == Act::kTell) && !terms.has_context_parts) return Errc::kUnsupported;
+    const bool is_default = !priority || (act == ContextAct::kCreate && *priority == ContextOptions{}.priority);
+    if ((!is_default || act == ContextAct::kTell) && !terms.has_context_parts) return Errc::kUnsupported;
     std::size_t text_bytes = name.size() + after.size();
     for (const std::string& tag : tags) text_bytes += tag.size() + 16;
     const std::size_t bytes = hashes.size() * sizeof(BlockHash) + (chain_counts.size() + positions.size()) * 4 +
@@ -82,7 +73,7 @@ class ContextCall final : public Call {
     wire::ContextRequestBuilder request(builder);
     request.add_act(static_cast<std::uint8_t>(act));
     if (!name.empty()) request.add_name(named);
-    if (act == Act::kCreate) {
+    if (act == ContextAct::kCreate) {
       request.add_space(space_handle());
       request.add_namespace_check(space_check());
       request.add_hashes(list);
@@ -107,7 +98,7 @@ class ContextCall final : public Call {
     if (response == nullptr) return "context: malformed";
     has_more = response->more();
     contexts.clear();
-    if (response->contexts() == nullptr) return act == Act::kList ? "" : "context: none in the answer";
+    if (response->contexts() == nullptr) return act == ContextAct::kList ? "" : "context: none in the answer";
     if (response->contexts()->size() > kContextsPerAnswer) return "context: more than fit one answer";
     for (const wire::ContextStatus* const each : *response->contexts()) {
       if (each->name() == nullptr || each->kept_blocks() > each->wanted_blocks()) return "context: malformed";
@@ -143,9 +134,9 @@ class ContextCall final : public Call {
         context.disk_blocks = each->disk_blocks();
       }
     }
-    if (act != Act::kList && contexts.size() != 1) return "context: one is due";
+    if (act != ContextAct::kList && contexts.size() != 1) return "context: one is due";
     if (has_more && contexts.empty()) return "context: no progress";
-    return act == Act::kTell ? read_told(*response) : "";
+    return act == ContextAct::kTell ? read_told(*response) : "";
   }
   std::string read_told(const wire::ContextResponse& response) {
     if (response.hashes() == nullptr || response.record() == nullptr) return "context: malformed";
@@ -237,7 +228,7 @@ Result<ContextContent> put_together(std::vector<Node>& nodes) {
 
 /// The same of each node. `Impl`: Client's own.
 template <class Impl>
-Async<NamedContext> ask_each(Impl& impl, Act act, std::string_view name, ContextTime life,
+Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, ContextTime life,
                              std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
                              CallControl control) {
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
@@ -269,14 +260,14 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
   CallGroup group(impl.shared->executor, options.control);
   std::vector<ContextCall> calls(impl.members.size());
   for (ContextCall& call : calls) {
-    call.act = Act::kDelete;
+    call.act = ContextAct::kDelete;
     call.name = options.name;
   }
   for (const OwnedChain& chain : impl.split(space, hashes)) {
     const auto at = std::ranges::find(impl.members, chain.node);
     KV_ASSERT(at != impl.members.end());
     ContextCall& call = calls[static_cast<std::size_t>(at - impl.members.begin())];
-    call.act = Act::kCreate;
+    call.act = ContextAct::kCreate;
     call.life = options.life;
     call.priority = options.priority;
     call.tags = options.tags;
@@ -288,7 +279,7 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
   }
   const TimePoint until = impl.deadline_after(options.deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].act == Act::kCreate) {
+    if (calls[i].act == ContextAct::kCreate) {
       impl.start(calls[i], impl.members[i], space, group, until);
     } else {
       calls[i].group = &group;
@@ -297,29 +288,29 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
   }
   co_await wait_all(group);
   for (ContextCall& call : calls) {
-    if (call.act == Act::kDelete) call.contexts.clear();  // what was there before is no part of it
+    if (call.act == ContextAct::kDelete) call.contexts.clear();  // what was there before is no part of it
   }
   co_return sum_up(calls);
 }
 
 Async<NamedContext> Client::extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                            CallControl control, std::optional<std::uint8_t> priority) {
-  return ask_each(*impl_, Act::kExtend, name, life, priority, deadline, control);
+  return ask_each(*impl_, ContextAct::kExtend, name, life, priority, deadline, control);
 }
 
 Async<NamedContext> Client::delete_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
-  return ask_each(*impl_, Act::kDelete, name, {}, {}, deadline, control);
+  return ask_each(*impl_, ContextAct::kDelete, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::warm_context(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
-  return ask_each(*impl_, Act::kWarm, name, {}, {}, deadline, control);
+  return ask_each(*impl_, ContextAct::kWarm, name, {}, {}, deadline, control);
 }
 
 Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                                  CallControl control) {
-  return ask_each(*impl_, Act::kStopWarming, name, {}, {}, deadline, control);
+  return ask_each(*impl_, ContextAct::kStopWarming, name, {}, {}, deadline, control);
 }
 
 /// Page after page, all nodes at the same time.
@@ -343,7 +334,7 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
     std::vector<ContextCall> calls(nodes.size());
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       if (!nodes[i].has_more) continue;
-      calls[i].act = Act::kTell;
+      calls[i].act = ContextAct::kTell;
       calls[i].name = name;
       calls[i].first = nodes[i].told.blocks.size();
       calls[i].group = &group;

@@ -1,70 +1,26 @@
 #include "store/context_file.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/fields.h"
 #include "base/printable.h"
 #include "index/block_hash.h"
 
 namespace kv {
 namespace {
 
-static_assert(std::endian::native == std::endian::little);
-
 constexpr std::string_view kContextMagic = "KVNC";
 constexpr std::uint32_t kContextFormat = 2;
 constexpr std::size_t kOwnerBytesMax = 1024, kRecordBytesMax = 1 << 20;
 
 std::uint64_t context_checksum(std::string_view bytes) { return hash_prefix(sha256(std::as_bytes(std::span(bytes)))); }
-
-template <class T>
-void put_number(std::string& bytes, T value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  char raw[sizeof value];
-  std::memcpy(raw, &value, sizeof value);
-  bytes.append(raw, sizeof value);
-}
-
-template <class Length>
-void put_text(std::string& bytes, std::string_view text) {
-  put_number(bytes, static_cast<Length>(text.size()));
-  bytes += text;
-}
-
-/// Takes fields from the front. After the first that is not there, all are empty and `is_cut` says so.
-struct ContextTaker {
-  std::string_view bytes;
-  bool is_cut = false;
-
-  std::string_view raw(std::size_t count) {
-    if (count > bytes.size()) {
-      is_cut = true;
-      bytes = {};
-      return {};
-    }
-    const std::string_view taken = bytes.substr(0, count);
-    bytes.remove_prefix(count);
-    return taken;
-  }
-  template <class T>
-  T number() {
-    T value{};
-    if (const std::string_view from = raw(sizeof value); !is_cut) std::memcpy(&value, from.data(), sizeof value);
-    return value;
-  }
-  template <class Length>
-  std::string text() {
-    return std::string(raw(number<Length>()));
-  }
-};
 
 Failure context_failure(const std::string& text) { return {Errc::kBadRequest, "contexts: " + text}; }
 
@@ -92,7 +48,7 @@ std::string wrong_kept_text(const KeptContext& context) {
 }
 
 /// The next context. What is wrong with it, or nothing.
-std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
+std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
                          std::uint32_t format, const ClockPair& now, KeptContext& context) {
   context.owner = from.text<std::uint16_t>();
   context.name = from.text<std::uint8_t>();
@@ -165,60 +121,60 @@ std::string take_context(ContextTaker& from, const std::vector<std::shared_ptr<c
 
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now) {
   std::string body;
-  put_number(body, now.wall_us);
+  append_number(body, now.wall_us);
   std::map<std::string_view, std::uint32_t> numbers;
   std::vector<std::string_view> records;
   for (const KeptContext& context : contexts) {
     const auto number = static_cast<std::uint32_t>(records.size());
     if (numbers.try_emplace(context.record->text(), number).second) records.push_back(context.record->text());
   }
-  put_number(body, static_cast<std::uint32_t>(records.size()));
-  for (const std::string_view record : records) put_text<std::uint32_t>(body, record);
-  put_number(body, static_cast<std::uint32_t>(contexts.size()));
+  append_number(body, static_cast<std::uint32_t>(records.size()));
+  for (const std::string_view record : records) append_text<std::uint32_t>(body, record);
+  append_number(body, static_cast<std::uint32_t>(contexts.size()));
   for (const KeptContext& context : contexts) {
     KV_ASSERT(wrong_kept_text(context).empty() && context.chains.size() <= kContextChainsMax);
-    put_text<std::uint16_t>(body, context.owner);
-    put_text<std::uint8_t>(body, context.name);
-    put_number(body, static_cast<std::uint8_t>(context.tags.size()));
-    for (const std::string& tag : context.tags) put_text<std::uint8_t>(body, tag);
-    put_number(body, numbers.find(context.record->text())->second);
-    put_number(body, static_cast<std::uint64_t>(context.life.ttl.count()));
-    put_number(body, static_cast<std::uint8_t>(context.life.is_sliding));
-    put_number(body, context.priority);
-    put_number(body, wall_of(context.created, now));
-    put_number(body, wall_of(context.begun, now));
-    put_number(body, context.used ? wall_of(*context.used, now) : std::uint64_t{0});
-    put_number(body, context.lost_count);
-    put_number(body, context.yielded_count);
-    put_number(body, context.written_tokens);
-    put_number(body, context.read_tokens);
-    put_number(body, context.stored_token_seconds);
-    put_number(body, static_cast<std::uint16_t>(context.chains.size()));
+    append_text<std::uint16_t>(body, context.owner);
+    append_text<std::uint8_t>(body, context.name);
+    append_number(body, static_cast<std::uint8_t>(context.tags.size()));
+    for (const std::string& tag : context.tags) append_text<std::uint8_t>(body, tag);
+    append_number(body, numbers.find(context.record->text())->second);
+    append_number(body, static_cast<std::uint64_t>(context.life.ttl.count()));
+    append_number(body, static_cast<std::uint8_t>(context.life.is_sliding));
+    append_number(body, context.priority);
+    append_number(body, wall_of(context.created, now));
+    append_number(body, wall_of(context.begun, now));
+    append_number(body, context.used ? wall_of(*context.used, now) : std::uint64_t{0});
+    append_number(body, context.lost_count);
+    append_number(body, context.yielded_count);
+    append_number(body, context.written_tokens);
+    append_number(body, context.read_tokens);
+    append_number(body, context.stored_token_seconds);
+    append_number(body, static_cast<std::uint16_t>(context.chains.size()));
     std::size_t hash_count = 0;
     for (const KeptContext::Chain& chain : context.chains) {
-      put_number(body, chain.count);
-      put_number(body, chain.written);
+      append_number(body, chain.count);
+      append_number(body, chain.written);
       hash_count += chain.count;
     }
     KV_ASSERT(hash_count == context.hashes.size());
     const auto hashes = std::as_bytes(context.hashes.view());
     body.append(reinterpret_cast<const char*>(hashes.data()), hashes.size());
-    put_number(body, context.place.prefix_count);
-    put_number(body, static_cast<std::uint8_t>(context.place.positions != nullptr));
+    append_number(body, context.place.prefix_count);
+    append_number(body, static_cast<std::uint8_t>(context.place.positions != nullptr));
     if (!context.place.positions) continue;
     const auto positions = std::as_bytes(std::span(*context.place.positions));
     body.append(reinterpret_cast<const char*>(positions.data()), positions.size());
   }
   std::string bytes(kContextMagic);
-  put_number(bytes, kContextFormat);
-  put_number(bytes, static_cast<std::uint64_t>(body.size()));
-  put_number(bytes, context_checksum(body));
+  append_number(bytes, kContextFormat);
+  append_number(bytes, static_cast<std::uint64_t>(body.size()));
+  append_number(bytes, context_checksum(body));
   return bytes + body;
 }
 
 Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPair& now) {
   if (!bytes.starts_with(kContextMagic)) return context_failure("not in this form");
-  ContextTaker from{bytes.substr(kContextMagic.size())};
+  FieldTaker from{bytes.substr(kContextMagic.size())};
   const auto format = from.number<std::uint32_t>();
   if (from.is_cut) return context_failure("cut off in the head");
   if (format == 0 || format > kContextFormat)

@@ -1,19 +1,16 @@
 #include "client/archive/archive_form.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
-#include <type_traits>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "base/fields.h"
 #include "base/printable.h"
 
 namespace kv {
 namespace {
-
-static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kArchiveMagic = "KVCX";
 constexpr std::uint32_t kArchiveFormat = 1;
@@ -22,58 +19,9 @@ constexpr auto kTtlMax = std::chrono::microseconds(std::chrono::hours(24 * 3660)
 
 Failure damage(const std::string& text) { return {Errc::kCorruptBlock, text}; }
 
-template <class T>
-void append_number(std::string& bytes, T value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  char raw[sizeof value];
-  std::memcpy(raw, &value, sizeof value);
-  bytes.append(raw, sizeof value);
-}
-template <class Length>
-void append_text(std::string& bytes, std::string_view text) {
-  append_number(bytes, static_cast<Length>(text.size()));
-  bytes += text;
-}
-
-/// Takes fields from the front. After the first that is not there, all are empty and `is_cut` says so.
-struct HeadTaker {
-  std::string_view bytes;
-  bool is_cut = false;
-
-  std::string_view raw(std::size_t count) {
-    is_cut = is_cut || count > bytes.size();
-    if (is_cut) return {};
-    const std::string_view taken = bytes.substr(0, count);
-    bytes.remove_prefix(count);
-    return taken;
-  }
-  template <class T>
-  T number() {
-    T value{};
-    if (const std::string_view from = raw(sizeof value); !is_cut) std::memcpy(&value, from.data(), sizeof value);
-    return value;
-  }
-  template <class Length>
-  std::string text() {
-    return std::string(raw(number<Length>()));
-  }
-};
-
 bool is_text(std::string_view text, std::size_t bytes_max, char first) {
   return !text.empty() && text.size() <= bytes_max &&
          std::ranges::all_of(text, [first](char c) { return c >= first && c < 127; });
-}
-
-/// Fills `to` from the source. Returns how much there was.
-Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte> to) {
-  std::size_t at = 0;
-  while (at < to.size()) {
-    const auto count = source.read(to.subspan(at));
-    if (!count) return count.error();
-    if (*count == 0) break;
-    at += *count;
-  }
-  return at;
 }
 
 }  // namespace
@@ -99,6 +47,17 @@ BlockHash ArchiveDigest::end() {
   KV_ASSERT(EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(digest.bytes.data()), &length) == 1 &&
             length == sizeof digest.bytes);
   return digest;
+}
+
+Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte> to) {
+  std::size_t at = 0;
+  while (at < to.size()) {
+    const auto count = source.read(to.subspan(at));
+    if (!count) return count.error();
+    if (*count == 0) break;
+    at += *count;
+  }
+  return at;
 }
 
 std::string wrong_head(const ArchiveHead& head) {
@@ -150,7 +109,7 @@ Result<std::size_t, Failure> archive_head_bytes(std::string_view start) {
     return Failure(Errc::kBadRequest, "it is no exported context");
   if (start.size() < kArchiveStartBytes)
     return damage("cut short: " + std::to_string(start.size()) + " bytes, not even its head");
-  HeadTaker from{start.substr(kArchiveMagic.size())};
+  FieldTaker from{start.substr(kArchiveMagic.size())};
   const auto format = from.number<std::uint32_t>();
   const auto length = from.number<std::uint32_t>();
   if (format != kArchiveFormat)
@@ -175,7 +134,7 @@ Result<ArchiveHead, Failure> read_archive_head(std::string_view bytes) {
     return damage("its head is damaged: the SHA-256 of the first " + std::to_string(body.size()) +
                   " bytes does not match");
   const auto wrong = [](const std::string& what) { return Failure(Errc::kBadRequest, "its head: " + what); };
-  HeadTaker from{body.substr(kArchiveStartBytes)};
+  FieldTaker from{body.substr(kArchiveStartBytes)};
   ArchiveHead head;
   const auto written = from.number<std::uint64_t>();
   const std::string record = from.text<std::uint32_t>();

@@ -84,6 +84,8 @@ class ArchiveSource {
   /// Some of them, at least one; 0: there are no more.
   virtual Result<std::size_t, Failure> read(std::span<std::byte> to) = 0;
 };
+/// Fills `to`. Returns how much there was.
+Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte> to);
 
 struct CheckedArchive {
   ArchiveHead head;

@@ -112,15 +112,6 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
   std::vector<std::byte> sums(stripes * sizeof(std::uint64_t));
   std::vector<std::span<const std::byte>> blocks(count);
   if (const auto there = file.go_to(archive.head_bytes); !there) return there.error();
-  const auto read = [&](std::span<std::byte> to) -> Result<void, Failure> {
-    for (std::size_t at = 0; at < to.size();) {
-      const auto got = file.read(to.subspan(at));
-      if (!got) return got.error();
-      if (*got == 0) return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
-      at += *got;
-    }
-    return {};
-  };
   std::size_t stored = 0;
   for (std::size_t first = 0; first < count; first += batch) {
     if (!goes_on(options.go_on, Step::kPut, first, count)) return Failure(Errc::kCancelled);
@@ -128,7 +119,9 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
     for (std::size_t i = first; i < end; ++i) {
       const auto block = std::span(memory).subspan((i - first) * block_bytes, block_bytes);
       for (const std::span<std::byte> to : {std::span(sums), block}) {
-        if (const auto done = read(to); !done) return done.error();
+        const auto got = read_all(file, to);
+        if (!got) return got.error();
+        if (*got < to.size()) return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
       }
       if (std::memcmp(sums.data(), archive.checksums.data() + i * stripes, sums.size()) != 0)
         return Failure(Errc::kCorruptBlock, "the file was changed while it was read");

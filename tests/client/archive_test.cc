@@ -14,6 +14,7 @@
 #include "client/archive/archive_form.h"
 #include "client/blocking_client.h"
 #include "tests/client/real_nodes.h"
+#include "tests/client/text_source.h"
 
 namespace kv {
 namespace {
@@ -25,21 +26,6 @@ using testing::HasSubstr;
 namespace fs = std::filesystem;
 
 // -- the form
-
-class TextSource final : public ArchiveSource {
- public:
-  explicit TextSource(std::string_view text, std::size_t piece = 7) : text_(text), piece_(piece) {}
-  Result<std::size_t, Failure> read(std::span<std::byte> to) override {
-    const std::size_t count = std::min({to.size(), text_.size(), piece_});
-    std::memcpy(to.data(), text_.data(), count);
-    text_.remove_prefix(count);
-    return count;
-  }
-
- private:
-  std::string_view text_;
-  std::size_t piece_;
-};
 
 Result<CheckedArchive, Failure> check(std::string_view text) {
   TextSource source(text);

@@ -9,25 +9,11 @@
 
 #include "base/assert.h"
 #include "client/archive/archive_form.h"
+#include "tests/client/text_source.h"
 
 namespace {
 
 using namespace kv;
-
-class Given final : public ArchiveSource {
- public:
-  explicit Given(std::string_view text, std::size_t piece) : text_(text), piece_(piece) {}
-  Result<std::size_t, Failure> read(std::span<std::byte> to) override {
-    const std::size_t count = std::min({to.size(), text_.size(), piece_});
-    std::memcpy(to.data(), text_.data(), count);
-    text_.remove_prefix(count);
-    return count;
-  }
-
- private:
-  std::string_view text_;
-  std::size_t piece_;
-};
 
 void put_digest(std::string& text, std::size_t at) {
   const BlockHash digest = sha256(std::as_bytes(std::span(text)).first(at));
@@ -51,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     } else {
       KV_ASSERT(!head.error().text.empty() && head.error().text.size() < 10'000);
     }
-    Given source(text, 1 + size % 97);
+    TextSource source(text, 1 + size % 97);
     const auto archive = check_archive(source, nullptr);
     if (!archive) {
       KV_ASSERT(!archive.error().text.empty() && archive.error().text.size() < 10'000);

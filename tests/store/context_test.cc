@@ -236,6 +236,20 @@ class ContextTest : public StoreFixture {
  protected:
   ContextTest() { config.retained_fraction_max = 0.5; }
   void create_blocks(std::size_t count) { create(count * kBytes, kBytes); }
+  /// The tenant "blue" may pin so many of them.
+  void create_with_tenants(std::size_t count, std::size_t pinned_blocks_max) {
+    config.has_tenants = true;
+    config.tenant_charge_min = 1;
+    create_blocks(count);
+    TenantLimits limits{.name = "blue"};
+    limits.pinned_bytes_max = pinned_blocks_max * kBytes;
+    store->set_tenants({limits});
+  }
+  SpaceId open_of(const std::string& tenant) {
+    const auto record = NamespaceRecord::from_fields(
+        {{"model", "m"}, {"tenant", tenant}, {"block_size", "4"}, {"block_bytes", std::to_string(kBytes)}});
+    return store->open(record.value()).value();
+  }
   Store::ContextOrder order(const std::string& name, SpaceId space, std::vector<BlockHash> hashes, Duration ttl = 1h,
                             bool is_sliding = false, const std::string& owner = "") {
     return {.owner = owner, .name = name, .space = space, .hashes = std::move(hashes), .life = {ttl, is_sliding}};
@@ -419,18 +433,8 @@ TEST_F(ContextTest, TheNodesBoundIsKeptAndToldAndWhatIsSharedCountsOnce) {
 }
 
 TEST_F(ContextTest, ATenantsBoundIsItsOwn) {
-  config.has_tenants = true;
-  config.tenant_charge_min = 1;
-  create_blocks(32);
-  TenantLimits limits{.name = "blue"};
-  limits.pinned_bytes_max = 3 * kBytes;
-  store->set_tenants({limits});
-  const auto record_of = [](const std::string& tenant) {
-    return NamespaceRecord::from_fields(
-               {{"model", "m"}, {"tenant", tenant}, {"block_size", "4"}, {"block_bytes", std::to_string(kBytes)}})
-        .value();
-  };
-  const SpaceId blue = store->open(record_of("blue")).value(), red = store->open(record_of("red")).value();
+  create_with_tenants(32, 3);
+  const SpaceId blue = open_of("blue"), red = open_of("red");
   const auto mine = chain(1, 5);
   put(blue, mine);
   put(red, mine);
@@ -606,18 +610,8 @@ TEST_F(ContextPriorityTest, NothingIsGivenUpWhereItIsNotEnough) {
 }
 
 TEST_F(ContextPriorityTest, ATenantsOwnBoundIsSharedOutByPriorityToo) {
-  config.has_tenants = true;
-  config.tenant_charge_min = 1;
-  create_blocks(40);
-  TenantLimits limits{.name = "blue"};
-  limits.pinned_bytes_max = 6 * kBytes;
-  store->set_tenants({limits});
-  const auto record_of = [](const std::string& tenant) {
-    return NamespaceRecord::from_fields(
-               {{"model", "m"}, {"tenant", tenant}, {"block_size", "4"}, {"block_bytes", std::to_string(kBytes)}})
-        .value();
-  };
-  const SpaceId blue = store->open(record_of("blue")).value(), red = store->open(record_of("red")).value();
+  create_with_tenants(40, 6);
+  const SpaceId blue = open_of("blue"), red = open_of("red");
   put(blue, chain(1, 5));
   put(blue, chain(2, 5));
   put(red, chain(1, 5));

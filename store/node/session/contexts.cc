@@ -10,21 +10,13 @@
 
 #include "base/printable.h"
 #include "store/node/session/session_wire.h"
+#include "transport/context_act.h"
 
 namespace kv {
 namespace {
 
 constexpr std::uint64_t kUsMax = static_cast<std::uint64_t>(kContextTtlMax / std::chrono::microseconds(1));
 
-enum class ContextAct : std::uint8_t {
-  kCreate = 1,
-  kList = 2,
-  kExtend = 3,
-  kDelete = 4,
-  kWarm = 5,
-  kStopWarming = 6,
-  kTell = 7
-};
 const char* act_name(ContextAct act) {
   switch (act) {
     case ContextAct::kCreate: return "create";
