@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from typing import Any
 
 from .errors import BadRequest
 
-__all__ = ["check_options"]
+__all__ = ["StoreOptions", "check_options"]
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """What each way from an engine to the store can be told. Times are in seconds, each of one call."""
+
+    endpoints: str | list[str] | None = None
+    #: The model's name in the store; by default its path's last part, or its name in the hub.
+    model: str = ""
+    #: Grows when weights change under one name, as in training.
+    weights_epoch: int | None = None
+    #: Keeps engines apart that must not share blocks.
+    salt: str = ""
+    lookup_timeout: float = 0.25
+    load_timeout: float = 1.0
+    save_timeout: float = 5.0
+    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this engine's GPU is.
+    numa_nodes: str = "auto"
 
 
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:

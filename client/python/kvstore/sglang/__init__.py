@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +25,7 @@ from ..errors import BadRequest, Mismatch, Unsupported
 from . import compat
 from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
 from .model import Options, PoolText, Ranks, namespace_of
-from .store import Gate, Move, Pool, together
+from .store import Gate, Guarded, Move, Pool, together
 
 __all__ = ["KVStoreHiCache"]
 
@@ -37,7 +36,7 @@ T = TypeVar("T")
 _SAMPLES_MAX = 1024
 
 
-class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
+class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     """What SGLang calls, from several threads at once.
 
     1. Once it is made, nothing here raises into the engine or answers None where SGLang counts: what could not be asked is
@@ -67,13 +66,10 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
             numa_nodes=numa_nodes_of(self._options.numa_nodes),
         )
         tell_numa(logger, self._client)
-        self._lock = threading.Lock()
         self._pools: dict[str, Pool | None] = {}
         self._epoch = b""
         self._clear_count = 0
-        self._is_closed = False
-        self._gates = {name: Gate(name) for name in ("lookups", "loads", "saves")}
-        self._counters: Counter[str] = Counter()
+        Guarded.__init__(self, {name: Gate(name) for name in ("lookups", "loads", "saves")})
         self._tells = bool(storage_config.enable_storage_metrics)
         self._samples: dict[str, deque[tuple[int, float]]] = {
             name: deque(maxlen=_SAMPLES_MAX) for name in ("loads", "saves")
@@ -125,20 +121,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
         return name in self._pools and self._pools[name] is None
 
     # -- how calls are made
-
-    def _add(self, name: str, count: int) -> None:
-        with self._lock:
-            self._counters[name] += count
-
-    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """What goes wrong here is not the engine's."""
-        try:
-            return do()
-        except Exception:
-            if not self._is_closed:
-                self._add("errors", 1)
-                logger.exception("kvstore: %s", what)
-            return otherwise()
 
     def _until(self, timeout: float) -> float:
         return time.monotonic() + timeout
@@ -310,12 +292,6 @@ class KVStoreHiCache(HiCacheStorage):  # type: ignore[misc]
             count = self._clear_count
             self._epoch = hashlib.sha256(f"{compat.engine_seed()} {count}".encode()).digest()[:16]
         logger.info("kvstore: cleared %d times: nothing of what was stored before is found by this engine", count)
-
-    @property
-    def counters(self) -> dict[str, int]:
-        with self._lock:
-            counted = dict(self._counters)
-        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
 
     def get_stats(self) -> Any:
         def do() -> Any:

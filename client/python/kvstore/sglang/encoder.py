@@ -11,9 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,13 +25,13 @@ from sglang.srt.mem_cache.embedding_store import EmbeddingStore
 from .. import _kvstore
 from .._identity import short
 from .._numa import numa_nodes_of
-from .._options import check_options
+from .._options import StoreOptions, check_options
 from .._outputs import HEADER_BYTES, header
 from ..client import Client
 from ..errors import BadRequest, Error
 from ..namespaces import Namespace
 from . import compat
-from .store import Gate
+from .store import Gate, Guarded
 
 __all__ = ["EncoderOptions", "KVStoreEmbeddings"]
 
@@ -50,23 +48,11 @@ _REFUSED = 0
 
 
 @dataclass(frozen=True)
-class EncoderOptions:
+class EncoderOptions(StoreOptions):
     """``KVSTORE_SGLANG_ENCODER``, as JSON. Times are in seconds, each of one call of SGLang's."""
 
-    endpoints: str | list[str] | None = None
-    #: The model's name in the store; by default its path's last part, or its name in the hub.
-    model: str = ""
-    #: Grows when weights change under one name.
-    weights_epoch: int | None = None
-    #: Keeps servers apart that must not share outputs.
-    salt: str = ""
-    lookup_timeout: float = 0.25
-    load_timeout: float = 1.0
-    save_timeout: float = 5.0
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
-    #: For the client's threads.
-    numa_nodes: str = "auto"
 
     @classmethod
     def of(cls, text: str) -> EncoderOptions:
@@ -106,7 +92,7 @@ class _Output:
         return True
 
 
-class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
+class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     """What SGLang's EmbeddingCacheController calls, from several threads.
 
     1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang
@@ -146,12 +132,9 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
             options.endpoints, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes)
         )
         self._space = self._client.open_set(self.namespace, wait=False)
-        self._gates = {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")}
+        Guarded.__init__(self, {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")})
         #: With their bytes.
         self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
-        self._lock = threading.Lock()
-        self._counters: Counter[str] = Counter()
-        self._is_closed = False
         logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
 
     def register_buffer(self, tensor: torch.Tensor) -> None:
@@ -163,27 +146,7 @@ class KVStoreEmbeddings(EmbeddingStore):  # type: ignore[misc]
                 "kvstore: outputs in a pool of shape %s on %s are not stored", list(tensor.shape), tensor.device
             )
 
-    @property
-    def counters(self) -> dict[str, int]:
-        with self._lock:
-            counted = dict(self._counters)
-        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
-
     # -- how calls are made
-
-    def _add(self, name: str, count: int) -> None:
-        with self._lock:
-            self._counters[name] += count
-
-    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """What goes wrong here is not SGLang's."""
-        try:
-            return do()
-        except Exception:
-            if not self._is_closed:
-                self._add("errors", 1)
-                logger.exception("kvstore: %s", what)
-            return otherwise()
 
     @staticmethod
     def _name(mm_hash: str) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._identity import short
-from .._options import check_options
+from .._options import StoreOptions, check_options
 from ..namespaces import Namespace
 from .compat import Facts, engine_name
 
@@ -32,21 +32,9 @@ _OF_SGLANG = (
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(StoreOptions):
     """``--hicache-storage-backend-extra-config``. Times are in seconds, each of one call of SGLang's."""
 
-    endpoints: str | list[str] | None = None
-    #: The model's name in the store; by default its path's last part, or its name in the hub.
-    model: str = ""
-    #: Grows when weights change under one name, as in training.
-    weights_epoch: int | None = None
-    #: Keeps engines apart that must not share pages.
-    salt: str = ""
-    lookup_timeout: float = 0.25
-    load_timeout: float = 1.0
-    save_timeout: float = 5.0
-    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this rank's GPU is.
-    numa_nodes: str = "auto"
     #: Of memory that is lent to nodes at most, half for loads and half for saves.
     staging_bytes: int = 512 << 20
     #: Into how many parts the kv heads of a page are divided. Engines share pages if this is equal, whatever their

@@ -6,8 +6,9 @@ import logging
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +24,11 @@ from .model import Options, PoolText, Ranks
 from .pools import View, bytes_of, page_ids, view_of
 from .rows import Rows
 
-__all__ = ["Gate", "Move", "Pool", "Where", "together"]
+__all__ = ["Gate", "Guarded", "Move", "Pool", "Where", "together"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Keys are hashes of pages; whatever else one may be is a name too.
 _PAGE_HASH = re.compile("[0-9a-f]{64}")
@@ -94,6 +97,35 @@ class Gate:
             pauses = self._breaker.failed()
         if pauses:
             logger.warning("kvstore: %s fail: %s", self._what, why)
+
+
+class Guarded:
+    """What SGLang calls: it counts, and whatever goes wrong in it is not SGLang's. From any thread."""
+
+    def __init__(self, gates: dict[str, Gate]) -> None:
+        self._lock = threading.Lock()
+        self._counters: Counter[str] = Counter()
+        self._is_closed = False
+        self._gates = gates
+
+    @property
+    def counters(self) -> dict[str, int]:
+        with self._lock:
+            counted = dict(self._counters)
+        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
+
+    def _add(self, name: str, count: int) -> None:
+        with self._lock:
+            self._counters[name] += count
+
+    def _guard(self, what: str, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        try:
+            return do()
+        except Exception:
+            if not self._is_closed:
+                self._add("errors", 1)
+                logger.exception("kvstore: %s", what)
+            return otherwise()
 
 
 class Pool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
+from .. import _options
 from .._identity import computed, digest, short, weights_digest
 from .._options import check_options
 from ..errors import BadRequest, Unsupported
@@ -23,22 +24,11 @@ __all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine", "identit
 
 
 @dataclass(frozen=True)
-class StoreOptions:
-    """What each way from vLLM to the store can be told. Times are in seconds."""
+class StoreOptions(_options.StoreOptions):
+    """What each way from vLLM to the store can be told."""
 
-    endpoints: str | list[str] | None = None
-    #: The model's name in the store; by default its path's last part, or its name in the hub.
-    model: str = ""
-    #: Grows when weights change under one name, as in training.
-    weights_epoch: int | None = None
-    #: Keeps engines apart that must not share blocks.
-    salt: str = ""
     #: How long a request waits for the store's answer before it is computed.
     lookup_timeout: float = 0.02
-    load_timeout: float = 1.0
-    save_timeout: float = 5.0
-    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this worker's GPU is.
-    numa_nodes: str = "auto"
 
 
 @dataclass(frozen=True)
