@@ -1,5 +1,8 @@
 // Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the directories
-// given.
+// given. Unless KV_STARTS_THREADS is defined, none of them may start a thread: ThreadSanitizer does not see the
+// program.
+#include <sys/single_threaded.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -22,6 +25,13 @@ int main(int argc, char** argv) {
       ++file_count;
     }
   }
+#if !defined(KV_STARTS_THREADS)
+  if (__libc_single_threaded == 0) {
+    std::fprintf(stderr,
+                 "a thread was started: kv_add_fuzzer needs THREADS, else ThreadSanitizer does not see this program\n");
+    return 1;
+  }
+#endif
   std::printf("%zu corpus files replayed\n", file_count);
   return file_count == 0 ? 1 : 0;  // An empty corpus is a mistake in the tree, not a success.
 }

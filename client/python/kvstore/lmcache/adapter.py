@@ -48,7 +48,7 @@ class Options:
     object_bytes_max: int = 256 << 20
     connections: int = 4
     #: Memory that is lent to nodes on this host, in the stead of L1.
-    staging_bytes: int = 16 << 20
+    staging_bytes: int = 64 << 20
     #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
     max_capacity_gb: float = 0.0
 
