@@ -1,6 +1,7 @@
 // kvstorectl contexts with a real node: what a person sees, and that a time to live is one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -151,6 +152,44 @@ TEST(E2eContextsTest, AContextGoesAsAFileToAnotherNode) {
 }
 
 /// What a stop, and a kill a moment after the last change, leave; in plain text and sealed.
+/// From one tenant's names to another's, which another cluster's secret has made: nobody's salt is in the file.
+TEST(E2eContextsTest, AContextGoesFromOneTenantToAnotherOfAnotherCluster) {
+  const TempDir directory;
+  const auto start = [&](const std::string& tenant, char secret) {
+    const std::string policy = directory.path() + "/" + tenant, secret_file = policy + ".secret";
+    std::ofstream(policy) << "[scrape]\nmatch = [\"loopback\"]\nroles = [\"metrics\"]\n[all]\nmatch = [\"unix\"]\n"
+                          << "roles = [\"reader\", \"writer\", \"operator\"]\ntenant = \"" << tenant << "\"\n";
+    std::ofstream(secret_file) << std::string(64, secret) << "\n";
+    EXPECT_EQ(::chmod(secret_file.c_str(), 0400), 0);
+    return std::make_unique<NodeProcess>(std::vector<std::string>{
+        "--capacity", "64MiB", "--rdma", "off", "--policy-file", policy, "--tenant-secret-file", secret_file});
+  };
+  const auto blue = start("blue", 'a'), red = start("red", 'b');
+  const auto chain = make_chain(4, 20);
+  const std::string hashes = in_file(directory, chain), file = directory.path() + "/prompt.kvctx";
+  TestClient client(blue->unix_socket(), Transport::kUnix, kBlockBytes, 20);
+  ASSERT_EQ(client.put(chain).stored, 20u);
+  const auto space_of = [](const NodeProcess& node) -> std::string {
+    const Finished told = run_program({ctl_program(), "namespaces", "--json", "--endpoint", node.unix_socket()});
+    return json::parse(told.out)["namespaces"][0]["id"];
+  };
+  const std::string space = space_of(*blue);
+  EXPECT_NE(space, to_hex(client.record().id().bytes)) << "the node adds the tenant and a salt to the record";
+  const Finished made = contexts(*blue, {"create", "prompt", "--space", space, "--hashes", hashes, "--ttl", "1h"});
+  ASSERT_EQ(made.status, 0) << made.err;
+  const Finished out = contexts(*blue, {"export", "prompt", file, "--deadline", "20s"});
+  ASSERT_EQ(out.status, 0) << out.err;
+  EXPECT_THAT(bytes_of(file), testing::Not(HasSubstr("blue")));
+
+  const Finished in = contexts(*red, {"import", file, "--json", "--deadline", "20s"});
+  ASSERT_EQ(in.status, 0) << in.err;
+  EXPECT_EQ(json::parse(in.out)["context"]["kept_blocks"], 20);
+  TestClient other(red->unix_socket(), Transport::kUnix, kBlockBytes, 20);
+  EXPECT_EQ(other.get(chain).block_count, 20u);
+  EXPECT_EQ(other.wrong_bytes(chain, 20), 0u);
+  EXPECT_NE(space_of(*red), space);
+}
+
 TEST(E2eContextsTest, ContextsOutliveTheNode) {
   for (const bool is_sealed : {false, true}) {
     const TempDir spill, directory;
