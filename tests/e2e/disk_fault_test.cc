@@ -254,8 +254,8 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
 
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
-                           "0.5", "--spill-read-threads", "2"});
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds", "2",
+                           "--spill-read-threads", "2"});  // on a busy machine the healthy one takes its time
   const auto client = connect(*node);
   fill(*node, *client);
   disk.set(FAULT_STUCK);
