@@ -103,15 +103,16 @@ def main() -> None:
 
             def measure(name: str, number: int, tokens: int = tokens) -> dict[str, float]:
                 engine, prompt = engines[name], prompt_of(tokens, 1000 * tokens + number)
-                if name != "computed":
-                    stored(engine, prompt)
-                engine.flush()
-                engine.generate([1, 2, 3], max_tokens=1)  # awake
-                answer = engine.generate(prompt, max_tokens=1)
                 expected = 0 if name == "computed" else (tokens - 1) // PAGE * PAGE
-                if answer["stored"] != [expected]:
-                    raise RuntimeError(f"{name}: {answer['stored']} tokens came from the store, not {expected}")
-                return {f"{tokens} tokens": answer["seconds"] * 1e3}
+                for _ in range(3):  # on a busy machine pages may still wait to be stored, and a flush forgets them
+                    if name != "computed":
+                        stored(engine, prompt)
+                    engine.flush()
+                    engine.generate([1, 2, 3], max_tokens=1)  # awake
+                    answer = engine.generate(prompt, max_tokens=1)
+                    if answer["stored"] == [expected]:
+                        return {f"{tokens} tokens": answer["seconds"] * 1e3}
+                raise RuntimeError(f"{name}: {answer['stored']} tokens came from the store, not {expected}")
 
             for name in engines:
                 measure(name, -1)

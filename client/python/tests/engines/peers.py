@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import mooncake_master
 
 PEERS = ("OffloadingConnector", "LMCache", "Mooncake")
 START_SECONDS = 120
@@ -162,7 +163,7 @@ def running(name: str, folder: Path, nbytes: int, ports: list[int]) -> Iterator[
             extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": ports[0], "lmcache.mp.mq_timeout": 60}
             yield role | {"kv_connector": "LMCacheMPConnector", "kv_connector_extra_config": extra}
     elif name == "Mooncake":
-        command = [str(tools / "mooncake_master"), f"--rpc_port={ports[0]}", f"--metrics_port={ports[1]}"]
+        command = [mooncake_master() or "mooncake_master", f"--rpc_port={ports[0]}", f"--metrics_port={ports[1]}"]
         config = {
             "local_hostname": "127.0.0.1",
             "metadata_server": "P2PHANDSHAKE",

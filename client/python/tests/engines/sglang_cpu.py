@@ -113,6 +113,8 @@ def install() -> None:
         inner(self, **(arguments | {"pin_memory": False}))
 
     base.HostKVCache.__init__ = init
+    # Else a pool of any size is refused where the machine has less than 10 GiB free.
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
     for module in (mha, mla):
         module.transfer_kv_direct = _copy_tokens
         module.transfer_kv_per_layer_direct_pf_lf = _load_layer

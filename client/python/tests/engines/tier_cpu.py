@@ -1,4 +1,4 @@
-"""vLLM's tiers without a GPU: its own spec, manager, shared region and scheduling, whose copies between pages and chunks are torch's.
+"""vLLM's tiers without a GPU: its own spec, manager, shared region and scheduling, whose copies between pages and chunks are NumPy's.
 
 As shipped ``get_worker`` refuses a CPU, because its copies are CUDA's. Here they are done when they are asked for.
 """
@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvstore.vllm.tier import KVStoreTier
+
+Indices = npt.NDArray[np.int64]
 
 
 class Worker(OffloadingWorker):  # type: ignore[misc]
@@ -23,43 +28,53 @@ class Worker(OffloadingWorker):  # type: ignore[misc]
         self.region = region
         self.blocks_per_chunk = blocks_per_chunk
         self.refs = caches.group_data_refs
-        self.pages = [each.tensor for each in caches.tensors]
+        #: Bytes. NumPy copies whole pages, where torch goes by elements.
+        self.pages = [each.tensor.view(torch.int8).numpy() for each in caches.tensors]
         self.chunks = [
-            region.create_next_worker_view(blocks_per_chunk * each.shape[1]).unflatten(1, (blocks_per_chunk, -1))
+            region.create_next_worker_view(blocks_per_chunk * each.shape[1])
+            .unflatten(1, (blocks_per_chunk, -1))
+            .numpy()
             for each in self.pages
         ]
         self.ended: list[TransferResult] = []
 
-    def _pairs(self, pages: Any, chunks: Any) -> list[tuple[int, int, int, int]]:
-        """Group, page, chunk and block of the chunk, of everything that is to be copied."""
-        pairs, page, chunk = [], 0, 0
+    def _places(self, pages: Any, chunks: Any) -> Iterator[tuple[int, Indices, Indices, Indices]]:
+        """Of each group that has any: pages, and for each page its chunk and its block of the chunk."""
+        page = chunk = 0
         for group, (size, first) in enumerate(zip(pages.group_sizes, pages.block_indices, strict=True)):
-            skipped = first % self.blocks_per_chunk
-            for i in range(size):
-                there, block = divmod(skipped + i, self.blocks_per_chunk)
-                pairs.append((group, int(pages.block_ids[page + i]), int(chunks.block_ids[chunk + there]), block))
+            if size == 0:
+                continue
+            blocks = first % self.blocks_per_chunk + np.arange(size)
+            there = np.asarray(chunks.block_ids)[chunk + blocks // self.blocks_per_chunk]
+            yield (
+                group,
+                np.asarray(pages.block_ids[page : page + size]),
+                there,
+                blocks % self.blocks_per_chunk,
+            )
             page += size
-            chunk += -(-(skipped + size) // self.blocks_per_chunk) if size else 0
+            chunk += int(blocks[-1]) // self.blocks_per_chunk + 1
         assert chunk == len(chunks.block_ids), (chunk, len(chunks.block_ids))
-        return pairs
 
     def _end(self, job: int, count: int) -> bool:
         self.ended.append(TransferResult(job, True, count, 1e-6))
         return True
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        pairs = self._pairs(src_spec, dst_spec)
-        for group, page, chunk, block in pairs:
+        count = 0
+        for group, pages, chunks, blocks in self._places(src_spec, dst_spec):
+            count += len(pages)
             for ref in self.refs[group]:
-                self.chunks[ref.tensor_idx][chunk, block] = self.pages[ref.tensor_idx][page]
-        return self._end(job_id, len(pairs))
+                self.chunks[ref.tensor_idx][chunks, blocks] = self.pages[ref.tensor_idx][pages]
+        return self._end(job_id, count)
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
-        pairs = self._pairs(dst_spec, src_spec)
-        for group, page, chunk, block in pairs:
+        count = 0
+        for group, pages, chunks, blocks in self._places(dst_spec, src_spec):
+            count += len(pages)
             for ref in self.refs[group]:
-                self.pages[ref.tensor_idx][page] = self.chunks[ref.tensor_idx][chunk, block]
-        return self._end(job_id, len(pairs))
+                self.pages[ref.tensor_idx][pages] = self.chunks[ref.tensor_idx][chunks, blocks]
+        return self._end(job_id, count)
 
     def get_finished(self) -> list[TransferResult]:
         ended, self.ended = self.ended, []
