@@ -138,7 +138,12 @@ NodeProcess::~NodeProcess() {
   wait();
 }
 
-void NodeProcess::signal(int number) const { ::kill(pid_, number); }
+void NodeProcess::signal(int number) const {
+  ::kill(pid_, number);
+  if (number != SIGSTOP) return;
+  siginfo_t stopped = {};
+  ::waitid(P_PID, static_cast<id_t>(pid_), &stopped, WSTOPPED | WEXITED | WNOWAIT);
+}
 
 int NodeProcess::wait() {
   const int status = wait_for(pid_);

@@ -54,8 +54,8 @@ class NodeProcess {
   const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT, or as the options say.
 
   pid_t pid() const { return pid_; }
-  void signal(int number) const;
-  int wait();  ///< Until it ends; its exit status, or 128 + signal.
+  void signal(int number) const;  ///< SIGSTOP: returns once its last thread stands still.
+  int wait();                     ///< Until it ends; its exit status, or 128 + signal.
   std::string log() const;
 
   struct Page {

@@ -72,9 +72,11 @@ class RawClient {
     std::vector<std::byte> bytes(kFrameHeaderBytes);
     encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(bytes.data(), kFrameHeaderBytes));
     bytes.insert(bytes.end(), table.begin(), table.end());
-    asio::write(stream_, asio::buffer(bytes), error);
+    // A node that refuses this side may have closed already. Its reason is there to be read all the same.
+    boost::system::error_code unwritten;
+    asio::write(stream_, asio::buffer(bytes), unwritten);
     std::vector<std::byte> head(kFrameHeaderBytes);
-    if (!error) asio::read(stream_, asio::buffer(head), error);
+    asio::read(stream_, asio::buffer(head), error);
     return !error;
   }
   /// The first error of handshake and hello; empty: all went well.
