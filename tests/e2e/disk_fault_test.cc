@@ -252,10 +252,13 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   expect_right(*client, 12);
 }
 
+/// The healthy disk answers sooner, also on a machine that has much else to do.
+const char* const kHangSeconds = "2";
+
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds", "2",
-                           "--spill-read-threads", "2"});  // on a busy machine the healthy one takes its time
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
+                           kHangSeconds, "--spill-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
   disk.set(FAULT_STUCK);
@@ -295,7 +298,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes) {
   const TempDir healthy;
   const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
-                           "0.3", "--spill-read-threads", "2"});
+                           kHangSeconds, "--spill-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
   const auto use = [&](std::vector<std::string> arguments) {
@@ -339,7 +342,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
     SCOPED_TRACE(mode == FAULT_EIO ? "fails" : "hangs");
     const TempDir healthy;
     const std::vector<std::string> options = {"--spill-path",         healthy.path(), "--spill-put-wait-seconds", "5",
-                                              "--spill-hang-seconds", "0.5"};
+                                              "--spill-hang-seconds", kHangSeconds};
     auto node = start(options);
     {
       const auto client = connect(*node);
