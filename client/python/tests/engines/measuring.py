@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import random
@@ -13,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 #: Of each way, what its rounds have measured.
 Measured = dict[str, list[float]]
@@ -46,6 +48,27 @@ def table(found: dict[str, Measured], names: Sequence[str], to: str) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, f"load of the machine: {', '.join(f'{each:.1f}' for each in os.getloadavg())}"])
+
+
+def first_token_parser(tokens: str) -> argparse.ArgumentParser:
+    """``tokens``: the lengths of prompts that are measured unless others are given."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--tokens", type=lambda text: [int(each) for each in text.split(",")], default=tokens)
+    parser.add_argument("--mooncake", action=argparse.BooleanOptionalAction, default=True)
+    return parser
+
+
+def drop_what_fails(ways: dict[str, Any], use: Callable[[str], object]) -> None:
+    """Uses each way once. Mooncake is left out where it does not run, which is said; the others have to."""
+    for name in list(ways):
+        try:
+            use(name)
+        except (AssertionError, RuntimeError) as error:
+            if "Mooncake" not in name:
+                raise
+            print(f"{name} does not run: {error}")
+            del ways[name]
 
 
 def free_port() -> int:

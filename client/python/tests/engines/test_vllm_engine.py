@@ -481,8 +481,9 @@ def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: House) ->
     assert running.one.generate(*prompts)["tokens"] == expected["tokens"]
 
 
+HAS_AMX = torch.cpu._is_amx_tile_supported()
 #: What vLLM's MLA kernels for this machine's CPU take.
-MLA_BLOCK = 32 if torch.cpu._is_amx_tile_supported() else 16
+MLA_BLOCK = 32 if HAS_AMX else 16
 
 
 @pytest.mark.parametrize(
@@ -551,10 +552,10 @@ def test_what_a_draft_model_keeps_is_loaded_with_the_rest(own_node: Node, tmp_pa
     third.close()
 
 
-@pytest.mark.skipif(torch.cpu._is_amx_tile_supported(), reason="vLLM's MLA kernels take hits on this machine's CPU")
+@pytest.mark.skipif(HAS_AMX, reason="vLLM's MLA kernels take hits on this machine's CPU")
 def test_mla_is_refused_where_its_kernels_are_wrong_after_a_hit(own_node: Node, tmp_path: Path) -> None:
     model = tiny.make("deepseek", tmp_path)
-    engine = Engine(model, own_node.endpoint, tmp_path / "log", block_size=16)
+    engine = Engine(model, own_node.endpoint, tmp_path / "log", block_size=MLA_BLOCK)
     with pytest.raises(AssertionError, match="error"):
         engine.wait_ready()
     assert "enable_prefix_caching: it is off" in (tmp_path / "log").read_text()
