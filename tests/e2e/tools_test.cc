@@ -12,6 +12,7 @@
 #include <future>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "index/block_hash.h"
 #include "tests/e2e/node_process.h"
@@ -432,7 +433,9 @@ TEST(E2eToolsTest, ReplayCountsHitsExactlyFromPlainAndCompressedTraces) {
   EXPECT_THAT(binary.err, HasSubstr("holds a NUL byte"));
 }
 
-/// Of two kinds of requests that look alike, one comes once more. Only the hint says which.
+/// Of two kinds of requests that look alike, one comes once more. Only the hint says which: their order is drawn. In a
+/// fixed order, what comes after a repeat would take the room that the repeated blocks leave, and a node without hints
+/// would keep one kind by that alone.
 TEST(E2eToolsTest, ANodeThatIsToldWhatComesAgainFindsMore) {
   const TempDir directory;
   const std::string trace = directory.path() + "/trace.jsonl";
@@ -443,10 +446,12 @@ TEST(E2eToolsTest, ANodeThatIsToldWhatComesAgainFindsMore) {
     for (int i = 0; i < kBlocks; ++i) file << (i == 0 ? "" : ", ") << number * kBlocks + i;
     file << "]}\n";
   };
+  std::mt19937 random(1);
   for (int i = 0; i < 3000; ++i) {
-    request(2 * i);
+    const int first = static_cast<int>(random() % 2);
+    request(2 * i + first);
     if (i >= kGap) request(2 * (i - kGap) + 1);
-    request(2 * i + 1);
+    request(2 * i + 1 - first);
   }
   file.close();
   const auto hit_rate = [&](const char* hints) {
@@ -457,7 +462,7 @@ TEST(E2eToolsTest, ANodeThatIsToldWhatComesAgainFindsMore) {
     return replay["hit_rate"].get<double>();
   };
   const double silent = hit_rate("none"), told = hit_rate("final");
-  EXPECT_GT(told, 1.1 * silent);
+  EXPECT_GT(told, 1.5 * silent);
 }
 
 TEST(E2eToolsTest, ReplayTellsEachNodesShareAndPlaysADeath) {
