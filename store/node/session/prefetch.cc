@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/session/set_get.h"
 
 namespace kv {
-namespace {
-constexpr std::size_t kLookupsPerLock = 1024;  ///< Of a set: some hundred microseconds.
-}
 
 Prefetch::Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes,
                    std::span<const std::uint32_t> group_counts)
@@ -38,7 +36,7 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
   for (std::size_t at = 0; at < hashes_.size();) {
     const auto rest = std::span<const BlockHash>(hashes_).subspan(at);
     const Store::SetGetOptions options{
-        .session = session_->id, .disk = true, .count_max = kLookupsPerLock, .group_counts = groups};
+        .session = session_->id, .disk = true, .count_max = SetGet::kLookupsPerLock, .group_counts = groups};
     error_code error;
     node.store.with([&](Store& store) {
       auto part = store.pin_set(space_, rest, options, node.clock.now());

@@ -16,7 +16,6 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLookupsPerLock = 1024;  ///< Some hundred microseconds.
 constexpr std::size_t kMoveBytes = 16 << 20;   ///< By RDMA at once: enough to keep several lanes busy.
 constexpr std::size_t kPartBlocksMax = 16384;  ///< So that the table of a part stays far below every limit.
 

@@ -38,6 +38,8 @@ struct SetGetOrder {
 /// Thread safety: none; on the session's executor.
 class SetGet final : public GetInProgress, public std::enable_shared_from_this<SetGet> {
  public:
+  static constexpr std::size_t kLookupsPerLock = 1024;  ///< Of the store: some hundred microseconds.
+
   SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path);
 
   /// Pins the first window. Errors: of Store::pin_set; then nothing else may be called.
