@@ -277,7 +277,8 @@ void MatchRounds::end() {
       why_ = asked.error() ? asked.reason() : call.reason();  // what the second has not, the first may have
     }
   }
-  held_ = std::max(held_, gap);  // 2
+  KV_ASSERT(gap >= held_);  // 2: what this round asked for lies behind what was held (3)
+  held_ = gap;
 }
 
 std::size_t MatchRounds::known() const {
