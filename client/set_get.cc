@@ -41,7 +41,7 @@ class SetGetCall final : public Call {
 
   const SetGetPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
-  StagedBlocks staged;
+  StagedCall staged;
   std::uint64_t lease = 0;  ///< Of session_wanted.
 
   /// What became of block i of the part.

@@ -29,7 +29,7 @@ class SetPutCall final : public BatchPut {
 
   const SetPutPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
-  StagedBlocks staged;
+  StagedCall staged;
 
   std::size_t send_batch() override;
 

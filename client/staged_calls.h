@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "client/client_impl.h"
-#include "client/link/staging.h"
+#include "client/link/staging_memory.h"
 
 namespace kv {
 
 /// Where the blocks of one call lie in staging memory. Without room: they do not, and go where the caller's are.
-struct StagedBlocks {
+struct StagedCall {
   std::size_t bytes = 0;             ///< Of all. 0: this call is not to be staged.
   std::vector<std::size_t> offsets;  ///< By position in the call's part.
-  Staging::Room room;
+  StagingMemory::Room room;
 
   std::span<std::byte> at(std::size_t i, std::size_t block_bytes) const {
     return room.bytes().subspan(offsets[i], block_bytes);
@@ -32,15 +32,15 @@ struct StagedBlocks {
 /// A part of a set's blocks, cut into calls whose bytes a core's cache can hold between the node's copy and ours.
 struct StagedPart {
   OwnedChain part;  ///< Borrows what it was cut of.
-  StagedBlocks staged;
+  StagedCall staged;
 };
 inline constexpr std::size_t kStagedCallBytes = 1 << 20;
 
 /// Cuts `parts` where may_stage(node) and block_bytes(position) fit into `staging`; leaves others whole. Groups are
 /// left whole too, for simplicity: no engine has large ones.
 template <class MayStage, class BlockBytes>
-std::vector<StagedPart> cut_for_staging(const Staging& staging, std::span<const OwnedChain> parts, MayStage&& may_stage,
-                                        BlockBytes&& block_bytes) {
+std::vector<StagedPart> cut_for_staging(const StagingMemory& staging, std::span<const OwnedChain> parts,
+                                        MayStage&& may_stage, BlockBytes&& block_bytes) {
   std::vector<StagedPart> cut;
   const std::size_t call_bytes = std::min(kStagedCallBytes, staging.room_bytes_max());
   for (const OwnedChain& part : parts) {
@@ -56,17 +56,17 @@ std::vector<StagedPart> cut_for_staging(const Staging& staging, std::span<const 
     const std::size_t count = part.hashes.size();
     bool is_staged = part.group_counts.empty() && may_stage(part.node);
     for (std::size_t i = 0; is_staged && i < count; ++i)
-      is_staged = staging.can_hold(StagedBlocks::padded(block_bytes(part.position(i))));
+      is_staged = staging.can_hold(StagedCall::padded(block_bytes(part.position(i))));
     if (!is_staged) {
       cut.push_back({slice(0, count), {}});
       continue;
     }
     for (std::size_t first = 0; first < count;) {
-      StagedBlocks staged;
+      StagedCall staged;
       std::size_t i = first;
       do {
         staged.add(block_bytes(part.position(i++)));
-      } while (i < count && staged.bytes + StagedBlocks::padded(block_bytes(part.position(i))) <= call_bytes);
+      } while (i < count && staged.bytes + StagedCall::padded(block_bytes(part.position(i))) <= call_bytes);
       cut.push_back({slice(first, i - first), std::move(staged)});
       first = i;
     }

@@ -1,4 +1,4 @@
-#include "client/link/staging.h"
+#include "client/link/staging_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::size_t kUnit = 64 * 1024;
 
-TEST(StagingTest, RoomIsGivenFromTheFrontAgain) {
+TEST(StagingMemoryTest, RoomIsGivenFromTheFrontAgain) {
   LentMemory memory(1 << 24);
-  Staging staging(memory, 16 * kUnit);
+  StagingMemory staging(memory, 16 * kUnit);
   EXPECT_EQ(memory.bytes(), 0u) << "nothing is made before it is used";
   auto first = staging.take(3 * kUnit + 1);
   EXPECT_EQ(memory.bytes(), 16 * kUnit);
@@ -27,25 +27,25 @@ TEST(StagingTest, RoomIsGivenFromTheFrontAgain) {
   EXPECT_EQ(staging.take(4 * kUnit).bytes().data(), front);
 }
 
-TEST(StagingTest, WhatIsLargerThanHalfOfItHasNoRoom) {
+TEST(StagingMemoryTest, WhatIsLargerThanHalfOfItHasNoRoom) {
   LentMemory memory(1 << 24);
-  Staging staging(memory, 4 * kUnit);
+  StagingMemory staging(memory, 4 * kUnit);
   EXPECT_TRUE(staging.can_hold(2 * kUnit));
   EXPECT_FALSE(staging.can_hold(2 * kUnit + 1));
   EXPECT_FALSE(staging.take(2 * kUnit + 1));
-  EXPECT_FALSE(Staging(memory, 0).can_hold(1));
+  EXPECT_FALSE(StagingMemory(memory, 0).can_hold(1));
 }
 
-TEST(StagingTest, WhereItCannotBeMadeThereIsNoneForGood) {
+TEST(StagingMemoryTest, WhereItCannotBeMadeThereIsNoneForGood) {
   LentMemory memory(kUnit);
-  Staging staging(memory, 4 * kUnit);
+  StagingMemory staging(memory, 4 * kUnit);
   EXPECT_FALSE(staging.take(kUnit));
   EXPECT_FALSE(staging.can_hold(kUnit));
   EXPECT_EQ(memory.bytes(), 0u);
 }
 
 // Against a model that knows of each unit whether a call has it and how many nodes may still write it.
-TEST(StagingTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
+TEST(StagingMemoryTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
   const char* const text = std::getenv("KV_SEED");
   const std::uint64_t first_seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
   constexpr std::size_t kUnits = 24;
@@ -53,8 +53,8 @@ TEST(StagingTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
     SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
     LentMemory memory(1 << 24);
-    Staging staging(memory, kUnits * kUnit);
-    std::vector<Staging::Room> rooms;
+    StagingMemory staging(memory, kUnits * kUnit);
+    std::vector<StagingMemory::Room> rooms;
     struct Late {
       LentMemory::QuarantineId id;
       std::size_t first, count;
