@@ -39,6 +39,19 @@ bool is_address(std::string_view host) {
   asio::ip::make_address(name, is_none);
   return host.empty() || beast::iequals(name, "localhost") || !is_none;
 }
+/// The pages that change something. All others only tell.
+bool is_change(std::string_view path) { return path == "/config/set"; }
+
+struct Peer {
+  PeerIdentity identity;
+  bool is_loopback = false;  ///< By its address, with TLS or without.
+};
+
+bool is_loopback(const asio::ip::address& address) {
+  if (address.is_v6() && address.to_v6().is_v4_mapped())  // an IPv4 peer of a listener on [::]
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  return address.is_loopback();
+}
 }  // namespace
 
 struct AdminServer::Impl {
@@ -47,8 +60,9 @@ struct AdminServer::Impl {
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
   /// `asked`: that peer from here on; `*who`: in words.
-  bool permit(std::string_view path, const http::request<http::empty_body>& request, PeerIdentity peer,
+  bool permit(std::string_view path, const http::request<http::empty_body>& request, const Peer& from,
               http::response<http::string_body>& response, PeerAccess& asked, std::string* who) const {
+    PeerIdentity peer = from.identity;
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
@@ -62,7 +76,13 @@ struct AdminServer::Impl {
       return refuse(http::status::not_found,
                     "not found; there are /status, /metrics, /healthz, /readyz and /config/list.json");
     *who = peer.protection == Stream::Protection::kLocal ? "loopback" : "network";
-    if (access == nullptr || !access->has_policy()) return true;
+    if (access == nullptr || !access->has_policy()) {
+      if (from.is_loopback || !is_change(path)) return true;
+      if (pages.denied) pages.denied(right);
+      return refuse(http::status::forbidden,
+                    "without a policy (policy-file) nothing is changed from beyond this machine's loopback: run "
+                    "kvstorectl there, or give the node a policy");
+    }
     constexpr std::string_view kBearer = "Bearer ";
     const auto header = request[http::field::authorization];
     const std::string_view given(header.data(), header.size());
@@ -139,15 +159,14 @@ struct AdminServer::Impl {
   void answer_config(std::string_view path, std::string_view query, const http::request<http::empty_body>& request,
                      bool is_by_address, const std::string& who, http::response<http::string_body>& response) const {
     response.set(http::field::cache_control, "no-store");
-    const bool is_change = path == "/config/set";
     if (!is_by_address) return refuse_name(response);
-    if (is_change && request["X-Kvstore-Config"].empty()) {
+    if (is_change(path) && request["X-Kvstore-Config"].empty()) {
       response.result(http::status::forbidden);
       response.body() = "a change has the header X-Kvstore-Config, so that no web page can ask for it\n";
       return;
     }
     response.set(http::field::content_type, "application/json");
-    if (!is_change) {
+    if (!is_change(path)) {
       response.body() = pages.config();
       return;
     }
@@ -156,8 +175,7 @@ struct AdminServer::Impl {
     response.body() = std::move(changed.json);
   }
 
-  http::response<http::string_body> answer(const http::request<http::empty_body>& request,
-                                           const PeerIdentity& peer) const {
+  http::response<http::string_body> answer(const http::request<http::empty_body>& request, const Peer& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
     response.set(http::field::content_type, "text/plain; charset=utf-8");
     response.set("X-Content-Type-Options", "nosniff");
@@ -165,13 +183,12 @@ struct AdminServer::Impl {
     const std::string_view path = target.substr(0, target.find('?'));
     const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
-    const bool is_change = path == "/config/set";
     std::string who;
     PeerAccess asked(access);
-    if (is_change ? request.method() != http::verb::post : !is_get) {
+    if (is_change(path) ? request.method() != http::verb::post : !is_get) {
       response.result(http::status::method_not_allowed);
-      response.set(http::field::allow, is_change ? "POST" : "GET, HEAD");
-      response.body() = is_change ? "only POST\n" : "only GET and HEAD\n";
+      response.set(http::field::allow, is_change(path) ? "POST" : "GET, HEAD");
+      response.body() = is_change(path) ? "only POST\n" : "only GET and HEAD\n";
     } else if (!permit(path, request, peer, response, asked, &who)) {
       // it has made the response
     } else if (path == "/metrics") {
@@ -185,7 +202,7 @@ struct AdminServer::Impl {
       response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
     } else if (path.starts_with("/status") || path.starts_with("/config") || path.starts_with("/events")) {
       const auto host = request[http::field::host];
-      const bool is_loopback = peer.protection == Stream::Protection::kLocal;
+      const bool is_loopback = peer.identity.protection == Stream::Protection::kLocal;
       const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
       if (path.starts_with("/status")) {
         answer_status(path, query, is_by_address, response);
@@ -207,14 +224,14 @@ struct AdminServer::Impl {
   }
 
   asio::awaitable<http::response<http::string_body>> answer_there(const http::request<http::empty_body>& request,
-                                                                  const PeerIdentity& peer) {
+                                                                  const Peer& peer) {
     co_return answer(request, peer);
   }
 
   /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
   /// client that sends slowly, or without end, from holding one of the few connections.
   template <class AnyStream>
-  asio::awaitable<void> serve_requests(AnyStream& stream, PeerIdentity peer) {
+  asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
     beast::flat_buffer buffer(8 * 1024);
     while (true) {
@@ -241,6 +258,8 @@ struct AdminServer::Impl {
 
   asio::awaitable<void> serve(tcp::socket socket) {
     beast::error_code ignored;
+    const auto remote = socket.remote_endpoint(ignored);
+    Peer peer{.identity = {}, .is_loopback = !ignored && is_loopback(remote.address())};
     if (tls) {
       const auto now = tls->current();
       SSL_CTX_up_ref(now->context());  // Asio's context takes one over
@@ -249,9 +268,9 @@ struct AdminServer::Impl {
       beast::get_lowest_layer(stream).expires_after(kTimeout);
       const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::server, kAwait);
       if (!failed) {
-        PeerIdentity peer{.protection = Stream::Protection::kTls};
+        peer.identity.protection = Stream::Protection::kTls;
         if (X509* const shown = SSL_get1_peer_certificate(stream.native_handle())) {
-          peer.names = names_of(*shown);
+          peer.identity.names = names_of(*shown);
           X509_free(shown);
         }
         co_await serve_requests(stream, std::move(peer));
@@ -260,9 +279,7 @@ struct AdminServer::Impl {
       }
       beast::get_lowest_layer(stream).socket().shutdown(tcp::socket::shutdown_both, ignored);
     } else {
-      const auto remote = socket.remote_endpoint(ignored);
-      PeerIdentity peer;
-      if (!ignored && remote.address().is_loopback()) peer.protection = Stream::Protection::kLocal;
+      if (peer.is_loopback) peer.identity.protection = Stream::Protection::kLocal;
       beast::tcp_stream stream(std::move(socket));
       co_await serve_requests(stream, std::move(peer));
       stream.socket().shutdown(tcp::socket::shutdown_both, ignored);

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
@@ -103,6 +104,52 @@ TEST_F(AdminServerTest, AWebPageOfAnotherNameThatPointsHereReadsNothing) {
   for (const std::string other :
        {"evil.example:7401", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example"})
     EXPECT_EQ(status_for(other), "403") << other;
+}
+
+/// One of this machine's own addresses that is not its loopback: who connects to it comes from it.
+std::optional<asio::ip::address> network_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return std::nullopt;
+  const std::unique_ptr<ifaddrs, decltype([](ifaddrs* each) { ::freeifaddrs(each); })> owned(all);
+  for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != AF_INET) continue;
+    const auto* const in = reinterpret_cast<const sockaddr_in*>(each->ifa_addr);
+    const asio::ip::address_v4 address(ntohl(in->sin_addr.s_addr));
+    if (!address.is_loopback()) return address;
+  }
+  return std::nullopt;
+}
+
+TEST_F(AdminServerTest, WithoutAPolicyNothingIsChangedFromBeyondTheLoopback) {
+  const auto address = network_address();
+  if (!address) GTEST_SKIP() << "this machine has no address beside its loopback";
+  int changes = 0, denied = 0;
+  AdminPages pages = {[] { return std::string(); }, [] { return true; }};
+  pages.denied = [&](Right) { ++denied; };
+  pages.config = [] { return std::string("{}"); };
+  pages.set_config = [&](std::string_view, const std::string&) {
+    ++changes;
+    return AdminPages::Changed{.is_ok = true, .json = "{}"};
+  };
+  server = AdminServer::start("0.0.0.0", 0, std::move(pages)).value();
+  const auto ask = [&](const asio::ip::address& at, const std::string& line) {
+    tcp::socket socket(io);
+    socket.connect({at, server->port()});
+    asio::write(socket, asio::buffer(line + " HTTP/1.1\r\nHost: localhost\r\nX-Kvstore-Config: 1\r\n"
+                                            "Connection: close\r\n\r\n"));
+    std::string answer;
+    boost::system::error_code end;
+    asio::read(socket, asio::dynamic_buffer(answer), end);
+    return answer;
+  };
+  const std::string refused = ask(*address, "POST /config/set?log-level=debug");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 403"));
+  EXPECT_THAT(refused, HasSubstr("policy-file"));
+  EXPECT_EQ(changes, 0);
+  EXPECT_EQ(denied, 1);
+  EXPECT_THAT(ask(*address, "GET /metrics"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(ask(asio::ip::make_address("127.0.0.1"), "POST /config/set?log-level=debug"), StartsWith("HTTP/1.1 200"));
+  EXPECT_EQ(changes, 1);
 }
 
 TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
