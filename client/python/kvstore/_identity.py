@@ -1,42 +1,470 @@
-"""What tells models apart, for the namespaces of engines' connectors."""
+"""What a model is, for the namespaces of engines' doors: by what an engine loaded and resolved, not by what somebody typed.
+
+Files are named by all of their bytes, so that the change of one number in 50 GB changes the name. What a file's bytes are
+is kept in a small file of the user's cache folder, by the file's identity; without it, files are read again.
+In reading order: files (weights, adapters, remote code), tensors (what was loaded, rotations), configurations, names.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-__all__ = ["computed", "digest", "short", "weights_digest"]
+from .errors import Unsupported
 
-#: What a configuration says besides what the model computes.
-_NOT_COMPUTED = ("_name_or_path", "name_or_path", "transformers_version", "_commit_hash")
-#: Of each file of weights: its first bytes, which name all tensors, and as many samples of so many bytes.
-_HEAD_BYTES = 1 << 16
-_SAMPLE_COUNT = 64
-_SAMPLE_BYTES = 4096
+__all__ = [
+    "adapter_digest",
+    "computed",
+    "digest",
+    "loaded_digest",
+    "model_folder",
+    "model_name",
+    "remote_code_digest",
+    "rotation_digest",
+    "short",
+    "weights_digest",
+]
+
+#: Files beside weights that shape nothing of what a model computes, by what they are called. All others count: a kind of file
+#: that nobody thought of must not be missed.
+_OTHER_NAMES = re.compile(
+    r"(training_args|optimizer|scheduler|scaler|rng_state)\w*\.(bin|pt|pth)$"
+    r"|(tokenizer|vocab|special_tokens|added_tokens|chat_template|generation_config|trainer_state|\w*_results).*\.json$"
+    r"|(readme|licen[cs]e|notice|use_policy)[^.]*$|events\.out\.",
+    re.IGNORECASE,
+)
+_OTHER_KINDS = (
+    *(
+        ".md",
+        ".txt",
+        ".rst",
+        ".html",
+        ".jinja",
+        ".jinja2",
+        ".tiktoken",
+        ".model",
+        ".bpe",
+        ".ipynb",
+        ".csv",
+        ".tsv",
+        ".log",
+    ),
+    *(
+        ".yml",
+        ".yaml",
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".svg",
+        ".webp",
+        ".pdf",
+        ".lock",
+        ".incomplete",
+        ".tmp",
+        ".py",
+        ".pyc",
+    ),
+)
+#: What of a file is read by one thread at a time, and how much of that at once.
+_PART_BYTES = 16 << 20
+_READ_BYTES = 1 << 20
+_THREADS_MAX = 16
+#: A file that has just been written may change again within the same tick of its file system's clock.
+_YOUNG_NS = 2_000_000_000
+_KNOWN_MAX = 1 << 14
+#: How long one process waits for another that reads files.
+_WAIT_SECONDS = 120.0
+
+# -- files
 
 
-def computed(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a ``config.json`` says what the model computes."""
-    return {k: v for k, v in config.items() if k not in _NOT_COMPUTED}
+def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str:
+    """Of all bytes of all files in a model's folder, or of the files given, that may shape what is loaded from there; with
+    their names below the folder, since names choose what is loaded. Links are followed: a snapshot of the hub is as a folder.
+
+    Raises Unsupported if there are no weights, or something cannot be read.
+    """
+    if isinstance(place, (str, os.PathLike)) and os.path.isfile(place):
+        place = [place]
+    if isinstance(place, (str, os.PathLike)):
+        folder = os.fspath(place)
+        files = {name: path for name, path in _files_of(folder) if _counts(name)}
+    else:
+        folder = ", ".join(os.fspath(each) for each in place)
+        paths = [os.path.abspath(each) for each in place]
+        base = os.path.commonpath([os.path.dirname(each) for each in paths]) if paths else ""
+        files = {os.path.relpath(each, base): each for each in paths}
+        if len(paths) == 1:
+            files = {"": paths[0]}  # the engine was given this one, whatever its name
+    if all(name.endswith(".json") for name in files):
+        raise Unsupported(f"weights: there are none in {folder}")
+    return _digest_of_files(files)
 
 
-def weights_digest(folder: str) -> str:
-    """Tells the weights in two folders apart: names, sizes, headers and samples of each file, not all of their bytes."""
-    found = hashlib.sha256()
-    for name in sorted(os.listdir(folder)):
-        if not name.endswith((".safetensors", ".bin", ".pt", ".gguf")):
+def adapter_digest(folder: str | os.PathLike[str]) -> str:
+    """Of a LoRA adapter's weights and of what its ``adapter_config.json`` says of the computation. Neither its name nor its
+    path counts, nor the model that it says it was made for: the model is named by itself.
+    """
+    folder = os.fspath(folder)
+    files = {name: path for name, path in _files_of(folder) if _counts(name) and os.sep not in name}
+    config = files.pop("adapter_config.json", None)
+    if config is None or all(name.endswith(".json") for name in files):
+        raise Unsupported(f"adapter: {folder} has no adapter_config.json beside weights")
+    said = {
+        key: sorted(value) if isinstance(value, list) and all(isinstance(v, str) for v in value) else value
+        for key, value in _json(config).items()
+        if key not in _NOT_OF_ADAPTERS and not (value is None or value is False or value in ([], {}, ""))
+    }
+    return digest([said, _digest_of_files(files)])
+
+
+def remote_code_digest(folder: str | os.PathLike[str]) -> str:
+    """Of the code that a model brings with it (``trust_remote_code``), that of other repositories which its ``auto_map`` names
+    included. Raises Unsupported if some of it is not on this machine.
+    """
+    folder = os.fspath(folder)
+    files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
+    config = os.path.join(folder, "config.json")
+    named = json.dumps(_json(config).get("auto_map") or {}) if os.path.exists(config) else ""
+    for other in sorted(set(re.findall(r'"([^"]+?)--[^"]+"', named))):
+        place = model_folder(other)
+        if place is None:
+            raise Unsupported(f"remote code: {other} is not on this machine")
+        if os.path.realpath(place) != os.path.realpath(folder):
+            files |= {f"{other}--{name}": path for name, path in _files_of(place) if name.endswith(".py")}
+    return _digest_of_files(files)
+
+
+def _counts(name: str) -> bool:
+    """``config.json`` of the model is bound by what the engine made of it, code by :func:`remote_code_digest`."""
+    own = os.path.basename(name)
+    return name != "config.json" and not own.lower().endswith(_OTHER_KINDS) and _OTHER_NAMES.match(own) is None
+
+
+def _files_of(folder: str) -> Iterator[tuple[str, str]]:
+    """Name below the folder, and path, of each file; of sub-folders too, wherever links lead, but of no hidden ones."""
+
+    def failed(error: OSError) -> None:
+        raise _unreadable(error)
+
+    seen = set()
+    for at, folders, names in os.walk(folder, followlinks=True, onerror=failed):
+        identity = os.path.realpath(at)
+        if identity in seen:  # links may go round in a circle
+            folders.clear()
             continue
-        with open(os.path.join(folder, name), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            found.update(f"{name} {size}\n".encode())
-            found.update(file.read(_HEAD_BYTES))
-            for i in range(_SAMPLE_COUNT):
-                file.seek(size * i // _SAMPLE_COUNT)
-                found.update(file.read(_SAMPLE_BYTES))
+        seen.add(identity)
+        folders[:] = [each for each in folders if not each.startswith(".") and each != "__pycache__"]
+        for name in names:
+            path = os.path.join(at, name)
+            if not name.startswith("."):
+                yield os.path.relpath(path, folder), path
+
+
+def _digest_of_files(files: Mapping[str, str]) -> str:
+    found = hashlib.sha256()
+    with _Known() as known, ThreadPoolExecutor(_thread_count()) as threads:
+        for name in sorted(files):
+            found.update(f"{quote(name)} {_digest_of_file(files[name], known, threads)}\n".encode())
     return found.hexdigest()
+
+
+def _digest_of_file(path: str, known: _Known, threads: ThreadPoolExecutor) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            for _ in range(3):
+                before = os.fstat(file.fileno())
+                key = _Known.key(file.fileno(), before)
+                if (held := known.get(key)) is not None:
+                    return held
+                starts = range(0, before.st_size, _PART_BYTES)
+                parts = threads.map(lambda start: _digest_of_part(file.fileno(), start), starts)
+                made = hashlib.sha256(b"".join(parts) + str(before.st_size).encode()).hexdigest()
+                if _Known.key(file.fileno(), os.fstat(file.fileno())) == key:
+                    known.put(key, before, made)
+                    return made
+    except OSError as error:
+        raise _unreadable(error) from error
+    raise Unsupported(f"weights: {path} is being written to")
+
+
+def _digest_of_part(descriptor: int, start: int) -> bytes:
+    made = hashlib.sha256()
+    memory = memoryview(bytearray(_READ_BYTES))
+    end = start + _PART_BYTES
+    while start < end and (count := os.preadv(descriptor, [memory[: end - start]], start)):
+        made.update(memory[:count])
+        start += count
+    return made.digest()
+
+
+def _thread_count() -> int:
+    return min(_THREADS_MAX, len(os.sched_getaffinity(0)))
+
+
+def _unreadable(error: OSError) -> Unsupported:
+    return Unsupported(f"weights: {error.filename} cannot be read: {error.strerror}")
+
+
+def _json(path: str) -> dict[str, Any]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            read = json.load(file)
+    except OSError as error:
+        raise _unreadable(error) from error
+    except ValueError as error:
+        raise Unsupported(f"{path} is no JSON: {error}") from error
+    return read if isinstance(read, dict) else {}
+
+
+class _Known:
+    """Digests of files that were read before, in a file of the user's cache folder.
+
+    1. A digest is that of the file's bytes: a file that was written since has another identity. One that is younger than two
+       seconds is not kept, nor one of a file system that knows whole seconds only, or no time of change.
+    2. Without the file, or the right to write there, all is as with it, only slower.
+    3. One process at a time reads files, if it can tell: the ranks of an engine then read them once.
+    """
+
+    def __init__(self) -> None:
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        self._path = Path(base) / "kvstore" / "files.json"
+        self._held: dict[str, str] = {}
+        self._made: dict[str, str] = {}
+        self._lock: Any = None
+
+    @staticmethod
+    def key(descriptor: int, stat: os.stat_result) -> str:
+        system = os.fstatvfs(descriptor).f_fsid  # numbers of devices are given anew
+        return f"{system} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
+
+    def get(self, key: str) -> str | None:
+        return self._made.get(key) or self._held.get(key)
+
+    def put(self, key: str, stat: os.stat_result, made: str) -> None:
+        is_old = time.time_ns() - max(stat.st_mtime_ns, stat.st_ctime_ns) > _YOUNG_NS
+        if is_old and stat.st_ctime_ns % 1_000_000_000 != 0:
+            self._made[key] = made
+
+    def _read(self) -> dict[str, str]:
+        with contextlib.suppress(OSError, ValueError):
+            read = json.loads(self._path.read_text())
+            if isinstance(read, dict):
+                return {k: v for k, v in read.items() if isinstance(v, str) and re.fullmatch("[0-9a-f]{64}", v)}
+        return {}
+
+    def __enter__(self) -> _Known:
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = open(self._path.with_suffix(".lock"), "a")
+            until = time.monotonic() + _WAIT_SECONDS
+            while not _locked(self._lock) and time.monotonic() < until:
+                time.sleep(0.05)
+        self._held = self._read()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):
+            if self._made:
+                kept = dict([*self._read().items(), *self._made.items()][-_KNOWN_MAX:])
+                new = self._path.with_suffix(f".{os.getpid()}")
+                new.write_text(json.dumps(kept))
+                os.replace(new, self._path)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _locked(file: Any) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# -- tensors
+
+#: Of a tensor, what one sum is of; and what is worked on at once, on the host so little that torch starts no threads of its own.
+_CHUNK_BYTES = 8 << 20
+_HOST_BYTES = (1 << 18) - 64
+_ODD = 0x9E3779B97F4A7C15
+
+
+def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
+    """Of tensors of torch, on the host or a GPU, by all of their bytes, with names, shapes and types: equal wherever they lie.
+
+    A word's bits are mixed one to one and taken times an odd number of its place, and the products are summed up, all modulo
+    2^64: the change of any one word changes the sum, and that of several does but for one chance in about 2^64. Takes 16 MiB
+    of memory on each device. Raises Unsupported for a tensor without bytes (``meta``).
+    """
+    import torch
+
+    given = named.items() if isinstance(named, Mapping) else named
+    tensors = sorted((pair for name, each in given for pair in _plain(name, each)), key=lambda pair: pair[0])
+    sums: dict[Any, list[Any]] = {}
+    odd: dict[Any, Any] = {}
+    heads = []
+    with torch.no_grad(), ThreadPoolExecutor(_thread_count()) as threads:
+        for name, each in tensors:
+            if each.device.type == "meta":
+                raise Unsupported(f"weights: {name} has no bytes here (device meta)")
+            order = list(range(each.ndim))
+            if not each.is_contiguous():
+                order.sort(key=each.stride, reverse=True)
+            flat = each.detach().permute(order)
+            if not flat.is_contiguous():  # with gaps: few such tensors are loaded
+                order, flat = [], each.detach().cpu().contiguous()
+            device = flat.device
+            if device not in odd:
+                odd[device] = _odd_numbers(torch, device)
+            of_device = sums.setdefault(device, [])
+            heads.append((f"{name} {tuple(each.shape)} {order} {each.dtype}", device, len(of_device)))
+            of_device.append(_sum(torch, flat.reshape(-1).view(torch.uint8), odd[device], threads))
+        values = {device: torch.stack(each).cpu().tolist() for device, each in sums.items()}
+    return digest([[head, values[device][i]] for head, device, i in heads])
+
+
+def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
+    """Of tables of rotations, as a model has them in memory (``inv_freq``, cosines and sines): their values, shapes and types.
+    A mapping also binds the names, a sequence the order.
+    """
+    given = (
+        list(tables.items()) if isinstance(tables, Mapping) else [(f"{i:08}", each) for i, each in enumerate(tables)]
+    )
+    return loaded_digest(given)
+
+
+def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
+    """A tensor, or those that it is made of: one that is quantised or divided among ranks is a frame around others."""
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if hasattr(type(tensor), "__tensor_flatten__"):
+        names, how = tensor.__tensor_flatten__()
+        for inner in names:
+            yield from _plain(f"{name}.{inner} {how}", getattr(tensor, inner))
+        return
+    yield name, tensor
+
+
+def _odd_numbers(torch: Any, device: Any) -> Any:
+    """One for each word of a chunk."""
+    odd = torch.arange(1, _CHUNK_BYTES // 8 + 1, dtype=torch.int64, device=device)
+    for _ in range(2):
+        odd.mul_(_signed(_ODD)).bitwise_xor_(odd >> 29)
+    return odd.bitwise_or_(1)
+
+
+def _sum(torch: Any, data: Any, odd: Any, threads: ThreadPoolExecutor) -> Any:
+    chunks = [data[start : start + _CHUNK_BYTES] for start in range(0, data.numel(), _CHUNK_BYTES)]
+    # On a device nothing waits: threads would only stand in each other's way.
+    sums = (threads.map if data.device.type == "cpu" else map)(lambda chunk: _sum_of_chunk(torch, chunk, odd), chunks)
+    total = torch.zeros((), dtype=torch.int64, device=data.device)
+    for i, each in enumerate(sums):
+        total += each * _signed((i * 0xD1342543DE82EF95 * 2 + 1) % 2**64)
+    return total
+
+
+def _sum_of_chunk(torch: Any, chunk: Any, odd: Any) -> Any:
+    step = _HOST_BYTES if chunk.device.type == "cpu" else _CHUNK_BYTES
+    memory = torch.zeros(min(step, (chunk.numel() + 7) // 8 * 8), dtype=torch.uint8, device=chunk.device)
+    total = torch.zeros((), dtype=torch.int64, device=chunk.device)
+    for start in range(0, chunk.numel(), step):
+        part = chunk[start : start + step]
+        words = (part.numel() + 7) // 8
+        memory[words * 8 - 8 : words * 8].zero_()
+        memory[: part.numel()].copy_(part)
+        mixed = memory[: words * 8].view(torch.int64)
+        # One to one: a change of high bits alone would else be lost in the products.
+        mixed.bitwise_xor_((mixed >> 32).bitwise_and_(0xFFFFFFFF)).mul_(_signed(_ODD))
+        mixed.bitwise_xor_((mixed >> 32).bitwise_and_(0xFFFFFFFF)).mul_(odd[start // 8 : start // 8 + words])
+        total += mixed.sum()
+    return total
+
+
+def _signed(word: int) -> int:
+    return (word + 2**63) % 2**64 - 2**63
+
+
+# -- configurations
+
+#: What a configuration says besides what the model computes. The element type is not what the file says, but what the engine
+#: made of it; remote code is bound by its content.
+_NOT_COMPUTED = (
+    *("_name_or_path", "name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype", "auto_map"),
+    *("_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset", "_auto_class"),
+)
+#: Bound at their class's default too, which another release may change: what shapes values but no weight's size.
+_ALWAYS = re.compile(
+    r"_act\b|activation|_eps|epsilon|rope_|rotary|theta|window|layer_types|softcap|scal(e|ing)|multiplier|topk|experts_per"
+    r"|n_group|scoring|attention_chunk"
+)
+_NOT_OF_ADAPTERS = (
+    "base_model_name_or_path",
+    "revision",
+    "peft_version",
+    "inference_mode",
+    "task_type",
+    "auto_mapping",
+    "parent_library",
+)
+
+
+def computed(config: Any) -> dict[str, Any]:
+    """What of a configuration says what the model computes: of an object of transformers' as it is in memory, without what
+    equals its class's default, so that a release which knows more of a class says the same of the same model; or of a mapping
+    as a ``config.json`` has it.
+    """
+    if isinstance(config, Mapping):
+        return {k: computed(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in _NOT_COMPUTED}
+    default: dict[str, Any] = {}
+    with contextlib.suppress(Exception):  # some classes cannot be made without arguments: all of theirs counts
+        default = type(config)().to_dict()
+    said: dict[str, Any] = {}
+    for key, value in config.to_dict().items():
+        inner = getattr(config, key, None)
+        if key in _NOT_COMPUTED:
+            continue
+        if hasattr(inner, "to_dict") and hasattr(inner, "model_type"):
+            said[key] = computed(inner)
+        elif key not in default or value != default[key] or key == "model_type" or _ALWAYS.search(key):
+            said[key] = computed(value) if isinstance(value, Mapping) else value
+    return said
+
+
+# -- names
+
+
+def model_folder(model: str, revision: str | None = None) -> str | None:
+    """Where a model's files are, if they are on this machine: its own folder, or the hub's snapshot of that revision."""
+    if os.path.isdir(model):
+        return model
+    try:
+        from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
+
+        return str(snapshot_download(model, revision=revision, local_files_only=True))
+    except Exception:  # whatever it raises, it does not know
+        return None
+
+
+def model_name(model: str) -> str:
+    """A model's name in the hub, also of the path of a snapshot (offline, engines are given those); else its folder's name."""
+    if not os.path.exists(model):
+        return model
+    parts = Path(os.path.abspath(model)).parts
+    if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):
+        return parts[-3].removeprefix("models--").replace("--", "/")
+    return parts[-1]
 
 
 def digest(value: Any) -> str:
@@ -45,5 +473,7 @@ def digest(value: Any) -> str:
 
 
 def short(text: str) -> str:
-    """As a field of a record can have it."""
+    """As a field of a record can have it: printable ASCII, and not too long."""
+    if re.search("[^ -~]", text):
+        text = quote(text, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}")
     return text if len(text) <= 1000 else "sha256 " + hashlib.sha256(text.encode()).hexdigest()
