@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/client_impl.h"
-#include "client/link/staging_memory.h"
+#include "client/link/client_staging.h"
 
 namespace kv {
 
@@ -16,7 +16,7 @@ namespace kv {
 struct StagedCall {
   std::size_t bytes = 0;             ///< Of all. 0: this call is not to be staged.
   std::vector<std::size_t> offsets;  ///< By position in the call's part.
-  StagingMemory::Room room;
+  ClientStaging::Room room;
 
   std::span<std::byte> at(std::size_t i, std::size_t block_bytes) const {
     return room.bytes().subspan(offsets[i], block_bytes);
@@ -39,7 +39,7 @@ inline constexpr std::size_t kStagedCallBytes = 1 << 20;
 /// Cuts `parts` where may_stage(node) and block_bytes(position) fit into `staging`; leaves others whole. Groups are
 /// left whole too, for simplicity: no engine has large ones.
 template <class MayStage, class BlockBytes>
-std::vector<StagedPart> cut_for_staging(const StagingMemory& staging, std::span<const OwnedChain> parts,
+std::vector<StagedPart> cut_for_staging(const ClientStaging& staging, std::span<const OwnedChain> parts,
                                         MayStage&& may_stage, BlockBytes&& block_bytes) {
   std::vector<StagedPart> cut;
   const std::size_t call_bytes = std::min(kStagedCallBytes, staging.room_bytes_max());

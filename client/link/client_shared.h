@@ -10,9 +10,9 @@
 
 #include "client/client.h"
 #include "client/client_metrics.h"
+#include "client/link/client_staging.h"
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
-#include "client/link/staging_memory.h"
 #include "client/link/verbs_lender.h"
 #include "transport/wire_generated.h"
 
@@ -43,7 +43,7 @@ struct ClientShared {
   DeadlineQueue deadlines;
   const NumaPlace numa_place;
   LentMemory memory;
-  StagingMemory staging;
+  ClientStaging staging;
   VerbsLender verbs;
   flatbuffers::FlatBufferBuilder builder{4096};  ///< One for all requests: it keeps its memory.
   std::mt19937_64 random;

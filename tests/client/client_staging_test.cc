@@ -1,4 +1,4 @@
-#include "client/link/staging_memory.h"
+#include "client/link/client_staging.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::size_t kUnit = 64 * 1024;
 
-TEST(StagingMemoryTest, RoomIsGivenFromTheFrontAgain) {
+TEST(ClientStagingTest, RoomIsGivenFromTheFrontAgain) {
   LentMemory memory(1 << 24);
-  StagingMemory staging(memory, 16 * kUnit);
+  ClientStaging staging(memory, 16 * kUnit);
   EXPECT_EQ(memory.bytes(), 0u) << "nothing is made before it is used";
   auto first = staging.take(3 * kUnit + 1);
   EXPECT_EQ(memory.bytes(), 16 * kUnit);
@@ -27,25 +27,25 @@ TEST(StagingMemoryTest, RoomIsGivenFromTheFrontAgain) {
   EXPECT_EQ(staging.take(4 * kUnit).bytes().data(), front);
 }
 
-TEST(StagingMemoryTest, WhatIsLargerThanHalfOfItHasNoRoom) {
+TEST(ClientStagingTest, WhatIsLargerThanHalfOfItHasNoRoom) {
   LentMemory memory(1 << 24);
-  StagingMemory staging(memory, 4 * kUnit);
+  ClientStaging staging(memory, 4 * kUnit);
   EXPECT_TRUE(staging.can_hold(2 * kUnit));
   EXPECT_FALSE(staging.can_hold(2 * kUnit + 1));
   EXPECT_FALSE(staging.take(2 * kUnit + 1));
-  EXPECT_FALSE(StagingMemory(memory, 0).can_hold(1));
+  EXPECT_FALSE(ClientStaging(memory, 0).can_hold(1));
 }
 
-TEST(StagingMemoryTest, WhereItCannotBeMadeThereIsNoneForGood) {
+TEST(ClientStagingTest, WhereItCannotBeMadeThereIsNoneForGood) {
   LentMemory memory(kUnit);
-  StagingMemory staging(memory, 4 * kUnit);
+  ClientStaging staging(memory, 4 * kUnit);
   EXPECT_FALSE(staging.take(kUnit));
   EXPECT_FALSE(staging.can_hold(kUnit));
   EXPECT_EQ(memory.bytes(), 0u);
 }
 
 // Against a model that knows of each unit whether a call has it and how many nodes may still write it.
-TEST(StagingMemoryTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
+TEST(ClientStagingTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
   const char* const text = std::getenv("KV_SEED");
   const std::uint64_t first_seed = text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device()();
   constexpr std::size_t kUnits = 24;
@@ -53,8 +53,8 @@ TEST(StagingMemoryTest, RoomIsOneCallsAndNeverWhatANodeMayStillWrite) {
     SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
     std::mt19937_64 random(seed);
     LentMemory memory(1 << 24);
-    StagingMemory staging(memory, kUnits * kUnit);
-    std::vector<StagingMemory::Room> rooms;
+    ClientStaging staging(memory, kUnits * kUnit);
+    std::vector<ClientStaging::Room> rooms;
     struct Late {
       LentMemory::QuarantineId id;
       std::size_t first, count;

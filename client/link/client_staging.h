@@ -1,4 +1,4 @@
-// client/link/staging_memory.h: a little memory that nodes on this host fill and drain, for blocks whose own memory
+// client/link/client_staging.h: a little memory that nodes on this host fill and drain, for blocks whose own memory
 // they cannot be lent.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace kv {
 ///   2. What is given out begins as far to the front as it can: the same few bytes again and again, while they are in
 ///      the caches.
 /// Thread safety: none; on the client's executor. Nothing is allocated before the first take().
-class StagingMemory {
+class ClientStaging {
  public:
   /// Room for one call. Goes back when this goes, also while a node may still write it.
   class Room {
@@ -39,17 +39,17 @@ class StagingMemory {
     std::span<std::byte> bytes() const { return bytes_; }
 
    private:
-    friend class StagingMemory;
-    Room(StagingMemory* owner, std::span<std::byte> bytes) : owner_(owner), bytes_(bytes) {}
+    friend class ClientStaging;
+    Room(ClientStaging* owner, std::span<std::byte> bytes) : owner_(owner), bytes_(bytes) {}
 
-    StagingMemory* owner_ = nullptr;
+    ClientStaging* owner_ = nullptr;
     std::span<std::byte> bytes_;
   };
 
   /// `memory` outlives this.
-  StagingMemory(LentMemory& memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
-  StagingMemory(const StagingMemory&) = delete;
-  StagingMemory& operator=(const StagingMemory&) = delete;
+  ClientStaging(LentMemory& memory, std::size_t bytes) : memory_(memory), bytes_(bytes) {}
+  ClientStaging(const ClientStaging&) = delete;
+  ClientStaging& operator=(const ClientStaging&) = delete;
 
   /// Whether there is ever room for so many, twice: one call's are copied here while the node is at another's.
   bool can_hold(std::size_t bytes) const { return bytes > 0 && bytes <= room_bytes_max(); }

@@ -1,4 +1,4 @@
-#include "client/link/staging_memory.h"
+#include "client/link/client_staging.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace kv {
 
-StagingMemory::Room StagingMemory::take(std::size_t bytes) {
+ClientStaging::Room ClientStaging::take(std::size_t bytes) {
   if (!can_hold(bytes) || !is_made()) return {};
   const std::size_t count = (bytes + kUnitBytes - 1) / kUnitBytes;
   for (std::size_t first = 0; first + count <= is_taken_.size();) {
@@ -24,7 +24,7 @@ StagingMemory::Room StagingMemory::take(std::size_t bytes) {
   return {};
 }
 
-bool StagingMemory::is_made() {
+bool ClientStaging::is_made() {
   if (region_ || bytes_ == 0) return bytes_ > 0;
   const std::size_t count = bytes_ / kUnitBytes;
   const auto made = count > 0 ? memory_.allocate(count * kUnitBytes) : error_code(Errc::kBadRequest);
@@ -37,11 +37,11 @@ bool StagingMemory::is_made() {
   return true;
 }
 
-std::span<std::byte> StagingMemory::units(std::size_t first, std::size_t count) const {
+std::span<std::byte> ClientStaging::units(std::size_t first, std::size_t count) const {
   return region_->bytes().subspan(first * kUnitBytes, count * kUnitBytes);
 }
 
-void StagingMemory::give_back(std::span<std::byte> bytes) {
+void ClientStaging::give_back(std::span<std::byte> bytes) {
   const auto first = static_cast<std::size_t>(bytes.data() - region_->bytes().data()) / kUnitBytes;
   const std::size_t count = (bytes.size() + kUnitBytes - 1) / kUnitBytes;
   KV_ASSERT(first + count <= is_taken_.size());
