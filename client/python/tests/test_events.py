@@ -8,6 +8,7 @@ import socket
 import ssl
 import time
 from contextlib import closing
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from conftest import Node, namespace
 import kvstore
 from kvstore.errors import BadRequest
 from kvstore.events import ENCODINGS, Change, Held, NodeAway, Source, Space, look
+from kvstore.events.source import Part, Told
 
 BLOCK_BYTES = 4096
 
@@ -195,6 +197,119 @@ def test_a_peer_is_told_only_of_what_it_may_read(tell, tmp_path):
     for source in (node.source(token=token("plain")), node.source()):
         with closing(source), pytest.raises(NodeAway, match="403"):
             source.events(0)
+
+
+class Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+class StillSource:
+    """A node that holds some blocks and of which nothing changes."""
+
+    url = "still"
+
+    def __init__(self, count: int = 0) -> None:
+        space = Space("s", {"model": "m", "block_size": "16"})
+        self.held = [Change(True, "memory", space, i.to_bytes(32, "big")) for i in range(count)]
+
+    def blocks(self, at: str = "") -> Part:
+        return Part("life", 0, None, self.held)
+
+    def events(self, start: int, life: str = "") -> Told:
+        return Told("life", 0, False, [])
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def publish(tmp_path):
+    zmq = pytest.importorskip("zmq")
+    pytest.importorskip("msgspec")
+    from kvstore.events.publisher import Publisher
+
+    opened: list[Closeable] = []
+
+    def start(source, **more) -> tuple:
+        places = [f"ipc://{tmp_path}/{name}{len(opened)}" for name in ("publish", "replay")]
+        publisher = Publisher(source, ENCODINGS["vllm"], publish=places[0], replay=places[1], look_seconds=0, **more)
+        context = zmq.Context()
+
+        def ask(number: int, socket=None):
+            if socket is None:
+                socket = context.socket(zmq.DEALER)
+                socket.setsockopt(zmq.RCVHWM, 1)
+                socket.linger = 0
+                socket.connect(publisher.replays_at)
+                opened.append(socket)
+            socket.send_multipart((b"", number.to_bytes(8, "big")))
+            return socket
+
+        def numbers(socket) -> list[int]:
+            """Of what comes, to the end of the replay."""
+            got: list[int] = []
+            while not got or got[-1] != -1:
+                publisher.answer(0.01)
+                while socket.poll(0):
+                    got.append(int.from_bytes(socket.recv_multipart()[2], "big", signed=True))
+            return got
+
+        opened.append(publisher)
+        return publisher, ask, numbers
+
+    yield start
+    for each in reversed(opened):
+        each.close()
+
+
+def test_who_asks_for_replays_and_does_not_read_costs_a_few_batches(publish):
+    publisher, ask, numbers = publish(StillSource())
+    publisher.follow()  # publishes that nothing is there
+    for _ in range(199):
+        publisher._publish([{"type": "BlockStored", "text": "x" * 65536}])
+    sent: dict[bytes, int] = {}
+    send = publisher._send
+
+    def counted(client: bytes, *more: bytes) -> None:
+        send(client, *more)
+        sent[client] = sent.get(client, 0) + sum(map(len, more))
+
+    publisher._send = counted
+    greedy = ask(0)
+    for _ in range(20):
+        ask(0, greedy)
+        publisher.answer(0.01)
+    honest = ask(0)
+    assert numbers(honest) == [*range(200), -1]
+    assert len(sent) == 2
+    small, whole = sorted(sent.values())
+    assert whole > 199 * 65536
+    assert small < 4 << 20, "that, and what the kernel has on its way"
+    assert numbers(greedy)[-1] == -1, "it may still read"
+
+
+def test_who_does_not_read_for_long_has_no_replay_any_more(publish, monkeypatch, caplog):
+    monkeypatch.setattr("kvstore.events.publisher._STALLED_SECONDS", 0.0)
+    publisher, ask, _ = publish(StillSource())
+    publisher.follow()
+    for _ in range(199):
+        publisher._publish([{"type": "BlockStored", "text": "x" * 65536}])
+    ask(0)
+    until = time.monotonic() + 30
+    while "does not read it" not in caplog.text:
+        publisher.answer(0.001)
+        assert time.monotonic() < until
+    assert not publisher._asked
+
+
+def test_older_batches_than_are_kept_are_everything_under_the_last_numbers(publish):
+    publisher, ask, numbers = publish(StillSource(count=2500), batches_max=4)
+    publisher.follow()
+    for _ in range(6):
+        publisher._publish([])
+    assert numbers(ask(0)) == [6, 7, 8, -1], "2,500 in three batches, the last under the last number"
+    assert numbers(ask(7)) == [7, 8, -1]
+    assert numbers(ask(9)) == [-1]
 
 
 def test_only_one_model_is_told_if_asked_for(tell):

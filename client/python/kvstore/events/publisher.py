@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -27,8 +28,28 @@ logger = logging.getLogger(__name__)
 
 END = (-1).to_bytes(8, "big", signed=True)
 _LOOKS_MAX = 5
-#: Replays that are answered before changes are asked for again.
+#: Clients whose replays wait for their turn. Who asks beyond that is not heard, and asks again.
+_ASKED_MAX = 1024
+#: Of these, whose batches are sent by turns.
 _REPLAYS_MAX = 16
+#: Batches that wait in ZeroMQ for one client to read them. The kernel has some more.
+_UNREAD_MAX = 8
+#: How long a client may leave its replay lying. Then it has a gap, and may ask again.
+_STALLED_SECONDS = 5.0
+_STALLED_POLL_SECONDS = 0.002
+
+
+@dataclass
+class _Replay:
+    """What one client has asked for, as far as it was not sent."""
+
+    #: The next number.
+    start: int
+    #: Where more is asked for than is kept: everything, in batches. They are encoded as the client takes them.
+    rest: Iterator[tuple[int, bytes]] | None = None
+    #: Taken from it, and not sent.
+    pending: tuple[int, bytes] | None = None
+    moved_at: float = field(default_factory=time.monotonic)
 
 
 class Publisher:
@@ -38,6 +59,7 @@ class Publisher:
        is first an AllBlocksCleared, then everything.
     2. Where a replay asks for more than is kept, it gets an AllBlocksCleared and everything, under the numbers of the last batches.
     3. What a node that does not answer had told is cleared after ``away_seconds``, once.
+    4. A client that asks for replays and does not read them costs a few batches of memory, and nobody else anything.
     """
 
     def __init__(
@@ -76,9 +98,12 @@ class Publisher:
         self._replay: zmq.Socket[bytes] | None = None
         if replay:
             self._replay = self._context.socket(zmq.ROUTER)
-            # What does not fit is dropped in silence; what is kept has a bound of its own.
-            self._replay.setsockopt(zmq.SNDHWM, 0)
+            # What a client does not read is not queued: a send says so, and is tried again.
+            self._replay.setsockopt(zmq.SNDHWM, _UNREAD_MAX)
+            self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)
+            self._replay.setsockopt(zmq.RCVHWM, _REPLAYS_MAX)
             self._replay.bind(replay)
+        self._asked: OrderedDict[bytes, _Replay] = OrderedDict()
         self.publishes_at = self._pub.getsockopt_string(zmq.LAST_ENDPOINT)
         self.replays_at = self._replay.getsockopt_string(zmq.LAST_ENDPOINT) if self._replay is not None else ""
 
@@ -160,64 +185,107 @@ class Publisher:
     # -- replays
 
     def answer(self, seconds: float) -> None:
-        """Answers those who ask within that time."""
+        """Answers those who ask within that time, or have asked before."""
         if self._replay is None:
             time.sleep(seconds)
             return
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            if not self._replay.poll(max(1, int(left * 1000))):
+            has_moved = self._send_some()
+            wait = 0.0 if has_moved else min(left, _STALLED_POLL_SECONDS) if self._asked else left
+            if self._replay.poll(wait * 1000):
+                self._hear()
+
+    def _hear(self) -> None:
+        """Who asks again while its replay is under way wants the new one, and has no more time for it."""
+        assert self._replay is not None
+        for _ in range(_REPLAYS_MAX):
+            if not self._replay.poll(0):
                 return
-            asked: list[tuple[bytes, int]] = []
-            while len(asked) < _REPLAYS_MAX and self._replay.poll(0):
-                frames = self._replay.recv_multipart()
-                if len(frames) == 3 and len(frames[2]) == 8:
-                    asked.append((frames[0], int.from_bytes(frames[2], "big")))
-            self._repeat(asked)
+            frames = self._replay.recv_multipart()
+            before = self._asked.get(frames[0])
+            if len(frames) == 3 and len(frames[2]) == 8 and (before or len(self._asked) < _ASKED_MAX):
+                replay = self._asked[frames[0]] = _Replay(int.from_bytes(frames[2], "big"))
+                if before is not None:
+                    replay.moved_at = before.moved_at
 
-    def _repeat(self, asked: list[tuple[bytes, int]]) -> None:
-        first = self._kept[0][0] if self._kept else self._number
-        if too_old := [each for each in asked if each[1] < first]:
-            self._repeat_all(too_old)
-        for client, start in asked:
-            if start >= first:
-                self._send_kept(client, start)
+    def _send_some(self) -> bool:
+        """A batch to each of the first that have asked. False where none could take one."""
+        turns = list(islice(self._asked.items(), _REPLAYS_MAX))
+        if all(replay.rest is None for replay in self._asked.values()):  # one list of everything is there at a time
+            self._begin_everything([replay for _, replay in turns if replay.start < self._first])
+        has_moved = False
+        for client, replay in turns:
+            if replay.rest is None and replay.start < self._first:
+                self._asked.move_to_end(client)  # when the others have theirs
+            elif self._send_next(client, replay):
+                has_moved, replay.moved_at = True, time.monotonic()
+            elif time.monotonic() - replay.moved_at > _STALLED_SECONDS:
+                logger.warning("kvstore.events: a client that asked for a replay does not read it")
+                del self._asked[client]
+            else:
+                self._asked.move_to_end(client)
+        return has_moved
 
-    def _send_kept(self, client: bytes, start: int) -> None:
-        for number, payload in self._kept:
-            if number >= start:
-                self._send(client, number, payload)
-        self._send_end(client)
+    @property
+    def _first(self) -> int:
+        """The number of the first batch that is kept."""
+        return self._kept[0][0] if self._kept else self._number
 
-    def _repeat_all(self, asked: list[tuple[bytes, int]]) -> None:
-        """To those who miss more than is kept."""
-        time.sleep(max(0.0, self._looked_at + self._look_seconds - time.monotonic()))
+    def _send_next(self, client: bytes, replay: _Replay) -> bool:
+        if replay.pending is None:
+            replay.pending = self._next(replay)
+        try:
+            if replay.pending is None:
+                self._send(client, b"", END, b"")
+                del self._asked[client]
+            else:
+                number, payload = replay.pending
+                self._send(client, self._topic, number.to_bytes(8, "big"), payload)
+                replay.start, replay.pending = number + 1, None
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:  # it is gone
+            del self._asked[client]
+        return True
+
+    def _next(self, replay: _Replay) -> tuple[int, bytes] | None:
+        if replay.rest is not None:
+            return next(replay.rest, None)
+        return self._kept[replay.start - self._first] if replay.start < self._number else None
+
+    def _begin_everything(self, replays: list[_Replay]) -> None:
+        """For those who miss more than is kept."""
+        if not replays or time.monotonic() < self._looked_at + self._look_seconds:
+            return
         try:
             seen = look(self._source, self._life, self._start) if self._start is not None else None
         except NodeAway:
             seen = None
         self._looked_at = time.monotonic()
         if seen is None:  # follow() tells everybody, with the next batches; until then they have a gap
-            for client, start in asked:
-                self._send_kept(client, start)
+            for each in replays:
+                each.start = self._first
             return
         # What this look has come across first is for all.
         self._tell(seen.since)
         self._start = seen.next
         changes = list(seen.held.changes())
-        for client, start in asked:
-            # Numbers that the client has not seen, the last one that of the last batch.
-            count = max(1, min(-(-len(changes) // self._changes_per_batch), self._number - start))
-            batches = list(self._batches(changes, max(1, -(-len(changes) // count)))) or [[]]
-            batches[0].insert(0, dict(CLEARED))
-            for number, events in enumerate(batches, self._number - len(batches)):
-                self._send(client, number, self._encode(events))
-            self._send_end(client)
+        for each in replays:
+            each.rest = self._everything(changes, each.start)
+            each.moved_at = time.monotonic()
 
-    def _send(self, client: bytes, number: int, payload: bytes) -> None:
-        assert self._replay is not None
-        self._replay.send_multipart((client, b"", self._topic, number.to_bytes(8, "big"), payload))
+    def _everything(self, changes: list[Change], start: int) -> Iterator[tuple[int, bytes]]:
+        """In batches of numbers that the client has not seen, the last one that of the last batch."""
+        end = self._number
+        count = max(1, min(-(-len(changes) // self._changes_per_batch), end - start))
+        size = max(1, -(-len(changes) // count))
+        count = max(1, -(-len(changes) // size))
+        batches = self._batches(changes, size) if changes else iter([[]])
+        for number, events in enumerate(batches, end - count):
+            first = [dict(CLEARED)] if number == end - count else []
+            yield number, self._encode([*first, *events])
 
-    def _send_end(self, client: bytes) -> None:
+    def _send(self, client: bytes, topic: bytes, number: bytes, payload: bytes) -> None:
         assert self._replay is not None
-        self._replay.send_multipart((client, b"", b"", END, b""))
+        self._replay.send_multipart((client, b"", topic, number, payload), flags=zmq.DONTWAIT)
