@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from kvstore.errors import Unsupported
 from kvstore.router import Naming, sglang_hashes, vllm_hashes
 
 _models = iter(range(10**9))
+JSON = {"Content-Type": "application/json"}
 
 
 class Service:
@@ -50,7 +52,7 @@ class Service:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             text = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-            connection.request(method, path, text)
+            connection.request(method, path, text, JSON if text is not None else {})
             answer = connection.getresponse()
             raw = answer.read()
             is_json = answer.headers["Content-Type"] == "application/json"
@@ -452,13 +454,24 @@ def test_a_model_with_several_namespaces_has_to_be_named(serve, own_node):
     assert made.prefix(namespace=records[0].id.hex(), hashes=[(b"x" * 32).hex()])["found"]["blocks"] == 1
 
 
-def test_no_more_namespaces_are_opened_than_a_limit(serve, own_node):
-    made = serve(own_node.endpoint, options=("--deadline", "5"))
-    for i in range(256):
-        assert made.ask("POST", "/v1/prefix", {"namespace": engine_record(salt=i).text, "hashes": ["00"]})[0] == 200
-    for _ in range(2):
-        status, said = made.ask("POST", "/v1/prefix", {"namespace": engine_record().text, "hashes": ["00"]})
-        assert (status, "256 are open" in said["error"]) == (503, True)
+def test_made_up_namespaces_leave_room_for_real_ones_and_are_not_kept(serve, own_node):
+    record = engine_record()
+    query = {"namespace": record.text, "hashes": [(b"x" * 32).hex()]}
+    with kvstore.Client(own_node.endpoint, deadline=10) as client:
+        put(client, record, [b"x" * 32])
+    made = serve(own_node.endpoint, options=("--deadline", "5", "--deadline-max", "10"))
+
+    def ask(i: int) -> int:
+        return made.ask("POST", "/v1/prefix", {"namespace": engine_record(salt=i).text, "hashes": ["00"]})[0]
+
+    with ThreadPoolExecutor(16) as threads:
+        assert set(threads.map(ask, range(3 * 256))) == {200}
+    assert made.prefix(**query)["found"]["blocks"] == 1
+    # One client is left, with a connection or a few, and not one for each that was replaced.
+    until = time.monotonic() + 10
+    while len(os.listdir(f"/proc/{made.process.pid}/task")) > (most := 2 * 16 + 16):
+        assert time.monotonic() < until, most
+        time.sleep(0.05)
 
 
 # -- HTTP
@@ -495,24 +508,66 @@ def test_requests_that_are_none_are_answered_and_the_service_goes_on(service, he
     assert service.ask("GET", "/health")[0] == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+        ({"Host": "localhost:8700"}, 200),
+        ({"Host": "[::1]:8700", "Origin": "http://[::1]:8700"}, 200),
+        ({"Host": "evil.example:8700"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Host": "[::1"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": ""}, 415),
+    ],
+)
+def test_a_web_page_of_another_origin_asks_nothing(service, headers, status):
+    given = {"Host": f"127.0.0.1:{service.port}", "Content-Type": "application/json"} | headers
+    body = json.dumps({"namespace": engine_record(salt="web").text, "hashes": []}).encode()
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
+    connection.request("POST", "/v1/prefix", body, given)
+    assert connection.getresponse().status == status
+    connection.close()
+    head = f"GET /v1/namespaces HTTP/1.1\r\nHost: {given['Host']}\r\nConnection: close\r\n\r\n"
+    is_by_name = "evil" in given["Host"] or given["Host"] == "[::1"
+    assert talk(service.port, head.encode()).split(b" ")[1] == (b"403" if is_by_name else b"200")
+
+
 def test_a_connection_takes_many_requests(service):
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=30)
     connection.connect()
     used = connection.sock
     for i in range(20):
-        connection.request("POST", "/v1/prefix", b"{" if i % 2 else b'{"model": "m", "hashes": [1]}')
+        connection.request("POST", "/v1/prefix", b"{" if i % 2 else b'{"model": "m", "hashes": [1]}', JSON)
         answer = connection.getresponse()
         assert (answer.status, b"error" in answer.read()) == (400, True)
         assert connection.sock is used
     connection.close()
 
 
+def test_connections_that_ask_nothing_make_room_for_those_that_do(serve, node):
+    made = serve(node.endpoint, options=("--connections-max", "4"))
+    silent = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(20)]
+    for _ in range(10):
+        assert made.ask("GET", "/health")[0] == 200
+        silent.append(socket.create_connection(("127.0.0.1", made.port)))
+    assert made.metric("kvstore_router_connections") <= 4
+    for each in silent:
+        each.close()
+
+
 def test_connections_over_the_limit_are_told_so(serve, node):
     made = serve(node.endpoint, options=("--connections-max", "4"))
-    held = [socket.create_connection(("127.0.0.1", made.port)) for _ in range(4)]
-    until = time.monotonic() + 10
-    while b"503" not in (said := talk(made.port, b"")):
+    held, until = [], time.monotonic() + 10
+    while b"503" not in (said := talk(made.port, b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")):
         assert time.monotonic() < until, said
+        held.append(socket.create_connection(("127.0.0.1", made.port)))
+        held[-1].sendall(b"POST /v1/prefix HTTP/1.1\r\nContent-Length: 5\r\n\r\n")  # and no body
     for each in held:
         each.close()
     until = time.monotonic() + 10
@@ -661,7 +716,7 @@ def test_memory_stays_flat_over_many_queries(service, client):
 
     def ask(count: int) -> None:
         for _ in range(count):
-            connection.request("POST", "/v1/prefix", body)
+            connection.request("POST", "/v1/prefix", body, JSON)
             assert connection.getresponse().read()
 
     ask(500)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
 import ssl
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 __all__ = ["Limits", "Refused", "Request", "Response", "Server", "Take", "json_response"]
 
@@ -38,6 +42,8 @@ class Request:
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    #: By plain TCP from this machine, where a browser may be.
+    is_loopback: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,17 +73,20 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 class Server:
-    """Asks ``answer`` for each request. One event loop; connections beyond the limit are told so and closed.
+    """Asks ``answer`` for each request. One event loop. At the limit of connections a new one ends one that asks nothing: of the address
+    that has most, the one that has asked nothing for longest. Where all are asking, the new one is told so and closed.
 
     1. A connection costs at most a head, a body and its answer in memory, and each of these a bounded time.
     2. Whatever ``answer`` raises is an answer, and the server goes on.
+    3. No web page of another origin can have anything done, or read anything.
     """
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response | Take]], limits: Limits | None = None) -> None:
         self._answer = answer
         self._limits = limits or Limits()
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
+        #: Since when it asks nothing; None: it does.
+        self._open: dict[asyncio.StreamWriter, float | None] = {}
 
     @property
     def connection_count(self) -> int:
@@ -102,18 +111,28 @@ class Server:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._open) >= self._limits.connections:
+            if len(self._open) >= self._limits.connections and not self._end_idle():
                 await self._send(writer, _said(503, "too many connections"), keep=False)
                 return
-            self._open.add(writer)
+            self._open[writer] = time.monotonic()
             while await self._one(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
             pass  # it went away, or talks too slowly
         finally:
-            self._open.discard(writer)
+            self._open.pop(writer, None)
             with contextlib.suppress(Exception):
                 writer.close()
+
+    def _end_idle(self) -> bool:
+        idle = {each: since for each, since in self._open.items() if since is not None}
+        counts = Counter(_address(each) for each in self._open)
+        victim = min(idle, key=lambda each: (-counts[_address(each)], idle[each]), default=None)
+        if victim is None:
+            return False
+        del self._open[victim]
+        victim.close()
+        return True
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether another request may follow."""
@@ -122,13 +141,16 @@ class Server:
         except asyncio.LimitOverrunError:
             await self._send(writer, _said(431, f"more than {_HEAD_BYTES_MAX} bytes of header"), keep=False)
             return False
+        if writer in self._open:
+            self._open[writer] = None
         keep = False
         try:
             request, length, keep = _parsed(head, self._limits.body_bytes)
             if request.headers.get("expect", "").lower() == "100-continue":
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = await asyncio.wait_for(reader.readexactly(length), self._limits.request_seconds)
-            request = Request(request.method, request.path, request.headers, body)
+            request = Request(request.method, request.path, request.headers, body, _is_loopback(writer))
+            _refuse_web_pages(request)
             answer = await asyncio.wait_for(self._answer(request), self._limits.request_seconds)
         except Refused as refused:
             # What was not read of the request cannot be told from the next one.
@@ -144,6 +166,8 @@ class Server:
             await answer.write(writer)
             return False
         await self._send(writer, answer, keep=keep)
+        if writer in self._open:
+            self._open[writer] = time.monotonic()
         return keep
 
     async def _send(self, writer: asyncio.StreamWriter, answer: Response, *, keep: bool) -> None:
@@ -151,6 +175,47 @@ class Server:
         head += f"Content-Length: {len(answer.body)}\r\nConnection: {'keep-alive' if keep else 'close'}\r\n\r\n"
         writer.write(head.encode() + answer.body)
         await asyncio.wait_for(writer.drain(), self._limits.request_seconds)
+
+
+def _address(writer: asyncio.StreamWriter) -> str:
+    peer = writer.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def _is_loopback(writer: asyncio.StreamWriter) -> bool:
+    peer = writer.get_extra_info("peername")
+    if not isinstance(peer, tuple) or writer.get_extra_info("sslcontext") is not None:
+        return False  # a Unix socket, or TLS where both sides show certificates
+    address = ipaddress.ip_address(peer[0].partition("%")[0])
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    """Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the loopback: to a
+    browser that page and this server are then one.
+    """
+    try:
+        name = urlsplit("//" + host).hostname or ""
+    except ValueError:
+        return False
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return host == "" or name == "localhost"
+
+
+def _refuse_web_pages(request: Request) -> None:
+    """A browser sends text and forms to any address without asking first, and JSON only where it was allowed to. Raises Refused."""
+    host = request.headers.get("host", "")
+    if request.is_loopback and not _is_address(host):
+        raise Refused(403, "by this name anybody's web page might ask: use the address, or localhost")
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise Refused(403, f"a web page of {origin[:80]!r} asks, which is not from here")
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and kind != "application/json":
+        raise Refused(415, "say Content-Type: application/json")
 
 
 def _said(status: int, text: str) -> Response:
@@ -182,4 +247,4 @@ def _parsed(head: bytes, body_bytes_max: int) -> tuple[Request, int, bool]:
 
 
 #: Said twice, nobody knows which counts.
-_ONCE = ("content-length", "host", "expect", "connection")
+_ONCE = ("content-length", "content-type", "host", "origin", "expect", "connection")

@@ -5,8 +5,10 @@ and nothing is moved.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,7 @@ from .names import HASH_SEED, Naming
 
 __all__ = ["Asked", "Prefixes"]
 
-#: A client keeps what it has opened.
+#: A client keeps what it has opened; then another one takes its place.
 _NAMESPACES_MAX = 256
 #: Of one query. A prompt of 10^6 tokens has 62,500 blocks of 16.
 _HASHES_MAX = 1 << 16
@@ -170,13 +172,72 @@ class _Held:
     why: Error | None = None
 
 
+class _Opened:
+    """A client, and the namespaces that it has opened."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.spaces: dict[str, Space | SetSpace] = {}
+        self.user_count = 0
+
+
+class _Door:
+    """Opens namespaces by one client after the other, since none forgets what it has opened. Whoever asks may make names up.
+
+    1. A client has opened no more than _NAMESPACES_MAX. It is closed when another has taken its place and nobody uses it any more.
+    """
+
+    def __init__(self, make: Callable[[], Client], ping_seconds: float) -> None:
+        self._make, self._ping_seconds = make, ping_seconds
+        self._now = _Opened(make())
+        self._before: set[_Opened] = set()
+        self._renewing = asyncio.Lock()
+
+    @property
+    def client(self) -> Client:
+        return self._now.client
+
+    def close(self) -> None:
+        for each in (*self._before, self._now):
+            each.client.close()
+
+    @contextlib.asynccontextmanager
+    async def space(self, namespace: Namespace) -> AsyncIterator[Space | SetSpace]:
+        async with self._renewing:
+            if namespace.text not in self._now.spaces and len(self._now.spaces) >= _NAMESPACES_MAX:
+                await self._renew()
+        opened = self._now
+        space = opened.spaces.get(namespace.text)
+        if space is None:
+            open_space = opened.client.open_set if namespace.is_set else opened.client.open
+            space = opened.spaces[namespace.text] = open_space(namespace, wait=False)
+        opened.user_count += 1
+        try:
+            yield space
+        finally:
+            opened.user_count -= 1
+            await self._close_unused()
+
+    async def _renew(self) -> None:
+        client = self._make()
+        await asyncio.to_thread(client.ping, deadline=self._ping_seconds)  # connects, so that no query has to
+        self._before.add(self._now)
+        self._now = _Opened(client)
+        await self._close_unused()
+
+    async def _close_unused(self) -> None:
+        for each in [each for each in self._before if each.user_count == 0]:
+            self._before.discard(each)
+            await asyncio.to_thread(each.client.close)
+
+
 class Prefixes:
     """Answers queries. One event loop.
 
     1. An answer comes within the deadline, or says that it did not; a single node that stays away is not asked for a while. Of
        several, what the others have is told meanwhile.
     2. What is counted as held was held when a node answered: nothing keeps it.
-    3. No more namespaces are opened than a limit.
+    3. No more namespaces are open than a limit, whatever is asked for.
     """
 
     def __init__(
@@ -187,14 +248,12 @@ class Prefixes:
         deadline_max: float = 1.0,
         **options: Any,
     ) -> None:
-        made = Client(list(endpoints) if endpoints else None, deadline=deadline, identity="router", **options)
-        self._client, self._options = made, options
+        listed = list(endpoints) if endpoints else None
+        self._door = _Door(lambda: Client(listed, deadline=deadline, identity="router", **options), deadline_max)
+        self._options = options
         self._deadline, self._deadline_max = deadline, deadline_max
-        #: A client for each node by its endpoint, where there are several: only so it is known which of them has a block. With the
-        #: number that its spaces have.
-        self._each: dict[str, tuple[int, Client]] = {}
-        self._each_count = 0
-        self._spaces: dict[tuple[int, str], Space | SetSpace] = {}
+        #: For each node by its endpoint, where there are several: only so it is known which of them has a block.
+        self._each: dict[str, _Door] = {}
         self._listed: list[dict[str, Any]] = []
         self._listed_at = -_LIST_SECONDS
         self._listing = asyncio.Lock()
@@ -205,9 +264,12 @@ class Prefixes:
         return not self._breaker.allows()
 
     def close(self) -> None:
-        for _, client in self._each.values():
-            client.close()
-        self._client.close()
+        for each in (*self._each.values(), self._door):
+            each.close()
+
+    @property
+    def _client(self) -> Client:
+        return self._door.client
 
     # -- what nodes say of themselves
 
@@ -276,7 +338,7 @@ class Prefixes:
             held = list(
                 await asyncio.gather(
                     *(
-                        self._held(0, self._client, namespace, each.names(hashes, asked.epoch), deadline)
+                        self._held(self._door, namespace, each.names(hashes, asked.epoch), deadline)
                         for namespace, each in zip(namespaces, namings, strict=True)
                     )
                 )
@@ -305,23 +367,16 @@ class Prefixes:
         # Milliseconds for a long prompt, which others need not wait for.
         return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)
 
-    def _space(self, number: int, client: Client, namespace: Namespace) -> Space | SetSpace:
-        key = number, namespace.text
-        space = self._spaces.get(key)
-        if space is None:
-            if len(self._spaces) >= _NAMESPACES_MAX:
-                raise Busy(f"namespace: {_NAMESPACES_MAX} are open, and no more are opened until a restart")
-            space = (client.open_set if namespace.is_set else client.open)(namespace, wait=False)
-            self._spaces[key] = space
-        return space
-
-    async def _held(
-        self, number: int, client: Client, namespace: Namespace, names: list[bytes], deadline: float
-    ) -> _Held:
-        space = self._space(number, client, namespace)
-        states = np.zeros(len(names), np.uint8)
+    @staticmethod
+    async def _held(door: _Door, namespace: Namespace, names: list[bytes], deadline: float) -> _Held:
         if not names:
-            return _Held(states)
+            return _Held(np.zeros(0, np.uint8))
+        async with door.space(namespace) as space:
+            return await Prefixes._held_in(space, names, deadline)
+
+    @staticmethod
+    async def _held_in(space: Space | SetSpace, names: list[bytes], deadline: float) -> _Held:
+        states = np.zeros(len(names), np.uint8)
         try:
             if isinstance(space, Space):
                 match = await space.submit_match(_kvstore.hashes(names), deadline=deadline)
@@ -359,17 +414,17 @@ class Prefixes:
             return [_of_node(nodes[0]["name"], nodes[0]["endpoint"], held)]
         if namings[0].is_chain:
             return None
-        each = await self._clients_of([node["endpoint"] for node in nodes])
+        doors = await self._doors_of([node["endpoint"] for node in nodes])
 
-        async def of(node: Mapping[str, Any], number: int, client: Client) -> dict[str, Any]:
+        async def of(node: Mapping[str, Any], door: _Door) -> dict[str, Any]:
             try:
                 found = await asyncio.gather(
                     *(
-                        self._held(number, client, namespace, naming.names(hashes, asked.epoch), deadline)
+                        self._held(door, namespace, naming.names(hashes, asked.epoch), deadline)
                         for namespace, naming in zip(namespaces, namings, strict=True)
                     )
                 )
-                answers_as = client.nodes()[0]["node_id"]
+                answers_as = door.client.nodes()[0]["node_id"]
                 if node["node_id"] and answers_as not in (
                     "",
                     node["node_id"],
@@ -381,23 +436,22 @@ class Prefixes:
                 found = [_Held(np.zeros(naming.name_count * len(hashes), np.uint8), error) for naming in namings]
             return _of_node(node["name"], node["endpoint"], list(found))
 
-        return list(await asyncio.gather(*(of(node, *it) for node, it in zip(nodes, each, strict=True))))
+        return list(await asyncio.gather(*(of(node, door) for node, door in zip(nodes, doors, strict=True))))
 
-    async def _clients_of(self, endpoints: list[str]) -> list[tuple[int, Client]]:
+    async def _doors_of(self, endpoints: list[str]) -> list[_Door]:
         """One for each of the nodes that are there now, whatever map they have. Those of nodes that have left are closed."""
         for endpoint in self._each.keys() - set(endpoints):
-            number, client = self._each.pop(endpoint)
-            self._spaces = {key: space for key, space in self._spaces.items() if key[0] != number}
-            client.close()
+            self._each.pop(endpoint).close()
+
+        def client_of(endpoint: str) -> Client:
+            return Client(endpoint, deadline=self._deadline, identity="router", follow_cluster=False, **self._options)
+
         made = []
         for endpoint in endpoints:
             if endpoint not in self._each:
-                self._each_count += 1
-                client = Client(
-                    endpoint, deadline=self._deadline, identity="router", follow_cluster=False, **self._options
-                )
-                self._each[endpoint] = self._each_count, client
-                made.append(client)
+                door = _Door(functools.partial(client_of, endpoint), self._deadline_max)
+                self._each[endpoint] = door
+                made.append(door.client)
         each = [self._each[endpoint] for endpoint in endpoints]
         await asyncio.gather(*(asyncio.to_thread(client.ping, deadline=self._deadline_max) for client in made))
         return each
