@@ -25,6 +25,7 @@ from .errors import Unsupported
 __all__ = [
     "adapter_digest",
     "computed",
+    "config_of",
     "digest",
     "loaded_digest",
     "model_folder",
@@ -135,8 +136,7 @@ def remote_code_digest(folder: str | os.PathLike[str]) -> str:
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
-    config = os.path.join(folder, "config.json")
-    named = json.dumps(_json(config).get("auto_map") or {}) if os.path.exists(config) else ""
+    named = json.dumps(config_of(folder).get("auto_map") or {})
     for other in sorted(set(re.findall(r'"([^"]+?)--[^"]+"', named))):
         place = model_folder(other)
         if place is None:
@@ -445,9 +445,15 @@ def computed(config: Any) -> dict[str, Any]:
 # -- names
 
 
+def config_of(folder: str) -> dict[str, Any]:
+    """The ``config.json`` of a model's folder; nothing, if there is none."""
+    path = os.path.join(folder, "config.json")
+    return _json(path) if os.path.exists(path) else {}
+
+
 def model_folder(model: str, revision: str | None = None) -> str | None:
-    """Where a model's files are, if they are on this machine: its own folder, or the hub's snapshot of that revision."""
-    if os.path.isdir(model):
+    """Where a model's files are, if they are on this machine: its own folder or file, or the hub's snapshot of that revision."""
+    if os.path.exists(model):
         return model
     try:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
@@ -459,7 +465,7 @@ def model_folder(model: str, revision: str | None = None) -> str | None:
 
 def model_name(model: str) -> str:
     """A model's name in the hub, also of the path of a snapshot (offline, engines are given those); else its folder's name."""
-    if not os.path.exists(model):
+    if not os.path.exists(model) and not model.startswith(("/", ".")) and model.count("/") <= 1:
         return model
     parts = Path(os.path.abspath(model)).parts
     if len(parts) > 3 and parts[-2] == "snapshots" and parts[-3].startswith("models--"):

@@ -11,10 +11,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
+import inspect
 import operator
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import torch
 from transformers import DynamicCache
 
+from ._identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
 from .client import Client
 from .errors import BadRequest, Error, Quarantined, TimedOut, Unsupported
 from .layouts import Layout, Part, gather, scatter
@@ -29,40 +31,21 @@ from .namespaces import Namespace
 
 __all__ = ["PrefixStore", "StoredCache", "weights_digest"]
 
-#: Bytes of each weight that its digest looks at: reading all of a large model takes minutes.
-_SAMPLE_BYTES = 4096
-#: What a configuration says besides what the model computes.
-_NOT_COMPUTED = (
-    "_name_or_path",
-    "name_or_path",
-    "transformers_version",
-    "architectures",
-    "torch_dtype",
-    "dtype",
-    "_commit_hash",
-)
-
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """What tells two models' weights apart, adapters included: names, shapes, types and a sample of each weight."""
-    digest = hashlib.sha256()
-    with torch.no_grad():
-        for name, weight in sorted(model.state_dict().items()):
-            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype}\n".encode())
-            flat = weight.detach().reshape(-1)
-            count = max(1, _SAMPLE_BYTES // max(1, flat.element_size()))
-            step = max(1, flat.numel() // count)
-            sample = flat[::step][:count].contiguous().cpu()
-            if sample.numel():
-                digest.update(sample.view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    """What tells two models' weights apart, all bytes of them: those of adapters included if they are active, whatever they
+    are called.
+    """
+    return loaded_digest(_tensors(model))
 
 
 class PrefixStore:
     """The blocks of one model, as its cache in ``generate()`` has them.
 
-    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``revision``: of the weights; by default a
-    digest of them. More fields go to the namespace. Not for several threads at once.
+    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or
+    its folder's. What is bound is what is loaded: weights and active adapters, by all of their bytes, rotations, configuration.
+    If one of them changes, calls raise BadRequest: make another store then. More fields go to the namespace. Not for several
+    threads at once.
     """
 
     def __init__(
@@ -79,20 +62,26 @@ class PrefixStore:
         self._model = model
         self._client = client
         self._deadline = deadline
+        _check_rotations(model)
         self._shape = _probe(model)
-        config = model.config.to_dict()
-        computed = {key: value for key, value in config.items() if key not in _NOT_COMPUTED}
-        digest = hashlib.sha256(json.dumps(computed, sort_keys=True, default=str).encode()).hexdigest()
+        self._state = _state_of(model)
+        config = computed(model.config)
+        config.pop("architectures", None)  # only of a model that was loaded
+        path = getattr(model.config, "_name_or_path", "")
         self._layout = self._shape.layout(block_size).store_block(1, block_tokens=block_size)
         self.namespace = Namespace(
             {
-                "model": name or config.get("_name_or_path") or config.get("model_type") or "model",
-                "revision": revision or weights_digest(model),
+                "model": short(name or (model_name(path) if path else "") or config.get("model_type") or "model"),
+                "revision": revision,
                 "dtype": str(self._shape.dtype).removeprefix("torch."),
                 "block_size": block_size,
                 "block_bytes": self._layout.store_block_bytes,
                 "layout": "transformers",
-                "x.config": digest,
+                "rope": rotation_digest(dict(model.named_buffers())),
+                "x.weights": weights_digest(model),
+                "x.adapters": digest(self._state.adapters) if self._state.adapters else None,
+                "x.config": digest(config),
+                "x.code": _code_of(model),
                 "x.shape": self._shape.text,
             }
             | fields
@@ -107,6 +96,7 @@ class PrefixStore:
         """A cache that begins with what is stored of the prompts ``[batch, tokens]``, without padding. Of several prompts
         all get as much as the one of which the least is stored.
         """
+        self._check_unchanged()
         ids = _ids_of(input_ids)
         cache = StoredCache(self)
         count = (ids.shape[1] - 1) // self.block_size  # the last token has to be computed: its logits choose the next
@@ -140,6 +130,12 @@ class PrefixStore:
         cache.store(out if isinstance(out, torch.Tensor) else out.sequences)
         return out
 
+    def _check_unchanged(self) -> None:
+        if _state_of(self._model) != self._state:
+            raise BadRequest(
+                "model: its weights or its active adapters have changed since the store was made: make another one"
+            )
+
     def _memory(self, block_count: int) -> npt.NDArray[np.uint8]:
         """Room for so many blocks, lent to the node. Kept for the next prompt: making it takes 0.3 s a GiB."""
         self._owner = None
@@ -169,6 +165,7 @@ class PrefixStore:
         self._owner = cache
 
     def _store(self, cache: StoredCache, sequences: torch.Tensor) -> int:
+        self._check_unchanged()
         ids = _ids_of(sequences)
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         if not layers or layers[0][0] is None:
@@ -228,6 +225,83 @@ class StoredCache(DynamicCache):  # type: ignore[misc]
         except Error as error:
             self.why = error
             return 0
+
+
+@dataclass(frozen=True)
+class _State:
+    """What may change while the model is used: how often weights were written to, which adapters are active, and their factors."""
+
+    versions: int
+    names: tuple[Any, ...]
+    adapters: tuple[Any, ...]
+
+
+def _state_of(model: torch.nn.Module) -> _State:
+    versions = sum(0 if each.is_inference() else each._version for each in model.parameters())
+    names, layers = [], []
+    for name, layer in model.named_modules():
+        if hasattr(layer, "active_adapters") and hasattr(layer, "merged_adapters"):  # as PEFT has them
+            scaling = getattr(layer, "scaling", None) or {}
+            names.append(tuple(_active(layer)))
+            layers.append((name, len(layer.merged_adapters), *(scaling.get(each) for each in _active(layer))))
+    return _State(versions, tuple(names), tuple(layers))
+
+
+def _active(layer: Any) -> list[str]:
+    """Adapters whose weights a layer adds to its own as it computes."""
+    if getattr(layer, "disable_adapters", False) or layer.merged_adapters:
+        return []
+    return list(layer.active_adapters)
+
+
+def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Those of adapters by their place among the active ones, in the stead of their name."""
+    layers = {
+        name: layer
+        for name, layer in model.named_modules()
+        if hasattr(layer, "active_adapters") and hasattr(layer, "merged_adapters")
+    }
+    names = set(getattr(model, "peft_config", None) or {})
+    for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        words = name.split(".")
+        at = next((each for each in layers if name.startswith(f"{each}.")), None)
+        behind = range(at.count(".") + 1, len(words)) if at is not None else range(0)
+        adapter = next((i for i in behind if words[i] in names), None)
+        if at is not None and adapter is not None:
+            active = _active(layers[at])
+            if words[adapter] not in active:
+                continue
+            words[adapter] = f"#{active.index(words[adapter])}"
+        yield ".".join(words), tensor
+
+
+def _check_rotations(model: Any) -> None:
+    """Raises where keys of a token depend on what comes after."""
+    if any(getattr(each, "is_prompt_learning", False) for each in (getattr(model, "peft_config", None) or {}).values()):
+        raise Unsupported(f"{type(model).__name__}: its adapter puts tokens of its own before the prompt")
+    settings: list[Any] = [getattr(model.config, "use_dynamic_ntk", False) and "dynamic"]
+    for each in model.modules():
+        kinds = getattr(each, "rope_type", None)
+        settings += kinds.values() if isinstance(kinds, Mapping) else [kinds]
+    for each in (model.config, getattr(model.config, "text_config", None)):
+        given = getattr(each, "rope_parameters", None) or getattr(each, "rope_scaling", None) or {}
+        of_layers = given.values() if all(isinstance(value, Mapping) for value in given.values()) else [given]
+        settings += [found.get("rope_type", found.get("type")) for found in of_layers]
+    for kind in settings:
+        if isinstance(kind, str) and ("dynamic" in kind or kind in ("longrope", "su")):
+            raise Unsupported(
+                f"{type(model).__name__}: its rotation ({kind}) depends on the length of the sequence, so that keys of a short prompt "
+                "are not those of a long one that begins alike"
+            )
+
+
+def _code_of(model: Any) -> str | None:
+    """Of a model whose code came with it."""
+    if not type(model).__module__.startswith("transformers_modules"):
+        return None
+    return remote_code_digest(os.path.dirname(inspect.getfile(type(model))))
 
 
 class _Shape:

@@ -351,6 +351,7 @@ def test_names_are_printable_and_no_paths(tmp_path: Path) -> None:
     assert short("org/Name-8B v1") == "org/Name-8B v1"
     assert short("x" * 2000).startswith("sha256 ")
     assert model_name("org/name") == "org/name"
+    assert model_name("/gone/model") == "model"
 
 
 # -- tensors

@@ -157,6 +157,131 @@ def test_other_weights_find_nothing(client):
     assert weights_digest(llama(seed=8)) != weights_digest(llama(seed=9))
 
 
+def found(model, client, prompt) -> int:
+    """How much of a prompt that others have stored a model finds."""
+    return PrefixStore(model, client).cache(prompt).cached_token_count
+
+
+def test_one_element_of_one_matrix_keeps_weights_apart(client):
+    """Of 100,000: a sample of each matrix would miss it."""
+    prompt = ids(100, seed=20)
+    PrefixStore(llama(seed=20), client).generate(prompt, **OPTIONS)
+    changed = llama(seed=20)
+    assert found(changed, client, prompt) == 96
+    with torch.no_grad():
+        changed.model.layers[1].mlp.up_proj.weight[77, 31] += 1
+    assert found(changed, client, prompt) == 0
+
+
+def test_neither_paths_nor_what_a_release_adds_keep_models_apart(client):
+    prompt = ids(100, seed=21)
+    PrefixStore(llama(seed=21, _name_or_path="/here/model"), client).generate(prompt, **OPTIONS)
+    other_place = llama(seed=21, _name_or_path="/there/model")
+    assert found(other_place, client, prompt) == 96
+    other_place.config.architectures = ["LlamaForCausalLM"]
+    assert found(other_place, client, prompt) == 96
+    inner = transformers.LlamaConfig.to_dict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers.LlamaConfig, "to_dict", lambda self: inner(self) | {"a_new_field": False})
+        assert found(llama(seed=21, _name_or_path="model"), client, prompt) == 96
+    assert found(llama(seed=21, _name_or_path="/here/model", rms_norm_eps=1e-5), client, prompt) == 0
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0},
+        {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0] * 8,
+            "long_factor": [2.0] * 8,
+            "original_max_position_embeddings": 64,
+        },
+    ],
+)
+def test_a_rotation_by_the_length_of_the_sequence_is_refused_by_name(client, rope):
+    model = llama(rope_parameters=rope)
+    prompt = ids(150, seed=22)
+    with torch.no_grad():  # keys of the same tokens, alone and in a longer prompt
+        alone = model(prompt[:, :32]).past_key_values.layers[1].keys
+        beside = model(torch.cat([prompt, ids(2000, seed=23)], dim=1)).past_key_values.layers[1].keys[:, :, :32]
+    assert not torch.allclose(alone, beside, atol=1e-2)
+    with pytest.raises(kvstore.Unsupported, match=rf"its rotation \({rope['rope_type']}\) depends on the length"):
+        PrefixStore(model, client)
+
+
+def test_tables_of_rotations_count_by_their_values(client):
+    prompt = ids(100, seed=24)
+    PrefixStore(llama(seed=24), client).generate(prompt, **OPTIONS)
+    turned = llama(seed=24)
+    turned.model.rotary_emb.inv_freq *= 1.01  # by whatever means: the configuration says nothing of it
+    assert found(turned, client, prompt) == 0
+
+
+class Adapted(torch.nn.Module):
+    """A layer with adapters, as PEFT makes of it."""
+
+    def __init__(self, base: torch.nn.Linear, seeds: dict[str, int]) -> None:
+        super().__init__()
+        self.base_layer = base
+        self.active_adapters = [next(iter(seeds))]
+        self.merged_adapters: list[str] = []
+        self.disable_adapters = False
+        self.scaling = dict.fromkeys(seeds, 2.0)
+        self.lora_A, self.lora_B = torch.nn.ModuleDict(), torch.nn.ModuleDict()
+        for name, seed in seeds.items():
+            torch.manual_seed(seed)
+            self.lora_A[name] = torch.nn.Linear(base.in_features, 4, bias=False)
+            self.lora_B[name] = torch.nn.Linear(4, base.out_features, bias=False)
+
+    def forward(self, x):
+        out = self.base_layer(x)
+        for name in [] if self.disable_adapters else self.active_adapters:
+            out = out + self.lora_B[name](self.lora_A[name](x)) * self.scaling[name]
+        return out
+
+
+def adapted(seeds: dict[str, int]):
+    model = llama(seed=25)
+    attention = model.model.layers[0].self_attn
+    attention.v_proj = Adapted(attention.v_proj, seeds)
+    model.peft_config = dict.fromkeys(seeds)
+    return model.eval()
+
+
+def test_adapters_are_told_apart_by_their_weights_and_not_by_their_names(client):
+    prompt = ids(100, seed=25)
+    model = adapted({"style": 1, "other": 2})
+    store = PrefixStore(model, client)
+    store.generate(prompt, **OPTIONS)
+    assert found(adapted({"renamed": 1}), client, prompt) == 96
+    assert found(adapted({"style": 2}), client, prompt) == 0  # trained further
+    louder = adapted({"style": 1})
+    louder.model.layers[0].self_attn.v_proj.scaling["style"] = 3.0
+    assert found(louder, client, prompt) == 0
+    assert found(llama(seed=25), client, prompt) == 0
+    model.model.layers[0].self_attn.v_proj.active_adapters = ["other"]
+    with pytest.raises(kvstore.BadRequest, match="its weights or its active adapters have changed"):
+        store.cache(prompt)
+    assert found(model, client, prompt) == 0
+    assert found(adapted({"q_proj": 2}), client, prompt) == 0
+    PrefixStore(model, client).generate(prompt, **OPTIONS)
+    assert found(adapted({"v_proj": 2}), client, prompt) == 96  # a name that a part of the model has too
+
+
+def test_weights_that_change_under_a_store_are_an_error(client):
+    model, prompt = llama(seed=26), ids(100, seed=26)
+    store = PrefixStore(model, client)
+    cache = store.cache(prompt)
+    out = model.generate(prompt, past_key_values=cache, attention_mask=torch.ones_like(prompt), **OPTIONS)
+    with torch.no_grad():
+        model.model.norm.weight[3] += 1
+    for call in (lambda: store.cache(prompt), lambda: cache.store(out)):
+        with pytest.raises(kvstore.BadRequest, match="model: its weights"):
+            call()
+
+
 def test_without_a_node_everything_is_computed(tmp_path):
     model, prompt = llama(), ids(100)
     with kvstore.Client(f"unix://{tmp_path}/none", deadline=0.2) as client:
