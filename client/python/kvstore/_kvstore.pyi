@@ -334,6 +334,7 @@ class LmcacheConnector:
         *,
         endpoint: str | Sequence[str],
         model: str = "lmcache",
+        weights_epoch: int | None = None,
         object_bytes_max: int = ...,
         deadline: float = 5.0,
         connections: int = 4,

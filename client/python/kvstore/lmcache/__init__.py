@@ -1,14 +1,15 @@
 """LMCache's L2 on kvstore (docs/engines.md).
 
 lmcache server ... --l2-adapter '{"type": "native_plugin", "module_path": "kvstore.lmcache", "class_name": "Connector",
-    "adapter_params": {"endpoint": "unix:///run/kvstore/kvstore.sock", "model": "llama-8b"}}'
+    "adapter_params": {"endpoint": "unix:///run/kvstore/kvstore.sock", "model": "llama-8b", "weights_epoch": 1}}'
 
 ``Connector`` is the class of C++ that LMCache's own adapter for such classes drives. ``Adapter`` (type ``plugin``, the same
 parameters) is an adapter of its own: objects that were looked up stay until they are loaded, keys can be listed, and it has
 no thread of Python. Both give objects the same names.
 
 ``adapter_params``: ``endpoint`` (one or a list), ``model`` (what must not be shared has different names: LMCache's keys tell
-neither an object's layout nor its serde), ``deadline`` of a batch in seconds, ``object_bytes_max``, ``connections``,
+neither an object's layout nor its serde), ``weights_epoch`` (a number, and another one whenever weights or adapters change:
+LMCache's keys have the model's name alone, and no door can know), ``deadline`` of a batch in seconds, ``object_bytes_max``, ``connections``,
 ``staging_bytes`` (lent to nodes on this host, which cannot be lent L1; 0: none). No node need be there: lookups then find
 nothing.
 

@@ -43,6 +43,8 @@ class Options:
     endpoint: str | list[str] = ""
     #: What must not be shared has different names here.
     model: str = "lmcache"
+    #: Which weights and adapters. There is no default: LMCache tells their names alone, so nobody here could see them change.
+    weights_epoch: int | None = None
     #: Seconds, of a batch.
     deadline: float = 5.0
     object_bytes_max: int = 256 << 20
@@ -64,6 +66,11 @@ class Options:
             raise BadRequest(f"adapter_params: endpoint is {endpoint!r}, allowed is a string or a list of strings")
         if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
             raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
+        if mine.get("weights_epoch") is None:
+            raise BadRequest(
+                "adapter_params: weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. "
+                "Set a number, and another one whenever they change"
+            )
         return cls(endpoint=endpoint, max_capacity_gb=capacity, **mine)
 
 
@@ -160,6 +167,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             {
                 "kind": "set",
                 "model": options.model,
+                "weights_epoch": options.weights_epoch,
                 "block_bytes_max": options.object_bytes_max,
                 "x.engine": "lmcache",
             }

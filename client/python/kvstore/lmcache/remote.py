@@ -3,7 +3,7 @@
 LMCACHE_CONFIG_FILE: remote_storage_plugins: ["kvstore"]
                      extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache,
                                     remote_storage_plugin.kvstore.class_name: Remote,
-                                    kvstore.endpoint: "unix:///run/kvstore/kvstore.sock"}
+                                    kvstore.endpoint: "unix:///run/kvstore/kvstore.sock", kvstore.weights_epoch: 1}
 """
 
 from __future__ import annotations
@@ -53,11 +53,17 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         )
         self._object_bytes_max = options.object_bytes_max
         namespace = Namespace(
-            {"kind": "set", "model": options.model, "block_bytes_max": options.object_bytes_max} | self._objects()
+            {
+                "kind": "set",
+                "model": options.model,
+                "weights_epoch": options.weights_epoch,
+                "block_bytes_max": options.object_bytes_max,
+            }
+            | self._objects()
         )
         self._space = self._client.open_set(namespace, wait=False)
 
-    def _objects(self) -> dict[str, str]:
+    def _objects(self) -> dict[str, object]:
         """What the namespace says of its objects besides."""
         chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")
         return {"x.engine": "lmcache-remote", "x.chunk": chunk}
@@ -185,7 +191,7 @@ class EncoderRemote(Remote):
     LMCACHE_CONFIG_FILE: ec: {remote_storage_plugins: ["kvstore"], extra_config: {...class_name: EncoderRemote, ...}}
     """
 
-    def _objects(self) -> dict[str, str]:
+    def _objects(self) -> dict[str, object]:
         return {"x.engine": "lmcache-encoder"}
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:

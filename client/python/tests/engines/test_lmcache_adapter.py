@@ -48,7 +48,7 @@ _models = iter(range(10**9))
 
 
 def spec(endpoint: str, door: str = "plugin", model: str | None = None, **params: Any) -> dict[str, Any]:
-    given = {"endpoint": endpoint, "model": model or f"m{os.getpid()}-{next(_models)}"} | params
+    given = {"endpoint": endpoint, "model": model or f"m{os.getpid()}-{next(_models)}", "weights_epoch": 1} | params
     name = {"plugin": "Adapter", "native_plugin": "Connector"}[door]
     return {"type": door, "module_path": "kvstore.lmcache", "class_name": name, "adapter_params": given}
 
@@ -641,6 +641,7 @@ def test_the_status_names_the_nodes(adapters: Any, own_node: Node) -> None:
         ({"endpoints": "unix:///x"}, "'endpoints' is none of"),
         ({"deadline": 0}, "deadline is 0"),
         ({"max_capacity_gb": -1}, "max_capacity_gb is -1"),
+        ({"weights_epoch": "new"}, "weights_epoch is 'new', allowed is a whole number"),
     ],
 )
 def test_parameters_are_checked(params: dict[str, Any], text: str) -> None:
@@ -652,7 +653,7 @@ def test_a_release_that_was_not_tried_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, node: Node
 ) -> None:
     monkeypatch.setattr(compat, "VERSION", "0.9.9")
-    adapter = Adapter({"endpoint": node.endpoint})
+    adapter = Adapter({"endpoint": node.endpoint, "weights_epoch": 1})
     adapter.close()
     assert "LMCache 0.9.9 was not tried" in caplog.text
 
@@ -692,7 +693,8 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
         "chunk_size: 256\nlocal_cpu: false\nmax_local_cpu_size: 0.25\nremote_serde: naive\n"
         "remote_storage_plugins: [kvstore]\n"
         "extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache, "
-        f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoint: '{own_node.endpoint}'}}\n"
+        f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoint: '{own_node.endpoint}', "
+        "kvstore.weights_epoch: 1}\n"
     )
     for again in (False, True):  # another process finds what one has stored
         done = subprocess.run(
