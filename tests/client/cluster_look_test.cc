@@ -79,6 +79,24 @@ TEST(ClusterLookTest, EachThingThatIsWrongIsNamedWithItsNodes) {
   EXPECT_EQ(find(findings, "hot sets")->verdict, Verdict::kNote);
 }
 
+TEST(ClusterLookTest, WhatANodeCouldNotHandOverIsAWarningWithItsReasons) {
+  auto words = well();
+  EXPECT_EQ(find(check_cluster(words), "hand-overs"), nullptr) << "nodes that do not tell";
+  for (auto& word : words) word.values["cluster_unmoved_paths"] = 0;
+  EXPECT_EQ(find(check_cluster(words), "hand-overs")->verdict, Verdict::kOk);
+  words[1].values["cluster_unmoved_paths"] = 13;
+  words[1].values["cluster_unmoved/node unavailable"] = 12;
+  words[1].values["cluster_unmoved/out of memory"] = 1;
+  words[2].values["cluster_copy_failures"] = 3;
+  const Findings findings = check_cluster(words);
+  ASSERT_TRUE(find(findings, "hand-over of b"));
+  EXPECT_EQ(find(findings, "hand-over of b")->verdict, Verdict::kWarning);
+  EXPECT_EQ(find(findings, "hand-over of b")->found,
+            "not handed over: 12 paths (node unavailable), 1 path (out of memory)");
+  EXPECT_EQ(find(findings, "hand-overs"), nullptr);
+  EXPECT_EQ(find(findings, "second copies of c")->verdict, Verdict::kNote);
+}
+
 TEST(ClusterLookTest, ALeaseThatHasEndedIsAFailure) {
   auto words = well();
   words[0].values["cluster_lease_left_seconds"] = -1;

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -436,6 +437,48 @@ TEST_F(E2eClusterTest, ANodeIsDrainedByHandAndServesAgainAndNothingIsMissed) {
   const Finished unknown = ctl(*nodes[0], {"drain", "n7"});
   EXPECT_EQ(unknown.status, 1);
   EXPECT_NE(unknown.err.find("no node 'n7' in the cluster, which has: n0"), std::string::npos) << unknown.err;
+}
+
+// As in Kubernetes, whose preStop hook runs it: "done" must not be told where nothing was.
+TEST_F(E2eClusterTest, ADrainThatCannotHandOverSaysWhyAndEndsWithOneUntilItCan) {
+  const EtcdProcesses etcd;
+  const TempDir folder;
+  const std::string policy = folder.path() + "/policy.toml";
+  const auto let_in = [&](const std::string& roles) {
+    std::ofstream(policy + ".new") << "[all]\nmatch = [\"loopback\"]\nroles = [" << roles << "]\n";
+    std::filesystem::rename(policy + ".new", policy);
+  };
+  let_in("\"reader\", \"operator\"");  // so n0 takes nothing from anybody
+  nodes.push_back(start_node(etcd, "n0", {"--policy-file", policy}));
+  nodes.push_back(start_node(etcd, "n1"));
+  wait_for_members(2);
+  TestClient client(nodes[1]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) client.put(make_chain(seed, kBlocks));
+  ASSERT_GT(nodes[1]->metric("kvstore_blocks"), 0);
+  const Finished drained = ctl(*nodes[1], {"drain", "n1"});
+  EXPECT_EQ(drained.status, 1) << drained.out;
+  EXPECT_NE(drained.err.find("n1 could not hand over"), std::string::npos) << drained.err;
+  EXPECT_NE(drained.err.find("permission denied"), std::string::npos) << drained.err;
+  EXPECT_EQ(state_of(*nodes[1], "n1"), "draining") << "it waits for nobody for ever";
+  EXPECT_GT(nodes[1]->metric("kvstore_cluster_unmoved_paths"), 0);
+  EXPECT_GT(nodes[1]->metric("kvstore_cluster_move_failures_total"), 0);
+  EXPECT_NE(nodes[1]->log().find("could not be handed over to their next owners"), std::string::npos);
+  const Finished doctor = run_program({ctl_program(), "doctor", "--admin", "none", "-e", nodes[1]->tcp()});
+  EXPECT_NE(doctor.out.find("hand-over of n1"), std::string::npos) << doctor.out;
+  const Finished status = ctl(*nodes[1], {"status"});
+  EXPECT_NE(status.out.find("n1 could not hand over"), std::string::npos) << status.out;
+  const Finished last = ctl(*nodes[1], {"drain", "n0"});
+  EXPECT_EQ(last.status, 1) << last.out;
+  EXPECT_NE(last.err.find("no other node serves"), std::string::npos) << last.err;
+
+  EXPECT_EQ(ctl(*nodes[1], {"undrain", "n0"}).status, 0);
+  EXPECT_EQ(ctl(*nodes[1], {"undrain", "n1"}).status, 0);
+  let_in("\"reader\", \"writer\", \"operator\", \"node\"");
+  // The node takes the file up by itself.
+  EXPECT_TRUE(eventually([&] {
+    return ctl(*nodes[1], {"drain", "n1"}).status == 0 || (ctl(*nodes[1], {"undrain", "n1"}), false);
+  })) << nodes[1]->log();
+  EXPECT_EQ(nodes[1]->metric("kvstore_cluster_unmoved_paths"), 0);
 }
 
 TEST_F(E2eClusterTest, ANodeThatIsAddedIsGivenItsShareBeforeItServesAndNothingIsMissed) {

@@ -196,11 +196,39 @@ TEST_F(MoverTest, ANodeThatLeavesHandsAllOverFirstAndNothingIsMissedMeanwhileOrA
   EXPECT_EQ(moves("b").moved_blocks, held);
   EXPECT_EQ(moves("b").moved_bytes, held * kBlockBytes);
   EXPECT_EQ(moves("b").failed_paths, 0u);
+  EXPECT_TRUE(moves("b").unmoved().empty());
   EXPECT_EQ(members["b"].state, Member::State::kDraining);
   kill("b");
   loop.run_for(2s);
   EXPECT_EQ(found(), all());
   EXPECT_EQ(moves("a").moved_blocks + moves("c").moved_blocks, 0u) << "what they own, they owned before";
+}
+
+/// Its neighbours have died and nobody has told it: what it could not hand over is counted, with the reason.
+TEST_F(MoverTest, WhatCouldNotBeHandedOverIsCountedByReasonUntilItIs) {
+  start_all({"a", "b", "c"});
+  put_all(40);
+  for (const char* name : {"a", "c"}) kill_unannounced(name);
+  moves("b").drain_wanted = true;
+  run_until([&] { return members["b"].state == Member::State::kDraining; });
+  EXPECT_EQ(moves("b").moved_blocks, 0u);
+  const auto unmoved = moves("b").unmoved();
+  ASSERT_FALSE(unmoved.empty());
+  std::uint64_t sum = 0;
+  for (const auto& [why, paths] : unmoved) {
+    EXPECT_NE(why.find("unavailable"), std::string::npos) << why;
+    sum += paths;
+  }
+  EXPECT_EQ(sum, moves("b").failed_paths);
+  EXPECT_GT(sum, 0u);
+  // They are back, and it is drained again.
+  for (const char* name : {"a", "c"}) start(name);
+  moves("b").drain_wanted = false;
+  run_until([&] { return is_serving("a") && is_serving("b") && is_serving("c"); });
+  moves("b").drain_wanted = true;
+  run_until([&] { return members["b"].state == Member::State::kDraining; });
+  EXPECT_TRUE(moves("b").unmoved().empty());
+  EXPECT_GT(moves("b").moved_blocks, 0u);
 }
 
 /// Of clients with the two tokens below, and of nodes, which come without one.

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <functional>
 #include <set>
+#include <string_view>
 
+#include "base/printable.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
@@ -109,6 +111,27 @@ void check_leases(const std::vector<MemberWord>& words, Findings& findings) {
   }
 }
 
+void check_hand_overs(const std::vector<MemberWord>& words, Findings& findings) {
+  bool tells = false, is_whole = true;
+  for (const MemberWord& word : words) {
+    tells = tells || word.values.contains("cluster_unmoved_paths");
+    const auto unmoved = unmoved_paths(word.values);
+    if (!unmoved.empty()) {
+      findings.push_back({"hand-over of " + word.id, Verdict::kWarning, "not handed over: " + unmoved_text(unmoved),
+                          "clients look for these blocks at their next owners and miss them. Mend the reason before "
+                          "this node stops, then `kvstorectl cluster undrain` and drain it again (docs/cluster.md)"});
+    }
+    const double copies = value_of(word, "cluster_copy_failures");
+    if (copies > 0) {
+      findings.push_back({"second copies of " + word.id, Verdict::kNote,
+                          format_number(copies, 0) + " paths not copied, or not whole, since start",
+                          "their blocks are lost with this node: the log of the receiver says why"});
+    }
+    is_whole = is_whole && unmoved.empty();
+  }
+  if (tells && is_whole) findings.push_back({"hand-overs", Verdict::kOk, "none has failed", ""});
+}
+
 void check_settings(const std::vector<MemberWord>& words, Findings& findings) {
   std::set<std::string> names;
   for (const MemberWord& word : words) {
@@ -155,6 +178,23 @@ MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at
   return word;
 }
 
+std::map<std::string, std::uint64_t> unmoved_paths(const std::map<std::string, double>& values) {
+  constexpr std::string_view kPrefix = "cluster_unmoved/";
+  std::map<std::string, std::uint64_t> unmoved;
+  for (const auto& [name, value] : values) {
+    if (name.starts_with(kPrefix) && value > 0)
+      unmoved.emplace(printable(name.substr(kPrefix.size())), static_cast<std::uint64_t>(value));
+  }
+  return unmoved;
+}
+
+std::string unmoved_text(const std::map<std::string, std::uint64_t>& unmoved) {
+  std::string text;
+  for (const auto& [why, paths] : unmoved)
+    text += (text.empty() ? "" : ", ") + format_count(paths) + (paths == 1 ? " path (" : " paths (") + why + ")";
+  return text;
+}
+
 double HotBeginning::share() const {
   double most = 0;
   for (const Word& word : words) most = std::max(most, word.share);
@@ -188,6 +228,7 @@ Findings check_cluster(const std::vector<MemberWord>& words) {
   check_maps(words, findings);
   check_pairs(words, findings);
   check_leases(words, findings);
+  check_hand_overs(words, findings);
   check_clocks(words, findings);
   check_settings(words, findings);
   check_hot(words, findings);

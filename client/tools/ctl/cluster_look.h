@@ -21,6 +21,11 @@ struct MemberWord {
 };
 MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at);
 
+/// What a node could not hand over the last time that owners changed: paths by reason. Empty: nothing.
+std::map<std::string, std::uint64_t> unmoved_paths(const std::map<std::string, double>& values);
+/// "12 paths (node unavailable; n2: refused), 3 paths (out of memory)".
+std::string unmoved_text(const std::map<std::string, std::uint64_t>& unmoved);
+
 /// Blocks that many prompts begin with, by the last of them.
 struct HotBeginning {
   std::uint64_t space = 0, last = 0;  ///< The first 48 bits of the namespace's id, and of the last block's hash.
@@ -38,7 +43,7 @@ struct HotBeginning {
 /// The most used first.
 std::vector<HotBeginning> hot_beginnings(const std::vector<MemberWord>& words);
 
-/// Clocks, versions, pairs that do not reach each other, maps, hot sets, leases, settings.
+/// Clocks, versions, pairs that do not reach each other, maps, hot sets, leases, settings, hand-overs that failed.
 Findings check_cluster(const std::vector<MemberWord>& words);
 
 }  // namespace kv

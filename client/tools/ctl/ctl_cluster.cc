@@ -1,10 +1,12 @@
 // kvstorectl cluster: which nodes belong together, and what each of them knows of it.
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <set>
 #include <thread>
 
 #include "base/assert.h"
+#include "client/tools/ctl/cluster_look.h"
 #include "client/tools/ctl/cluster_plan.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
@@ -24,6 +26,7 @@ struct MemberReport {
   double digest = 0;  ///< Of what it knows of the cluster.
   double allocated_bytes = 0, capacity_bytes = 0, uptime_seconds = 0;
   double moved_blocks = 0, moved_bytes = 0, remaining_paths = 0;  ///< Handed to others; to be handed over.
+  std::map<std::string, std::uint64_t> unmoved;                   ///< Paths that could not be, by reason.
 };
 
 struct ClusterReport {
@@ -73,6 +76,7 @@ ClusterReport ask_all(CtlOptions& options) {
     one.moved_blocks = stat(said, "cluster_moved_blocks");
     one.moved_bytes = stat(said, "cluster_moved_bytes");
     one.remaining_paths = stat(said, "cluster_move_remaining_paths");
+    one.unmoved = unmoved_paths({said.values.begin(), said.values.end()});
   }
   return report;
 }
@@ -115,6 +119,7 @@ void run_cluster_status(CtlOptions options) {
         entry["moved_blocks"] = one.moved_blocks;
         entry["moved_bytes"] = one.moved_bytes;
         entry["remaining_paths"] = one.remaining_paths;
+        entry["unmoved_paths"] = one.unmoved;
       }
       document["nodes"].push_back(entry);
     }
@@ -135,6 +140,10 @@ void run_cluster_status(CtlOptions options) {
                  one.endpoint});
     }
     table.print(std::cout);
+    for (const MemberReport& one : report.members) {
+      if (!one.unmoved.empty())
+        std::cout << '\n' << one.member.id << " could not hand over " << unmoved_text(one.unmoved) << '\n';
+    }
     if (!report.is_agreed()) {
       std::cout
           << "\nThe nodes know different maps. That passes within seconds after a change; a node that stays behind "
@@ -279,8 +288,26 @@ struct DrainOptions : CtlOptions {
   double wait_seconds = 600;
 };
 
-/// Until the node is where it is to be: with its blocks handed over, or serving again.
-void wait_for_state(CtlOptions& options, const std::string& node_id, bool drain, double seconds) {
+/// What did not move on the way to the node's new state: of a drain from it, of an undrain to it. Empty: all did.
+std::string unmoved_on_the_way(const ClusterReport& report, const std::string& node_id, bool drain) {
+  const auto serves_beside = [&](const ClusterStatus::Node& each) {
+    return each.id != node_id && each.is_serving && report.map.weight_of(each) > 0;
+  };
+  if (drain && report.map.extent_blocks <= 1)
+    return "nothing is handed over where each block is an extent of its own (cluster-extent-blocks 1)";
+  if (drain && std::ranges::none_of(report.map.nodes, serves_beside))
+    return "no other node serves, so nothing was handed over";
+  std::string text;
+  for (const MemberReport& one : report.members) {
+    if ((one.member.id == node_id) != drain || one.unmoved.empty()) continue;
+    text += (text.empty() ? "" : "; ") + one.member.id + " could not hand over " + unmoved_text(one.unmoved);
+  }
+  return text;
+}
+
+/// Until the node is where it is to be: with its blocks handed over, or serving again. What was not handed over then,
+/// in words.
+std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool drain, double seconds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::string before;
   while (true) {
@@ -293,10 +320,12 @@ void wait_for_state(CtlOptions& options, const std::string& node_id, bool drain,
         state + (one->remaining_paths > 0 ? ", " + paths_text(one->remaining_paths) + " to hand over" : "");
     if (line != before && !options.json) std::cout << node_id << ": " << line << std::endl;
     before = line;
-    if (state == (drain ? "draining" : "serving")) return;
+    const bool is_there = state == (drain ? "draining" : "serving");
+    if (is_there && !one->error) return unmoved_on_the_way(report, node_id, drain);  // it alone knows what it still has
     if (std::chrono::steady_clock::now() >= until) {
-      throw ToolFailed(node_id + " is still " + state +
-                       "; it goes on. `kvstorectl cluster status` shows how far it is");
+      throw ToolFailed(is_there ? node_id + " does not say what it has handed over: " + one->error_text
+                                : node_id + " is still " + state +
+                                      "; it goes on. `kvstorectl cluster status` shows how far it is");
     }
     std::this_thread::sleep_for(500ms);
   }
@@ -321,8 +350,15 @@ void run_cluster_drain(DrainOptions options, bool drain) {
                           ? "hands nothing over: it is of an earlier version, or has a --move-rate of 0"
                           : describe(asked.error())));
   }
-  if (options.waits) wait_for_state(options, options.node_id, drain, options.wait_seconds);
-  if (options.json) std::cout << json_text({{"node", options.node_id}, {"drain", drain}}) << '\n';
+  const std::string unmoved =
+      options.waits ? wait_for_state(options, options.node_id, drain, options.wait_seconds) : "";
+  if (options.json) {
+    nlohmann::json document = {{"node", options.node_id}, {"drain", drain}};
+    if (options.waits) document["unmoved"] = unmoved;
+    std::cout << json_text(document) << '\n';
+  }
+  // The state is reached all the same: a node waits for none of its neighbours for ever.
+  if (!unmoved.empty()) throw ToolFailed(unmoved);
 }
 
 void add_drain_command(CLI::App& cluster, const char* name, const std::string& about, bool drain) {
@@ -332,6 +368,9 @@ void add_drain_command(CLI::App& cluster, const char* name, const std::string& a
   command->add_flag("!--no-wait", options->waits, "Return once the node has begun");
   command->add_option("--wait-seconds", options->wait_seconds, "How long to wait for the end; then exit status 1")
       ->capture_default_str();
+  command->footer(
+      "Exit status 1 too if blocks stayed behind; the reason is told, and `kvstorectl doctor` has it as long as it "
+      "holds.\n");
   command->callback([options, drain] { run_cluster_drain(*options, drain); });
 }
 

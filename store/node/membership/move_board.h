@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -37,12 +38,31 @@ struct MoveBoard {
     return peers_;
   }
 
+  /// By reason: paths that could not be handed over since the last pass over all began. The node has them still.
+  using Unmoved = std::map<std::string, std::uint64_t>;
+  static constexpr std::size_t kReasonsMax = 8;
+  void add_unmoved(std::string reason) {
+    const std::lock_guard lock(mutex_);
+    if (unmoved_.size() >= kReasonsMax && !unmoved_.contains(reason)) reason = "other reasons";
+    ++unmoved_[std::move(reason)];
+  }
+  void forget_unmoved() {
+    const std::lock_guard lock(mutex_);
+    unmoved_.clear();
+  }
+  Unmoved unmoved() const {
+    const std::lock_guard lock(mutex_);
+    return unmoved_;
+  }
+
   std::vector<NodeMetrics::Value> stats() const {
     const auto value = [](const auto& number) { return static_cast<double>(number.load()); };
     return {
         {"cluster_moved_blocks", value(moved_blocks), true, "Blocks that this node has handed to others"},
         {"cluster_moved_bytes", value(moved_bytes), true, "Bytes of these blocks"},
         {"cluster_move_failures", value(failed_paths), true, "Paths that could not be handed over, or not whole"},
+        {"cluster_unmoved_paths", static_cast<double>(unmoved_count()), false,
+         "Of the last hand-over: paths that could not be handed over"},
         {"cluster_move_remaining_paths", value(remaining_paths), false, "Paths that are still to be handed over"},
         {"cluster_copied_blocks", value(copied_blocks), true, "Blocks of which this node has made a second copy"},
         {"cluster_copied_bytes", value(copied_bytes), true, "Bytes of these blocks"},
@@ -52,8 +72,15 @@ struct MoveBoard {
   }
 
  private:
+  std::uint64_t unmoved_count() const {
+    std::uint64_t count = 0;
+    for (const auto& [reason, paths] : unmoved()) count += paths;
+    return count;
+  }
+
   mutable std::mutex mutex_;
   std::vector<Peer> peers_;
+  Unmoved unmoved_;
 };
 
 }  // namespace kv

@@ -168,6 +168,7 @@ asio::awaitable<void> Mover::work() {
   const auto stored = store_.with([](Store& store) { return store.stats().stored_blocks; });
   const bool is_new = std::exchange(stored_count_, stored) != stored;
   is_pass_due_ = false;  // before the pass: the map may change again meanwhile
+  if (is_whole) moves_.forget_unmoved();
   // The first map that a node hears of takes nothing from it: it knows none under which it owned what it has.
   if (!has_others() || (is_whole ? formers_.empty() : !is_new)) {
     if (target_) formers_.clear();
@@ -186,12 +187,18 @@ asio::awaitable<void> Mover::work() {
     spdlog::info("cluster: {} paths have another owner now, handing them over", paths.size());
   const Target* const target = target_.get();
   const bool wanted_out = wants_out();
+  bool has_unmoved = false;
   for (int turn = 0; turn < 2 && !stops_; ++turn) {
     for (const Path& path : paths) {
-      const bool is_done = co_await send(path, mover(), {moves_.moved_blocks, moves_.moved_bytes});
+      const error_code error = co_await send(path, mover(), {moves_.moved_blocks, moves_.moved_bytes});
       if (stops_) co_return;
-      if (!is_done) failed.push_back(path);
-      if (is_done || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
+      if (error) failed.push_back(path);
+      if (error && turn > 0) {
+        ++moves_.failed_paths;
+        moves_.add_unmoved(reason_of(error, *mover().client));
+        has_unmoved = true;
+      }
+      if (!error || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
       look();
       // Begin anew, for the map that is now to come; or go on with what this node is to be about.
       if (target_.get() != target || wants_out() != wanted_out) {
@@ -201,14 +208,14 @@ asio::awaitable<void> Mover::work() {
     }
     paths = std::exchange(failed, {});  // once more: a connection may have broken
   }
-  moves_.failed_paths += paths.size();
   moves_.remaining_paths = 0;
   pass_begun_ = begun;
+  if (has_unmoved) tell_unmoved();
   if (is_whole) {
     formers_.clear();
     is_whole_due_ = false;
-    spdlog::info("cluster: handed over {} blocks ({} bytes) so far, {} paths failed", moves_.moved_blocks.load(),
-                 moves_.moved_bytes.load(), moves_.failed_paths.load());
+    spdlog::info("cluster: handed over {} blocks ({} bytes) so far", moves_.moved_blocks.load(),
+                 moves_.moved_bytes.load());
     is_pass_due_ = true;  // for what was put while this went on; then all is settled
   }
   if (!is_pass_due_) moves_.settled = digest_;
@@ -227,8 +234,8 @@ asio::awaitable<void> Mover::copy() {
       [this](const Path& path, std::span<const BlockHash> blocks, bool) { return is_worth_a_copy(path, blocks); });
   for (const Path& path : paths) {
     if (is_over()) co_return;
-    const bool is_done = co_await send(path, copier(), {moves_.copied_blocks, moves_.copied_bytes});
-    moves_.failed_copies += !is_done && !stops_;
+    const error_code error = co_await send(path, copier(), {moves_.copied_blocks, moves_.copied_bytes});
+    moves_.failed_copies += error && !stops_;
     look();
   }
   if (is_over()) co_return;
@@ -311,9 +318,10 @@ bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, b
   return std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
 }
 
-asio::awaitable<bool> Mover::send(Path path, Hand& hand, Tally tally) {
+asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
   const auto space = co_await open(hand, path.end.space);
-  if (!space || stops_) co_return !space && space.error() == Errc::kNoNamespace;
+  if (!space) co_return space.error() == Errc::kNoNamespace ? error_code() : space.error();
+  if (stops_) co_return error_code(Errc::kCancelled);
   std::vector<BlockHash> names;
   auto pinned = store_.with([&](Store& store) -> Result<Store::PinnedPrefix> {
     auto blocks = store.path_of(path.end);
@@ -321,16 +329,17 @@ asio::awaitable<bool> Mover::send(Path path, Hand& hand, Tally tally) {
     names = std::move(*blocks);
     return store.pin_path(path.end);
   });
-  if (!pinned) co_return true;  // it has gone: nothing is left to do
+  if (!pinned) co_return error_code();  // it has gone: nothing is left to do
   const PinGuard guard(store_, std::move(*pinned));
-  const bool is_put = co_await put(*hand.client, *space, path, names, guard.pinned(), tally);
-  co_return is_put;
+  const error_code error = co_await put(*hand.client, *space, path, names, guard.pinned(), tally);
+  co_return error;
 }
 
 /// Prefix after prefix, so that one put sends no more than a batch: what the ones before it have sent is offered again,
 /// by name, and not wanted.
-asio::awaitable<bool> Mover::put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
-                                 const Store::PinnedPrefix& pinned, Tally tally) {
+asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& path,
+                                       const std::vector<BlockHash>& names, const Store::PinnedPrefix& pinned,
+                                       Tally tally) {
   const std::size_t block_bytes = client.block_bytes(space);
   KV_ASSERT(names.size() == pinned.blocks.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
@@ -353,19 +362,35 @@ asio::awaitable<bool> Mover::put(Client& client, Space space, const Path& path, 
     const auto result =
         co_await client.put(space, std::span(names).first(count), std::span(blocks).first(count), options);
     put_ = nullptr;
-    if (!result) co_return false;
+    if (!result) co_return result.error();
     const std::uint64_t sent_bytes = result->stored * block_bytes;
     tally.blocks += result->stored;
     tally.bytes += sent_bytes;
     paid_until_ = std::max(paid_until_, clock_.now()) +
                   std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
                       static_cast<double>(sent_bytes) / static_cast<double>(config_.bytes_per_second)));
-    if (result->refused > 0) co_return false;
+    if (result->refused > 0) co_return result->why ? result->why : error_code(Errc::kUnavailable);
     // Short debts are left to add up: a pause costs more than they do.
     constexpr Duration kDebtMax = 5ms;
     while (clock_.now() + kDebtMax < paid_until_ && !stops_) co_await pause(paid_until_);
   }
-  co_return !stops_;
+  co_return stops_ ? error_code(Errc::kCancelled) : error_code();
+}
+
+/// An error of a call says little where a node was not reached: of each of these, what its connection met.
+std::string Mover::reason_of(const error_code& error, const Client& client) const {
+  std::string reason = error == asio::error::timed_out ? "no answer in time" : error.message();
+  for (const NodeStatus& node : client.nodes()) {
+    if (!node.connected && node.name != config_.node_id && !node.last_error_text.empty())
+      reason += "; " + node.name + ": " + node.last_error_text;
+  }
+  return reason;
+}
+
+/// Whoever drains a node is to read it: what stays behind is lost to clients once this node goes.
+void Mover::tell_unmoved() {
+  for (const auto& [why, paths] : moves_.unmoved())
+    spdlog::warn("cluster: {} paths could not be handed over to their next owners: {}", paths, why);
 }
 
 Async<Space> Mover::open(Hand& hand, SpaceId id) {

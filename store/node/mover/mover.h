@@ -130,9 +130,12 @@ class Mover {
   asio::awaitable<void> hear_roots(Hand& hand, SpaceId id, const NamespaceId& name);
   bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const;
   bool is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const;
-  asio::awaitable<bool> send(Path path, Hand& hand, Tally tally);
-  asio::awaitable<bool> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
-                            const Store::PinnedPrefix& pinned, Tally tally);
+  /// Why the path is not where it belongs; no error: it is, or it is here no more.
+  asio::awaitable<error_code> send(Path path, Hand& hand, Tally tally);
+  asio::awaitable<error_code> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
+                                  const Store::PinnedPrefix& pinned, Tally tally);
+  std::string reason_of(const error_code& error, const Client& client) const;
+  void tell_unmoved();
   Async<Space> open(Hand& hand, SpaceId space);
   void drop_hands();
   Hand& mover();

@@ -485,6 +485,9 @@ void Lookups::on_stats(const Frame& frame) {
       }
     }
     add("sessions", static_cast<double>(node.metrics.session_count()));
+      for (const auto& [why, paths] : node.moves.unmoved()) {
+        add(("cluster_unmoved/" + why).c_str(), static_cast<double>(paths));
+      }
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
     for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));
     if (node.spill != nullptr) add_all(node.spill->stats());
