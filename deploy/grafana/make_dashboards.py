@@ -128,7 +128,7 @@ def p99(metric: str, by: str) -> str:
 
 
 HIT_RATIO = Panel(
-    "What share of the tokens asked for does each node hold?",
+    "What share of the blocks asked for does each node hold?",
     "percentunit",
     good_from(0.3, 0.1),
     one(recorded(HIT_RATIO_NOW)),
@@ -176,7 +176,7 @@ FLEET = [
         is_stat=True,
     ),
     Panel(
-        "What share of all tokens asked for is held?",
+        "What share of all blocks asked for is held?",
         "percentunit",
         good_from(0.3, 0.1),
         one('job:kvstore_match_hit_ratio:rate5m{job="kvstore"}', "fleet"),
@@ -717,9 +717,9 @@ def seen(metric: str, more: str = "") -> str:
 def seen_by(metric: str, by: str, more: str = "") -> str:
     return f"sum by (instance, {by}) ({seen(metric, more)})"
 
-
-SECONDS_OF_GETS = seen("call_duration_seconds_sum", ',call="get"')
-HIT_TOKENS = seen("match_tokens_total", ',result="hit"')
+SECONDS_OF_GETS = seen("call_duration_seconds_sum", 'call="get"')
+#: Blocks and not tokens: engines store sets mostly, of whose blocks a client does not know how many tokens they have.
+FOUND_BLOCKS = seen("match_blocks_total", 'tier!="none"')
 CLIENTS = [
     Panel(
         "How many tokens a second need not be computed?",
@@ -755,11 +755,11 @@ CLIENTS = [
         is_stat=True,
     ),
     Panel(
-        "What share of the tokens asked for was there?",
+        "What share of the blocks asked for was there?",
         "percentunit",
         good_from(0.3, 0.1),
         one(
-            f"sum by (instance) ({HIT_TOKENS}) / (sum by (instance) ({seen('match_tokens_total')}) > 0)",
+            f"sum by (instance) ({FOUND_BLOCKS}) / (sum by (instance) ({seen('match_blocks_total')}) > 0)",
         ),
         "As each worker sees it, over all nodes. Workers that differ have different prompts, or write other namespace records.",
     ),

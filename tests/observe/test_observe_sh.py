@@ -86,7 +86,7 @@ def test_it_runs_until_ctrl_c_and_leaves_nothing_behind(complete: None, scratch:
         assert running.poll() is None, log.read_text()
 
         def have_traffic() -> bool:
-            answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?query=kvstore_match_hit_tokens_total>0"))
+            answer = json.loads(get(f"http://127.0.0.1:{port}/api/v1/query?query=kvstore_match_hit_blocks_total>0"))
             return len(answer["data"]["result"]) == 2
 
         eventually("both nodes are scraped, and the load hits", have_traffic, 60)

@@ -2,7 +2,7 @@
 // through client/tools/tool_client.h, and prints a table for people or a JSON document for scripts.
 //
 //   ctl.cc            main(), and how a command's end becomes an exit status
-//   ctl_status.cc     status, namespaces, top
+//   ctl_status.cc     status, namespaces, top; node_counts.h: a node's values by name
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
 //   ctl_erase.cc      erase
@@ -11,7 +11,8 @@
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h lays nodes' words side
-//   by side ctl_doctor.cc     doctor; doctor.h lists its files: rdma_machine.h, rdma_loopback.h, doctor_rdma.h
+//                     by side
+//   ctl_doctor.cc     doctor; doctor.h lists its files
 //   ctl_size.cc       size; model_config.h reads a model's shape
 //   ctl_config.cc     config list, config get, config set
 //   ctl_spill.cc      spill: hands over to kvstore-node
@@ -25,6 +26,7 @@
 #include <string>
 
 #include "client/tools/ctl/cluster_look.h"
+#include "client/tools/ctl/node_counts.h"
 #include "client/tools/tool_client.h"
 
 namespace kv {
@@ -84,9 +86,5 @@ CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error = nullptr);
 std::vector<MemberWord> ask_members(CtlOptions& options);
 /// The same with the endpoints alone, as they were given.
 ClientConfig seed_config(ConnectionOptions& node);
-
-/// A value of a node, or `otherwise` if this node does not tell it.
-double stat(const NodeStats& stats, std::string_view name, double otherwise = 0);
-bool has_stat(const NodeStats& stats, std::string_view name);
 
 }  // namespace kv

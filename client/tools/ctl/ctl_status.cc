@@ -54,16 +54,6 @@ ClientConfig seed_config(ConnectionOptions& node) {
   return config;
 }
 
-double stat(const NodeStats& stats, std::string_view name, double otherwise) {
-  const auto found =
-      std::find_if(stats.values.begin(), stats.values.end(), [&](const auto& value) { return value.first == name; });
-  return found == stats.values.end() ? otherwise : found->second;
-}
-
-bool has_stat(const NodeStats& stats, std::string_view name) {
-  return std::any_of(stats.values.begin(), stats.values.end(), [&](const auto& value) { return value.first == name; });
-}
-
 namespace {
 
 /// A count as text, or "-" if the node does not tell it.
@@ -77,8 +67,12 @@ std::string fraction_cell(double part, double whole) {
 
 /// Since the node's start, not of late: `kvstorectl top` has the rate of the last interval.
 std::string hit_rate_cell(const NodeStats& stats) {
-  const double hits = stat(stats, "get_hit_blocks");
-  return fraction_cell(hits, hits + stat(stats, "get_miss_blocks"));
+  const Lookups lookups = lookups_since_start(stats);
+  return fraction_cell(lookups.found, lookups.asked);
+}
+
+nlohmann::json hit_rate_json(const Lookups& lookups) {
+  return lookups.asked > 0 ? nlohmann::json(lookups.found / lookups.asked) : nlohmann::json();
 }
 
 std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& node) {
@@ -110,6 +104,7 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
       entry["node_id"] = status->node_id;
       entry["transport"] = status->peer_transport;
     }
+    entry["hit_rate"] = hit_rate_json(lookups_since_start(node));
     entry["stats"] = nlohmann::json::object();
     for (const auto& [name, value] : node.values) entry["stats"][name] = value;
     entry["namespace_count"] = node.namespaces.size();
@@ -326,8 +321,9 @@ double rate_of(const NodeStats& before, const NodeStats& now, std::string_view n
   return seconds > 0 ? std::max(0.0, stat(now, name) - stat(before, name)) / seconds : 0;
 }
 
-constexpr std::array<std::string_view, 4> kTopRates = {"get_hit_blocks", "get_miss_blocks", "stored_blocks",
-                                                       "evicted_blocks"};
+constexpr std::array<std::string_view, 8> kTopRates = {"match_hit_blocks", "match_disk_blocks", "match_miss_blocks",
+                                                       "get_hit_blocks",   "get_disk_blocks",   "get_miss_blocks",
+                                                       "stored_blocks",    "evicted_blocks"};
 
 nlohmann::json top_json(const TopSample& before, const TopSample& now) {
   KV_ASSERT(before.stats.size() == now.stats.size());  // one for each node, in the order of the endpoints
@@ -343,6 +339,7 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
     for (const std::string_view name : kTopRates) {
       entry[std::string(name) + "_per_second"] = rate_of(before.stats[i], node, name, seconds);
     }
+    entry["hit_rate"] = hit_rate_json(lookups_between(before.stats[i], node));
     document["nodes"].push_back(entry);
   }
   return document;
@@ -351,7 +348,7 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
 void print_top(const TopSample& before, const TopSample& now, std::ostream& out) {
   KV_ASSERT(before.stats.size() == now.stats.size());  // one for each node, in the order of the endpoints
   const double seconds = std::chrono::duration<double>(now.when - before.when).count();
-  TextTable table({"node", "blocks", "used", "full", "got blk/s", "missed blk/s", "hit rate", "stored blk/s",
+  TextTable table({"node", "blocks", "used", "full", "looked up blk/s", "hit rate", "got blk/s", "stored blk/s",
                    "evicted blk/s", "leases", "sessions"});
   for (std::size_t i = 0; i < now.stats.size(); ++i) {
     const NodeStats& node = now.stats[i];
@@ -360,12 +357,14 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
       continue;
     }
     const auto rate = [&](std::string_view name) { return rate_of(before.stats[i], node, name, seconds); };
-    const double hits = rate("get_hit_blocks"), misses = rate("get_miss_blocks");
+    const Lookups lookups = lookups_between(before.stats[i], node);
     const double used = stat(node, "allocated_bytes");
     table.add({node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
-               fraction_cell(used, stat(node, "capacity_bytes")), format_number(hits, 0), format_number(misses, 0),
-               fraction_cell(hits, hits + misses), format_number(rate("stored_blocks"), 0),
-               format_number(rate("evicted_blocks"), 0), count_cell(node, "leases"), count_cell(node, "sessions")});
+               fraction_cell(used, stat(node, "capacity_bytes")),
+               format_number(seconds > 0 ? lookups.asked / seconds : 0, 0), fraction_cell(lookups.found, lookups.asked),
+               format_number(rate("get_hit_blocks") + rate("get_disk_blocks"), 0),
+               format_number(rate("stored_blocks"), 0), format_number(rate("evicted_blocks"), 0),
+               count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(out);
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from ..client import Client
@@ -14,6 +15,16 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("status", help="what the nodes hold, and whether they serve")
     add_node_options(parser)
     parser.set_defaults(run=run)
+
+
+def lookups(values: Mapping[str, float]) -> tuple[float, float]:
+    """Blocks found and blocks asked for by matches, as the status page's hit rate has them; where nobody matches, by gets."""
+    for verb in ("match", "get"):
+        found = values.get(f"{verb}_hit_blocks", 0) + values.get(f"{verb}_disk_blocks", 0)
+        asked = found + values.get(f"{verb}_miss_blocks", 0)
+        if asked:
+            return found, asked
+    return 0, 0
 
 
 def run(given: argparse.Namespace) -> int:
@@ -32,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
             continue
         values = node["values"]
         used, capacity = values.get("allocated_bytes", 0), values.get("capacity_bytes", 0)
-        hits, misses = values.get("get_hit_blocks", 0), values.get("get_miss_blocks", 0)
+        found, asked = lookups(values)
         rows.append(
             [
                 node["name"],
@@ -42,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
                 f"{int(values.get('blocks', 0)):,}",
                 bytes_text(used),
                 bytes_text(capacity),
-                f"{100 * hits / (hits + misses):.1f} %" if hits + misses else "-",
+                f"{100 * found / asked:.1f} %" if asked else "-",
                 f"{int(values.get('evicted_blocks', 0)):,}",
                 f"{int(values.get('sessions', 0)):,}",
             ]
