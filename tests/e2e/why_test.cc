@@ -112,6 +112,38 @@ TEST_F(WhyTest, ATwinOfTheNamespaceIsNamedAndDoctorFindsIt) {
   EXPECT_THAT(found, HasSubstr("They differ in dtype (here bfloat16, there float16)"));
 }
 
+/// What engines with several kinds of layers store: names that stand alone.
+class WhySetTest : public WhyTest {
+ protected:
+  static NamespaceRecord set_of(const std::string& dtype) {
+    return NamespaceRecord::from_fields(
+               {{"model", "why"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kWhyBytes)}, {"dtype", dtype}})
+        .value();
+  }
+  static std::size_t put(TestClient& client, std::span<const BlockHash> names) {
+    const auto blocks = client.blocks(names.size());
+    const std::vector<std::span<const std::byte>> sources(blocks.begin(), blocks.end());
+    return client->put_set(client.space(), names, sources, {.deadline = kDeadline})->stored;
+  }
+  static std::size_t held(TestClient& client, std::span<const BlockHash> names) {
+    return client->match_set(client.space(), names, {.deadline = kDeadline})->held_count;
+  }
+};
+
+TEST_F(WhySetTest, DoctorNamesATwinOfTheSetAndTheFieldThatDiffers) {
+  start();
+  const auto names = make_chain(1, 4);
+  TestClient writer(node->tcp(), Transport::kTcp, set_of("float16"), 4);
+  TestClient reader(node->tcp(), Transport::kTcp, set_of("bfloat16"), 4);
+  EXPECT_EQ(put(writer, names), 4u);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(held(reader, names), 0u);
+  const json doctor = ctl({"doctor", "--admin", node->admin()});
+  std::string found;
+  for (const auto& finding : doctor["findings"]) found += finding["found"].get<std::string>() + "\n";
+  EXPECT_THAT(found, HasSubstr("20 lookups, and none has found anything; stored is in"));
+  EXPECT_THAT(found, HasSubstr("They differ in dtype (here bfloat16, there float16)"));
+}
+
 TEST_F(WhyTest, RootsThatNeverMeetAreFoundByDoctor) {
   start();
   TestClient client(node->tcp(), Transport::kTcp, kWhyBytes, 4);

@@ -17,6 +17,7 @@
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
+#include "client/tools/ctl/doctor_counters.h"
 #include "client/tools/ctl/doctor_numa.h"
 #include "client/tools/ctl/doctor_rdma.h"
 #include "client/tools/json_text.h"
@@ -242,7 +243,7 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
   for (const NodeStats& node : nodes) {
     for (const NodeStats::Namespace& one : node.namespaces) {
       auto record = NamespaceRecord::parse(one.record);
-      if (!record || record->is_set()) continue;
+      if (!record) continue;
       Use& use = spaces.try_emplace(one.record, Use{.record = *std::move(record)}).first->second;
       use.stored += one.stored_blocks;
       use.lookups += one.lookups;
@@ -267,6 +268,13 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
         add(use, looked + ": stored under roots that nobody looks up, looked up under roots that nobody stores",
             "whoever stores and whoever looks up name the same prompts differently: one seed for both (vLLM: "
             "PYTHONHASHSEED), one block size, one version of the engine");
+      // Names of a set are not sampled, so whether any prompt comes again is not known.
+      if (use.record.is_set() && findings.size() - before < kFindingsMax) {
+        findings.push_back({"lookups in " + space_name(use.record), Verdict::kNote,
+                            looked + ", though blocks are stored",
+                            "each prompt is new, or whoever stores and whoever looks up name the same prompts "
+                            "differently (vLLM: PYTHONHASHSEED)"});
+      }
       continue;
     }
     const Use* twin = nullptr;
@@ -293,7 +301,10 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
     }
   }
   for (const auto& [text, use] : spaces) {
-    if (use.lookups > 0 || use.stored == 0 || use.roots < kRootsMin || use.stored_only < use.roots) continue;
+    if (use.lookups > 0 || use.stored == 0) continue;
+    // A set has no roots: each of its blocks is looked up by its own name.
+    const bool are_many = use.record.is_set() ? use.stored >= kRootsMin : use.roots >= kRootsMin;
+    if (!are_many || use.stored_only < use.roots) continue;
     if (findings.size() - before >= kFindingsMax) break;
     findings.push_back({"lookups in " + space_name(use.record), Verdict::kNote,
                         format_count(use.stored) + " blocks stored, and nobody has looked one up",
@@ -472,7 +483,11 @@ Findings check_all(DoctorOptions& options) {
       findings.push_back({"counters of " + node.name, Verdict::kNote, describe(node.error),
                           "the role metrics or operator shows them: its memory and certificates were not looked at"});
     }
-    for (const NodeStats& node : *stats) check_contents(node, findings);
+    for (const NodeStats& node : *stats) {
+      check_contents(node, findings);
+      const Findings counted = check_counters(node);
+      findings.insert(findings.end(), counted.begin(), counted.end());
+    }
     for (const NodeStats& node : *stats) check_security(node, findings);
     for (const NodeStats& node : *stats) check_spill_keys(node, findings);
     check_lookups(*stats, findings);

@@ -483,11 +483,13 @@ void Lookups::on_stats(const Frame& frame) {
       for (const MoveBoard::Peer& peer : node.moves.peers()) {
         add(("cluster_node/" + peer.id + "/reached").c_str(), peer.is_reached ? 1 : 0);
       }
-    }
-    add("sessions", static_cast<double>(node.metrics.session_count()));
       for (const auto& [why, paths] : node.moves.unmoved()) {
         add(("cluster_unmoved/" + why).c_str(), static_cast<double>(paths));
       }
+    }
+    const NodeMetrics::Totals totals = node.metrics.totals();
+    add("sessions", static_cast<double>(totals.sessions));
+    add("checksum_failures", static_cast<double>(totals.checksum_failures));
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
     for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));
     if (node.spill != nullptr) add_all(node.spill->stats());
