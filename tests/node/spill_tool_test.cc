@@ -85,6 +85,24 @@ TEST_F(SpillToolTest, VerifyFindsABlockUnderAnotherName) {
   EXPECT_THAT(out, HasSubstr("not those of its name"));
 }
 
+TEST_F(SpillToolTest, ANameWhoseBlockWasGivenBackIsNoDamage) {
+  make();
+  std::size_t given_back = 0;
+  {
+    const auto disk = open();
+    const BlockFile middle = disk->block_files().at(1);
+    ASSERT_FALSE(disk->drop_files(middle.first, middle.last));
+    for (const DiskRecord& record : named(*disk)) given_back += !disk->read(record.key);
+  }
+  ASSERT_GT(given_back, 0u);
+  ASSERT_EQ(run({"verify", "--json", path.c_str()}), 0) << out;
+  const json result = json::parse(out);
+  EXPECT_EQ(result["dangling"], given_back);
+  EXPECT_EQ(result["damaged"], 0);
+  ASSERT_EQ(run({"verify", path.c_str()}), 0);
+  EXPECT_THAT(out, HasSubstr("names without a block"));
+}
+
 TEST_F(SpillToolTest, CompactGivesBackFilesWithoutNamedBlocks) {
   make();
   {

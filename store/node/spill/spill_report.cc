@@ -97,6 +97,7 @@ void print_verification(const std::string& path, const SpillVerification& result
                 {"blocks", result.blocks},
                 {"bytes", result.bytes},
                 {"seconds", result.seconds},
+                {"dangling", result.dangling},
                 {"damaged", result.damages.size()},
                 {"damages", damages}}
                .dump(2, ' ', false, json::error_handler_t::replace)
@@ -108,6 +109,11 @@ void print_verification(const std::string& path, const SpillVerification& result
         << each.why << "\n";
   out << path << ": " << result.blocks << " blocks read (" << human_bytes(result.bytes) << " in "
       << static_cast<std::uint64_t>(result.seconds * 1000) << " ms), " << result.damages.size() << " damaged\n";
+  if (result.dangling > 0) {
+    out << result.dangling
+        << " of these are names without a block: it was given back with its file, or not written yet "
+        << "when the node ended. Nothing is damaged; whoever asks for one computes it again\n";
+  }
   if (!result.damages.empty()) out << "A node drops a damaged block when it meets it, and serves the rest.\n";
 }
 

@@ -31,7 +31,10 @@ struct SpillDamage {
   std::string why;
 };
 struct SpillVerification {
-  std::uint64_t blocks = 0, bytes = 0;
+  std::uint64_t blocks = 0, bytes = 0;  ///< Names, and the bytes that they say.
+  /// Names whose blocks were given back with their file, or were still unwritten when the node ended:
+  /// nothing is damaged.
+  std::uint64_t dangling = 0;
   std::vector<SpillDamage> damages;
   double seconds = 0;
 };

@@ -151,7 +151,9 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
                                                      : space->second.checksum_seed(record.hash, record.block_bytes);
     // Oldest first, which is the order of the files: the disk is read from front to back.
     const auto block = disk->read(record.key);
-    if (!block) {
+    if (block.has_error() && block.error() == Errc::kNotFound) {
+      ++result.dangling;
+    } else if (!block) {
       result.damages.push_back({record, block.error().message()});
     } else if (block->bytes.size() != record.block_bytes) {
       result.damages.push_back({record, "it has another size than its record says"});
