@@ -172,6 +172,19 @@ ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
   if (!numa.processors.empty()) static_cast<void>(keep_to_processors(numa.processors));
 }
 
+void check_all_answer(const ConnectionOptions& options) {
+  ToolClient client(client_config(options, "kvstore-bench observer"));
+  const auto times = client.run(client->ping(options.deadline));
+  std::string silent;
+  const std::vector<NodeStatus> nodes = client->nodes();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    if (times && i < times->size() && (*times)[i].count() >= 0) continue;
+    const std::string why = nodes[i].last_error_text.empty() ? describe(nodes[i].last_error) : nodes[i].last_error_text;
+    silent += (silent.empty() ? "" : "; ") + nodes[i].name + " does not answer: " + why;
+  }
+  if (!silent.empty()) throw std::runtime_error(silent);
+}
+
 /// Two steps: open() without waiting only makes the client know the record, and wait_open() tells whether a node took
 /// it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.
 Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::microseconds deadline) {

@@ -61,6 +61,10 @@ const char* token_of_environment(const ConnectionOptions& options);
 /// An error as a part of a sentence. A missed deadline is named as that: "Connection timed out" would mislead.
 std::string describe(const error_code& error);
 
+/// Asks each node once, when a measurement is over: the numbers of one that was dead are no numbers. Throws
+/// std::runtime_error with the name and the reason of those that do not answer within the deadline.
+void check_all_answer(const ConnectionOptions& options);
+
 /// Owns an io_context and a Client on it. Calls run on the calling thread, so that no hop to another thread adds to a
 /// latency. Between calls nothing runs: a back-off or a reconnect waits for the next call. From its construction on the
 /// thread keeps to the processors that ClientConfig::numa_nodes comes to.

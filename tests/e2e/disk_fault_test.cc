@@ -398,7 +398,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextSt
     EXPECT_EQ(dropped->block_count, 1u);
     EXPECT_TRUE(dropped->until_restart) << node->log();
     const Finished tool = run_program({ctl_program(), "drop", "--endpoint", node->unix_socket(), "--space",
-                                       to_hex(client->record().id().bytes), "--all"});
+                                       to_hex(client->record().id().bytes), "--all", "--yes"});
     EXPECT_NE(tool.out.find("until the node next starts"), std::string::npos) << tool.out << tool.err;
     EXPECT_GE(node->metric("kvstore_disk_drops_not_kept_total"), mode == FAULT_STUCK ? 0 : 2);
     disk.set(FAULT_NONE);

@@ -133,7 +133,7 @@ class E2eEraseTest : public testing::Test {
     return count;
   }
   Finished erase(const std::string& endpoints, const std::string& who, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {ctl_program(), "erase",   "blue",         "--json",
+    std::vector<std::string> arguments = {ctl_program(), "erase",   "blue",         "--json", "--yes",
                                           "--endpoint",  endpoints, "--token-file", path(who)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_program(arguments);

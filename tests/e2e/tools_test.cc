@@ -78,6 +78,67 @@ TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(bench({"generate", "--kind", "chat", "--requests", "0"}).status, 2);
 }
 
+TEST(E2eToolsTest, EachProgramTellsItsVersion) {
+  for (const std::string& program : {ctl_program(), bench_program(), node_program()}) {
+    const Finished version = run_program({program, "--version"});
+    EXPECT_EQ(version.status, 0) << program;
+    EXPECT_THAT(version.out, testing::MatchesRegex("kvstore[a-z-]* [0-9]+\\.[0-9]+\\.[0-9]+.*\n")) << program;
+  }
+}
+
+TEST(E2eToolsTest, AtATerminalAPersonIsAskedBeforeAWholeNamespaceGoes) {
+  if (::access("/usr/bin/script", X_OK) != 0) GTEST_SKIP() << "/usr/bin/script is not here";
+  const NodeProcess node({"--capacity", "64MiB"});
+  TestClient client(node.tcp(), Transport::kTcp, 65536, 8);
+  ASSERT_EQ(client.put(make_chain(1, 8)).stored, 8u);
+  const auto answered = [&](const std::string& answer) {
+    const std::string drop = ctl_program() + " drop --all --space e2e -e " + node.tcp();
+    return run_program({"/bin/sh", "-c", "printf '" + answer + "\\n' | /usr/bin/script -qec '" + drop + "' /dev/null"});
+  };
+  const Finished no = answered("n");
+  EXPECT_EQ(no.status, 1) << no.out;
+  EXPECT_THAT(no.out, HasSubstr("Go on? [y/N]"));
+  EXPECT_EQ(node.metric("kvstore_blocks"), 8);
+  const Finished yes = answered("y");
+  EXPECT_EQ(yes.status, 0) << yes.out;
+  EXPECT_EQ(node.metric("kvstore_blocks"), 0);
+}
+
+TEST(E2eToolsTest, TheHitRateIsTheSameEverywhere) {
+  const NodeProcess node({"--capacity", "64MiB"});
+  const json chat = parsed(bench({"chat", "--json", "--block-bytes", "4KiB", "--endpoint", node.tcp()}));
+  double found = 0, asked = 0;
+  for (const json& turn : chat["turns"]) {
+    found += turn["hits"].get<double>();
+    asked += turn["references"].get<double>();
+  }
+  ASSERT_LT(found, asked);
+  const json status = parsed(ctl({"status", "--json", "--endpoint", node.tcp()}));
+  EXPECT_DOUBLE_EQ(status["nodes"][0]["hit_rate"].get<double>(), found / asked);
+  char text[16];
+  std::snprintf(text, sizeof text, "%.1f %%", 100 * found / asked);
+  EXPECT_THAT(ctl({"status", "--endpoint", node.tcp()}).out, HasSubstr(text));
+  // Nothing is looked up meanwhile.
+  const json top = parsed(ctl({"top", "--once", "--json", "--interval", "10ms", "--endpoint", node.tcp()}));
+  EXPECT_TRUE(top["nodes"][0]["hit_rate"].is_null());
+}
+
+TEST(E2eToolsTest, AMeasurementWithANodeThatIsDeadEndsWithOne) {
+  const NodeProcess node({"--capacity", "64MiB"});
+  const std::string both = node.tcp() + ",tcp://127.0.0.1:1";
+  for (const std::vector<std::string>& run :
+       {std::vector<std::string>{"run", "--op", "put", "--batch", "16", "--duration", "100ms", "--warm-up", "10ms",
+                                 "--memory", "1MiB"},
+        std::vector<std::string>{"chat", "--sessions", "1", "--turns", "2"}}) {
+    std::vector<std::string> arguments = run;
+    arguments.insert(arguments.end(), {"--block-bytes", "4KiB", "--endpoint", both});
+    const Finished finished = bench(arguments);
+    EXPECT_EQ(finished.status, 1) << run[0] << finished.out;
+    EXPECT_THAT(finished.err, HasSubstr("tcp://127.0.0.1:1 does not answer: ")) << run[0];
+    EXPECT_THAT(finished.out, HasSubstr("p50")) << "what was measured is told all the same";
+  }
+}
+
 TEST(E2eToolsTest, BenchComparesPoliciesOnALoadThatItMadeWithoutANode) {
   const TempDir directory;
   const std::string plain = directory.path() + "/load.jsonl", packed = plain + ".gz", plot = plain + ".svg";
@@ -279,7 +340,12 @@ TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {
   EXPECT_EQ(blocks_of({"unpin", "--hashes", hashes}), 8);
   EXPECT_EQ(blocks_of({"drop", "--hashes", hashes}), 1);
   EXPECT_EQ(blocks_of({"match", to_hex(chain[0].bytes), to_hex(chain[1].bytes)}), 2);
-  EXPECT_EQ(blocks_of({"drop", "--all"}), 7);
+  const Finished unsure = ctl({"drop", "--all", "--space", "e2e"}, environment);
+  EXPECT_EQ(unsure.status, 2) << "nobody can be asked";
+  EXPECT_THAT(unsure.err, HasSubstr("drop all blocks of e2e"));
+  EXPECT_THAT(unsure.err, HasSubstr("say --yes"));
+  EXPECT_EQ(node.metric("kvstore_blocks"), 7);
+  EXPECT_EQ(blocks_of({"drop", "--all", "--yes"}), 7);
   EXPECT_EQ(node.metric("kvstore_blocks"), 0);
 
   const json spaces = parsed(ctl({"namespaces", "--json"}, environment));

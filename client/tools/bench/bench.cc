@@ -27,6 +27,7 @@
 int main(int argc, char** argv) {
   CLI::App app("kvstore-bench: how fast a node is, next to what this machine allows, and whether every byte is right");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "kvstore-bench " KV_VERSION);
   app.get_formatter()->column_width(36);
   kv::add_run_command(app);
   kv::add_submit_command(app);

@@ -126,6 +126,7 @@ void run_chat(ChatOptions options) {
   for (const PromptTotals& turn : turns) {
     if (turn.wrong_bytes > 0) throw std::runtime_error(format_count(turn.wrong_bytes) + " wrong bytes");
   }
+  check_all_answer(options.node);
 }
 
 }  // namespace

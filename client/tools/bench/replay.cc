@@ -332,6 +332,7 @@ void run_replay(ReplayOptions options) {
   report.shares->end(replay->stats(options), death);
   options.json ? print_json(options, report) : print_table(options, report);
   if (totals.wrong_bytes > 0) throw std::runtime_error(format_count(totals.wrong_bytes) + " wrong bytes");
+  check_all_answer(options.node);
 }
 
 }  // namespace

@@ -215,6 +215,7 @@ void run(RunOptions options) {
   const RunReport report = measure(options);
   options.json ? print_json(options, report) : print_table(options, report);
   if (report.sum.wrong_bytes > 0) throw std::runtime_error(format_count(report.sum.wrong_bytes) + " wrong bytes");
+  check_all_answer(options.node);
 }
 
 }  // namespace

@@ -310,6 +310,7 @@ void add_submit_command(CLI::App& app) {
   command->callback([options] {
     options->transport = complete(options->node);
     print(*options, SubmitBench(*options).run());
+    check_all_answer(options->node);
   });
 }
 

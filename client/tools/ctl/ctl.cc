@@ -3,12 +3,34 @@
 // Exit status: 0: done; 1: it failed, or something is wrong; 2: the command line is wrong. ctl.h has the folder's map.
 #include "client/tools/ctl/ctl.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <exception>
+#include <iostream>
+
+namespace kv {
+
+void confirm(const std::string& verb, const std::string& what, bool is_sure) {
+  if (is_sure) return;
+  if (::isatty(STDIN_FILENO) == 0 || ::isatty(STDERR_FILENO) == 0)
+    throw CLI::ValidationError(verb, "this would " + what + ", which cannot be taken back: say --yes");
+  std::cerr << "This will " << what << ", which cannot be taken back. Go on? [y/N] " << std::flush;
+  std::string answer;
+  std::getline(std::cin, answer);
+  if (answer != "y" && answer != "Y" && answer != "yes") throw ToolFailed(verb + ": nothing was done");
+}
+
+void add_sure_flag(CLI::App& command, bool& is_sure) {
+  command.add_flag("--yes", is_sure, "Do not ask; needed where there is no terminal to ask at");
+}
+
+}  // namespace kv
 
 int main(int argc, char** argv) {
   CLI::App app("kvstorectl: look at kvstore nodes and change what they keep");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "kvstorectl " KV_VERSION);
   app.get_formatter()->column_width(34);
   app.footer(
       "Which nodes: --endpoint of a verb, else the environment variable KVSTORE_ENDPOINTS (separated by commas), else\n"

@@ -58,6 +58,12 @@ struct ToolFailed : std::runtime_error {
   bool is_said = false;
 };
 
+/// Before what nobody can take back, such as "drop all blocks of m". `is_sure`: --yes was given. Else a person at a
+/// terminal is asked, and without one the command line is wrong: a script has to say so.
+void confirm(const std::string& verb, const std::string& what, bool is_sure);
+/// --yes
+void add_sure_flag(CLI::App& command, bool& is_sure);
+
 struct CtlOptions {
   ConnectionOptions node{.endpoints = {}, .transport = {}, .deadline = 2s};
   bool json = false;

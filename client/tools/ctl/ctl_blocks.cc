@@ -15,7 +15,7 @@ namespace kv {
 namespace {
 
 struct BlockOptions : CtlOptions, ChainOptions {
-  bool all = false;
+  bool all = false, is_sure = false;
 };
 
 nlohmann::json json_of(const MissReport& report) {
@@ -134,6 +134,12 @@ void run_command(const std::string& name, BlockOptions options) {
   }
   ToolClient client(ctl_config(options.node));
   const NamespaceRecord record = find_record(client, options.node, options);
+  if (options.all) {
+    confirm(name,
+            "drop all blocks of " + std::string(record.field("model")) + " (namespace " + to_hex(record.id().bytes) +
+                ") on all nodes",
+            options.is_sure);
+  }
   // Only now, with a record that is complete: opening makes the namespace on a node that does not have it.
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
@@ -206,7 +212,10 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
             "into for the same prompt")
         ->type_name("FILE");
   }
-  if (name == "drop") command->add_flag("--all", options->all, "The whole namespace instead of a chain");
+  if (name == "drop") {
+    command->add_flag("--all", options->all, "The whole namespace instead of a chain");
+    add_sure_flag(*command, options->is_sure);
+  }
   command->footer(footer);
   command->callback([name, options] { run_command(name, *options); });
 }
@@ -229,7 +238,7 @@ void add_block_commands(CLI::App& app) {
       app, "drop",
       "Forget the last block of a chain and all blocks below it, each named block of a set, or a whole namespace",
       "The drop holds after a restart too, or the answer says that it does not (until_restart in --json).\n\n"
-      "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all\n");
+      "Examples:\n  kvstorectl drop --space 3fa9 --hashes chain.txt\n  kvstorectl drop --space 3fa9 --all --yes\n");
 }
 
 }  // namespace kv

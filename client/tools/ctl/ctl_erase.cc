@@ -17,7 +17,7 @@ namespace {
 
 struct EraseOptions : CtlOptions {
   std::string name;
-  bool is_share = false;
+  bool is_share = false, is_sure = false;
   double wait_seconds = 3600;
 };
 
@@ -70,6 +70,10 @@ void print(const std::map<std::string, NodeErasure>& last, const std::map<std::s
 }
 
 void run_erase(EraseOptions options) {
+  confirm(
+      "erase",
+      "erase all that the " + std::string(options.is_share ? "share " : "tenant ") + options.name + " has on all nodes",
+      options.is_sure);
   ToolClient client(ctl_config(options.node));
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.wait_seconds);
   std::map<std::string, NodeErasure> last;
@@ -114,13 +118,14 @@ void add_erase_command(CLI::App& app) {
       app, "erase", "Erase all that a tenant has on all nodes, in memory and in the files of their disks", options);
   command->add_option("tenant", options->name, "The tenant; with --share, the share")->required();
   command->add_flag("--share", options->is_share, "A share of the policy instead of a tenant");
+  add_sure_flag(*command, options->is_sure);
   command->add_option("--wait-seconds", options->wait_seconds, "How long to wait for the end; then exit status 1")
       ->capture_default_str();
   command->footer(
       "Needs the role operator. What the tenant stores meanwhile stays: take its rights away first. Files that hold "
       "its blocks,\nor any that were evicted, are written anew without them. Exit status 0: it is gone on every "
       "node.\n\n"
-      "Example:\n  kvstorectl erase research\n");
+      "Example:\n  kvstorectl erase research --yes\n");
   command->callback([options] { run_erase(*options); });
 }
 
