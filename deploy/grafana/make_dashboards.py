@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -707,15 +707,15 @@ SECURITY = [
     ),
 ]
 
-WORKER = 'job="kvstore-client"'
+
+def seen(metric: str, only: str = "") -> str:
+    """Of clients, whichever job scrapes the engine that shows them."""
+    return f"rate(kvstore_client_{metric}{f'{{{only}}}' if only else ''}[$__rate_interval])"
 
 
-def seen(metric: str, more: str = "") -> str:
-    return f"rate(kvstore_client_{metric}{{{WORKER}{more}}}[$__rate_interval])"
+def seen_by(metric: str, by: str, only: str = "") -> str:
+    return f"sum by (instance, {by}) ({seen(metric, only)})"
 
-
-def seen_by(metric: str, by: str, more: str = "") -> str:
-    return f"sum by (instance, {by}) ({seen(metric, more)})"
 
 SECONDS_OF_GETS = seen("call_duration_seconds_sum", 'call="get"')
 #: Blocks and not tokens: engines store sets mostly, of whose blocks a client does not know how many tokens they have.
@@ -733,7 +733,7 @@ CLIENTS = [
         "How many processors' worth of prefill is saved, net of loading?",
         "short",
         good_from(1e-9),
-        one(f"{seen('saved_compute_seconds_total')} - on (instance) {SECONDS_OF_GETS}"),
+        one(f"sum by (instance) ({seen('saved_compute_seconds_total')}) - sum by (instance) ({SECONDS_OF_GETS})"),
         "An estimate: seconds of computing a second, less the seconds of the gets that brought it. Below 0 loading costs more than it saves. "
         "Without data: the engine has not said how fast it computes.",
         is_stat=True,
@@ -742,7 +742,7 @@ CLIENTS = [
         "Do calls miss their deadlines?",
         "cps",
         NONE_IS_GOOD,
-        one(seen_by("call_errors_total", "call", ',error_type="deadline_exceeded"'), "{{instance}} {{call}}"),
+        one(seen_by("call_errors_total", "call", 'error_type="deadline_exceeded"'), "{{instance}} {{call}}"),
         "A worker computed what it could have had. A node is slow or away, or the deadline is shorter than the transfer takes.",
         is_stat=True,
     ),
@@ -750,7 +750,7 @@ CLIENTS = [
         "Does any worker leave a node alone?",
         "short",
         NONE_IS_GOOD,
-        one(f"kvstore_client_breaker_open{{{WORKER}}}", "{{instance}} {{node}}"),
+        one("kvstore_client_breaker_open", "{{instance}} {{node}}"),
         "1: its breaker is open, after failures in a row. What that node has is missed by this worker.",
         is_stat=True,
     ),
@@ -804,6 +804,113 @@ CLIENTS = [
     ),
 ]
 
+
+#: The doors of engines to the store, by the beginning of their metrics' names in the engines' own /metrics (docs/operating.md).
+CONNECTOR, TIER_OF_VLLM, ENCODER, HICACHE = (
+    "vllm:kvstore",
+    "vllm:kvstore_tier",
+    "vllm:kvstore_encoder",
+    "sglang:kvstore",
+)
+DOORS = {CONNECTOR: "connector", TIER_OF_VLLM: "tier", ENCODER: "encoder", HICACHE: "HiCache"}
+
+
+def door(metric: str, of: str = CONNECTOR) -> str:
+    return f"sum by (instance) (rate({of}_{metric}_total[$__rate_interval]))"
+
+
+def doors(metric: str, what: str, among: Iterable[str] = DOORS) -> list[Query]:
+    return [Query(door(metric, each), f"{{{{instance}}}} {DOORS[each]}{what}") for each in among]
+
+
+ENGINES = [
+    Panel(
+        "How many tokens a second do engines load instead of computing them?",
+        "short",
+        good_from(1),
+        one(door("loaded_tokens")),
+        "Of vLLM's connector. 0 for hours: kvstorectl doctor names namespaces that are looked up in vain.",
+        is_stat=True,
+    ),
+    Panel(
+        "Does an engine leave the store alone?",
+        "short",
+        NONE_IS_GOOD,
+        [
+            Query(f"max by (instance, calls) ({each}_paused)", f"{{{{instance}}}} {name}, {{{{calls}}}}")
+            for each, name in DOORS.items()
+        ],
+        "1: after failures. It computes everything meanwhile. Runbook, KvstoreEngineFailing.",
+        is_stat=True,
+        mappings={"0": "no", "1": "yes"},
+    ),
+    Panel(
+        "Do calls of engines fail?",
+        "cps",
+        NONE_IS_GOOD,
+        [*doors("failures", ""), Query(door("lookups_timed_out"), "{{instance}} connector, lookups too late")],
+        "The engine's log says why. Runbook, KvstoreEngineFailing.",
+    ),
+    Panel(
+        "Does what was found arrive?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(door("missing_blocks"), "{{instance}} connector"),
+            Query(door("missing_chunks", TIER_OF_VLLM), "{{instance}} tier"),
+            Query(door("missing_pages", HICACHE), "{{instance}} HiCache"),
+        ],
+        "Parts of loads that did not come: nodes evict between lookup and load, or deadlines are short.",
+    ),
+    Panel(
+        "How much does a lookup find?",
+        "short",
+        good_from(1e-9),
+        [
+            Query(
+                f"{door('hit_tokens')} / ({door('lookups')} > 0)",
+                "{{instance}} connector, tokens that the engine has not",
+            ),
+            Query(
+                f"{door('hit_chunks', TIER_OF_VLLM)} / ({door('lookups', TIER_OF_VLLM)} > 0)",
+                "{{instance}} tier, chunks",
+            ),
+            Query(
+                f"{door('hit_outputs', ENCODER)} / ({door('lookups', ENCODER)} > 0)", "{{instance}} encoder, outputs"
+            ),
+            Query(f"{door('hit_pages', HICACHE)} / ({door('lookups', HICACHE)} > 0)", "{{instance}} HiCache, pages"),
+        ],
+        "0 while nodes hold blocks: two sides name the same prompt differently. docs/operating.md, why nothing hits.",
+    ),
+    Panel(
+        "What is found and computed all the same?",
+        "short",
+        good_below(1_000),
+        one(door("computed_hit_tokens"), "{{instance}} tokens a second"),
+        "Loading would take longer, or they are fewer than load_blocks_min.",
+    ),
+    Panel(
+        "What do engines compute that is not stored?",
+        "cps",
+        NONE_IS_GOOD,
+        [
+            Query(door("unsaved_blocks"), "{{instance}} connector, not given to be stored"),
+            Query(door("dropped_blocks"), "{{instance}} connector, waited too long"),
+            Query(door("refused_blocks"), "{{instance}} connector, not taken"),
+            Query(door("unsaved_chunks", TIER_OF_VLLM), "{{instance}} tier"),
+            Query(door("dropped_outputs", ENCODER), "{{instance}} encoder"),
+            Query(door("refused_pages", HICACHE), "{{instance}} HiCache, not taken"),
+        ],
+        "Not given, or waited: storing is slower than computing, or the store is away. Not taken: nodes are full of pins, or do not admit it.",
+    ),
+    Panel(
+        "How many bytes do engines load and store?",
+        "Bps",
+        good_from(0),
+        [*doors("loaded_bytes", " loaded"), *doors("stored_bytes", " stored", (CONNECTOR, TIER_OF_VLLM, HICACHE))],
+    ),
+]
+
 DASHBOARDS = {
     "fleet": ("kvstore: fleet", "Is the store well, and where not?", FLEET),
     "node": ("kvstore: node", "What does one node do, and what hinders it?", NODE_PANELS),
@@ -812,6 +919,7 @@ DASHBOARDS = {
     "quality": ("kvstore: cache quality", "Would more memory bring more hits, or another policy?", QUALITY),
     "cluster": ("kvstore: cluster", "Do the nodes agree on who is there, and do blocks get to their owners?", CLUSTER),
     "clients": ("kvstore: clients", "What do the workers have of the store?", CLIENTS),
+    "engines": ("kvstore: engines", "What do engines do with the store?", ENGINES),
     "security": ("kvstore: security", "Who is turned away, and what ends soon?", SECURITY),
 }
 

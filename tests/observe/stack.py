@@ -207,14 +207,30 @@ class Worker(Process):
         super().__init__(folder / "worker.log", command, f"http://{self.instance}/metrics")
 
 
-class RdmaStandIn:
-    """A target with the metrics that a node has only beside an RDMA device. Names and kinds come from the node's source; each scrape adds
-    one to the counters."""
+def rdma_metrics() -> list[str]:
+    """What a node has only beside an RDMA device, from its source."""
+    source = (ROOT / "store/node/rdma/verbs_node.cc").read_text()
+    metrics = re.findall(r'\{"(rdma_\w+)", [^"]*, (true|false),', source)
+    assert metrics, "verbs_node.cc names its metrics in another way"
+    return [f"kvstore_{name}_total" if is_counter == "true" else f"kvstore_{name}" for name, is_counter in metrics]
 
-    def __init__(self) -> None:
-        source = (ROOT / "store/node/rdma/verbs_node.cc").read_text()
-        metrics = re.findall(r'\{"(rdma_\w+)", [^"]*, (true|false),', source)
-        assert metrics, "verbs_node.cc names its metrics in another way"
+
+def engine_metrics() -> list[str]:
+    """What engines show of their doors to the store, as the tables of docs/operating.md have them."""
+    section = (ROOT / "docs/operating.md").read_text().split("### Of engines\n")[1].split("\n## ")[0]
+    metrics = []
+    for table in re.split(r"(?m)^(?=\|.*\| meaning \|$)", section)[1:]:
+        heading, *rows = table.splitlines()
+        prefix = re.findall(r"`(\w+:kvstore_(?:\w+_)?)`", heading)[0]
+        names = [name for row in rows if row.startswith("| `") for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+        metrics += [prefix + name.replace("{calls}", '{calls="loads"}') for name in names]
+    return metrics
+
+
+class StandIn:
+    """A target with metrics of what is not here. Each scrape adds one to the counters."""
+
+    def __init__(self, metrics: list[str]) -> None:
         scrapes = itertools.count(1)
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -222,9 +238,8 @@ class RdmaStandIn:
                 value = next(scrapes)
                 self.send_response(200)
                 self.end_headers()
-                for name, is_counter in metrics:
-                    line = f"kvstore_{name}_total {value}" if is_counter == "true" else f"kvstore_{name} 1"
-                    self.wfile.write(f"{line}\n".encode())
+                for name in metrics:
+                    self.wfile.write(f"{name} {value if name.endswith('_total') else 1}\n".encode())
 
             def log_message(self, format: str, *arguments: object) -> None:
                 pass
@@ -295,7 +310,7 @@ class Stack:
     told of does not run before start_etcd()."""
 
     def __init__(self, folder: Path) -> None:
-        self._running: list[Process | RdmaStandIn | Load] = []
+        self._running: list[Process | StandIn | Load] = []
         try:
             self._start(folder)
         except BaseException:
@@ -324,12 +339,13 @@ class Stack:
         ]
         self.cluster = self._add(Node(folder, "cluster", 100, *files, *self.in_cluster, path="healthz"))
         self.nodes = [self.memory, self.disk, self.young, self.cluster]
-        self.rdma = self._add(RdmaStandIn())
+        self.rdma = self._add(StandIn(rdma_metrics()))
+        self.engine = self._add(StandIn(engine_metrics()))
         port = free_port()
         self.alertmanager = self._add(Alertmanager(folder, port))
         self.worker = self._add(Worker(folder, self.disk, trace))
         targets = [each.instance for each in (*self.nodes, self.rdma)]
-        self.prometheus = self._add(Prometheus(folder, targets, [self.worker.instance], port))
+        self.prometheus = self._add(Prometheus(folder, targets, [self.worker.instance, self.engine.instance], port))
         self.memory_load = self._add(Load(self.memory, trace, cold_requests=0))
         self.disk_load = self._add(Load(self.disk, trace))
         self.young_load = self._add(Load(self.young, trace))

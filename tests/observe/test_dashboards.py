@@ -75,7 +75,8 @@ def test_each_metric_that_is_named_is_exported(stack: Stack, file: Path) -> None
         + stack.cluster.metrics()
         + get(f"http://{stack.rdma.instance}/")
         + get(f"http://{stack.worker.instance}/metrics")
+        + get(f"http://{stack.engine.instance}/metrics")
     )
-    exported = set(re.findall(r"^(?:# TYPE )?(kvstore_\w+)", text, re.MULTILINE))
-    named = set(re.findall(r"(?<![\w:])kvstore_\w+", file.read_text()))
+    exported = set(re.findall(r"^(?:# TYPE )?((?:vllm:|sglang:)?kvstore_\w+)", text, re.MULTILINE))
+    named = set(re.findall(r"(?<![\w:])(?:vllm:|sglang:)?kvstore_\w+", file.read_text()))
     assert named <= exported, f"unknown: {sorted(named - exported)}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from programs import ROOT
-from stack import DEPLOY, RULES, shortened
+from stack import DEPLOY, RULES, engine_metrics, shortened
 
 UNIT_TESTS = ROOT / "tests/observe/kvstore.rules.test.yml"
 DASHBOARDS = sorted((DEPLOY / "grafana").glob("*.json"))
@@ -57,6 +57,16 @@ def test_each_alert_says_how_bad_it_is_and_where_to_read_on(alert: str) -> None:
 def test_the_runbook_has_a_section_for_each_alert_and_for_nothing_else() -> None:
     headings = re.findall(r"^## (Kvstore\w+)$", (ROOT / "docs/runbook.md").read_text(), re.MULTILINE)
     assert headings == ALERTS
+
+
+def test_the_metrics_of_engines_are_those_of_the_connector() -> None:
+    """vLLM's connector names them first; prometheus_client adds the `_total`."""
+    source = (ROOT / "client/python/kvstore/vllm/stats.py").read_text()
+    counters = re.findall(r'^    "(\w+)": "', source.split("COUNTERS = {")[1].split("\n}")[0], re.MULTILINE)
+    told = engine_metrics()
+    assert counters
+    assert [name for name in counters if f"vllm:kvstore_{name}_total" not in told] == []
+    assert 'sglang:kvstore_paused{calls="loads"}' in told
 
 
 def test_shortening_changes_times_and_nothing_else() -> None:
