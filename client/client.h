@@ -369,7 +369,8 @@ class Client {
   /// calls_max. That a node is dead, slow or full is never an error but a smaller result with its `why`.
   Async<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
   /// Why not all of the chain is held: asks its owners, who say what they remember of the first block that is missed.
-  /// Nothing is marked as used. Errors: kUnsupported (a set), kBadRequest (no hashes).
+  /// Of a set: of the first name that is missed; of a group ask for its first name, which says where it lies. Nothing
+  /// is marked as used. Errors: kBadRequest (no hashes).
   Async<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
                         CallControl control = {});
   /// Ends a match's lease early. Never waits for the nodes.

@@ -1,5 +1,5 @@
-// client/why.cc: why a chain is not found. Each owner is asked about its part; who owns the first block that is missed
-// says why. A question, and no use: nothing is marked, counted or leased.
+// client/why.cc: why a chain, or a block of a set, is not found. Each owner is asked about its part; who owns the first
+// block that is missed says why. A question, and no use: nothing is marked, counted or leased.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -98,13 +98,13 @@ Async<MissReport> Client::why(Space space, std::span<const BlockHash> hashes, st
                               CallControl control) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
-  if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
   if (hashes.empty()) co_return error_code(Errc::kBadRequest);
   const std::shared_ptr<const ClusterMap> map = impl.reachable_map();
-  const std::size_t hot_blocks = impl.hot_roots(space, hashes).now;
+  const bool is_set = impl.find_space(space)->record.is_set();
+  const std::size_t hot_blocks = is_set ? 0 : impl.hot_roots(space, hashes).now;
   const VerbInProgress verb(impl.shared);
   CallGroup group(impl.shared->executor, control);
-  std::vector<OwnedChain> chains = split_chain(*map, hashes, hot_blocks);
+  std::vector<OwnedChain> chains = is_set ? impl.split(space, hashes) : split_chain(*map, hashes, hot_blocks);
   std::vector<WhyCall> calls(chains.size());
   const TimePoint until = impl.deadline_after(deadline);
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -127,7 +127,7 @@ Async<MissReport> Client::why(Space space, std::span<const BlockHash> hashes, st
     report.node = impl.links[at_gap->chain.node]->config().name;
     report.why = at_gap->error();
     if (!report.why && at_gap->block_count == at_gap->asked) report.why = Errc::kTooLarge;
-    if (!report.why && impl.is_owner_away(hashes, gap, hot_blocks)) report.why = Errc::kUnavailable;
+    if (!report.why && !is_set && impl.is_owner_away(hashes, gap, hot_blocks)) report.why = Errc::kUnavailable;
   }
   report.is_whole = at_gap == nullptr;
   report.block_count = gap;

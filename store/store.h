@@ -537,7 +537,8 @@ class Store {
     Duration remembers{};               ///< kNotRemembered: had it left in this time, that would be known.
     SpaceTraffic traffic;               ///< Of the namespace.
   };
-  /// Looks as match() does, and says why the chain ends where it does. Marks and counts nothing. Errors: as match.
+  /// Looks as match() does, and says why the chain ends where it does; of a set, the first name that is not here is
+  /// explained, and what is given before it counts. Marks and counts nothing. Errors: as match.
   Result<Miss> explain(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
   struct SpaceLook {
     NamespaceId name;
@@ -547,11 +548,11 @@ class Store {
     SpaceTraffic traffic;
   };
   static constexpr std::size_t kLookedForMax = 64;  ///< Blocks of a chain.
-  /// The next kSpacesPerCall namespaces of chains, by name as in list_spaces(), and whether `chain` (kLookedForMax
-  /// blocks at most) is in them. `owner`: those of others are left out; nullptr: none is. Moves `after` to the last
-  /// one looked at; false: there are no more.
-  bool look_in_spaces(std::span<const BlockHash> chain, const std::string* owner, std::optional<NamespaceId>& after,
-                      std::vector<SpaceLook>& looks) const;
+  /// The next kSpacesPerCall namespaces, by name as in list_spaces(): of those of chains, or of sets, whether `chain`
+  /// (kLookedForMax blocks at most; names of a set) is in them. `owner`: those of others are left out; nullptr: none
+  /// is. Moves `after` to the last one looked at; false: there are no more.
+  bool look_in_spaces(bool are_sets, std::span<const BlockHash> chain, const std::string* owner,
+                      std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const;
 
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.

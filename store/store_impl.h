@@ -250,9 +250,12 @@ struct Store::Impl {
   }
   void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
   void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< Of a match.
+  void count_miss(const Space& space, std::size_t found_count, const BlockHash& missed, TimePoint now);
   std::uint64_t root_name(const BlockHash& root) const {
     return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
   }
+  void explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss) const;
+  Result<Miss> explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   const Put* put_of(const Found& found, std::span<const BlockHash> hashes) const;
   void look_for_remembered(Put& put, std::size_t i) const;
   Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.

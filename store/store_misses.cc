@@ -23,8 +23,11 @@ void Store::Impl::count_lookup(const Found& found, std::span<const BlockHash> ha
 
 void Store::Impl::count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now) {
   const std::size_t found_count = found.prefix.block_count + found.disk_block_count();
-  if (found_count == hashes.size()) return;
-  const auto known = departed.find(found.space->tree, hashes[found_count], now);
+  if (found_count < hashes.size()) count_miss(*found.space, found_count, hashes[found_count], now);
+}
+
+void Store::Impl::count_miss(const Space& space, std::size_t found_count, const BlockHash& missed, TimePoint now) {
+  const auto known = departed.find(space.tree, missed, now);
   const MissKind why = known.departed ? known.departed->why : MissKind::kNotRemembered;
   ++counters.match_misses[found_count == 0 ? 0 : 1][static_cast<std::size_t>(why)];
 }
@@ -42,8 +45,10 @@ const Store::Put* Store::Impl::put_of(const Found& found, std::span<const BlockH
   return nullptr;
 }
 
-Result<Store::Miss> Store::explain(SpaceId space, std::span<const BlockHash> hashes, TimePoint now) {
-  const auto found = impl_->find(space, hashes);
+Result<Store::Miss> Store::explain(SpaceId id, std::span<const BlockHash> hashes, TimePoint now) {
+  const Space* const space = impl_->spaces.find(id);
+  if (space != nullptr && space->record->is_set()) return impl_->explain_in_set(id, hashes, now);
+  const auto found = impl_->find(id, hashes);
   if (!found) return found.error();
   Miss miss{.memory_block_count = found->prefix.block_count,
             .disk_block_count = found->disk_block_count(),
@@ -54,7 +59,30 @@ Result<Store::Miss> Store::explain(SpaceId space, std::span<const BlockHash> has
     miss.why = MissKind::kBeingStored;
     return miss;
   }
-  const auto known = impl_->departed.find(found->space->tree, hashes[found_count], now);
+  impl_->explain_departure(found->space->tree, hashes[found_count], now, miss);
+  return miss;
+}
+
+/// In the order in which the names are given.
+Result<Store::Miss> Store::Impl::explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now) {
+  const auto found = find_set(id, hashes);
+  if (!found) return found.error();
+  Miss miss{.traffic = found->space->traffic};
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
+    if (found->memory[i] != kNoBlock) {
+      ++miss.memory_block_count;
+    } else if (found->disk[i] != kNoBlock) {
+      ++miss.disk_block_count;
+    } else {
+      explain_departure(found->space->tree, hashes[i], now, miss);
+      break;
+    }
+  }
+  return miss;
+}
+
+void Store::Impl::explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss) const {
+  const auto known = departed.find(tree, missed, now);
   if (known.departed) {
     miss.why = known.departed->why;
     miss.left = known.departed->ago;
@@ -63,19 +91,22 @@ Result<Store::Miss> Store::explain(SpaceId space, std::span<const BlockHash> has
     miss.why = MissKind::kNotRemembered;
     miss.remembers = known.remembers;
   }
-  return miss;
 }
 
-bool Store::look_in_spaces(std::span<const BlockHash> chain, const std::string* owner,
+bool Store::look_in_spaces(bool are_sets, std::span<const BlockHash> chain, const std::string* owner,
                            std::optional<NamespaceId>& after, std::vector<SpaceLook>& looks) const {
   KV_ASSERT(chain.size() <= kLookedForMax);
+  std::vector<BlockId> found(chain.size());
   std::size_t count = 0;
   impl_->spaces.visit_next(after ? &*after : nullptr, kSpacesPerCall, [&](const Space& space) {
     ++count;
     after = space.name;  // visit_next() has read it by now
-    if (space.record->is_set() || (owner != nullptr && space.record->owner() != *owner)) return;
+    if (space.record->is_set() != are_sets || (owner != nullptr && space.record->owner() != *owner)) return;
     const auto has = [&](const PrefixIndex& index) {
-      return !chain.empty() && index.match(space.tree, chain).block_count == chain.size();
+      if (chain.empty()) return false;
+      if (!are_sets) return index.match(space.tree, chain).block_count == chain.size();
+      index.find_each(space.tree, chain, found);
+      return std::ranges::find(found, kNoBlock) == found.end();
     };
     looks.push_back({.name = space.name,
                      .record = space.record,

@@ -78,6 +78,9 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
       ++disk_count;
     }
   }
+  const auto missed = std::ranges::find(match.held, Held::kNowhere) - match.held.begin();
+  if (memory_count + disk_count < hashes.size())
+    impl_->count_miss(*found->space, found_count, hashes[static_cast<std::size_t>(missed)], now);
   impl_->counters.match_hit_blocks += memory_count;
   impl_->counters.match_disk_blocks += disk_count;
   impl_->counters.match_miss_blocks += hashes.size() - memory_count - disk_count;

@@ -347,7 +347,8 @@ NodeMetrics::Totals NodeMetrics::totals() const {
                 .bytes_in = sum(impl_->bytes_in),
                 .checksum_failures = static_cast<std::uint64_t>(impl_->checksum_failures->Value()),
                 .deadline_misses = static_cast<std::uint64_t>(impl_->deadline_misses->Value()),
-                .denials = sum(impl_->denials)};
+                .denials = sum(impl_->denials),
+                .sessions_refused = sum(impl_->sessions_refused)};
   for (std::size_t type = 1; type <= kFrameTypeMax; ++type) {
     const prometheus::ClientMetric::Histogram seconds = impl_->verb_seconds[type]->Collect().histogram;
     totals.request_count += seconds.sample_count;

@@ -127,7 +127,7 @@ class NodeMetrics {
   /// Sums over the labels, for the status page. Counters but for `sessions`.
   struct Totals {
     std::uint64_t sessions = 0, request_count = 0, bytes_out = 0, bytes_in = 0;
-    std::uint64_t checksum_failures = 0, deadline_misses = 0, denials = 0;
+    std::uint64_t checksum_failures = 0, deadline_misses = 0, denials = 0, sessions_refused = 0;
     /// Requests by the time they took: [i] up to seconds_bounds()[i], the last one longer.
     std::vector<std::uint64_t> match_seconds, get_seconds;
   };

@@ -63,7 +63,8 @@ TEST(DoctorCountersTest, EachLossIsAWarning) {
       {"lost_blocks", "damage on the disk of n"},        {"disk_scrub_damaged_blocks", "damage on the disk of n"},
       {"disk_read_failures", "damage on the disk of n"}, {"lost_unspilled_blocks", "unwritten blocks of n"},
       {"disk_read_refusals", "reads of the disk of n"},  {"disk_drops_not_kept", "drops of n"},
-      {"checksum_failures", "checksums of n"},           {"put_conflict_blocks", "conflicting puts of n"}};
+      {"checksum_failures", "checksums of n"},           {"put_conflict_blocks", "conflicting puts of n"},
+      {"sessions_refused", "connections of n"}};
   for (const auto& [name, check] : losses) {
     const Findings findings = check_counters(node_with({{"disk_is_on", 1}, {name, 1}}));
     EXPECT_EQ(verdict_of(findings, check), Verdict::kWarning) << name;

@@ -130,13 +130,34 @@ class WhySetTest : public WhyTest {
   }
 };
 
-TEST_F(WhySetTest, DoctorNamesATwinOfTheSetAndTheFieldThatDiffers) {
+TEST_F(WhySetTest, TheFirstNameThatIsMissedIsExplained) {
+  start();
+  TestClient client(node->tcp(), Transport::kTcp, set_of("float16"), 16);
+  const auto names = make_chain(1, 6), others = make_chain(2, 16);
+  EXPECT_EQ(why(client.record(), names)["reason"], "not_remembered");
+  EXPECT_EQ(put(client, names), 6u);
+  EXPECT_TRUE(why(client.record(), names)["whole"].get<bool>());
+  EXPECT_EQ(client->drop(client.space(), std::span(names).subspan(2, 1), kDeadline)->block_count, 1u);
+  const json dropped = why(client.record(), names);
+  EXPECT_EQ(dropped["blocks"], 2);
+  EXPECT_EQ(dropped["reason"], "dropped");
+  EXPECT_EQ(put(client, others), 16u) << "there is room for no more";
+  EXPECT_EQ(why(client.record(), std::span(names).first(1))["reason"], "evicted");
+  EXPECT_EQ(held(client, names), 0u);
+  EXPECT_EQ(node->metric("kvstore_match_misses_total{reason=\"evicted\",found=\"nothing\"}"), 1);
+}
+
+TEST_F(WhySetTest, ATwinOfTheSetIsNamedAndDoctorFindsIt) {
   start();
   const auto names = make_chain(1, 4);
   TestClient writer(node->tcp(), Transport::kTcp, set_of("float16"), 4);
   TestClient reader(node->tcp(), Transport::kTcp, set_of("bfloat16"), 4);
   EXPECT_EQ(put(writer, names), 4u);
   for (int i = 0; i < 20; ++i) EXPECT_EQ(held(reader, names), 0u);
+  const json answer = why(reader.record(), names);
+  ASSERT_EQ(answer["others"].size(), 1u);
+  EXPECT_TRUE(answer["others"][0]["has_block"].get<bool>());
+  EXPECT_EQ(answer["others"][0]["differs"][0]["field"], "dtype");
   const json doctor = ctl({"doctor", "--admin", node->admin()});
   std::string found;
   for (const auto& finding : doctor["findings"]) found += finding["found"].get<std::string>() + "\n";

@@ -327,7 +327,7 @@ TEST_F(MissTest, AnotherNamespaceWithTheChainIsFoundByThoseOfItsTenantOnly) {
     std::vector<Store::SpaceLook> looks;
     std::optional<NamespaceId> after;
     const auto hashes = chain(1, count);
-    EXPECT_FALSE(store->look_in_spaces(hashes, tenant, after, looks));
+    EXPECT_FALSE(store->look_in_spaces(false, hashes, tenant, after, looks));
     std::size_t have = 0;
     for (const Store::SpaceLook& each : looks) {
       have += each.has_chain;
@@ -350,7 +350,7 @@ TEST_F(MissTest, AllNamespacesAreLookedAtInParts) {
   std::vector<Store::SpaceLook> looks;
   std::optional<NamespaceId> after;
   int parts = 1;
-  while (store->look_in_spaces({}, nullptr, after, looks)) ++parts;
+  while (store->look_in_spaces(false, {}, nullptr, after, looks)) ++parts;
   EXPECT_EQ(parts, 3);
   EXPECT_EQ(looks.size(), 700u);
 }

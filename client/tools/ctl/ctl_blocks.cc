@@ -91,8 +91,8 @@ void run_why(const BlockOptions& options) {
   BlockOptions own = options;
   ToolClient client(ctl_config(own.node));
   const NamespaceRecord record = find_record(client, own.node, own);
-  if (record.is_set()) throw ToolFailed("a set's blocks stand alone: kvstorectl match says which are there");
   if (!tokens.empty()) {
+    if (record.is_set()) throw ToolFailed("a set's blocks have names of their own: give these, not tokens");
     if (!record.has_own_chain())
       throw ToolFailed("the namespace has hashes of '" + std::string(record.field("hash")) +
                        "': give them, not tokens");

@@ -2,7 +2,7 @@
 //
 // Files, in reading order:
 //   ctl_doctor.cc      the command: nodes and machine
-//   doctor_counters.h  what a node's counters say: disk, damage
+//   doctor_counters.h  what a node's counters say: disk, damage, connections
 //   rdma_machine.h     what the kernel tells about RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
 //   doctor_rdma.h      both, judged: what is wrong with RDMA, and what to do

@@ -99,6 +99,12 @@ void check_arrivals(const NodeStats& node, Findings& findings) {
              " blocks were put again with other bytes since the start; the first stayed",
          "two workers share a namespace record and compute different bytes (docs/runbook.md, KvstorePutConflicts)");
   }
+  if (stat(node, "sessions_refused") > 0) {
+    warn(findings, "connections of " + node.name,
+         count_text(node, "sessions_refused") +
+             " were refused since the start: all sessions are taken, or one peer has its share",
+         "who is refused computes everything (docs/runbook.md, KvstoreSessionsRefused)");
+  }
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// client/tools/ctl/doctor_counters.h: what a node's own counters say is wrong with it: its disk, and damage.
+// client/tools/ctl/doctor_counters.h: what a node's own counters say is wrong with it: its disk, damage, connections.
 #pragma once
 
 #include "client/client.h"

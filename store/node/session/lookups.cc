@@ -128,7 +128,9 @@ std::string shown(const std::string& record) {
 std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   const auto* request = read_request<wire::MatchRequest>(session_, frame);
   if (request == nullptr) return std::nullopt;
-  const OpenSpace* const space = door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+  const OpenSpace* const space =
+      request->why() ? door_.find(frame, request->space(), request->namespace_check())
+                     : door_.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
   if (space == nullptr) return std::nullopt;
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
@@ -489,6 +491,7 @@ void Lookups::on_stats(const Frame& frame) {
     }
     const NodeMetrics::Totals totals = node.metrics.totals();
     add("sessions", static_cast<double>(totals.sessions));
+    add("sessions_refused", static_cast<double>(totals.sessions_refused));
     add("checksum_failures", static_cast<double>(totals.checksum_failures));
     add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
     for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));

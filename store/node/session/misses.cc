@@ -38,8 +38,9 @@ std::vector<Twin> find_twins(NodeContext& node, const OpenSpace& space, std::spa
   bool has_more = true;
   for (std::size_t looked = 0; has_more && looked < kSpacesLookedAt; looked += Store::kSpacesPerCall) {
     std::vector<Store::SpaceLook> looks;
-    has_more = node.store.with(
-        [&](Store& store) { return store.look_in_spaces(chain, sees_all ? nullptr : &owner, after, looks); });
+    has_more = node.store.with([&](Store& store) {
+      return store.look_in_spaces(record->is_set(), chain, sees_all ? nullptr : &owner, after, looks);
+    });
     for (Store::SpaceLook& look : looks) {
       const bool is_used = look.traffic.stored_blocks > 0 || look.block_count > 0;
       if (look.name == space.stored_name || !(look.has_chain || (own.stored_blocks == 0 && is_used))) continue;
@@ -109,7 +110,8 @@ void answer_why(SessionCore& session, const SessionCore::Frame& frame, const Ope
   if (says_why && miss->why != MissKind::kBeingStored && found_count < Store::kLookedForMax) {
     const AccessGrant& grant = session.access.grant();
     const bool sees_all = grant.tenant.empty() && has_right(grant.roles, Right::kObserve);
-    twins = find_twins(node, space, hashes.first(found_count + 1), sees_all, miss->traffic);
+    const auto missed = space.kind == SpaceKind::kSet ? hashes.subspan(found_count, 1) : hashes.first(found_count + 1);
+    twins = find_twins(node, space, missed, sees_all, miss->traffic);
   }
   session.replies.reply(FrameType::kMatch, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     flatbuffers::Offset<wire::MissReason> reason;
