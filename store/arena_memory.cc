@@ -46,10 +46,8 @@ Result<std::unique_ptr<ArenaMemory>> ArenaMemory::create(const ArenaConfig& conf
     if (!why) why = memory->commit(config.capacity_bytes);
     memory->progress_ = nullptr;  // of the start alone
     if (!why) return memory;
-    // With huge pages too few are reserved, and that shows when they are mapped. Memory that cannot be touched is
-    // missing, whatever the pages are.
-    if (huge && memory->committed_bytes_ == 0) continue;
-    return why;
+    // Of huge pages too few are reserved, which shows when they are mapped; or a control group forbids them, which
+    // shows when they are touched.
   }
   return why;
 }

@@ -25,6 +25,7 @@
 #include "base/busy_poll.h"
 #include "transport/forked.h"
 #include "transport/resolver.h"
+#include "transport/spare_descriptors.h"
 #include "transport/stream.h"
 #include "transport/tls/tls.h"
 
@@ -109,7 +110,8 @@ class SocketStream final : public Stream {
           int fd;
           std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
           Descriptor descriptor(fd);
-          if (!received_) received_ = std::move(descriptor);  // more than one untaken: closed
+          // More than one untaken: closed. As is one of the last; then none has come.
+          if (!received_ && leaves_descriptors(fd)) received_ = std::move(descriptor);
         }
       }
     }
@@ -262,6 +264,7 @@ class SocketListener final : public Listener {
     Socket socket(executor);
     const auto [error] = co_await acceptor_.async_accept(socket, kAwait);
     if (error) co_return error;
+    if (!leaves_descriptors(socket.native_handle())) co_return error_code(asio::error::no_descriptors);
     // Asio's accept has no flag for this. A fork and exec in between would leak the socket; ClosedInChild covers forks.
     (void)::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC);
     auto in_child = std::make_unique<ClosedInChild>(socket.native_handle());

@@ -1,6 +1,7 @@
 #include "store/node/admin.h"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
@@ -16,6 +17,8 @@
 #include <thread>
 
 #include "base/assert.h"
+#include "store/node/admin_connections.h"
+#include "store/node/handshake_rate.h"
 #include "store/node/status/page.h"
 #include "transport/tls/tls_identity.h"
 
@@ -28,7 +31,9 @@ using asio::ip::tcp;
 namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
-constexpr int kConnectionsMax = 64;          ///< Each takes a descriptor, and so does each session.
+constexpr std::size_t kConnectionsMax = 64;  ///< Each takes a descriptor, and so does each session.
+constexpr int kPagesMax = 16;                ///< That are waited for; more are refused.
+constexpr double kHandshakesPerSecond = 64;  ///< Half of them from one address: 64 take a tenth of the thread's time.
 
 /// Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the
 /// loopback: to a browser that page and this server are then one, and its script might read what is here.
@@ -41,6 +46,8 @@ bool is_address(std::string_view host) {
 }
 /// The pages that change something. All others only tell.
 bool is_change(std::string_view path) { return path == "/config/set"; }
+
+bool is_health(std::string_view path) { return path == "/healthz" || path == "/readyz"; }
 
 struct Peer {
   PeerIdentity identity;
@@ -55,13 +62,17 @@ bool is_loopback(const asio::ip::address& address) {
 }  // namespace
 
 struct AdminServer::Impl {
-  Impl(AdminPages given, std::shared_ptr<TlsSource> certificates, AccessControl* control)
-      : pages(std::move(given)), tls(std::move(certificates)), access(control) {}
+  Impl(AdminPages given, std::shared_ptr<TlsSource> certificates, AccessControl* control, Clock* given_clock)
+      : starting(std::move(given)),
+        tls(std::move(certificates)),
+        access(control),
+        clock(given_clock == nullptr ? own_clock : *given_clock) {}
 
   /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
   /// `asked`: that peer from here on; `*who`: in words.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, const Peer& from,
-              http::response<http::string_body>& response, PeerAccess& asked, std::string* who) const {
+              http::response<http::string_body>& response, PeerAccess& asked, std::string* who,
+              const AdminPages& pages) const {
     PeerIdentity peer = from.identity;
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
@@ -69,6 +80,8 @@ struct AdminServer::Impl {
       return false;
     };
     const Right right = right_for(path);
+    if (!pages.metrics && right != Right::kNobody && !is_health(path))
+      return refuse(http::status::service_unavailable, "not ready: " + pages.why_not_ready());
     if (path.starts_with("/events") && right != Right::kNobody && !pages.events)
       return refuse(http::status::not_found, "the node keeps no list of changes: --events-count");
     if (right == Right::kNobody || (path.starts_with("/status") && !pages.status) ||
@@ -122,7 +135,7 @@ struct AdminServer::Impl {
 
   /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
   void answer_status(std::string_view path, std::string_view query, bool is_by_address,
-                     http::response<http::string_body>& response) const {
+                     http::response<http::string_body>& response, const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
     response.set("Referrer-Policy", "no-referrer");
     response.set("Cross-Origin-Resource-Policy", "same-origin");
@@ -140,7 +153,7 @@ struct AdminServer::Impl {
   /// What a peer may read is for it to see, and so is what it hands on. Names of blocks tell whether others have the
   /// same prompts.
   void answer_events(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
-                     http::response<http::string_body>& response) const {
+                     http::response<http::string_body>& response, const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
     if (!is_by_address) return refuse_name(response);
     const auto may_see = [&](const NamespaceRecord& record) {
@@ -157,7 +170,8 @@ struct AdminServer::Impl {
 
   /// What changes something has to bring a header that a web page of another origin cannot send without being asked.
   void answer_config(std::string_view path, std::string_view query, const http::request<http::empty_body>& request,
-                     bool is_by_address, const std::string& who, http::response<http::string_body>& response) const {
+                     bool is_by_address, const std::string& who, http::response<http::string_body>& response,
+                     const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
     if (!is_by_address) return refuse_name(response);
     if (is_change(path) && request["X-Kvstore-Config"].empty()) {
@@ -183,13 +197,14 @@ struct AdminServer::Impl {
     const std::string_view path = target.substr(0, target.find('?'));
     const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
+    const AdminPages& pages = *pages_now.load();
     std::string who;
     PeerAccess asked(access);
     if (is_change(path) ? request.method() != http::verb::post : !is_get) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, is_change(path) ? "POST" : "GET, HEAD");
       response.body() = is_change(path) ? "only POST\n" : "only GET and HEAD\n";
-    } else if (!permit(path, request, peer, response, asked, &who)) {
+    } else if (!permit(path, request, peer, response, asked, &who, pages)) {
       // it has made the response
     } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
@@ -199,17 +214,17 @@ struct AdminServer::Impl {
     } else if (path == "/readyz") {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
-      response.body() = ready ? "ready\n" : "not ready: starting or draining\n";
+      response.body() = ready ? "ready\n" : "not ready: " + pages.why_not_ready() + "\n";
     } else if (path.starts_with("/status") || path.starts_with("/config") || path.starts_with("/events")) {
       const auto host = request[http::field::host];
       const bool is_loopback = peer.identity.protection == Stream::Protection::kLocal;
       const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
       if (path.starts_with("/status")) {
-        answer_status(path, query, is_by_address, response);
+        answer_status(path, query, is_by_address, response, pages);
       } else if (path.starts_with("/events")) {
-        answer_events(path, query, is_by_address, asked, response);
+        answer_events(path, query, is_by_address, asked, response, pages);
       } else {
-        answer_config(path, query, request, is_by_address, who, response);
+        answer_config(path, query, request, is_by_address, who, response, pages);
       }
     } else {
       KV_ASSERT(path == "/");  // the last one of the table
@@ -228,10 +243,33 @@ struct AdminServer::Impl {
     co_return answer(request, peer);
   }
 
+  /// A page that takes its time is made on a thread of its kind: no probe waits for it. A coroutine of its own lives
+  /// there, since one that changes its thread may go on with the other's thread-local variables.
+  asio::awaitable<http::response<http::string_body>> make(const http::request<http::empty_body>& request,
+                                                          const Peer& peer) {
+    const std::string_view target(request.target().data(), request.target().size());
+    const bool is_scrape = target.substr(0, target.find('?')) == "/metrics";
+    const bool is_slow =
+        target.starts_with("/status/") || target.starts_with("/config/") || target.starts_with("/events");
+    if (!is_scrape && !is_slow) co_return answer(request, peer);
+    Maker& maker = is_scrape ? scrapes : slow;
+    if (maker.page_count >= kPagesMax) {
+      http::response<http::string_body> response(http::status::service_unavailable, request.version());
+      response.body() = "as many pages as may be are waited for\n";
+      response.keep_alive(request.keep_alive());
+      response.prepare_payload();
+      co_return response;
+    }
+    ++maker.page_count;
+    const auto less = [](Maker* each) { --each->page_count; };
+    const std::unique_ptr<Maker, decltype(less)> counted(&maker, less);
+    co_return co_await asio::co_spawn(maker.thread, answer_there(request, peer), asio::use_awaitable);
+  }
+
   /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
-  /// client that sends slowly, or without end, from holding one of the few connections.
+  /// client that sends slowly, or without end, from holding one of the few connections for long.
   template <class AnyStream>
-  asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer) {
+  asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer, AdminConnections::Place place) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
     beast::flat_buffer buffer(8 * 1024);
     while (true) {
@@ -240,31 +278,39 @@ struct AdminServer::Impl {
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
-      // What takes its time is made elsewhere: a probe must not wait for a tree. A coroutine of its own lives there,
-      // since one that changes its thread may go on with the other's thread-local variables.
-      const auto target = parser.get().target();
-      const bool is_slow =
-          target.starts_with("/status/") || target.starts_with("/config/") || target.starts_with("/events");
-      http::response<http::string_body> response;
-      if (is_slow)
-        response = co_await asio::co_spawn(slow, answer_there(parser.get(), peer), asio::use_awaitable);
-      else
-        response = answer(parser.get(), peer);
+      connections.did_something(place);
+      const auto response = co_await make(parser.get(), peer);
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
+      connections.did_something(place);
     }
+  }
+
+  /// A connection's place, for as long as its stream is there.
+  template <class AnyStream>
+  auto enter(AnyStream& stream, const std::string& peer) {
+    const auto leave = [this](AdminConnections::Place* place) {
+      connections.leave(*place);
+      delete place;
+    };
+    const auto place = connections.enter(peer, [&socket = beast::get_lowest_layer(stream)] { socket.close(); });
+    return std::unique_ptr<AdminConnections::Place, decltype(leave)>(new AdminConnections::Place(place), leave);
   }
 
   asio::awaitable<void> serve(tcp::socket socket) {
     beast::error_code ignored;
     const auto remote = socket.remote_endpoint(ignored);
+    const std::string address = remote.address().to_string();
     Peer peer{.identity = {}, .is_loopback = !ignored && is_loopback(remote.address())};
     if (tls) {
+      // Who calculates for whoever comes has no time for those who are here: closed at once, without a word.
+      if (handshakes.take(address, clock.now()) != HandshakeRate::Verdict::kBegin) co_return;
       const auto now = tls->current();
       SSL_CTX_up_ref(now->context());  // Asio's context takes one over
       asio::ssl::context own(now->context());
       beast::ssl_stream<beast::tcp_stream> stream(beast::tcp_stream(std::move(socket)), own);
+      const auto place = enter(stream, address);
       beast::get_lowest_layer(stream).expires_after(kTimeout);
       const auto [failed] = co_await stream.async_handshake(asio::ssl::stream_base::server, kAwait);
       if (!failed) {
@@ -273,7 +319,7 @@ struct AdminServer::Impl {
           peer.identity.names = names_of(*shown);
           X509_free(shown);
         }
-        co_await serve_requests(stream, std::move(peer));
+        co_await serve_requests(stream, std::move(peer), *place);
         beast::get_lowest_layer(stream).expires_after(kTimeout);
         co_await stream.async_shutdown(kAwait);
       }
@@ -281,35 +327,47 @@ struct AdminServer::Impl {
     } else {
       if (peer.is_loopback) peer.identity.protection = Stream::Protection::kLocal;
       beast::tcp_stream stream(std::move(socket));
-      co_await serve_requests(stream, std::move(peer));
+      const auto place = enter(stream, address);
+      co_await serve_requests(stream, std::move(peer), *place);
       stream.socket().shutdown(tcp::socket::shutdown_both, ignored);
     }
-    KV_ASSERT(connection_count > 0);
-    --connection_count;
   }
 
   asio::awaitable<void> accept() {
     while (true) {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
-      if (error) {  // no descriptors left, for example: without a pause this would spin
-        asio::steady_timer pause(context, std::chrono::milliseconds(100));
+      if (error) {
+        // Sessions leave some descriptors over (transport/spare_descriptors.h). Where even these are gone, one is
+        // taken from a connection that is here.
+        const bool is_short =
+            error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
+        if (is_short && connections.end_one()) continue;
+        asio::steady_timer pause(context, std::chrono::milliseconds(100));  // else this would spin
         co_await pause.async_wait(kAwait);
         continue;
       }
-      if (connection_count >= kConnectionsMax) continue;  // closed at once, with the socket
-      ++connection_count;
       asio::co_spawn(context, serve(std::move(socket)), asio::detached);
     }
   }
 
-  AdminPages pages;
+  struct Maker {
+    asio::thread_pool thread{1};
+    int page_count = 0;  ///< That are waited for.
+  };
+
+  const AdminPages starting;
+  AdminPages opened;
+  std::atomic<const AdminPages*> pages_now{&starting};
   std::shared_ptr<TlsSource> tls;
   AccessControl* access;
+  SteadyClock own_clock;
+  Clock& clock;
+  AdminConnections connections{kConnectionsMax};  // of the server's thread, as all but `slow`, `scrapes` and `thread`
+  HandshakeRate handshakes{kHandshakesPerSecond};
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
-  int connection_count = 0;  // of the server's thread, like all but `slow` and `thread`
-  asio::thread_pool slow{1};
+  Maker slow, scrapes;
   std::thread thread;
 };
 
@@ -318,9 +376,10 @@ AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 /// A thread of its own: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
 /// must not hold up a get.
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages,
-                                                        std::shared_ptr<TlsSource> tls, AccessControl* access) {
-  KV_ASSERT(pages.metrics && pages.is_ready);
-  auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls), access);
+                                                        std::shared_ptr<TlsSource> tls, AccessControl* access,
+                                                        Clock* clock) {
+  KV_ASSERT(pages.is_ready && pages.why_not_ready);
+  auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls), access, clock);
   boost::system::error_code error;
   const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
   if (error) return error;
@@ -334,9 +393,16 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 
+void AdminServer::open(AdminPages pages) {
+  KV_ASSERT(pages.metrics && pages.is_ready && pages.why_not_ready && impl_->pages_now == &impl_->starting);
+  impl_->opened = std::move(pages);
+  impl_->pages_now = &impl_->opened;
+}
+
 AdminServer::~AdminServer() {
-  // Pages may use members that are destroyed after this. Once the thread is joined, no page is called.
-  impl_->slow.join();  // a page that is being made goes back to the context
+  // Pages may use members that are destroyed after this. Once the threads are joined, no page is called.
+  impl_->slow.thread.join();  // a page that is being made goes back to the context
+  impl_->scrapes.thread.join();
   impl_->context.stop();
   impl_->thread.join();
 }

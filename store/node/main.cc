@@ -35,6 +35,7 @@
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
 #include "store/node/machine/autotune.h"
+#include "store/node/machine/room.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/mover/mover_thread.h"
@@ -43,6 +44,7 @@
 #include "store/node/server.h"
 #include "store/node/session/contexts.h"
 #include "store/node/spill/spill_tool.h"
+#include "store/node/start_watch.h"
 #include "store/node/status/status.h"
 #include "store/node/tenant_eraser.h"
 #include "transport/tls/tls_network.h"
@@ -278,13 +280,58 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // Clients choose the hashes. If they knew this seed, they could make all of them fall into one bucket.
   store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
   store_config.disk.hash_seed = store_config.hash_seed;
-  store_config.arena.progress = [capacity, next = std::size_t{0}](std::size_t touched) mutable {
-    if (capacity < (8ull << 30) || touched < next) return;  // smaller ones take a second or two
-    spdlog::info("touching memory: {} of {} MiB", touched >> 20, capacity >> 20);
-    next = touched + capacity / 10;
-  };
-  spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}", options.node_id, KV_VERSION, capacity,
-               options.threads);
+  const MachineFacts memory_facts = read_memory_facts();
+  if (const std::string refused = capacity_refusal(memory_facts, RoomOf::kNow, capacity, store_config.arena.huge_pages);
+      !refused.empty()) {
+    std::cerr << "kvstore-node: " << refused << "\n";
+    return 1;
+  }
+  if (const HugeRoom huge = huge_room(memory_facts, RoomOf::kNow, capacity);
+      store_config.arena.huge_pages && !huge.is_enough && !huge.why_not.empty()) {
+    spdlog::warn("huge pages: {}, and the capacity is {}: it takes ordinary pages", huge.why_not, capacity);
+    store_config.arena.huge_pages = false;
+  }
+  StartWatch watch(capacity);
+  store_config.arena.progress = [&watch](std::size_t touched) { watch.touched(touched); };
+  auto opened_access =
+      AccessControl::open(options.policy_file, {options.store.arena.capacity_bytes, options.store.disk.capacity_bytes},
+                          options.tenant_secret_file);
+  if (!opened_access) {
+    std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
+    return 1;
+  }
+  const std::unique_ptr<AccessControl> access = std::move(*opened_access);
+  // Read for --check-config already; the files may have changed since.
+  std::shared_ptr<TlsSource> tls;
+  if (options.tls.is_given()) {
+    auto opened = TlsSource::open(options.tls, TlsSide::kNode);
+    if (!opened) {
+      std::cerr << "kvstore-node: " << opened.error().text << "\n";
+      return 1;
+    }
+    tls = std::move(*opened);
+  }
+  // Before the memory, which takes minutes to touch: else a probe would take a node that starts for a dead one.
+  std::unique_ptr<AdminServer> early_admin;
+  if (!options.admin_host.empty()) {
+    auto started = AdminServer::start(options.admin_host, options.admin_port,
+                                      {.metrics = nullptr,
+                                       .is_ready = [] { return false; },
+                                       .why_not_ready = [&watch] { return watch.text(); },
+                                       .denied = [&metrics](Right right) { metrics.request_denied(right); }},
+                                      options.admin_tls ? tls : nullptr, access.get());
+    if (!started) {
+      std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
+                << started.error().message() << "\n";
+      return 1;
+    }
+    early_admin = std::move(*started);
+  }
+  const std::string admin_text = early_admin ? std::string(" admin=") + (options.admin_tls ? "https://" : "") +
+                                                   options.admin_host + ":" + std::to_string(early_admin->port())
+                                             : "";
+  spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}{}", options.node_id, KV_VERSION, capacity,
+               options.threads, admin_text);
   auto made = [&] {
     const MemoryPlacement placement(numa->memory);
     return Store::create(store_config);
@@ -294,14 +341,6 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
               << ". Lower --capacity, or free memory.\n";
     return 1;
   }
-  auto opened_access =
-      AccessControl::open(options.policy_file, {options.store.arena.capacity_bytes, options.store.disk.capacity_bytes},
-                          options.tenant_secret_file);
-  if (!opened_access) {
-    std::cerr << "kvstore-node: " << opened_access.error().text << "\n";
-    return 1;
-  }
-  const std::unique_ptr<AccessControl> access = std::move(*opened_access);
   // Before the disk is loaded: what it holds counts from the first block on.
   if (options.store.has_tenants) (*made)->set_tenants(access->tenant_limits());
   LockedStore store(std::move(*made), metrics);
@@ -329,6 +368,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   });
   std::shared_ptr<SpillKeys> spill_keys;
   if (options.spill_keys.is_given()) {
+    watch.begins("asking for the keys of the disk tier");
     auto opened = SpillKeys::open(options.spill_keys);
     if (!opened) {
       std::cerr << "kvstore-node: " << opened.error().text << "\n";
@@ -377,16 +417,6 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   TenantEraser eraser(store, clock, node.spill,
                       [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
-  // Read for --check-config already; the files may have changed since.
-  std::shared_ptr<TlsSource> tls;
-  if (options.tls.is_given()) {
-    auto opened = TlsSource::open(options.tls, TlsSide::kNode);
-    if (!opened) {
-      std::cerr << "kvstore-node: " << opened.error().text << "\n";
-      return 1;
-    }
-    tls = std::move(*opened);
-  }
   access->set_network_listeners(options.network_count);
   node.access = access.get();
   NodeSecurity security(tls, options.plain_network_count, access.get());
@@ -448,12 +478,12 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     keeper = std::make_unique<CapacityKeeper>(store, spill.get(), numa->memory);
     metrics.watch([&keeper] { return keeper->stats(); });
   }
-  std::unique_ptr<AdminServer> admin;
-  if (!options.admin_host.empty()) {
-    auto started = AdminServer::start(
-        options.admin_host, options.admin_port,
+  std::unique_ptr<AdminServer> admin = std::move(early_admin);  // ends before what its pages look at
+  if (admin) {
+    admin->open(
         {.metrics = [&metrics] { return metrics.text(); },
          .is_ready = is_ready,
+         .why_not_ready = [&] { return ready ? std::string("draining, or not on the map yet") : watch.text(); },
          .denied = [&metrics](Right right) { metrics.request_denied(right); },
          .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); },
          .events = options.store.event_count_max == 0
@@ -464,14 +494,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                          }),
          .config = [&settings] { return settings.list_json(); },
          .set_config = [&settings](std::string_view query,
-                                   const std::string& who) { return answer_set(settings, query, who); }},
-        options.admin_tls ? tls : nullptr, access.get());
-    if (!started) {
-      std::cerr << "kvstore-node: admin " << options.admin_host << ":" << options.admin_port << ": "
-                << started.error().message() << "\n";
-      return 1;
-    }
-    admin = std::move(*started);
+                                   const std::string& who) { return answer_set(settings, query, who); }});
   }
   const std::unique_ptr<Network> tls_network = tls ? make_tls_network(socket_network(), tls) : nullptr;
   Server server(node, {.threads = options.threads,
@@ -481,6 +504,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                        .handshake_timeout = options.handshake_timeout,
                        .handshakes_per_second = options.handshakes_per_second});
   const std::unique_ptr<VerbsOpener, StopVerbs> stop_verbs(&verbs_opener);
+  watch.begins("opening what blocks move by");
   if (!open_verbs(options, verbs_opener, node, server)) return 1;
   std::string listening;
   std::vector<std::string> endpoints;
@@ -560,11 +584,9 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
       });
     }
   });
-  sd_notify(0, "READY=1");
-  spdlog::info("ready{}{}", listening,
-               admin ? std::string(" admin=") + (options.admin_tls ? "https://" : "") + options.admin_host + ":" +
-                           std::to_string(admin->port())
-                     : "");
+  watch.finish();
+  sd_notify(0, "READY=1\nSTATUS=serving");
+  spdlog::info("ready{}{}", listening, admin_text);
 
   signals.async_wait([&](const boost::system::error_code& error, int signal) {
     if (!error) spdlog::info("signal {}: draining", signal);
@@ -637,7 +659,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   mover.reset();
   pool.reset();
   // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
-  sd_notify(0, "STOPPING=1");
+  sd_notify(0, "STOPPING=1\nSTATUS=draining");
   // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
   // its devices: its end may take as long as registering an arena, and can wait.
   if (node.verbs == nullptr) verbs_opener.stop();
@@ -684,6 +706,13 @@ int main(int argc, char** argv) {
         std::cerr << "kvstore-node: " << keys.error().text << "\n";
         return 2;
       }
+    }
+    const auto& arena = options->store.arena;
+    if (const std::string refused =
+            kv::capacity_refusal(kv::read_memory_facts(), kv::RoomOf::kMachine, arena.capacity_bytes, arena.huge_pages);
+        !refused.empty()) {
+      std::cerr << "kvstore-node: " << refused << "\n";
+      return 2;
     }
     std::cout << "configuration is valid: node-id " << options->node_id << ", capacity "
               << options->store.arena.capacity_bytes << " bytes, " << options->threads << " I/O threads, listening on";

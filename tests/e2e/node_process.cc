@@ -72,8 +72,9 @@ std::string node_program() { return KV_NODE_PROGRAM; }
 std::string ctl_program() { return KV_CTL_PROGRAM; }
 std::string bench_program() { return KV_BENCH_PROGRAM; }
 
-pid_t start_child(const std::vector<std::string>& arguments, const std::string& log) {
-  return start_program(arguments, {}, log, log);
+pid_t start_child(const std::vector<std::string>& arguments, const std::string& log,
+                  const std::vector<std::string>& environment) {
+  return start_program(arguments, environment, log, log);
 }
 
 int wait_for_child(pid_t pid) { return wait_for(pid); }
@@ -153,11 +154,11 @@ int NodeProcess::wait() {
 
 std::string NodeProcess::log() const { return read_file(directory_.path() + "/log"); }
 
-NodeProcess::Page NodeProcess::http_get(const std::string& path) const {
-  const std::size_t colon = admin_.rfind(':');
+Page http_get(const std::string& address, const std::string& path) {
+  const std::size_t colon = address.rfind(':');
   boost::asio::ip::tcp::iostream stream;
   stream.expires_after(std::chrono::seconds(30));
-  stream.connect(admin_.substr(0, colon), admin_.substr(colon + 1));
+  stream.connect(address.substr(0, colon), address.substr(colon + 1));
   stream << "GET " << path << " HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n" << std::flush;
   const std::string answer{std::istreambuf_iterator<char>(stream), {}};
   Page page;
@@ -165,6 +166,8 @@ NodeProcess::Page NodeProcess::http_get(const std::string& path) const {
   if (const std::size_t body = answer.find("\r\n\r\n"); body != std::string::npos) page.body = answer.substr(body + 4);
   return page;
 }
+
+Page NodeProcess::http_get(const std::string& path) const { return e2e::http_get(admin_, path); }
 
 double NodeProcess::metric(const std::string& name) const {
   std::istringstream page(http_get("/metrics").body);

@@ -31,11 +31,18 @@ struct Finished {
 Finished run_program(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
 /// Starts a program whose output goes to `log`; it ends with this process. The same process must wait for it.
-pid_t start_child(const std::vector<std::string>& arguments, const std::string& log);
+pid_t start_child(const std::vector<std::string>& arguments, const std::string& log,
+                  const std::vector<std::string>& environment = {});
 int wait_for_child(pid_t pid);  ///< Until it ends; its exit status, or 128 + signal.
 
 /// Looks again and again until `condition` holds; false if it does not within a minute. For what another process does.
 bool eventually(const std::function<bool()>& condition);
+
+struct Page {
+  int status = 0;
+  std::string body;
+};
+Page http_get(const std::string& address, const std::string& path);  ///< `address`: HOST:PORT.
 
 /// kvstore-node on free ports of the loopback and on a Unix socket, serving when the constructor returns.
 class NodeProcess {
@@ -58,10 +65,7 @@ class NodeProcess {
   int wait();                     ///< Until it ends; its exit status, or 128 + signal.
   std::string log() const;
 
-  struct Page {
-    int status = 0;
-    std::string body;
-  };
+  using Page = e2e::Page;
   Page http_get(const std::string& path) const;
   /// The value of a sample of /metrics, by its name with labels; -1 if it is not there.
   double metric(const std::string& name) const;

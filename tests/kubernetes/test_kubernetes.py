@@ -137,7 +137,8 @@ def check_config(folder: str, config: Path) -> subprocess.CompletedProcess[str]:
     text = config_text(folder).replace("/etc/kvstore/tls", str(certificates()))
     config.write_text(text)
     return subprocess.run(
-        [str(NODE), "--config", str(config), "--check-config"],
+        # Its capacity is for the pod; this machine may have less.
+        [str(NODE), "--config", str(config), "--capacity", "64MiB", "--check-config"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -152,6 +152,75 @@ TEST_F(AdminServerTest, WithoutAPolicyNothingIsChangedFromBeyondTheLoopback) {
   EXPECT_EQ(changes, 1);
 }
 
+/// What the shipped liveness probe did: six of them failed, and the node was killed.
+TEST_F(AdminServerTest, ConnectionsThatSayNothingKeepNoProbeFromItsAnswer) {
+  std::vector<tcp::socket> silent;
+  for (int i = 0; i < 300; ++i) {
+    silent.push_back(connect());
+    if (i % 2 == 0) asio::write(silent.back(), asio::buffer(std::string("GET /heal")));
+  }
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_THAT(get("/healthz"), StartsWith("HTTP/1.1 200")) << i;
+    ASSERT_THAT(get("/readyz"), StartsWith("HTTP/1.1 200")) << i;
+    silent.push_back(connect());
+  }
+}
+
+TEST_F(AdminServerTest, WhileTheNodeStartsItIsAliveAndSaysHowFarItIs) {
+  std::atomic<int> percent = 7;
+  server = AdminServer::start("127.0.0.1", 0,
+                              {.metrics = nullptr,
+                               .is_ready = [] { return false; },
+                               .why_not_ready = [&] { return std::to_string(percent) + " percent"; }})
+               .value();
+  EXPECT_THAT(get("/healthz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(get("/readyz"), testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("not ready: 7 percent\n")));
+  percent = 50;
+  EXPECT_THAT(get("/readyz"), HasSubstr("not ready: 50 percent\n"));
+  for (const std::string page : {"/metrics", "/status", "/config/list.json", "/events.json", "/"})
+    EXPECT_THAT(get(page), testing::AllOf(StartsWith("HTTP/1.1 503"), HasSubstr("50 percent"))) << page;
+  EXPECT_THAT(get("/nowhere"), StartsWith("HTTP/1.1 404"));
+  server->open({[] { return std::string("kvstore_up 1\n"); }, [] { return true; }});
+  EXPECT_THAT(get("/readyz"), StartsWith("HTTP/1.1 200"));
+  EXPECT_THAT(get("/metrics"), HasSubstr("kvstore_up 1\n"));
+}
+
+TEST_F(AdminServerTest, PagesThatAreWaitedForAreBounded) {
+  std::promise<void> go_on;
+  const std::shared_future<void> may_go_on = go_on.get_future().share();
+  server = AdminServer::start("127.0.0.1", 0,
+                              {[may_go_on] {
+                                 may_go_on.wait();
+                                 return std::string("kvstore_up 1\n");
+                               },
+                               [] { return true; }})
+               .value();
+  std::vector<tcp::socket> scrapers;
+  for (int i = 0; i < 16; ++i) {
+    scrapers.push_back(connect());
+    asio::write(scrapers.back(), asio::buffer(std::string("GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n")));
+  }
+  // They were not all read yet when this one is, perhaps; then it is one of the sixteen, and the next one is not.
+  int asked = 0;
+  while (true) {
+    tcp::socket one_more = connect();
+    asio::write(one_more, asio::buffer(std::string("GET /metrics HTTP/1.1\r\nConnection: close\r\n\r\n")));
+    EXPECT_THAT(get("/healthz"), HasSubstr("ok\n")) << "nor does a probe wait for a scrape";
+    if (one_more.available() > 0) break;
+    scrapers.push_back(std::move(one_more));
+    ASSERT_LT(++asked, 17);
+  }
+  go_on.set_value();
+  int served = 0;
+  for (tcp::socket& each : scrapers) {
+    std::string answer;
+    boost::system::error_code end;
+    asio::read(each, asio::dynamic_buffer(answer), end);
+    served += answer.find("kvstore_up 1") != std::string::npos;
+  }
+  EXPECT_EQ(served, 16);
+}
+
 TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
   std::promise<void> asked, go_on;
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};

@@ -38,8 +38,10 @@ bool eventually(const std::function<bool()>& condition) {
 /// A client that checks nothing and shows what it is told to.
 class RawClient {
  public:
-  explicit RawClient(std::uint16_t port) : stream_(io_, context_) {
+  explicit RawClient(std::uint16_t port, const std::string& from = "127.0.0.1") : stream_(io_, context_) {
     SSL_CTX_set_security_level(context_.native_handle(), 0);
+    stream_.next_layer().open(tcp::v4());
+    stream_.next_layer().bind({asio::ip::make_address(from), 0});
     stream_.next_layer().connect({asio::ip::make_address("127.0.0.1"), port});
     const timeval limit{60, 0};  // a hang is a failure
     ::setsockopt(stream_.next_layer().native_handle(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -306,6 +308,25 @@ TEST_F(TlsServerTest, TheAdminServerAsksForACertificateToo) {
   boost::system::error_code error;
   asio::read(plain, asio::dynamic_buffer(answer), error);
   EXPECT_EQ(answer.find("kvstore_up"), std::string::npos);
+}
+
+/// Each costs the thread that answers probes two milliseconds.
+TEST_F(TlsServerTest, TheAdminServerBeginsFewHandshakesASecondAndHalfOfThemForOneAddress) {
+  security = std::make_unique<NodeSecurity>(TlsSource::open(node_config, TlsSide::kNode).value(), 0);
+  VirtualClock still;
+  admin = AdminServer::start("127.0.0.1", 0, {[] { return std::string("kvstore_up 1\n"); }, [] { return true; }},
+                             security->tls(), nullptr, &still)
+              .value();
+  const IssuedCertificate good = ca.issue();
+  const auto is_let_in = [&](const std::string& from) {
+    RawClient client(admin->port(), from);
+    client.show(good);
+    return !client.shake_hands();
+  };
+  int count = 0;
+  for (int i = 0; i < 50; ++i) count += is_let_in("127.0.0.1");
+  EXPECT_EQ(count, 32);
+  EXPECT_TRUE(is_let_in("127.0.0.2"));
 }
 
 }  // namespace

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 
 #include "base/assert.h"
 #include "base/numa.h"
+#include "store/node/machine/room.h"
 
 namespace kv {
 namespace {
@@ -19,16 +19,6 @@ constexpr Duration kDiskPatience = 5s;        ///< For what is not on disk to ge
 constexpr Duration kStuckAfter = std::chrono::seconds(30);
 
 }  // namespace
-
-std::uint64_t available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  for (std::string name; file >> name;) {
-    std::uint64_t kib = 0;
-    if (name == "MemAvailable:" && file >> kib) return kib << 10;
-    file.ignore(256, '\n');
-  }
-  return ~std::uint64_t{0};
-}
 
 CapacityKeeper::CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes)
     : store_(store),
@@ -59,11 +49,11 @@ std::string CapacityKeeper::aim(std::uint64_t bytes) {
            "; allowed: so much or more";
   }
   const Lock lock(mutex_);
-  const std::uint64_t free = available_memory_bytes();
+  const MemoryRoom room = memory_room(read_memory_facts(), RoomOf::kNow);
   // What was committed and is being given back is counted as free already, which errs to the careful side.
-  if (bytes > now_bytes_ && !pages_.uses_huge_pages() && bytes - now_bytes_ > free) {
-    return "capacity: " + std::to_string(bytes) + " bytes, " + std::to_string(bytes - now_bytes_) +
-           " more than now; this machine has " + std::to_string(free) + " free";
+  if (bytes > now_bytes_ && !pages_.uses_huge_pages() && bytes - now_bytes_ > room.bytes) {
+    return "capacity: " + std::to_string(bytes) + " bytes, " + std::to_string(bytes - now_bytes_) + " more than now; " +
+           room.text + "; allowed: at most " + std::to_string(now_bytes_ + room.bytes);
   }
   target_bytes_ = bytes;
   wake_.notify_all();

@@ -63,7 +63,4 @@ class CapacityKeeper {
   std::thread thread_;
 };
 
-/// Memory of this machine that is free, or can be made so without swapping; nothing if it does not say.
-std::uint64_t available_memory_bytes();
-
 }  // namespace kv

@@ -62,7 +62,7 @@ std::vector<fs::path> groups_from(const fs::path& mount, const std::string& path
 }
 
 struct GroupPaths {
-  std::vector<fs::path> unified, memory, processor;
+  std::vector<fs::path> unified, memory, huge, processor;
 };
 
 GroupPaths group_paths(const std::string& root) {
@@ -82,6 +82,7 @@ GroupPaths group_paths(const std::string& root) {
       add(paths.unified, mount / "unified");
     }
     if (names.find(",memory,") != std::string::npos) add(paths.memory, mount / "memory");
+    if (names.find(",hugetlb,") != std::string::npos) add(paths.huge, mount / "hugetlb");
     if (names.find(",cpu,") != std::string::npos) {
       add(paths.processor, mount / "cpu");
       add(paths.processor, mount / "cpu,cpuacct");
@@ -109,6 +110,18 @@ std::optional<MachineFacts::Room> group_memory(const GroupPaths& paths) {
   for (const fs::path& group : paths.memory) {
     narrow(room, size_of_file(group / "memory.limit_in_bytes"), size_of_file(group / "memory.usage_in_bytes"),
            value_in(group / "memory.stat", "total_inactive_file").value_or(0));
+  }
+  return room;
+}
+
+/// What may be reserved, and what may be touched, have limits of their own.
+std::optional<MachineFacts::Room> group_huge_pages(const GroupPaths& paths) {
+  std::optional<MachineFacts::Room> room;
+  for (const std::string of : {"hugetlb.2MB.", "hugetlb.2MB.rsvd."}) {
+    for (const fs::path& group : paths.unified)
+      narrow(room, size_of_file(group / (of + "max")), size_of_file(group / (of + "current")), 0);
+    for (const fs::path& group : paths.huge)
+      narrow(room, size_of_file(group / (of + "limit_in_bytes")), size_of_file(group / (of + "usage_in_bytes")), 0);
   }
   return room;
 }
@@ -184,8 +197,9 @@ std::vector<MachineFacts::Device> devices_of(const std::string& root) {
 
 }  // namespace
 
-MachineFacts read_machine_facts(const std::string& root) {
+MachineFacts read_memory_facts(const std::string& root) {
   MachineFacts facts;
+  if (const auto kib = value_in(root + "/proc/meminfo", "MemTotal")) facts.memory_total_bytes = *kib << 10;
   if (const auto kib = value_in(root + "/proc/meminfo", "MemAvailable")) facts.memory_available_bytes = *kib << 10;
   const fs::path huge = root + "/sys/kernel/mm/hugepages/hugepages-2048kB";
   const auto count = size_of_file(huge / "nr_hugepages"), free_count = size_of_file(huge / "free_hugepages");
@@ -194,7 +208,13 @@ MachineFacts read_machine_facts(const std::string& root) {
   facts.shmem_huge = line_of(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const GroupPaths groups = group_paths(root);
   facts.group_memory = group_memory(groups);
-  facts.group_processors = group_processors(groups);
+  facts.group_huge_pages = group_huge_pages(groups);
+  return facts;
+}
+
+MachineFacts read_machine_facts(const std::string& root) {
+  MachineFacts facts = read_memory_facts(root);
+  facts.group_processors = group_processors(group_paths(root));
   facts.processor_count = allowed_processors().size();
   facts.locked_memory = limit_of(RLIMIT_MEMLOCK);
   facts.files = limit_of(RLIMIT_NOFILE);

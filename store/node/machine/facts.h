@@ -3,6 +3,7 @@
 // Knows files of the kernel, system calls and plain numbers; no Store, no option and no session. Files, in reading
 // order:
 //   facts.h      memory, processors, limits, sockets, devices: what the kernel tells of them (this file)
+//   room.h       whether so much memory can be had
 //   disk_probe.h how fast a directory is, and whether direct I/O works there
 //   advice.h     what to set, by those facts alone
 //   autotune.h   `kvstore-node --autotune`: measures, advises, prints
@@ -37,10 +38,11 @@ struct MachineFacts {
     int numa_node = -1;    ///< -1: the machine does not say.
   };
 
-  std::optional<std::uint64_t> memory_available_bytes;
+  std::optional<std::uint64_t> memory_total_bytes, memory_available_bytes;
   std::optional<HugePages> huge_pages;
   std::string shmem_huge;                  ///< "always within_size advise [never] deny force"; empty: not told.
   std::optional<Room> group_memory;        ///< Of the control groups around this process, the tightest; none: no limit.
+  std::optional<Room> group_huge_pages;    ///< The same for reserved pages of 2 MiB, in bytes.
   std::optional<double> group_processors;  ///< The same for processor time, in processors.
   std::size_t processor_count = 0;         ///< That this process may run on.
   std::optional<Limit> locked_memory, files;  ///< RLIMIT_MEMLOCK, RLIMIT_NOFILE of this process.
@@ -50,6 +52,9 @@ struct MachineFacts {
   std::vector<Device> devices;  ///< By name.
   std::vector<DiskFacts> disks;
 };
+
+/// What concerns memory alone: the first six of them. `root` as below.
+MachineFacts read_memory_facts(const std::string& root = "");
 
 /// All but the disks. Files are read below `root`, which tests set; limits and processors are this process's own.
 MachineFacts read_machine_facts(const std::string& root = "");
