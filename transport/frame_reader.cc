@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t kIdleBytes = 4 * 1024;
 constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of a payload: half a millisecond with its checksums, then a pause.
-constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
 
 /// Sends everything to one scratch buffer: what is skipped still has to be read.
 class DiscardSink final : public PayloadSink {
@@ -55,6 +54,7 @@ void FrameReader::reserve(std::size_t want) {
 /// buffers would add up to GiB.
 void FrameReader::shrink() {
   if (begin_ != end_ || capacity_ <= kIdleBytes) return;
+  if (holds_room()) room_->resize(0);
   buffer_.reset();
   capacity_ = begin_ = end_ = 0;
 }
@@ -119,6 +119,7 @@ Async<FrameReader::Frame> FrameReader::next() {
     }
   }
   in_table_ = true;
+  ++frame_count_;
   KV_ASSERT(end_ - begin_ >= kFrameHeaderBytes);
   const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
   // A refusal needs to tell the peer which request it was, and what it asked for if that is known here. So these two
@@ -134,6 +135,16 @@ Async<FrameReader::Frame> FrameReader::next() {
   }
   header_ = *header;
   const std::size_t frame_bytes = kFrameHeaderBytes + header->table_bytes;
+  if (frame_bytes > std::max(capacity_, kReadAheadBytes) && room_ != nullptr && !room_->resize(frame_bytes)) {
+    const auto skipped = co_await skip(frame_bytes);
+    if (!skipped) {
+      why_ = "the connection ended within a frame: " + skipped.error().message();
+      co_return skipped.error() == asio::error::eof ? error_code(Errc::kBadFrame) : skipped.error();
+    }
+    payload_left_ = header->payload_bytes;
+    in_table_ = false;
+    co_return Frame{*header, {}, /*is_skipped=*/true};
+  }
   if (end_ - begin_ < frame_bytes) {
     const auto filled = co_await fill(frame_bytes);
     if (!filled) {
@@ -157,6 +168,20 @@ Async<FrameReader::Frame> FrameReader::next() {
   payload_left_ = header->payload_bytes;
   in_table_ = false;
   co_return Frame{*header, table};
+}
+
+/// What is skipped still has to be read: the next frame lies behind it.
+Async<void> FrameReader::skip(std::size_t bytes) {
+  while (bytes > 0) {
+    if (begin_ == end_) {
+      const auto filled = co_await fill(1);
+      if (!filled) co_return filled.error();
+    }
+    const std::size_t count = std::min(bytes, end_ - begin_);
+    begin_ += count;
+    bytes -= count;
+  }
+  co_return Result<void>();
 }
 
 /// Payload bytes go straight from the socket into the sink's memory. What must never happen is that bytes of the next

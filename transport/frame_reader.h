@@ -23,6 +23,15 @@ class PayloadSink {
   virtual void filled(std::size_t bytes) = 0;
 };
 
+/// Who gives a reader memory for tables that are longer than its read-ahead.
+class TableRoom {
+ public:
+  virtual ~TableRoom() = default;
+  /// The reader holds so many bytes from now on; 0: none. False: more than there is, and nothing changes. Less is
+  /// always granted.
+  virtual bool resize(std::size_t bytes) = 0;
+};
+
 /// Reads frames one after the other. Holds at most one table and a read-ahead; starts with 4 KiB, grows within its
 /// limits. Thread safety: none; one coroutine at a time.
 class FrameReader {
@@ -30,11 +39,13 @@ class FrameReader {
   struct Frame {
     FrameHeader header;
     std::span<const std::byte> table;  ///< 8-byte aligned; valid until the next call of next().
+    bool is_skipped = false;           ///< TableRoom had no room: the table has come and is gone.
   };
 
   explicit FrameReader(Stream& stream) : stream_(stream) {}
 
   void set_limits(const FrameLimits& limits) { limits_ = limits; }
+  void set_room(TableRoom* room) { room_ = room; }  ///< Outlives the reader; nullptr: there is always room.
 
   /// The next frame, its checksum checked. Requires the payload of the one before to be read or skipped.
   /// Errors: of decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof
@@ -54,6 +65,9 @@ class FrameReader {
   const FrameHeader& last_header() const { return header_; }  ///< Of the frame that next() returned or refused.
   /// Gives the read-ahead of an idle session back; keeps 4 KiB.
   void shrink();
+  bool holds_room() const { return room_ != nullptr && capacity_ > kReadAheadBytes; }
+  std::uint64_t frame_count() const { return frame_count_; }  ///< Whose header has come.
+  bool in_table() const { return in_table_; }                 ///< Of the last of them, not all has.
   /// Bytes ever read; a watchdog sees by it whether a partial frame makes progress.
   std::uint64_t bytes_read() const { return bytes_read_; }
   /// Those of them that belong to whole headers with their tables, or to payload. After a length was damaged on its
@@ -63,7 +77,10 @@ class FrameReader {
   bool in_frame() const { return payload_left_ > 0 || begin_ < end_ || in_table_; }
 
  private:
+  static constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
+
   Async<void> fill(std::size_t want);  ///< Until `want` bytes from begin_ on are buffered.
+  Async<void> skip(std::size_t bytes);
   void reserve(std::size_t want);
 
   Stream& stream_;
@@ -74,6 +91,8 @@ class FrameReader {
   std::uint64_t payload_left_ = 0;
   std::uint64_t bytes_read_ = 0;
   bool in_table_ = false;
+  TableRoom* room_ = nullptr;
+  std::uint64_t frame_count_ = 0;
   bool is_drained_ = false;  ///< The last read took all that had come.
   std::string why_;
 };

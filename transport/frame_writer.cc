@@ -54,6 +54,7 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   encode_frame_header(header, table, std::span<std::byte, kFrameHeaderBytes>(bytes.data() + before, kFrameHeaderBytes));
   bytes.insert(bytes.end(), table.begin(), table.end());
   queued_bytes_ += added;
+  own(added);
   if (copies) {
     for (const auto& part : payload) bytes.insert(bytes.end(), part.begin(), part.end());
     if (done) done(true);
@@ -90,6 +91,7 @@ std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(OwnerId owner) 
     if (!is_lent(*piece)) continue;
     KV_ASSERT(queued_bytes_ >= piece->bytes().size());
     queued_bytes_ -= piece->bytes().size();
+    disown(piece->owned.size());
     if (piece->done) pending.push_back(std::move(piece->done));
   }
   pieces_.erase(std::remove_if(first, pieces_.end(), is_lent), pieces_.end());
@@ -117,6 +119,7 @@ bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
     piece.done = nullptr;
     if (piece.borrowed.empty()) continue;
     const auto rest = piece.borrowed.subspan(i == 0 ? std::exchange(offset_, 0) : 0);
+    own(rest.size());
     piece.owned.assign(rest.begin(), rest.end());
     piece.borrowed = {};
   }
@@ -157,6 +160,7 @@ bool FrameWriter::write_some() {
   while (!pieces_.empty() && offset_ >= pieces_.front().bytes().size()) {
     offset_ -= pieces_.front().bytes().size();
     if (pieces_.front().done) done.push_back(std::move(pieces_.front().done));
+    disown(pieces_.front().owned.size());
     pieces_.pop_front();
   }
   for (const auto& call : done) call(true);
@@ -214,6 +218,7 @@ asio::awaitable<void> FrameWriter::wait_for_room() {
 void FrameWriter::own_borrowed() {
   for (Piece& piece : pieces_) {
     if (!piece.borrowed.empty()) {
+      own(piece.borrowed.size());
       piece.owned.assign(piece.borrowed.begin(), piece.borrowed.end());
       piece.borrowed = {};
     }
@@ -232,6 +237,7 @@ void FrameWriter::close() {
   const auto pieces = std::move(pieces_);
   pieces_.clear();
   queued_bytes_ = 0;
+  disown(owned_bytes_);
   for (const Piece& piece : pieces) {
     if (piece.done) piece.done(false);
   }

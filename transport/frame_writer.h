@@ -1,6 +1,7 @@
 // transport/frame_writer.h: frames -> stream. Payload goes to the socket straight from where it lies.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,9 @@ class FrameWriter {
  public:
   FrameWriter(Stream& stream, const asio::any_io_executor& executor)
       : stream_(stream), wake_(executor), room_(executor) {}
+  ~FrameWriter() { disown(owned_bytes_); }
+  FrameWriter(const FrameWriter&) = delete;
+  FrameWriter& operator=(const FrameWriter&) = delete;
 
   /// Queues a frame; table_bytes and payload_bytes of `header` are computed here. `payload` is borrowed until `done` is
   /// called: done(true) once the stream has taken every byte, done(false) if it broke or close() came first. A payload
@@ -54,6 +58,9 @@ class FrameWriter {
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 
+  /// Where the bytes that are queued and not borrowed are counted, with those of others. Outlives this.
+  void count_in(std::atomic<std::uint64_t>& total) { total_ = &total; }
+
   std::size_t queued_bytes() const { return queued_bytes_ + stream_.held_bytes(); }
   std::uint64_t bytes_written() const { return bytes_written_; }
   bool is_closed() const { return closed_; }
@@ -70,6 +77,14 @@ class FrameWriter {
     bool begins_frame = false;  ///< Such a frame's header and table are a piece of their own: this one.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
+  void own(std::size_t bytes) {
+    owned_bytes_ += bytes;
+    if (total_ != nullptr) *total_ += bytes;
+  }
+  void disown(std::size_t bytes) {
+    owned_bytes_ -= bytes;
+    if (total_ != nullptr) *total_ -= bytes;
+  }
   bool write_some();  ///< False if nothing is queued or held, or the stream would block or broke.
   bool is_empty() const { return pieces_.empty() && stream_.held_bytes() == 0; }
   std::size_t begun_count(OwnerId owner) const;
@@ -80,6 +95,8 @@ class FrameWriter {
   std::deque<Piece> pieces_;
   std::size_t offset_ = 0;  ///< Bytes of the first piece already written.
   std::size_t queued_bytes_ = 0;
+  std::size_t owned_bytes_ = 0;  ///< Of all pieces, whole: what this holds in memory.
+  std::atomic<std::uint64_t>* total_ = nullptr;
   std::uint64_t bytes_written_ = 0;
   bool closed_ = false;
 };

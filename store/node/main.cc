@@ -229,6 +229,17 @@ std::vector<NodeMetrics::Value> spill_key_values(const SpillKeys& keys) {
            "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
 }
 
+std::vector<NodeMetrics::Value> request_memory_values(const NodeContext& node) {
+  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
+  return {{"request_memory_max_bytes", number(node.tables->bytes_max()), false,
+           "That all sessions may hold for each of: large requests that arrive, such in flight, answers not taken"},
+          {"request_receiving_bytes", number(node.tables->bytes()), false, "Of large requests that are arriving"},
+          {"request_in_flight_bytes", number(node.requests->bytes()), false, "Of large requests that are in flight"},
+          {"answers_queued_bytes", number(node.queued_bytes), false, "Of answers that clients have not taken yet"},
+          {"request_memory_refused", number(node.tables->refused_count() + node.requests->refused_count()), true,
+           "Large requests refused as busy, since others held that memory"}};
+}
+
 /// Where contexts are kept over a restart. Rewrapped with the keys on disk.
 ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
   return {.read =
@@ -353,6 +364,11 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   node.started = clock.now();
   node.settings = cluster_settings(options);
   node.slow.set(options.slow_log);
+  const std::uint64_t shared_bytes = std::max<std::uint64_t>(TableBudget::kBytesMaxLeast, capacity / 64);
+  node.tables = std::make_unique<TableBudget>(shared_bytes);
+  node.requests = std::make_unique<TableBudget>(shared_bytes);
+  node.queued_bytes_max = shared_bytes;
+  metrics.watch([&node] { return request_memory_values(node); });
   // Each region that a client lends is a descriptor too: a
   // quarter of them all, the rest for sessions and the disk tier.
   rlimit descriptors{};

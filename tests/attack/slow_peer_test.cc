@@ -49,6 +49,21 @@ class SlowPeerTest : public AttackTest {
   OpenedSpace space;
 };
 
+TEST_F(SlowPeerTest, LargeRequestsWithoutTheirLastByteTakeNoMemoryToSpeakOf) {
+  start({"--capacity", "16MiB"});
+  bounds.rss_growth_bytes = 128 << 20;  // 64 MiB of them in all, and 64 KiB a session
+  const Bytes frame = frame_bytes(FrameType::kMatch, 7, match_request({}, e2e::make_chain(1, 130'000)));
+  ASSERT_GT(frame.size(), 3u << 20);
+  std::vector<Attacker> crowd;
+  for (int i = 0; i < 200; ++i) {
+    crowd.push_back(Attacker::greeted(i % 2 == 0 ? node->unix_socket() : node->tcp()));
+    crowd.back().send_bytes(std::span(frame).first(frame.size() - 1));
+  }
+  expect_bystanders_served();
+  EXPECT_GT(node->metric("kvstore_request_memory_refused_total"), 0);
+  EXPECT_LE(node->metric("kvstore_request_receiving_bytes"), node->metric("kvstore_request_memory_max_bytes"));
+}
+
 TEST_F(SlowPeerTest, HeadersThatDripAreCutOff) {
   start({"--frame-seconds", "1"});
   std::vector<Attacker> drips;

@@ -127,6 +127,81 @@ TEST_F(SessionHostileTest, WrongChecksumEndsTheSession) {
   expect_ended(*greet(), frame, Errc::kBadFrame, {"checksum"});
 }
 
+/// Each of these may send a table of 4 MiB, and leave its last byte away.
+TEST_F(SessionHostileTest, TablesThatDoNotEndHaveOneBoundForAllSessionsAndGoWhenOthersWantTheirRoom) {
+  chain_blocks_max = 100'000;
+  start(32);
+  node->tables = std::make_unique<TableBudget>(1 << 20);
+  const auto honest = greet();
+  const Bytes whole = frame_bytes(FrameType::kMatch, 7, match_request(chain(1, 8000)));
+  ASSERT_GT(whole.size(), 250u << 10);
+  std::vector<std::unique_ptr<RawClient>> crowd;
+  for (int i = 0; i < 20; ++i) {
+    crowd.push_back(greet());
+    ASSERT_TRUE(crowd.back()->send_bytes(std::span(whole).first(whole.size() - 1)));
+    world.run_for(1ms);
+    EXPECT_LE(node->tables->bytes(), 1u << 20);
+  }
+  EXPECT_GT(node->tables->bytes(), 500u << 10);
+  expect_others_served();  // small ones go on as ever
+  const auto large = chain(2, 20'000);
+  const auto refused = honest->ask(FrameType::kMatch, 8, match_request(large));
+  expect_refused(*honest, refused, Errc::kBusy, {"table_bytes: ", "just now"});
+  const TimePoint began = world.clock.now();
+  auto answer = honest->ask(FrameType::kMatch, 9, match_request(large));
+  while (answer.is_error() && world.clock.now() - began < 4s) {  // before any of them is late by itself
+    world.run_for(100ms);
+    answer = honest->ask(FrameType::kMatch, 9, match_request(large));
+  }
+  EXPECT_FALSE(answer.is_error()) << answer.message();
+  EXPECT_GE(metric("kvstore_sessions_closed_total{reason=\"slow_frame\"}"), 2);
+  crowd.clear();
+  world.run_for(10s);
+  EXPECT_EQ(node->tables->bytes(), 0u) << "what is kept for the next table is given back";
+}
+
+/// A put that waits for memory keeps its hashes, as does a get that waits for the disk or its client.
+TEST_F(SessionHostileTest, LargeTransfersInFlightHaveOneBoundForAllSessions) {
+  chain_blocks_max = 100'000;
+  start(32);
+  node->requests = std::make_unique<TableBudget>(1 << 20);
+  const auto client = greet();
+  const auto leased = chain(1, 32);
+  ASSERT_EQ(put(*client, leased), 32u);
+  ASSERT_FALSE(client->ask(FrameType::kMatch, 3, match_request(leased, /*lease=*/true)).is_error());
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    client->send(FrameType::kPut, 100 + i, put_request(chain(2 + i, 8000), 0, {}, 5'000'000));
+    world.run_for(1ms);
+    EXPECT_LE(node->requests->bytes(), 1u << 20);
+  }
+  EXPECT_GT(node->requests->bytes(), 500u << 10);
+  int refused_count = 0;
+  for (int i = 0; i < 5; ++i) refused_count += client->answer().error() == Errc::kBusy;
+  EXPECT_EQ(refused_count, 5) << "three wait";
+  world.run_for(100s);
+  EXPECT_EQ(node->requests->bytes(), 0u);
+}
+
+TEST_F(SessionHostileTest, AnswersThatNobodyTakesHaveOneBoundForAllSessions) {
+  constexpr std::uint64_t kAll = 1 << 20, kEach = 512 << 10;  ///< A session's own, once there are as many as may be.
+  node->queued_bytes_max = kAll;
+  const Bytes one = good_ping();
+  Bytes many;
+  while (many.size() < 2 << 20) many.insert(many.end(), one.begin(), one.end());
+  std::vector<std::unique_ptr<RawClient>> mute;
+  for (std::uint64_t i = 0; i < 10; ++i) {
+    mute.push_back(connect());
+    ASSERT_TRUE(mute.back()->send_bytes(frame_bytes(FrameType::kHello, 1, hello_request())));
+    static_cast<void>(mute.back()->send_bytes(many, 1s));
+    EXPECT_LE(node->queued_bytes, kAll + (i + 1) * kEach);
+  }
+  EXPECT_GT(node->queued_bytes, kAll) << "or this tests nothing";
+  expect_others_served();
+  mute.clear();
+  world.run_for(10s);
+  EXPECT_EQ(node->queued_bytes, 0u);
+}
+
 TEST_F(SessionHostileTest, AFrameCutAnywhereEndsTheSession) {
   const auto hashes = chain(1, 1);
   record = make_record("tiny", 10);

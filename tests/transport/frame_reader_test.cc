@@ -367,5 +367,49 @@ TEST_F(FrameReaderTest, InFrameTellsAPartFromARest) {
   world.poll();
 }
 
+class BoundedRoom final : public TableRoom {
+ public:
+  std::size_t bytes = 0, bytes_max = 0;
+  bool resize(std::size_t wanted) override {
+    if (wanted > bytes && wanted > bytes_max) return false;
+    bytes = wanted;
+    return true;
+  }
+};
+
+TEST_F(FrameReaderTest, ATableWithoutRoomIsSkippedAndTheNextFrameIsRead) {
+  constexpr std::size_t kLarge = 200 << 10;
+  append_frame(stream.input, 1, pattern(kLarge, 1), pattern(1000, 2));
+  append_frame(stream.input, 2, pattern(13, 3), {});
+  append_frame(stream.input, 3, pattern(kLarge, 4), {});
+  append_frame(stream.input, 4, pattern(60 << 10, 5), {});
+  stream.read_bytes_max = [] { return std::size_t{7777}; };
+  BoundedRoom room;
+  FrameReader reader(stream);
+  reader.set_limits({1 << 20, 1 << 20});
+  reader.set_room(&room);
+  const auto next = [&] { return world.await(reader.next()).value().value(); };
+  FrameReader::Frame frame = next();
+  EXPECT_TRUE(frame.is_skipped);
+  EXPECT_EQ(frame.header.request_id, 1u);
+  EXPECT_EQ(frame.table.size(), 0u);
+  EXPECT_TRUE(reader.in_frame()) << "its payload is still to come";
+  EXPECT_TRUE(world.await(reader.skip_payload()).value());
+  frame = next();
+  EXPECT_FALSE(frame.is_skipped);
+  EXPECT_EQ(frame.table.size(), 13u);
+  room.bytes_max = 1 << 20;
+  frame = next();
+  EXPECT_FALSE(frame.is_skipped);
+  EXPECT_TRUE(std::ranges::equal(frame.table, pattern(kLarge, 4)));
+  EXPECT_EQ(room.bytes, kFrameHeaderBytes + kLarge);
+  EXPECT_TRUE(reader.holds_room());
+  frame = next();
+  EXPECT_EQ(frame.table.size(), 60u << 10);
+  reader.shrink();
+  EXPECT_EQ(room.bytes, 0u);
+  EXPECT_FALSE(reader.holds_room());
+}
+
 }  // namespace
 }  // namespace kv

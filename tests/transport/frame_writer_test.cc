@@ -401,5 +401,40 @@ TEST_F(FrameWriterTest, FramesThatWereNotBegunCanBeWithdrawn) {
   EXPECT_EQ(messages[2].id, 6u);
 }
 
+TEST_F(FrameWriterTest, WhatItHoldsInMemoryIsCountedWithThatOfOthers) {
+  std::atomic<std::uint64_t> total = 1000;
+  const auto small = pattern(100, 1), large = pattern(kLarge, 2);
+  int lender = 0;
+  {
+    FrameWriter own(stream, world.io.get_executor());
+    own.count_in(total);
+    const auto queue = [&](std::span<const std::byte> payload, OwnerId owner) {
+      const std::span<const std::byte> parts[] = {payload};
+      own.send(
+          {.type = FrameType::kGet}, {}, parts, [](bool) {}, -1, owner);
+    };
+    queue(small, {});
+    EXPECT_EQ(total, 1000 + kFrameHeaderBytes + 100);
+    queue(large, OwnerId(&lender));
+    EXPECT_EQ(total, 1000 + 2 * kFrameHeaderBytes + 100) << "what is borrowed is somebody else's";
+    own.withdraw(OwnerId(&lender));
+    EXPECT_EQ(total, 1000 + kFrameHeaderBytes + 100);
+    queue(large, {});
+    own.own_borrowed();
+    EXPECT_EQ(total, 1000 + 2 * kFrameHeaderBytes + 100 + kLarge);
+    own.flush();
+    EXPECT_EQ(total, 1000u);
+    queue(small, {});
+    own.close();
+    EXPECT_EQ(total, 1000u);
+  }
+  {
+    FrameWriter own(stream, world.io.get_executor());
+    own.count_in(total);
+    own.send({.type = FrameType::kGet}, small);
+  }
+  EXPECT_EQ(total, 1000u) << "one that goes with its queue takes that along";
+}
+
 }  // namespace
 }  // namespace kv

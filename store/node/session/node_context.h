@@ -21,6 +21,7 @@
 #include "store/node/session/lent_regions.h"
 #include "store/node/session/live_limits.h"
 #include "store/node/session/space_handles.h"
+#include "store/node/session/table_budget.h"
 #include "store/node/slow_log.h"
 #include "store/node/spill/spill.h"
 
@@ -45,6 +46,12 @@ struct NodeContext {
   std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
   LogLimit log;
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
+  /// What sessions hold for requests that they receive, for transfers in flight, and for answers that nobody takes:
+  /// each of the three has a bound of the whole node, since a session's own bound times thousands of sessions is none.
+  std::unique_ptr<TableBudget> tables = std::make_unique<TableBudget>();
+  std::unique_ptr<TableBudget> requests = std::make_unique<TableBudget>();
+  std::uint64_t queued_bytes_max = TableBudget::kBytesMaxLeast;
+  std::atomic<std::uint64_t> queued_bytes{0};
   NodeHandles handles{};  ///< Of sessions that speak version 1.
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
   ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "index/name_groups.h"
 #include "store/node/session/contexts.h"
+#include "store/node/session/request_kinds.h"
 #include "transport/frame_message.h"
 #include "transport/token.h"
 
@@ -27,42 +28,11 @@ constexpr std::uint64_t kProgressBytes = 64 * 1024;
 constexpr std::size_t kTurnFrames = 64;
 constexpr std::uint64_t kTurnBytes = 1 << 20;
 constexpr std::size_t kInlineGetsMax = 4;
+constexpr std::size_t kLargeRequestBytes = 64 * 1024;    ///< From here on the node's bound counts.
+constexpr std::size_t kQueuedBytesShort = 256 * 1024;    ///< Of answers, where the node has as many as it may.
+constexpr Duration kWantedTableMax = 1s;                 ///< For a table to arrive, once others want its room.
 constexpr std::size_t kPrefetchesMax = 16;               ///< More are forgotten: a get still reads the blocks.
 constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;  ///< Longer is as good as none.
-
-/// Requests whose answers are short and whose order among others does not matter.
-bool goes_by_message(FrameType type) {
-  return type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kTouch;
-}
-
-/// What a node that drains refuses.
-bool is_of_blocks(FrameType type) {
-  switch (type) {
-    case FrameType::kMatch:
-    case FrameType::kGet:
-    case FrameType::kPut:
-    case FrameType::kSetMatch:
-    case FrameType::kSetGet:
-    case FrameType::kSetPut: return true;
-    default: return false;
-  }
-}
-
-/// Requests that a tenant's rate bounds: those that cost the store's time. What ends something, or continues what was
-/// let through, is not among them, nor what says that a node is there.
-bool counts_for_tenant(FrameType type) {
-  switch (type) {
-    case FrameType::kOpen:
-    case FrameType::kTouch:
-    case FrameType::kRetain:
-    case FrameType::kUnretain:
-    case FrameType::kDrop:
-    case FrameType::kHotRoots:
-    case FrameType::kContext:
-    case FrameType::kStats: return true;
-    default: return is_of_blocks(type);
-  }
-}
 
 }  // namespace
 
@@ -77,11 +47,19 @@ Session::Session(NodeContext& node_context, SessionId session_id, std::unique_pt
       lookups_(*this, spaces_),
       drops_(*this),
       draining_(executor),
+      table_room_(*node.tables, stream->peer_group(),
+                  [this] {
+                    asio::post(executor, [weak = weak_from_this()] {
+                      if (const auto session = weak.lock()) static_cast<Session&>(*session).room_is_wanted();
+                    });
+                  }),
       inline_ended_(executor),
       alarm_(node.clock.make_alarm(executor)),
       jobs_done_(executor) {
   replies.use(messages_);
   replies.use(audit);
+  reader_.set_room(&table_room_);
+  writer.count_in(node.queued_bytes);
 }
 
 Session::~Session() { KV_ASSERT(job_count_ == 0 && sending_count == 0 && puts_.empty() && gets_.empty()); }
@@ -154,9 +132,9 @@ asio::awaitable<void> Session::read() {
     const bool goes_on = co_await handle(*frame);  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
     if (!goes_on) break;
     if (!reader_.has_frame()) writer.flush();  // the answers to requests that came together leave together
-    if (writer.queued_bytes() > node.limits->queued_bytes_max) {
+    if (writer.queued_bytes() > queued_bytes_max()) {
       writer.flush();
-      co_await writer.wait_below(node.limits->queued_bytes_max / 2);
+      co_await writer.wait_below(queued_bytes_max() / 2);
     }
     // Each holds a window of blocks. Few enough that there is an end to that; and a cancel of one of them is read.
     while (inline_count_ > kInlineGetsMax && !is_ending) {
@@ -267,9 +245,28 @@ bool Session::sends_too_slowly(TimePoint now) {
     return false;
   }
   // Unless it is us who do not read: waiting for our answers to be taken, or for blocks that we fetch.
-  const bool waits_for_us = writer.queued_bytes() > node.limits->queued_bytes_max / 2 || draining_.is_reached() ||
-                            inline_count_ > kInlineGetsMax;
+  const bool waits_for_us =
+      writer.queued_bytes() > queued_bytes_max() / 2 || draining_.is_reached() || inline_count_ > kInlineGetsMax;
   return !waits_for_us && now - read_progress_.since >= node.limits->frame_timeout;
+}
+
+/// Somebody was refused for lack of room. What is only kept is given back; a table that does not come has its time.
+void Session::room_is_wanted() {
+  table_room_.was_told();
+  if (is_ending || !reader_.holds_room()) return;
+  if (!reader_.in_frame()) return reader_.shrink();
+  if (!reader_.in_table()) return;  // it is being served, or its payload comes
+  if (std::exchange(wanted_in_frame_, reader_.frame_count()) != reader_.frame_count()) {
+    wanted_since_ = node.clock.now();
+  } else if (node.clock.now() - wanted_since_ >= kWantedTableMax) {
+    terminate(SessionEnd::kSlowFrame);
+  }
+}
+
+/// Answers that wait to be taken; then no further request is read. Fewer while all sessions together have many.
+std::size_t Session::queued_bytes_max() const {
+  const std::size_t own = node.limits->queued_bytes_max;
+  return node.queued_bytes <= node.queued_bytes_max ? own : std::min(own, kQueuedBytesShort);
 }
 
 /// The client has write_timeout to take what is queued, or as much of it as the least rate asks for; and then again.
@@ -332,7 +329,15 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
     const auto skipped = co_await reader_.skip_payload();
     co_return skipped.has_value();
   }
+  if (frame.is_skipped) {
+    const auto skipped = co_await reader_.skip_payload();
+    refuse(frame, Errc::kBusy,
+           count_text("table_bytes", frame.header.table_bytes, kLargeRequestBytes) +
+               " just now: other large requests fill the memory that the node has for such as they arrive");
+    co_return skipped.has_value();
+  }
   serve(frame);
+  held_now_.reset();
   co_return true;
 }
 
@@ -531,7 +536,18 @@ bool Session::admit(const Frame& frame) {
     refuse(frame, Errc::kBadRequest, "request_id: " + std::to_string(request_id) + ", in use");
     return false;
   }
-  return true;
+  return hold(frame);
+}
+
+/// A transfer that waits, for memory, the disk or its client, keeps its hashes: a request's size for as long.
+bool Session::hold(const Frame& frame) {
+  if (frame.table.size() <= kLargeRequestBytes) return true;
+  held_now_ = std::make_unique<TableBudget::Account>(*node.requests, stream->peer_group(), [] {});
+  if (held_now_->resize(frame.table.size())) return true;
+  refuse(frame, Errc::kBusy,
+         count_text("table_bytes", frame.table.size(), kLargeRequestBytes) +
+             " just now: transfers in flight fill the memory that the node has for large requests");
+  return false;
 }
 
 void Session::on_get(const Frame& frame) {
@@ -625,6 +641,7 @@ void Session::on_set_get(const Frame& frame) {
 void Session::start(const std::shared_ptr<GetInProgress>& get) {
   inline_count_ += get->is_inline();
   gets_.emplace(get->request_id(), get);
+  if (held_now_) held_.emplace(get->request_id(), std::move(held_now_));
   asio::co_spawn(executor, carry_out(self(), get, SessionJob(self())), asio::detached);
 }
 
@@ -633,6 +650,7 @@ asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::sha
   co_await get->deliver();
   // Off the table before the answer: with its last frame the client may use the id again.
   self->gets_.erase(get->request_id());
+  self->held_.erase(get->request_id());
   self->inline_count_ -= get->is_inline();
   self->inline_ended_.set();
   get->finish();
@@ -703,6 +721,7 @@ void Session::start(const Frame& frame, const OpenSpace& space, const PutOrder& 
   if (!put->offer(frame, order)) return;
   // Before begin(): a put of blocks that are all there ends in it, and takes itself off the table.
   puts_.emplace(put->request_id(), put);
+  if (held_now_) held_.emplace(put->request_id(), std::move(held_now_));
   put->begin();
 }
 

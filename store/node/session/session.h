@@ -19,6 +19,8 @@
 //   replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
 //   session_rdma.h     lanes, and memory that is reached by RDMA
 //   session_table.h    who holds a node's sessions, and which goes when there is no room for another
+//   table_budget.h     what all of them may hold for large requests
+//   request_kinds.h    what is alike for several types of requests
 #pragma once
 
 #include <cstdint>
@@ -108,7 +110,13 @@ class Session final : public SessionCore, private Put::Listener {
   bool permit(const Frame& frame);
   /// Whether a transfer may begin. False after refusing the request.
   bool admit(const Frame& frame);
-  void put_ended(std::uint64_t request_id) override { puts_.erase(request_id); }
+  void put_ended(std::uint64_t request_id) override {
+    puts_.erase(request_id);
+    held_.erase(request_id);
+  }
+  bool hold(const Frame& frame);
+  void room_is_wanted();
+  std::size_t queued_bytes_max() const;
 
   void watch();  ///< Runs every so often: ends what takes too long.
   bool reads_too_slowly(TimePoint now);
@@ -132,6 +140,12 @@ class Session final : public SessionCore, private Put::Listener {
   std::unordered_map<std::uint64_t, std::shared_ptr<GetInProgress>> gets_;  ///< By request id; those that take a while.
   std::unordered_map<std::uint64_t, std::shared_ptr<Put>> puts_;            ///< By request id.
   std::vector<std::shared_ptr<Prefetch>> prefetches_;
+  TableBudget::Account table_room_;  ///< Of reader_.
+  std::uint64_t wanted_in_frame_ = 0;
+  TimePoint wanted_since_{};
+  /// Large requests that are in flight, by id; and the one that is being served, until it is.
+  std::unordered_map<std::uint64_t, std::unique_ptr<TableBudget::Account>> held_;
+  std::unique_ptr<TableBudget::Account> held_now_;
   std::size_t inline_count_ = 0;  ///< Gets that wait for the client to take their bytes.
   Event inline_ended_;
 
