@@ -26,6 +26,9 @@ struct ContextExportOptions {
   std::chrono::microseconds deadline;  ///< Of each call to the nodes. No default: choose.
   bool is_partial = false;             ///< Where blocks are missing, what is there before the first of them.
   bool replaces = false;               ///< A file of that name.
+  /// Of a file with a key of 64 hexadecimal digits, which signs the export. Empty: that of the environment variable
+  /// KVSTORE_ARCHIVE_KEY_FILE; without it nothing is signed.
+  std::string key_file = {};
   ArchiveGoOn go_on = nullptr;
 };
 
@@ -34,6 +37,8 @@ struct ContextImportOptions {
   std::string name = {};               ///< Empty: as in the file, and so what follows.
   std::optional<ContextTime> life = std::nullopt;
   std::optional<std::uint8_t> priority = std::nullopt;
+  /// As for an export. With a key, what it has not signed is refused with kPermissionDenied.
+  std::string key_file = {};
   ArchiveGoOn go_on = nullptr;
 };
 
@@ -43,6 +48,7 @@ struct ArchivedContext {
   std::string namespace_id;                     ///< Hexadecimal.
   std::uint64_t blocks = 0, wanted_blocks = 0;  ///< In the file, of those of the context that was exported.
   std::uint64_t bytes = 0;                      ///< Of the file.
+  bool is_signed = false;                       ///< With the key; of an import without one, by somebody.
   std::uint64_t stored_blocks = 0;              ///< Of an import: that the nodes did not have.
   NamedContext context;                         ///< As it was at the export, or is after the import.
 };

@@ -306,17 +306,20 @@ KVS_API int kvs_context_delete(kvs_client* client, const char* name, uint64_t de
 KVS_API int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t deadline_us, char* json,
                              size_t capacity, size_t* length);
 /* A context as a file, to have the same prefix on another cluster (docs/contexts.md). The answer is JSON: name,
- * namespace_id, blocks, wanted_blocks and bytes of the file; of an import also stored_blocks, and context as above.
- * deadline_us is of each call to the nodes; all of it may take many. Neither leaves half a file. kvs_last_error() names
- * what is wrong with a file, and where. KVS_CORRUPT_BLOCK: it is damaged; KVS_UNSUPPORTED: of a later version. */
+ * namespace_id, blocks, wanted_blocks and bytes of the file, signed; of an import also stored_blocks, and context as
+ * above. deadline_us is of each call to the nodes; all of it may take many. Neither leaves half a file.
+ * kvs_last_error() names what is wrong with a file, and where. KVS_CORRUPT_BLOCK: it is damaged; KVS_UNSUPPORTED: of a
+ * later version. key_file: a file with 64 hexadecimal digits that nobody else may read, whose key signs what is
+ * exported; what it has not signed is not imported: KVS_PERMISSION_DENIED. NULL: as the environment's
+ * KVSTORE_ARCHIVE_KEY_FILE; else none. */
 #define KVS_EXPORT_PARTIAL 1u /* where blocks are missing: what is there before the first of them */
 #define KVS_EXPORT_REPLACE 2u /* a file that is there */
 KVS_API int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags,
-                               uint64_t deadline_us, char* json, size_t capacity, size_t* length);
+                               const char* key_file, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 /* name NULL, ttl_us and until_us 0, priority negative: as in the file. */
 KVS_API int kvs_context_import(kvs_client* client, const char* file, const char* name, uint64_t ttl_us, int sliding,
-                               uint64_t until_us, int priority, uint64_t deadline_us, char* json, size_t capacity,
-                               size_t* length);
+                               uint64_t until_us, int priority, const char* key_file, uint64_t deadline_us, char* json,
+                               size_t capacity, size_t* length);
 /* name NULL: all. "silent" in the answer: nodes that did not answer. */
 KVS_API int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
                              size_t* length);

@@ -1,13 +1,19 @@
 #include "client/archive/archive_form.h"
 
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "base/fields.h"
+#include "base/hex.h"
 #include "base/printable.h"
+#include "base/secret_file.h"
 
 namespace kv {
 namespace {
@@ -168,8 +174,47 @@ Result<ArchiveHead, Failure> read_archive_head(std::string_view bytes) {
   return head;
 }
 
+Result<std::optional<ArchiveKey>, Failure> ArchiveKey::configured(const std::string& file) {
+  const char* const named = file.empty() ? std::getenv(kEnvironment) : file.c_str();
+  if (named == nullptr || *named == '\0') return std::optional<ArchiveKey>();
+  constexpr std::size_t kTextBytesMax = 256;
+  const auto text = read_secret_file(named, kTextBytesMax);
+  if (!text) return text.error();
+  const auto key = parse(text->text());
+  if (!key) return Failure(key.error().code, printable(named) + ": " + key.error().text);
+  return std::optional<ArchiveKey>(*key);
+}
+
+Result<ArchiveKey, Failure> ArchiveKey::parse(std::string_view digits) {
+  ArchiveKey key;
+  if (!from_hex(digits, std::as_writable_bytes(std::span(key.key_)))) {
+    return Failure(Errc::kBadRequest, std::to_string(digits.size()) +
+                                          " characters, allowed are 64 hexadecimal digits (openssl rand -hex 32)");
+  }
+  return key;
+}
+
+BlockHash ArchiveKey::sign(const BlockHash& digest) const {
+  std::string text = "kvstore context archive\n";
+  text.append(reinterpret_cast<const char*>(digest.bytes.data()), digest.bytes.size());
+  BlockHash signature;
+  unsigned int length = 0;
+  KV_ASSERT(HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
+                 reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+                 reinterpret_cast<unsigned char*>(signature.bytes.data()), &length) != nullptr &&
+            length == sizeof signature.bytes);
+  return signature;
+}
+
+bool ArchiveKey::has_signed(const BlockHash& digest, std::span<const std::byte> signature) const {
+  const BlockHash right = sign(digest);
+  return signature.size() == right.bytes.size() &&
+         CRYPTO_memcmp(right.bytes.data(), signature.data(), signature.size()) == 0;
+}
+
 Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
-                                              const std::function<bool(std::size_t, std::size_t)>& go_on) {
+                                              const std::function<bool(std::size_t, std::size_t)>& go_on,
+                                              const ArchiveKey* key) {
   CheckedArchive archive;
   ArchiveDigest digest;
   std::string head(kArchiveStartBytes, '\0');
@@ -227,18 +272,26 @@ Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
     }
     archive.checksums.insert(archive.checksums.end(), sums.begin(), sums.end());
   }
-  std::array<std::byte, kArchiveDigestBytes + 1> end;
+  std::array<std::byte, 2 * kArchiveDigestBytes + 1> end;
   const auto got = read_all(source, end);
   if (!got) return got.error();
   if (*got < kArchiveDigestBytes)
     return damage("cut short behind its last block: " +
                   std::to_string(of.file_bytes(archive.head_bytes) - kArchiveDigestBytes + *got) +
                   " bytes, of which there should be " + std::to_string(of.file_bytes(archive.head_bytes)));
-  if (*got > kArchiveDigestBytes)
-    return damage("it goes on behind its end at byte " + std::to_string(of.file_bytes(archive.head_bytes)));
+  archive.is_signed = *got == 2 * kArchiveDigestBytes;
+  if (*got > kArchiveDigestBytes && !archive.is_signed)
+    return damage("it goes on behind its end at byte " + std::to_string(of.file_bytes(archive.head_bytes)) +
+                  ", with what is no signature");
   const BlockHash right = digest.end();
   if (std::memcmp(right.bytes.data(), end.data(), kArchiveDigestBytes) != 0)
     return damage("damaged: the SHA-256 at its end does not match");
+  if (key == nullptr) return archive;
+  if (!archive.is_signed)
+    return Failure(Errc::kPermissionDenied,
+                   "it is not signed, and there is a key: whoever made it may have made it up");
+  if (!key->has_signed(right, std::span(end).last(kArchiveDigestBytes + 1).first(kArchiveDigestBytes)))
+    return Failure(Errc::kPermissionDenied, "it is signed with another key, or was changed since");
   return archive;
 }
 

@@ -3,6 +3,9 @@
 // nodes and back.
 //
 //     | head: what the context is, names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all before |
+//     | signature, if there is a key |
+//
+// Checksums and digests are anybody's to make: they tell damage. Who has made the file the signature tells.
 //
 // Head, all little endian (golden test):
 //   "KVCX", format 1: u32, bytes of the head with its SHA-256: u32
@@ -11,6 +14,7 @@
 //   time to live in microseconds: u64; sliding: u8; priority: u8
 //   blocks of the context that was exported: u32; blocks in this file: u32; 32 bytes each, first block first
 // Block: of each stripe of 64 KiB its checksum, u64, bound to the block's name (base/checksum.h); its bytes.
+// Signature: HMAC-SHA256, with the key, of "kvstore context archive\n" and the last SHA-256.
 #pragma once
 
 #include <openssl/evp.h>
@@ -87,14 +91,35 @@ class ArchiveSource {
 /// Fills `to`. Returns how much there was.
 Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte> to);
 
+/// What signs files. Whoever has it can make one that an import with it takes.
+class ArchiveKey {
+ public:
+  static constexpr const char* kEnvironment = "KVSTORE_ARCHIVE_KEY_FILE";
+
+  /// Of a file with 64 hexadecimal digits that nobody else may read (base/secret_file.h). An empty name: of that which
+  /// the environment names; nothing if it names none. Errors: as read_secret_file(); kBadRequest, it has something
+  /// else.
+  static Result<std::optional<ArchiveKey>, Failure> configured(const std::string& file);
+  static Result<ArchiveKey, Failure> parse(std::string_view digits);
+
+  BlockHash sign(const BlockHash& digest) const;
+  bool has_signed(const BlockHash& digest, std::span<const std::byte> signature) const;  ///< In constant time.
+
+ private:
+  std::array<unsigned char, 32> key_{};
+};
+
 struct CheckedArchive {
   ArchiveHead head;
   std::size_t head_bytes = 0;
+  bool is_signed = false;                ///< By the key that was given; without one, by somebody.
   std::vector<std::uint64_t> checksums;  ///< head.stripes() of each block, as the bytes have them.
 };
-/// Reads all of it, a block at a time. `go_on(blocks, of)` is asked before each; false ends it with kCancelled. Errors:
-/// as read_archive_head(), and the source's.
+/// Reads all of it, a block at a time. `go_on(blocks, of)` is asked before each; false ends it with kCancelled. With a
+/// `key`, a file that it has not signed is refused. Errors: as read_archive_head(), and the source's;
+/// kPermissionDenied, it is not signed, or by another key.
 Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
-                                              const std::function<bool(std::size_t, std::size_t)>& go_on);
+                                              const std::function<bool(std::size_t, std::size_t)>& go_on,
+                                              const ArchiveKey* key = nullptr);
 
 }  // namespace kv

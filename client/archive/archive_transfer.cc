@@ -158,6 +158,8 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
                                                 const ContextExportOptions& options) {
   const std::string called = "context '" + std::string(name) + "'";
   // Refused before anything is asked.
+  const auto key = ArchiveKey::configured(options.key_file);
+  if (!key) return key.error();
   auto made = NewArchiveFile::create(file, options.replaces);
   if (!made) return made.error();
   const auto told =
@@ -209,11 +211,15 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   }
   const BlockHash end = digest.end();
   if (const auto written = made->write(end.bytes); !written) return written.error();
+  if (*key) {
+    if (const auto written = made->write((*key)->sign(end).bytes); !written) return written.error();
+  }
   if (const auto named = made->commit(); !named) return named.error();
   archived.name = head.name;
   archived.namespace_id = to_hex(head.record.id().bytes);
   archived.blocks = *count;
-  archived.bytes = head.file_bytes(begin.size());
+  archived.bytes = head.file_bytes(begin.size()) + (*key ? kArchiveDigestBytes : 0);
+  archived.is_signed = key->has_value();
   archived.wanted_blocks = told->prefix_blocks;
   archived.context = told->context;
   return archived;
@@ -221,10 +227,13 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
 
 Result<ArchivedContext, Failure> import_context(ClientThread& client, const std::string& file,
                                                 const ContextImportOptions& options) {
+  const auto key = ArchiveKey::configured(options.key_file);
+  if (!key) return key.error();
   auto source = OldArchiveFile::open(file);
   if (!source) return source.error();
   const auto archive = check_archive(
-      *source, [&](std::size_t blocks, std::size_t of) { return goes_on(options.go_on, Step::kCheck, blocks, of); });
+      *source, [&](std::size_t blocks, std::size_t of) { return goes_on(options.go_on, Step::kCheck, blocks, of); },
+      *key ? &**key : nullptr);
   if (!archive) return in_file(file, archive.error());
   const ArchiveHead& head = archive->head;
   const auto space = open_space(client, head.record, options.deadline);
@@ -249,7 +258,8 @@ Result<ArchivedContext, Failure> import_context(ClientThread& client, const std:
   archived.namespace_id = to_hex(head.record.id().bytes);
   archived.blocks = head.hashes.size();
   archived.wanted_blocks = head.wanted_blocks;
-  archived.bytes = head.file_bytes(archive->head_bytes);
+  archived.bytes = head.file_bytes(archive->head_bytes) + (archive->is_signed ? kArchiveDigestBytes : 0);
+  archived.is_signed = archive->is_signed;
   archived.stored_blocks = *stored;
   archived.context = *created;
   return archived;

@@ -522,8 +522,8 @@ int kvs_context_warm(kvs_client* client, const char* name, int stop, uint64_t de
   });
 }
 
-int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags, uint64_t deadline_us,
-                       char* json, size_t capacity, size_t* length) {
+int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags, const char* key_file,
+                       uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (name == nullptr || file == nullptr) return fail(KVS_BAD_REQUEST, "name or file is NULL");
     if ((flags & ~(KVS_EXPORT_PARTIAL | KVS_EXPORT_REPLACE)) != 0)
@@ -531,6 +531,7 @@ int kvs_context_export(kvs_client* client, const char* name, const char* file, u
     ContextExportOptions options{.deadline = microseconds(deadline_us)};
     options.is_partial = (flags & KVS_EXPORT_PARTIAL) != 0;
     options.replaces = (flags & KVS_EXPORT_REPLACE) != 0;
+    if (key_file != nullptr) options.key_file = key_file;
     const auto exported = blocking.export_context(name, file, options);
     if (!exported) return fail(c_api::status_of(exported.error().code), exported.error().text);
     return c_api::write_text(c_api::archived_json(*exported, /*is_imported=*/false), json, capacity, length);
@@ -538,12 +539,13 @@ int kvs_context_export(kvs_client* client, const char* name, const char* file, u
 }
 
 int kvs_context_import(kvs_client* client, const char* file, const char* name, uint64_t ttl_us, int sliding,
-                       uint64_t until_us, int priority, uint64_t deadline_us, char* json, size_t capacity,
-                       size_t* length) {
+                       uint64_t until_us, int priority, const char* key_file, uint64_t deadline_us, char* json,
+                       size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (file == nullptr) return fail(KVS_BAD_REQUEST, "file is NULL");
     ContextImportOptions options{.deadline = microseconds(deadline_us)};
     if (name != nullptr) options.name = name;
+    if (key_file != nullptr) options.key_file = key_file;
     if (ttl_us > 0 || until_us > 0 || sliding != 0) {
       if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, options.life.emplace()); bad != KVS_OK)
         return bad;

@@ -220,6 +220,7 @@ std::string archived_json(const ArchivedContext& archived, bool is_imported) {
   add("blocks", archived.blocks);
   add("wanted_blocks", archived.wanted_blocks);
   add("bytes", archived.bytes);
+  out += archived.is_signed ? ",\"signed\":true" : ",\"signed\":false";
   if (!is_imported) return out + "}";
   add("stored_blocks", archived.stored_blocks);
   return out + ",\"context\":" + context_json(archived.context) + "}";

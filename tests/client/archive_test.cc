@@ -103,6 +103,87 @@ TEST(ArchiveFormTest, TheFormStays) {
   EXPECT_EQ(whole_file(read->head), golden);
 }
 
+// -- signed
+
+const std::string kKey(64, 'a'), kOtherKey = std::string(63, 'a') + "b";
+
+Result<CheckedArchive, Failure> check_with(std::string_view text, const std::string& key) {
+  TextSource source(text);
+  const ArchiveKey parsed = ArchiveKey::parse(key).value();
+  return check_archive(source, nullptr, &parsed);
+}
+
+/// A file without a signature and one with that of `key`.
+std::string signed_file(const std::string& text, const std::string& key) {
+  BlockHash digest;
+  std::memcpy(digest.bytes.data(), text.data() + text.size() - digest.bytes.size(), digest.bytes.size());
+  std::string made = text;
+  append(made, ArchiveKey::parse(key).value().sign(digest).bytes);
+  return made;
+}
+
+TEST(ArchiveKeyTest, TheSignedFormStays) {
+  const std::string path = std::string(KV_GOLDEN_DIR) + "/context_archive_signed_v1.bin";
+  const std::string made = signed_file(whole_file(some_head(200, 3)), kKey);
+  if (std::getenv("KV_WRITE_GOLDEN") != nullptr && !fs::exists(path)) std::ofstream(path, std::ios::binary) << made;
+  std::ifstream file(path, std::ios::binary);
+  const std::string golden{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(made, golden);
+  const auto read = check_with(golden, kKey);
+  ASSERT_TRUE(read) << read.error();
+  EXPECT_TRUE(read->is_signed);
+}
+
+/// All checksums and digests of a file are anybody's to make: a block of made-up bytes is right by all of them.
+TEST(ArchiveKeyTest, WithAKeyWhatItHasNotSignedIsRefusedHoweverRightItsChecksumsAre) {
+  const ArchiveHead head = some_head(200, 3);
+  const std::string made_up = whole_file(head);
+  EXPECT_TRUE(check(made_up)) << "without a key it is believed";
+  const auto unsigned_one = check_with(made_up, kKey);
+  EXPECT_EQ(unsigned_one.error(), Errc::kPermissionDenied);
+  EXPECT_THAT(unsigned_one.error().text, HasSubstr("not signed"));
+  const auto of_another = check_with(signed_file(made_up, kOtherKey), kKey);
+  EXPECT_EQ(of_another.error(), Errc::kPermissionDenied);
+  EXPECT_THAT(of_another.error().text, HasSubstr("another key"));
+  const std::string good = signed_file(made_up, kKey);
+  EXPECT_TRUE(check_with(good, kKey)->is_signed);
+  EXPECT_TRUE(check(good)->is_signed) << "who has no key goes without";
+  for (std::size_t at = good.size() - 32; at < good.size(); ++at) {
+    std::string bad = good;
+    bad[at] = static_cast<char>(bad[at] ^ 1);
+    EXPECT_EQ(check_with(bad, kKey).error(), Errc::kPermissionDenied) << at;
+  }
+  for (std::size_t bytes = good.size() - 31; bytes < good.size(); ++bytes)
+    EXPECT_FALSE(check(good.substr(0, bytes))) << "half a signature is none";
+  EXPECT_FALSE(check(good + "x"));
+  // Another context under the same signature.
+  ArchiveHead other = head;
+  other.name = "another";
+  EXPECT_FALSE(check_with(whole_file(other) + good.substr(good.size() - 32), kKey));
+}
+
+TEST(ArchiveKeyTest, AKeyIsASecretFileOfDigits) {
+  const std::string path = fs::temp_directory_path() / ("kvstore-archive-key-" + std::to_string(::getpid()));
+  const auto configured = [&](const std::string& text, fs::perms mode = fs::perms::owner_read) {
+    fs::remove(path);
+    std::ofstream(path) << text;
+    fs::permissions(path, mode);
+    return ArchiveKey::configured(path);
+  };
+  EXPECT_TRUE(configured(kKey + "\n").value().has_value());
+  EXPECT_THAT(configured("short").error().text, AllOf(HasSubstr(path), HasSubstr("64 hexadecimal digits")));
+  EXPECT_FALSE(configured(kKey, fs::perms::owner_read | fs::perms::others_read)) << "anybody's key is none";
+  EXPECT_FALSE(ArchiveKey::configured("/nowhere"));
+  EXPECT_FALSE(ArchiveKey::configured("").value().has_value());
+  ASSERT_TRUE(configured(kKey));
+  ::setenv(ArchiveKey::kEnvironment, path.c_str(), 1);
+  EXPECT_TRUE(ArchiveKey::configured("").value().has_value());
+  ::setenv(ArchiveKey::kEnvironment, "/nowhere", 1);
+  EXPECT_FALSE(ArchiveKey::configured("")) << "a key that is asked for and not there is no reason to go without";
+  ::unsetenv(ArchiveKey::kEnvironment);
+  fs::remove(path);
+}
+
 TEST(ArchiveFormTest, BlocksOfSeveralStripesAreReadInPieces) {
   const ArchiveHead head = some_head(3 * kStripeBytes + 8, 2);
   const std::string text = whole_file(head);

@@ -143,6 +143,9 @@ class ArchivedContext:
     def bytes(self) -> int:
         """Of the file."""
     @property
+    def is_signed(self) -> bool:
+        """With the key; of an import without one, by somebody."""
+    @property
     def stored_blocks(self) -> int:
         """Of an import: that the nodes did not have."""
     @property
@@ -515,10 +518,18 @@ class Client:
     def stop_warming_context(self, name: str, deadline: float) -> Call: ...
     def list_contexts(self, name: str, deadline: float) -> Call: ...
     def export_context(
-        self, name: str, file: str, partial: bool, replaces: bool, deadline: float
+        self, name: str, file: str, partial: bool, replaces: bool, key_file: str, deadline: float
     ) -> ArchivedContext: ...
     def import_context(
-        self, file: str, name: str, ttl: float, sliding: bool, until: float, priority: int | None, deadline: float
+        self,
+        file: str,
+        name: str,
+        ttl: float,
+        sliding: bool,
+        until: float,
+        priority: int | None,
+        key_file: str,
+        deadline: float,
     ) -> ArchivedContext: ...
     def release(self, lease: int) -> None: ...
     def stats(self, deadline: float) -> Call: ...

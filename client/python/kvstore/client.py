@@ -353,14 +353,17 @@ class Client:
         *,
         partial: bool = False,
         replace: bool = False,
+        key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
         """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md). Raises
         NotFound where blocks are missing; with ``partial`` the file has what is there before the first of them. A file that
         is there is not replaced without ``replace``. ``deadline`` is of each batch of 16 MiB. Blocks the calling thread, and
-        nothing else; after an error or Ctrl-C there is no file. It is not encrypted.
+        nothing else; after an error or Ctrl-C there is no file. It is not encrypted. ``key_file`` has the key (64 hexadecimal
+        digits) that signs it; by default that of the environment's ``KVSTORE_ARCHIVE_KEY_FILE``, if there is one.
         """
-        return self._native.export_context(name, os.fspath(file), partial, replace, self._deadline(deadline))
+        key = "" if key_file is None else os.fspath(key_file)
+        return self._native.export_context(name, os.fspath(file), partial, replace, key, self._deadline(deadline))
 
     def import_context(
         self,
@@ -371,17 +374,19 @@ class Client:
         sliding: bool = False,
         until: Date | None = None,
         priority: int | None = None,
+        key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
         """Puts the blocks of such a file, and creates the context; what is not given is as in the file, a time to live from
         now. The whole file is checked first: raises CorruptBlock where it is damaged, Unsupported where it is of a later
-        version.
+        version, and, where there is a key (as for an export), PermissionDenied where it has not signed the file.
         """
         time = (0.0, False, 0.0) if ttl is None and until is None else _context_time(ttl, sliding, until)
         if sliding and ttl is None:
             raise BadRequest("sliding: goes with ttl")
         wanted = None if priority is None else _priority(priority)
-        return self._native.import_context(os.fspath(file), name, *time, wanted, self._deadline(deadline))
+        key = "" if key_file is None else os.fspath(key_file)
+        return self._native.import_context(os.fspath(file), name, *time, wanted, key, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
         """What came of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not looked at), those ``chosen``,

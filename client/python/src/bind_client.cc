@@ -587,18 +587,21 @@ class PyClient {
 
   /// Over a client of its own: it may take minutes, and holds up nothing else, closing included.
   ArchivedContext export_context(const std::string& name, const std::string& file, bool partial, bool replaces,
-                                 double deadline) {
+                                 const std::string& key_file, double deadline) {
     ContextExportOptions options{.deadline = deadline_of(deadline)};
     options.is_partial = partial;
     options.replaces = replaces;
+    options.key_file = key_file;
     return with_files(options, [&](BlockingClient& client) { return client.export_context(name, file, options); });
   }
   ArchivedContext import_context(const std::string& file, const std::string& name, double ttl, bool sliding,
-                                 double until, std::optional<std::uint8_t> priority, double deadline) {
+                                 double until, std::optional<std::uint8_t> priority, const std::string& key_file,
+                                 double deadline) {
     ContextImportOptions options{.deadline = deadline_of(deadline)};
     options.name = name;
     if (ttl > 0 || until > 0) options.life = context_time(ttl, sliding, until);
     options.priority = priority;
+    options.key_file = key_file;
     return with_files(options, [&](BlockingClient& client) { return client.import_context(file, options); });
   }
 
@@ -864,6 +867,7 @@ void bind_client(nb::module_& module) {
       .def_ro("blocks", &ArchivedContext::blocks)
       .def_ro("wanted_blocks", &ArchivedContext::wanted_blocks)
       .def_ro("bytes", &ArchivedContext::bytes)
+      .def_ro("is_signed", &ArchivedContext::is_signed)
       .def_ro("stored_blocks", &ArchivedContext::stored_blocks)
       .def_ro("context", &ArchivedContext::context);
   nb::class_<ContextList>(module, "ContextList")
@@ -1081,9 +1085,9 @@ void bind_client(nb::module_& module) {
            nb::arg("deadline"))
       .def("list_contexts", &PyClient::list_contexts, nb::arg("name"), nb::arg("deadline"))
       .def("export_context", &PyClient::export_context, nb::arg("name"), nb::arg("file"), nb::arg("partial"),
-           nb::arg("replaces"), nb::arg("deadline"))
+           nb::arg("replaces"), nb::arg("key_file"), nb::arg("deadline"))
       .def("import_context", &PyClient::import_context, nb::arg("file"), nb::arg("name"), nb::arg("ttl"),
-           nb::arg("sliding"), nb::arg("until"), nb::arg("priority").none(), nb::arg("deadline"))
+           nb::arg("sliding"), nb::arg("until"), nb::arg("priority").none(), nb::arg("key_file"), nb::arg("deadline"))
       .def("release", &PyClient::release, nb::arg("lease"))
       .def("stats", &PyClient::stats, nb::arg("deadline"))
       .def("ping", &PyClient::ping, nb::arg("deadline"))

@@ -10,7 +10,7 @@ import pytest
 from conftest import Node, namespace, pattern, tokens
 
 import kvstore
-from kvstore.errors import BadRequest, CorruptBlock, NotFound, System
+from kvstore.errors import BadRequest, CorruptBlock, NotFound, PermissionDenied, System
 
 
 def eventually(condition) -> bool:
@@ -129,6 +129,15 @@ def test_one_goes_as_a_file_to_another_node(client, space, tmp_path):
             got = np.zeros_like(blocks)
             assert elsewhere.open(space.namespace).get(hashes, got).block_count == 8
             assert (got == blocks).all()
+            # With a key only what it has signed is believed.
+            key = tmp_path / "archive.key"
+            key.write_text("a" * 64)
+            key.chmod(0o400)
+            assert not done.is_signed
+            with pytest.raises(PermissionDenied, match="not signed"):
+                elsewhere.import_context(file, key_file=key)
+            assert client.export_context("prompt", file, replace=True, key_file=key).is_signed
+            assert elsewhere.import_context(file, key_file=key).is_signed
     finally:
         other.close()
 

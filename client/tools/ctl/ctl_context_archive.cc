@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "client/archive/archive_form.h"
 #include "client/blocking_client.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_contexts.h"
@@ -18,7 +19,7 @@ namespace kv {
 namespace {
 
 struct ArchiveCtlOptions : CtlOptions, ContextKeepOptions {
-  std::string name, file;
+  std::string name, file, key_file;
   bool is_partial = false, replaces = false, warms = false;
 };
 
@@ -59,11 +60,9 @@ class ProgressLine {
 };
 
 nlohmann::json json_of(const ArchivedContext& archived) {
-  return {{"name", archived.name},
-          {"namespace_id", archived.namespace_id},
-          {"blocks", archived.blocks},
-          {"wanted_blocks", archived.wanted_blocks},
-          {"bytes", archived.bytes}};
+  return {{"name", archived.name},     {"namespace_id", archived.namespace_id},
+          {"blocks", archived.blocks}, {"wanted_blocks", archived.wanted_blocks},
+          {"bytes", archived.bytes},   {"signed", archived.is_signed}};
 }
 
 [[noreturn]] void fail(const std::string& verb, const Failure& failure) {
@@ -76,6 +75,7 @@ void run_export(ArchiveCtlOptions options) {
   ContextExportOptions asked{.deadline = options.node.deadline};
   asked.is_partial = options.is_partial;
   asked.replaces = options.replaces;
+  asked.key_file = options.key_file;
   ProgressLine line(!options.json);
   asked.go_on = [&](const ArchiveProgress& progress) { return line.tell(progress); };
   watch_for_interrupt();
@@ -87,7 +87,8 @@ void run_export(ArchiveCtlOptions options) {
     return;
   }
   std::cout << options.file << ": " << format_count(exported->blocks) << " of " << format_count(exported->wanted_blocks)
-            << " blocks of the context '" << exported->name << "', " << format_bytes(exported->bytes) << '\n';
+            << " blocks of the context '" << exported->name << "', " << format_bytes(exported->bytes)
+            << (exported->is_signed ? ", signed" : "") << '\n';
 }
 
 void run_import(ArchiveCtlOptions options) {
@@ -95,6 +96,7 @@ void run_import(ArchiveCtlOptions options) {
   BlockingClient client(ctl_config(options.node));
   ContextImportOptions asked{.deadline = options.node.deadline};
   asked.name = options.name;
+  asked.key_file = options.key_file;
   asked.life = life;
   asked.priority = options.priority;
   ProgressLine line(!options.json);
@@ -120,6 +122,10 @@ void run_import(ArchiveCtlOptions options) {
   print_one(imported->context, false);
 }
 
+void add_key_option(CLI::App& verb, ArchiveCtlOptions& options, const char* help) {
+  verb.add_option("--key-file", options.key_file, help)->type_name("FILE")->envname(ArchiveKey::kEnvironment);
+}
+
 }  // namespace
 
 void add_context_archive_commands(CLI::App& contexts) {
@@ -129,6 +135,7 @@ void add_context_archive_commands(CLI::App& contexts) {
   verb->add_option("file", out->file, "To be written")->required()->type_name("FILE");
   verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
   verb->add_flag("--force", out->replaces, "Replace a file that is there");
+  add_key_option(*verb, *out, "Of the key that signs it: 64 hexadecimal digits");
   verb->footer(
       "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the "
       "nodes.\n"
@@ -139,9 +146,12 @@ void add_context_archive_commands(CLI::App& contexts) {
   verb->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
   verb->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
   add_keep_options(*verb, in, "as it was");
+  add_key_option(*verb, *in, "Of the key that has to have signed it");
   verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
   verb->footer(
-      "The whole file is checked before anything of it goes to a node. Without a time it is kept as long as it was to "
+      "The whole file is checked before anything of it goes to a node. Only a signature tells who has made it: "
+      "without\n"
+      "a key take files from those alone whom you would let write. Without a time it is kept as long as it was to "
       "be\n"
       "from its creation on, from now. A context of that name is replaced.\n\n"
       "Example:\n  kvstorectl contexts import support-prompt.kvctx --ttl 12h --priority 7\n");
