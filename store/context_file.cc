@@ -187,6 +187,12 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
                            std::to_string(size));
   if (checksum != context_checksum(from.bytes)) return context_failure("damaged: its checksum does not match");
   ContextFile file{.written_us = from.number<std::uint64_t>(), .contexts = {}};
+  constexpr std::uint64_t kStepUs = std::chrono::minutes(5) / std::chrono::microseconds(1),  // as clocks are set
+      kAwayUsMax = kAwayMax / std::chrono::microseconds(1);
+  const bool is_behind = now.wall_us < file.written_us;
+  const std::uint64_t distance = is_behind ? file.written_us - now.wall_us : now.wall_us - file.written_us;
+  file.is_clock_doubted = distance > (is_behind ? kStepUs : kAwayUsMax);
+  const ClockPair began{now.steady, is_behind || file.is_clock_doubted ? file.written_us : now.wall_us};
   std::vector<std::shared_ptr<const NamespaceRecord>> records;
   for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
     const auto text = from.text<std::uint32_t>();
@@ -200,7 +206,7 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
   std::set<std::pair<std::string, std::string>> names;
   for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
     KeptContext context;
-    const std::string wrong = take_context(from, records, format, now, context);
+    const std::string wrong = take_context(from, records, format, began, context);
     if (!wrong.empty()) return context_failure("context " + std::to_string(file.contexts.size()) + ": " + wrong);
     if (!names.emplace(context.owner, context.name).second)
       return context_failure("context " + std::to_string(file.contexts.size()) + ": '" + context.name +

@@ -34,6 +34,9 @@ struct ClockPair {
 
 struct ContextFile {
   std::uint64_t written_us = 0;  ///< By the wall clock: of several files the newest counts.
+  /// By the wall clock the file comes from the future, or was written longer ago than kAwayMax: the clock is wrong now,
+  /// or was. Then no time has passed since the file was written, or a start with a wrong clock would end everything.
+  bool is_clock_doubted = false;
   std::vector<KeptContext> contexts;
 };
 
@@ -47,6 +50,8 @@ struct ContextFile {
 ///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
 /// Times are microseconds since 1970. Format 1 has no priority, yielded blocks and positions, and is read.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
+/// A node that was away for longer comes back with what it had: some contexts live longer than they were meant to.
+inline constexpr std::chrono::hours kAwayMax{30 * 24};
 /// Of a disk, which may be damaged, or in another's hands: all is checked. A time in the future is taken for now: the
 /// clock was set back. Errors: kBadRequest; the words name field, value and what is allowed.
 Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPair& now);

@@ -44,7 +44,6 @@ ContextKeeper::~ContextKeeper() {
 /// Of several files the newest that can be used.
 ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
   ReadBack back;
-  std::uint64_t newest = 0;
   std::vector<std::size_t> unusable;
   for (File::Found& found : work.file.read()) {
     back.has_file = true;
@@ -52,8 +51,9 @@ ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
     if (!file) {
       back.trouble.push_back(file.error().text);
       unusable.push_back(found.place);
-    } else if (file->written_us >= newest) {
-      newest = file->written_us;
+    } else if (file->written_us >= back.written_us) {
+      back.written_us = file->written_us;
+      back.is_clock_doubted = file->is_clock_doubted;
       back.contexts = std::move(file->contexts);
     }
   }
@@ -90,6 +90,12 @@ void ContextKeeper::work_at(Work& work) {
   work.changed.notify_all();
 }
 
+/// Now, for a file.
+std::uint64_t ContextKeeper::wall_us() const {
+  const auto since = std::chrono::duration_cast<std::chrono::microseconds>(clock_.now() - least_.steady).count();
+  return std::max(wall_us_(), least_.wall_us == 0 ? 0 : least_.wall_us + static_cast<std::uint64_t>(since));
+}
+
 void ContextKeeper::take_over() {
   std::unique_ptr<ReadBack> back;
   {
@@ -103,6 +109,18 @@ void ContextKeeper::take_over() {
   damaged_ += back->trouble.size();
   figures_due_ = clock_.now() + kFigurePause;
   if (!back->has_file) return;
+  const std::uint64_t began = work_->began.wall_us, written = back->written_us;
+  // Of a clock that is far away the next start finds out by itself; one that is set right later must not stay behind.
+  constexpr std::uint64_t kAwayUsMax = kAwayMax / std::chrono::microseconds(1);
+  if (written > began && written - began <= kAwayUsMax) least_ = {work_->began.steady, written};
+  is_clock_doubted_ = back->is_clock_doubted;
+  if (back->is_clock_doubted) {
+    spdlog::warn(
+        "contexts: by this machine's clock their file was written {} hours {}. The clock is wrong, or was: no time has "
+        "passed for them since. Set the clock right; extend or delete those that should have ended",
+        (written > began ? written - began : began - written) / 3'600'000'000,
+        written > began ? "in the future" : "ago");
+  }
   std::uint64_t blocks = 0;
   for (KeptContext& context : back->contexts) {
     const std::size_t count = context.hashes.size();
@@ -165,7 +183,7 @@ std::uint64_t ContextKeeper::hand_over(bool forgets_aside) {
   while (has_more) {
     has_more = store_.with([&](Store& store) { return store.copy_contexts(after, job->contexts, clock_.now()); });
   }
-  job->now = {clock_.now(), wall_us_()};
+  job->now = {clock_.now(), wall_us()};
   is_dirty_ = false;
   const std::lock_guard lock(work_->mutex);
   if (work_->job) job->forgets_aside = job->forgets_aside || work_->job->forgets_aside;
@@ -225,6 +243,8 @@ std::vector<NodeMetrics::Value> ContextKeeper::stats() const {
           {"context_file_writes", number(work_->writes), true, "Times that it was written"},
           {"context_file_failures", number(work_->failures), true, "Times that it could not be written"},
           {"context_file_damaged", number(damaged_), false, "Such files that the start could not use"},
+          {"context_clock_doubted", is_clock_doubted_ ? 1.0 : 0.0, false,
+           "1: the clock of this start is far from that of the one before; contexts have the time left that they had"},
           {"contexts_back", number(back_), false, "Contexts that the start found in it, and that live on"},
           {"contexts_not_back", number(ended_ + refused_), false,
            "Contexts in it that had ended, were made anew meanwhile, or are over a bound"}};

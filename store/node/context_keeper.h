@@ -25,7 +25,8 @@ namespace kv {
 ///   1. Only a thread of its own waits for the file. One that never answers holds up neither the node nor its end.
 ///   2. A file that cannot be used costs the contexts in it and a line of the log; it is kept aside.
 ///   3. Nothing is written before the file was read.
-///   4. What is written later is newer.
+///   4. What is written later is newer, and has later times: also where the wall clock was set back.
+///   5. A start with a wrong clock ends no context (ContextFile::is_clock_doubted), and the log and a metric say so.
 /// A file that comes late, from a disk that hung at the start, loses against contexts that were made meanwhile.
 /// Thread safety: all calls from any thread, but destroy it from one alone.
 class ContextKeeper {
@@ -70,7 +71,8 @@ class ContextKeeper {
   struct ReadBack {
     std::vector<KeptContext> contexts;
     std::vector<std::string> trouble;
-    bool has_file = false;
+    std::uint64_t written_us = 0;
+    bool has_file = false, is_clock_doubted = false;
   };
   struct Job {
     std::vector<KeptContext> contexts;
@@ -95,6 +97,7 @@ class ContextKeeper {
   };
   static void work_at(Work& work);
   static ReadBack read_back(Work& work);
+  std::uint64_t wall_us() const;
   void take_over();                             ///< With mutex_; so is the next.
   std::uint64_t hand_over(bool forgets_aside);  ///< The job's number.
   std::string write(bool forgets_aside, std::chrono::milliseconds patience);
@@ -107,6 +110,8 @@ class ContextKeeper {
   bool has_taken_over_ = false, is_dirty_ = false;
   Store::ContextChanges written_;
   TimePoint order_due_{}, use_due_{}, figures_due_{};
+  ClockPair least_;  ///< The wall clock is behind this, where it was set back a little.
+  std::atomic<bool> is_clock_doubted_{false};
   error_code told_;  ///< Failure that the log has.
   std::atomic<std::uint64_t> back_{0}, ended_{0}, refused_{0}, damaged_{0};
   const std::shared_ptr<Work> work_;

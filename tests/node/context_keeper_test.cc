@@ -82,7 +82,9 @@ class ContextKeeperTest : public testing::Test {
     written_before = in.write_count();  // by those before
     return std::make_unique<ContextKeeper>(of, clock, in.door(), [this] { return wall(); });
   }
-  std::uint64_t wall() const { return kWall + static_cast<std::uint64_t>((clock.now() - TimePoint(1s)) / 1us); }
+  std::uint64_t wall() const {
+    return kWall + static_cast<std::uint64_t>((clock.now() - TimePoint(1s)) / 1us + wall_off_us);
+  }
   void make(LockedStore& of, const std::string& name, Duration ttl = 1h, const std::string& owner = "") {
     of.with([&](Store& each) {
       const SpaceId space = each.open(make_record("m", kBytes)).value();
@@ -117,6 +119,7 @@ class ContextKeeperTest : public testing::Test {
   LockedStore store{make_store(), metrics};
   FakeFiles files;
   std::size_t written_before = 0;
+  std::int64_t wall_off_us = 0;
 };
 
 TEST_F(ContextKeeperTest, WhatThereIsAtTheEndIsThereAtTheNextStart) {
@@ -137,6 +140,46 @@ TEST_F(ContextKeeperTest, WhatThereIsAtTheEndIsThereAtTheNextStart) {
   clock.advance(ContextKeeper::kOrderPause);
   tick_until(*keeper, 2);  // without the one that has ended
   EXPECT_EQ(read_contexts(files.written.back(), {clock.now(), wall()})->contexts.size(), 1u);
+}
+
+/// The clock of one start is wrong; that of the next one is right again.
+TEST_F(ContextKeeperTest, AStartWithAWrongClockEndsNoContext) {
+  {
+    const auto keeper = make_keeper(store, files);
+    EXPECT_TRUE(keeper->start());
+    make(store, "precious", 1h);
+    EXPECT_TRUE(keeper->stop(true));
+  }
+  const auto doubted = [](ContextKeeper& keeper) {
+    for (const auto& value : keeper.stats())
+      if (std::string_view(value.name) == "context_clock_doubted") return value.value;
+    return -1.0;
+  };
+  constexpr std::int64_t kYear = std::int64_t{365} * 24 * 3'600'000'000;
+  Duration left = 1h;
+  const auto start_with = [&](std::int64_t clock_is_off_us, double is_doubted) {
+    wall_off_us = clock_is_off_us;
+    LockedStore next(make_store(), metrics);
+    const auto keeper = make_keeper(next, files);
+    EXPECT_TRUE(keeper->start());
+    EXPECT_EQ(doubted(*keeper), is_doubted) << clock_is_off_us;
+    ASSERT_THAT(names(next), ElementsAre("precious")) << clock_is_off_us;
+    EXPECT_EQ(next.with([&](Store& each) { return each.find_context("", "precious", clock.now())->end - clock.now(); }),
+              left)
+        << clock_is_off_us;
+    clock.advance(1min);
+    left -= 1min;
+    EXPECT_TRUE(keeper->stop(true));
+  };
+  for (const std::int64_t off : {-50 * kYear, 50 * kYear}) {
+    start_with(off, 1);
+    start_with(0, 1);
+    start_with(0, 0);
+  }
+  start_with(-60'000'000, 0);  // a minute back, as a clock is set
+  start_with(0, 0);
+  start_with(-20 * std::int64_t{24} * 3'600'000'000, 1);  // and by weeks
+  start_with(0, 0);
 }
 
 TEST_F(ContextKeeperTest, AChangeIsWrittenSoonAndARestNever) {
