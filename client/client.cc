@@ -71,17 +71,21 @@ class StatsCall final : public Call {
  public:
   StatsCall() { type = FrameType::kStats; }
   NodeStats answer;
+  std::vector<std::uint8_t> next;  ///< Of the answer: there are more namespaces. Ask again with the same call.
 
  private:
   error_code send(CallSession& session) override {
     auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateStatsRequest(builder));
+    const auto after = next.empty() ? 0 : builder.CreateVector(next);
+    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/false, /*slow=*/0, after));
     session.send_frame(type, request_id(), builder);
     return {};
   }
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::StatsResponse>(frame.table);
     if (response == nullptr) return "stats: malformed";
+    next.clear();
+    if (response->next() != nullptr) next.assign(response->next()->begin(), response->next()->end());
     if (response->stats() != nullptr) {
       for (const wire::Stat* stat : *response->stats()) {
         if (stat->name() == nullptr) return "stats: a value without a name";
@@ -432,7 +436,47 @@ Async<std::vector<decltype(AnyCall::answer)>> ask_each(
 }  // namespace
 
 Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, CallControl control) {
-  return ask_each<StatsCall>(*impl_, deadline, control);
+  Impl& impl = *impl_;
+  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
+  const VerbInProgress verb(impl.shared);
+  const TimePoint until = impl.deadline_after(deadline);
+  struct Asked {
+    std::size_t link;
+    NodeStats answer;
+    std::vector<std::uint8_t> next;
+    bool is_done = false;
+  };
+  std::vector<Asked> nodes;
+  for (const std::size_t link : impl.members)
+    nodes.push_back({.link = link, .answer = {.name = impl.links[link]->config().name}, .next = {}});
+  // An answer has some of the namespaces, so that no request takes long; the rest comes by further ones.
+  while (std::ranges::any_of(nodes, [](const Asked& node) { return !node.is_done; })) {
+    CallGroup group(impl.shared->executor, control);
+    std::vector<StatsCall> calls(nodes.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (nodes[i].is_done) continue;
+      calls[i].group = &group;
+      calls[i].next = nodes[i].next;
+      calls[i].answer = std::move(nodes[i].answer);
+      impl.links[nodes[i].link]->start(calls[i], until);
+    }
+    co_await wait_all(group);
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      Asked& node = nodes[i];
+      if (node.is_done) continue;
+      const std::string name = calls[i].answer.name;
+      if (calls[i].error()) calls[i].answer = {};  // half of an answer is none
+      node.answer = std::move(calls[i].answer);
+      node.answer.name = name;
+      node.answer.error = calls[i].error();
+      node.next = std::move(calls[i].next);
+      constexpr std::size_t kNamespacesMax = 1 << 17;  // of a node that would go on for ever
+      node.is_done = node.answer.error || node.next.empty() || node.answer.namespaces.size() >= kNamespacesMax;
+    }
+  }
+  std::vector<NodeStats> answers;
+  for (Asked& node : nodes) answers.push_back(std::move(node.answer));
+  co_return answers;
 }
 
 Async<std::vector<NodeErasure>> Client::erase(TenantOrShare owner, std::chrono::microseconds deadline,

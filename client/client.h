@@ -297,7 +297,7 @@ struct TenantOrShare {
 /// How far a node is with erasing what a tenant or a share has.
 struct NodeErasure {
   std::string name;
-  error_code error;  ///< kBusy: it is erasing what another has; kDiskFailed: it broke off, its log says why.
+  error_code error;  ///< kBusy: what too many others have waits there; kDiskFailed: it broke off, its log says why.
   std::vector<std::pair<std::string, double>> values;  ///< erase_done, erase_blocks ...; docs/cli.md has them.
 };
 

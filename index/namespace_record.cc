@@ -213,6 +213,12 @@ NamespaceRecord NamespaceRecord::unsalted() const {
   return *std::move(without);
 }
 
+std::string NamespaceRecord::unsalted_text() const {
+  const std::string line = std::string(kNodeSalt) + "=" + std::string(field(kNodeSalt)) + "\n";
+  const std::size_t at = field(kNodeSalt).empty() ? std::string::npos : text_.find(line);
+  return at == std::string::npos ? text_ : text_.substr(0, at) + text_.substr(at + line.size());
+}
+
 bool NamespaceRecord::has_own_chain() const { return field("hash").empty(); }
 
 std::string_view NamespaceRecord::field(std::string_view key) const {

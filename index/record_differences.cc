@@ -31,9 +31,13 @@ std::string shown(const std::string& value) { return value.empty() ? "none" : va
 }  // namespace
 
 std::vector<FieldDifference> record_differences(const NamespaceRecord& here, const NamespaceRecord& there) {
+  return record_differences(here.text(), there.text(), std::string_view::npos);
+}
+
+std::vector<FieldDifference> record_differences(std::string_view here, std::string_view there, std::size_t count_max) {
   std::vector<FieldDifference> differences;
-  FieldLines a(here.text()), b(there.text());
-  while (!a.is_at_end() || !b.is_at_end()) {
+  FieldLines a(here), b(there);
+  while ((!a.is_at_end() || !b.is_at_end()) && differences.size() <= count_max) {
     const bool only_a = b.is_at_end() || (!a.is_at_end() && a.key() < b.key());
     const bool only_b = a.is_at_end() || (!b.is_at_end() && b.key() < a.key());
     if (only_a) {

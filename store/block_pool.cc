@@ -159,7 +159,7 @@ void BlockPool::detach(BlockId block, Removal why) {
 
 void BlockPool::detach_all(TreeId tree, Removal why) {
   if (events_ != nullptr && index_.block_count(tree) > kToldMax) {
-    events_->lose();
+    events_->lose(tree);
   } else if (events_ != nullptr) {
     index_.for_each(tree, [&](BlockId block) { events_->removed(BlockTier::kMemory, tree, index_.hash(block)); });
   }
@@ -177,7 +177,7 @@ void BlockPool::tell_cut(BlockId block) {
     events_->removed(BlockTier::kMemory, tree, index_.hash(below));
     return true;
   });
-  if (!steps.are_left()) events_->lose();
+  if (!steps.are_left()) events_->lose(tree);
 }
 
 /// Of a block that is retained from here on, or was before.

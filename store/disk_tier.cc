@@ -172,6 +172,7 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind
   constexpr std::size_t kRememberedMax = 1024;  // each is a cache miss, under the lock
   constexpr std::size_t kToldOfDiskMax = 512;
   const std::size_t before = keys.size();
+  const TreeId tree = index_.tree(block);
   index_.unlink_subtree(block, [&](BlockId below) {
     if (copy_in_memory(below) == kNoBlock && keys.size() - before < kRememberedMax) remember(below, why);
     if (events_ != nullptr && keys.size() - before < kToldOfDiskMax)
@@ -185,7 +186,7 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind
     disk_sides_[to_int(below)].memory = kNoBlock;
     index_.unpin(below);
   });
-  if (events_ != nullptr && keys.size() - before > kToldOfDiskMax) events_->lose();
+  if (events_ != nullptr && keys.size() - before > kToldOfDiskMax) events_->lose(tree);
   return keys.size() - before;
 }
 

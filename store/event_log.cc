@@ -1,6 +1,8 @@
 #include "store/event_log.h"
 
 #include <algorithm>
+#include <deque>
+#include <queue>
 #include <utility>
 
 #include "base/assert.h"
@@ -15,7 +17,27 @@ std::uint32_t EventPage::index_of(const std::shared_ptr<const NamespaceRecord>& 
   return at->second;
 }
 
-EventLog::EventLog(std::size_t count_max) : entries_(count_max) { KV_ASSERT(count_max > 0); }
+struct EventLog::Lane {
+  std::shared_ptr<const NamespaceRecord> record;  ///< Of its namespaces, the one opened last.
+  std::deque<Entry> entries;
+  std::uint64_t oldest = 0;
+  std::size_t closed_count = 0;  ///< Records of namespaces that were forgotten.
+};
+
+EventLog::EventLog(std::size_t count_max) : count_max_(count_max) { KV_ASSERT(count_max > 0); }
+EventLog::~EventLog() = default;
+
+/// Who may see what of a namespace depends on whose it is, and whether a secret names it.
+EventLog::Lane& EventLog::lane_of(const std::shared_ptr<const NamespaceRecord>& record) {
+  std::string owner = record->owner();
+  if (!record->field(NamespaceRecord::kNodeSalt).empty()) owner += '\n';
+  const bool is_mixed = lanes_.size() >= kLanesMax && !lanes_.contains(owner);
+  if (is_mixed) owner = "\n";  // nobody's name
+  std::unique_ptr<Lane>& lane = lanes_[owner];
+  if (!lane) lane = std::make_unique<Lane>();
+  lane->record = is_mixed ? nullptr : record;
+  return *lane;
+}
 
 void EventLog::open(TreeId tree, std::shared_ptr<const NamespaceRecord> record) {
   const auto at = static_cast<std::size_t>(tree);
@@ -26,7 +48,8 @@ void EventLog::open(TreeId tree, std::shared_ptr<const NamespaceRecord> record) 
   }
   of_tree_[at] = free_.back();
   free_.pop_back();
-  spaces_[of_tree_[at]] = {.record = std::move(record), .event_count = 0, .is_open = true};
+  Lane& lane = lane_of(record);
+  spaces_[of_tree_[at]] = {.record = std::move(record), .lane = &lane, .event_count = 0, .is_open = true};
 }
 
 void EventLog::close(TreeId tree) {
@@ -34,67 +57,96 @@ void EventLog::close(TreeId tree) {
   Space& space = spaces_[at];
   KV_ASSERT(space.is_open);
   space.is_open = false;
-  if (space.event_count == 0) {
-    space.record.reset();
-    free_.push_back(at);
-  } else if (++closed_count_ > kClosedMax) {
-    lose();
-  }
+  ++space.lane->closed_count;
+  ++closed_count_;
+  if (space.event_count == 0) return release(at);
+  if (closed_count_ <= kClosedMax) return;
+  const auto closed = [](const auto& each) { return each.second->closed_count; };
+  empty(*std::ranges::max_element(lanes_, {}, closed)->second);
 }
 
 EventLog::Entry& EventLog::append(TreeId tree, BlockTier tier, bool is_stored, const BlockHash& hash) {
-  Entry& entry = entries_[next_ % entries_.size()];
-  if (next_ - oldest_ == entries_.size()) {
-    release(entry.space);
-    ++oldest_;
+  const std::uint32_t at = of_tree_[static_cast<std::size_t>(tree)];
+  Lane& lane = *spaces_[at].lane;
+  if (count_ == count_max_) {  // 5
+    const std::size_t share = std::max<std::size_t>(1, count_max_ / lanes_.size());
+    const auto length = [](const auto& each) { return each.second->entries.size(); };
+    forget_oldest(lane.entries.size() >= share ? lane : *std::ranges::max_element(lanes_, {}, length)->second);
   }
-  ++next_;
+  ++count_;
+  ++spaces_[at].event_count;
+  Entry& entry = lane.entries.emplace_back();
+  entry.number = next_++;
   entry.hash = hash;
-  entry.space = of_tree_[static_cast<std::size_t>(tree)];
+  entry.space = at;
   entry.tier = tier;
   entry.is_stored = is_stored;
-  ++spaces_[entry.space].event_count;
   return entry;
 }
 
-void EventLog::release(std::uint32_t at) {
-  Space& space = spaces_[at];
+void EventLog::forget_oldest(Lane& lane) {
+  const Entry oldest = lane.entries.front();
+  lane.entries.pop_front();
+  lane.oldest = oldest.number + 1;
+  --count_;
+  Space& space = spaces_[oldest.space];
   KV_ASSERT(space.event_count > 0);
-  if (--space.event_count > 0 || space.is_open) return;
-  space.record.reset();
-  free_.push_back(at);
-  --closed_count_;
+  if (--space.event_count == 0 && !space.is_open) release(oldest.space);
 }
 
-void EventLog::lose() {
-  oldest_ = ++next_;  // a number that no change has: who has read all before it has missed something, too
-  for (std::uint32_t at = 0; at < spaces_.size(); ++at) {
-    Space& space = spaces_[at];
-    space.event_count = 0;
-    if (space.is_open || space.record == nullptr) continue;
-    space.record.reset();
-    free_.push_back(at);
-  }
-  closed_count_ = 0;
+/// Of a namespace that was forgotten, and of which the log has nothing. Its lane stays, which knows of gaps.
+void EventLog::release(std::uint32_t at) {
+  Space& space = spaces_[at];
+  --space.lane->closed_count;
+  --closed_count_;
+  space = {};
+  free_.push_back(at);
+}
+
+void EventLog::lose(TreeId tree) { empty(*spaces_[of_tree_[static_cast<std::size_t>(tree)]].lane); }
+
+void EventLog::empty(Lane& lane) {
+  while (!lane.entries.empty()) forget_oldest(lane);
+  lane.oldest = ++next_;  // a number that no change has: who has read all before it has missed something, too
 }
 
 void EventLog::read(std::uint64_t from, std::size_t count_max, EventPage& page) const {
-  page.oldest = oldest_;
+  page.lanes.clear();
+  for (const auto& [owner, lane] : lanes_) {
+    if (lane->oldest > 0) page.lanes.push_back({lane->record, lane->oldest});
+  }
   page.next = next_;
-  // Numbers to come are not known here: of another life of the node.
-  page.has_gap = from < oldest_ || from > next_;
-  if (page.has_gap) return;
-  page.next = from + std::min<std::uint64_t>(count_max, next_ - from);
-  for (std::uint64_t number = from; number < page.next; ++number) {
-    const Entry& entry = entries_[number % entries_.size()];
+  page.is_unknown = from > next_;  // of another life of the node
+  if (page.is_unknown) return;
+  // The lanes' changes in the order of their numbers: which lane has the next one.
+  using Turn = std::pair<const Entry*, const Lane*>;
+  const auto is_later = [](const Turn& a, const Turn& b) { return a.first->number > b.first->number; };
+  std::priority_queue<Turn, std::vector<Turn>, decltype(is_later)> turns(is_later);
+  std::unordered_map<const Lane*, std::deque<Entry>::const_iterator> at;
+  for (const auto& [owner, lane] : lanes_) {
+    const auto first = std::ranges::lower_bound(lane->entries, from, {}, &Entry::number);
+    if (first == lane->entries.end()) continue;
+    at.emplace(lane.get(), first);
+    turns.emplace(&*first, lane.get());
+  }
+  for (std::size_t count = 0; !turns.empty(); ++count) {
+    const auto [entry, lane] = turns.top();
+    if (count == count_max) {
+      page.next = entry->number;
+      return;
+    }
+    turns.pop();
     EventPage::Event& event = page.events.emplace_back();
-    event.is_stored = entry.is_stored;
-    event.tier = entry.tier;
-    event.space = page.index_of(spaces_[entry.space].record);
-    event.hash = entry.hash;
-    if (!entry.is_stored) continue;
-    event.parent = entry.parent;
-    event.position = entry.position;
+    event.is_stored = entry->is_stored;
+    event.tier = entry->tier;
+    event.space = page.index_of(spaces_[entry->space].record);
+    event.hash = entry->hash;
+    if (entry->is_stored) {
+      event.parent = entry->parent;
+      event.position = entry->position;
+    }
+    auto& next = at.at(lane);
+    if (++next != lane->entries.end()) turns.emplace(&*next, lane);
   }
 }
 

@@ -470,6 +470,8 @@ class Store {
     std::shared_ptr<const NamespaceRecord> record;
     std::uint64_t block_count, total_bytes;  ///< In memory, as NamespaceStats.
     std::uint64_t disk_block_count;          ///< With those that are in memory too.
+    SpaceTraffic traffic = {};
+    RootSample::Counts roots = {};
   };
   static constexpr std::size_t kSpacesPerCall = 256;
   /// The next namespaces by name, kSpacesPerCall at most: behind `after`, or (nullptr) from the first one on.
@@ -547,8 +549,9 @@ class Store {
     std::uint64_t block_count = 0;
     SpaceTraffic traffic;
   };
-  static constexpr std::size_t kLookedForMax = 64;  ///< Blocks of a chain.
-  /// The next kSpacesPerCall namespaces, by name as in list_spaces(): of those of chains, or of sets, whether `chain`
+  static constexpr std::size_t kLookedForMax = 64;     ///< Blocks of a chain.
+  static constexpr std::size_t kLookedInPerCall = 64;  ///< Namespaces: some 100 us.
+  /// The next kLookedInPerCall namespaces, by name as in list_spaces(): of those of chains, or of sets, whether `chain`
   /// (kLookedForMax blocks at most; names of a set) is in them. `owner`: those of others are left out; nullptr: none
   /// is. Moves `after` to the last one looked at; false: there are no more.
   bool look_in_spaces(bool are_sets, std::span<const BlockHash> chain, const std::string* owner,

@@ -20,10 +20,7 @@ void Store::read_events(std::uint64_t from, EventPage& page) const {
 }
 
 void Store::list_blocks(BlockCursor& cursor, EventPage& page) const {
-  if (impl_->events) {
-    page.oldest = impl_->events->oldest();
-    page.next = impl_->events->next();
-  }
+  if (impl_->events) page.next = impl_->events->next();
   const PrefixIndex* const index = impl_->index_of(cursor.tier);
   if (index != nullptr) {
     const std::uint32_t end = std::min(index->block_id_end(), cursor.next + std::min(kListedPerCall, ~cursor.next));

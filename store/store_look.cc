@@ -42,7 +42,7 @@ std::vector<Store::SpaceView> Store::list_spaces(const NamespaceId* after) const
     const bool is_set = space.record->is_set();
     const std::uint64_t bytes = is_set ? index.total_bytes(space.tree) : count * space.record->block_bytes();
     const std::uint64_t on_disk = impl_->tier ? impl_->tier->index().block_count(space.tree) : 0;
-    views.push_back({space.id, space.name, space.record, count, bytes, on_disk});
+    views.push_back({space.id, space.name, space.record, count, bytes, on_disk, space.traffic, space.roots.counts()});
   });
   return views;
 }

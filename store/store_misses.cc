@@ -98,7 +98,7 @@ bool Store::look_in_spaces(bool are_sets, std::span<const BlockHash> chain, cons
   KV_ASSERT(chain.size() <= kLookedForMax);
   std::vector<BlockId> found(chain.size());
   std::size_t count = 0;
-  impl_->spaces.visit_next(after ? &*after : nullptr, kSpacesPerCall, [&](const Space& space) {
+  impl_->spaces.visit_next(after ? &*after : nullptr, kLookedInPerCall, [&](const Space& space) {
     ++count;
     after = space.name;  // visit_next() has read it by now
     if (space.record->is_set() != are_sets || (owner != nullptr && space.record->owner() != *owner)) return;
@@ -115,7 +115,7 @@ bool Store::look_in_spaces(bool are_sets, std::span<const BlockHash> chain, cons
                                     (impl_->tier ? impl_->tier->index().block_count(space.tree) : 0),
                      .traffic = space.traffic});
   });
-  return count == kSpacesPerCall;
+  return count == kLookedInPerCall;
 }
 
 }  // namespace kv

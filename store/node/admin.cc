@@ -79,7 +79,8 @@ struct AdminServer::Impl {
       response.body() = why + "\n";
       return false;
     };
-    const Right right = right_for(path);
+    const Rule rule = rule_for(path);
+    const Right right = rule.right;
     if (!pages.metrics && right != Right::kNobody && !is_health(path))
       return refuse(http::status::service_unavailable, "not ready: " + pages.why_not_ready());
     if (path.starts_with("/events") && right != Right::kNobody && !pages.events)
@@ -116,7 +117,7 @@ struct AdminServer::Impl {
       return refuse(http::status::unauthorized, "the node's policy does not have this token");
     }
     *who = asked.who();
-    const std::string why = asked.denial(path, right);
+    const std::string why = asked.denial(path, rule);
     if (why.empty()) return true;
     if (pages.denied) pages.denied(right);
     return refuse(http::status::forbidden, why);
@@ -134,7 +135,7 @@ struct AdminServer::Impl {
   }
 
   /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
-  void answer_status(std::string_view path, std::string_view query, bool is_by_address,
+  void answer_status(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
                      http::response<http::string_body>& response, const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
     response.set("Referrer-Policy", "no-referrer");
@@ -147,20 +148,14 @@ struct AdminServer::Impl {
       return;
     }
     if (!is_by_address) return refuse_name(response);
-    give(pages.status(path, query), response);
+    give(pages.status(path, query, asked), response);
   }
 
-  /// What a peer may read is for it to see, and so is what it hands on. Names of blocks tell whether others have the
-  /// same prompts.
   void answer_events(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
                      http::response<http::string_body>& response, const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
     if (!is_by_address) return refuse_name(response);
-    const auto may_see = [&](const NamespaceRecord& record) {
-      const SpaceOwner owner = owner_of(record);
-      return asked.space_denial(owner, Right::kRead).empty() || asked.space_denial(owner, Right::kObserve).empty();
-    };
-    give(pages.events(path, query, may_see), response);
+    give(pages.events(path, query, asked), response);
   }
 
   static void refuse_name(http::response<http::string_body>& response) {
@@ -220,7 +215,7 @@ struct AdminServer::Impl {
       const bool is_loopback = peer.identity.protection == Stream::Protection::kLocal;
       const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
       if (path.starts_with("/status")) {
-        answer_status(path, query, is_by_address, response, pages);
+        answer_status(path, query, is_by_address, asked, response, pages);
       } else if (path.starts_with("/events")) {
         answer_events(path, query, is_by_address, asked, response, pages);
       } else {

@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "index/namespace_record.h"
 #include "store/node/access/access.h"
 #include "transport/tls/tls_source.h"
 
@@ -22,14 +21,11 @@ struct AdminPages {
   std::function<bool()> is_ready;        ///< Accepts work: false while starting and while draining.
   std::function<std::string()> why_not_ready = [] { return std::string("starting or draining"); };  ///< For people.
   std::function<void(Right)> denied = {};  ///< Told of each page that the policy denies.
-  /// JSON for a path below /status/, with what stands behind its '?'; nothing if there is none. Without it the status
-  /// page is not served.
-  std::function<std::optional<std::string>(std::string_view path, std::string_view query)> status = {};
-  /// JSON for /events.json and paths below /events/, as `status`; without what is in namespaces for whose records
-  /// `may_see` is false. Without it there are none of these.
-  std::function<std::optional<std::string>(std::string_view path, std::string_view query,
-                                           const std::function<bool(const NamespaceRecord&)>& may_see)>
-      events = {};
+  /// JSON for a path, with what stands behind its '?', of what the peer sees; nothing if there is none.
+  using Answer =
+      std::function<std::optional<std::string>(std::string_view path, std::string_view query, PeerAccess& peer)>;
+  Answer status = {};  ///< Paths below /status/. Without it the status page is not served.
+  Answer events = {};  ///< /events.json and paths below /events/. Without it there are none of these.
   std::function<std::string()> config = {};  ///< JSON of all options. Without it there is none of the two.
   struct Changed {
     bool is_ok = false;

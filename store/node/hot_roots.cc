@@ -3,6 +3,8 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -35,7 +37,20 @@ struct HotRoots::Run {
   std::map<BlockHash, std::unique_ptr<Run>> next;
 };
 
+struct HotRoots::Owner {
+  SpaceOwner who;
+  std::uint64_t total = 0;                   ///< Weight of its matches.
+  std::uint32_t nodes = 1;                   ///< Of the cluster, as most of its last matches say.
+  std::array<std::uint32_t, kReview> heard;  ///< What they said, one after the other;
+  std::size_t heard_count = 0;               ///< in all.
+  std::size_t block_count = 0;               ///< In its runs.
+  std::size_t list_count = 0;                ///< Of a review: taken into the list so far.
+  std::uint64_t least = 0;                   ///< Of age(): what weighs less is forgotten.
+};
+
 struct HotRoots::Space {
+  explicit Space(Owner& of) : owner(of) {}
+  Owner& owner;
   Run root;
   std::shared_ptr<const List> list = std::make_shared<const List>();
 };
@@ -43,27 +58,68 @@ struct HotRoots::Space {
 HotRoots::HotRoots() = default;
 HotRoots::~HotRoots() = default;
 
+HotRoots::Owner& HotRoots::owner_named(const SpaceOwner& owner) {
+  SpaceOwner name = owner;
+  name.epoch = 0;  // a new secret makes nobody another one
+  if (owners_.size() >= kOwnersMax && !owners_.contains(name)) name = {};
+  std::unique_ptr<Owner>& found = owners_[name];
+  if (!found) found = std::make_unique<Owner>(Owner{.who = name, .heard = {}});
+  return *found;
+}
+
+void HotRoots::hear(Owner& owner, std::uint32_t nodes) {
+  owner.heard[owner.heard_count++ % kReview] = nodes;
+  // While little was heard each word may change the median; then it is looked at once in so many.
+  if (owner.heard_count > kReview && owner.heard_count % kReview != 0) return;
+  auto said = owner.heard;
+  const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(owner.heard_count, kReview));
+  const auto middle = said.begin() + (count - 1) / 2;
+  std::nth_element(said.begin(), middle, said.begin() + count);
+  owner.nodes = *middle;
+}
+
+/// What its blocks' shares are of.
+std::uint64_t HotRoots::matches_of(const Owner& owner) const { return std::min(total_, owner.total * owners_.size()); }
+
+/// Until half a window was seen, what is missing counts as matches of others.
+std::uint64_t HotRoots::matches_for_review(const Owner& owner) const {
+  return std::max<std::uint64_t>(matches_of(owner), std::uint64_t{kWindow} / 2 * owner.nodes);
+}
+
+/// For runs: what is free, without what others lack of their shares.
+std::size_t HotRoots::room_for(const Owner& owner) const {
+  const std::size_t share = kBlocksMax / owners_.size();
+  std::size_t taken = block_count_;
+  for (const auto& [who, other] : owners_) {
+    if (other.get() != &owner) taken += share - std::min(share, other->block_count);
+  }
+  return kBlocksMax - std::min(taken, kBlocksMax);
+}
+
 std::uint64_t HotRoots::count(const NamespaceId& id, std::span<const BlockHash> beginning, std::size_t hot_blocks,
-                              std::uint32_t nodes) {
+                              std::uint32_t nodes, const SpaceOwner& of) {
   beginning = beginning.first(std::min(beginning.size(), kRootBlocksMax));
   const std::lock_guard lock(mutex_);
-  nodes_ = nodes;
-  total_ += nodes;
   std::unique_ptr<Space>& space = spaces_[id];
-  if (!space) space = std::make_unique<Space>();
+  if (!space) space = std::make_unique<Space>(owner_named(of));
+  Owner& owner = space->owner;
+  hear(owner, nodes);
+  total_ += owner.nodes;
+  owner.total += owner.nodes;
   Run* run = &space->root;
   std::size_t depth = 0;
   while (depth < beginning.size()) {
+    const std::uint64_t weight = depth < hot_blocks ? owner.nodes : 1;
     const auto found = run->next.find(beginning[depth]);
     if (found == run->next.end()) {
-      add(*run, beginning.subspan(depth), depth, depth < hot_blocks ? nodes : 1);
+      add(owner, *run, beginning.subspan(depth), depth, weight);
       break;
     }
     Run& next = *found->second;
     const std::size_t common = common_blocks(next.blocks, beginning.subspan(depth));
     KV_ASSERT(common > 0);
     if (common < next.blocks.size()) split(next, common);
-    next.weight += depth < hot_blocks ? nodes : 1;
+    next.weight += weight;
     depth += common;
     run = &next;
   }
@@ -89,34 +145,40 @@ void HotRoots::split(Run& run, std::size_t at) {
 
 /// Where chains differ most are met once, so little is kept of each. One that goes on where a run ends has been met in
 /// this length before: as much again is kept, and a root of any length is known after a few matches.
-void HotRoots::add(Run& parent, std::span<const BlockHash> blocks, std::size_t depth, std::uint64_t weight) {
+void HotRoots::add(Owner& owner, Run& parent, std::span<const BlockHash> blocks, std::size_t depth,
+                   std::uint64_t weight) {
   const std::size_t wanted = parent.next.empty() ? std::max(kRunBlocks, depth) : kRunBlocks;
-  const std::size_t room = kBlocksMax - std::min(block_count_, kBlocksMax);
-  const std::size_t length = std::min({wanted, blocks.size(), room});
+  const std::size_t length = std::min({wanted, blocks.size(), room_for(owner)});
   if (length == 0) return;  // 3
   auto run = std::make_unique<Run>();
   run->blocks.assign(blocks.begin(), blocks.begin() + static_cast<std::ptrdiff_t>(length));
   run->weight = weight;
   block_count_ += length;
+  owner.block_count += length;
   parent.next.emplace(blocks.front(), std::move(run));
 }
 
-/// Which runs are hot. The most used ones come first, so that these get in where there are more than a list takes; none
-/// is looked at before the one above it (1). Until half a window was seen, what is missing counts as matches of others.
+/// Which runs are hot. Those with the largest shares come first, so that these get in where there are more than a list
+/// takes; none is looked at before the one above it (1). In a first round no owner gets more than its share of the
+/// list, in a second one what is left goes to those who have more.
 void HotRoots::review() {
-  const std::uint64_t total = std::max<std::uint64_t>(total_, std::uint64_t{kWindow} / 2 * nodes_);
   struct Candidate {
-    std::uint64_t weight;
+    double share;
     Run* run;
-    std::size_t space;
+    std::size_t space;  ///< In their order.
+    Owner* owner;
+    std::size_t taken = 0;  ///< Of its blocks, in the first round.
   };
-  const auto is_less = [](const Candidate& a, const Candidate& b) { return a.weight < b.weight; };
-  std::vector<Candidate> heap;
-  const auto push_next = [&](Run& run, std::size_t space) {
+  const auto is_less = [](const Candidate& a, const Candidate& b) { return a.share < b.share; };
+  std::vector<Candidate> heap, left;
+  std::set<const Owner*> with_hot;
+  const auto push_next = [&](Run& run, std::size_t space, Owner& owner) {
+    const std::uint64_t total = matches_for_review(owner);
     for (auto& [hash, next] : run.next) {
       const std::uint64_t one_in = next->hot_blocks > 0 ? kColdOneIn : kHotOneIn;
       if (next->weight * one_in <= total) continue;
-      heap.push_back({next->weight, next.get(), space});
+      with_hot.insert(&owner);
+      heap.push_back({static_cast<double>(next->weight) / static_cast<double>(total), next.get(), space, &owner});
       std::ranges::push_heap(heap, is_less);
     }
   };
@@ -129,20 +191,34 @@ void HotRoots::review() {
   };
   std::vector<std::vector<BlockHash>> lists(spaces_.size());
   std::size_t index = 0;
-  for (auto& [id, space] : spaces_) push_next(space->root, index++);
+  for (auto& [id, space] : spaces_) push_next(space->root, index++, space->owner);
+  for (auto& [who, owner] : owners_) owner->list_count = 0;
   std::size_t count = 0;
-  std::vector<std::pair<Run*, std::size_t>> hot;
-  while (!heap.empty() && count < kHotBlocksMax) {
-    std::ranges::pop_heap(heap, is_less);
-    const Candidate best = heap.back();
-    heap.pop_back();
-    const std::size_t taken = std::min(best.run->blocks.size(), kHotBlocksMax - count);  // 2
-    const auto begin = best.run->blocks.begin();
-    lists[best.space].insert(lists[best.space].end(), begin, begin + static_cast<std::ptrdiff_t>(taken));
-    hot.emplace_back(best.run, taken);
-    count += taken;
-    if (taken == best.run->blocks.size()) push_next(*best.run, best.space);
-  }
+  std::map<Run*, std::size_t> hot;
+  const auto take = [&](std::size_t share) {
+    while (!heap.empty() && count < kHotBlocksMax) {
+      std::ranges::pop_heap(heap, is_less);
+      Candidate best = heap.back();
+      heap.pop_back();
+      const std::size_t own = share - std::min(share, best.owner->list_count);
+      const std::size_t more = std::min({best.run->blocks.size() - best.taken, kHotBlocksMax - count, own});  // 2
+      const auto begin = best.run->blocks.begin() + static_cast<std::ptrdiff_t>(best.taken);
+      lists[best.space].insert(lists[best.space].end(), begin, begin + static_cast<std::ptrdiff_t>(more));
+      best.taken += more;
+      best.owner->list_count += more;
+      count += more;
+      if (best.taken > 0) hot[best.run] = best.taken;
+      if (best.taken == best.run->blocks.size()) {
+        push_next(*best.run, best.space, *best.owner);
+      } else {
+        left.push_back(best);
+      }
+    }
+  };
+  take(kHotBlocksMax / std::max<std::size_t>(1, with_hot.size()));
+  heap.insert(heap.end(), left.begin(), left.end());
+  std::ranges::make_heap(heap, is_less);
+  take(kHotBlocksMax);
   for (auto& [id, space] : spaces_) cool(cool, space->root);
   for (const auto& [run, taken] : hot) run->hot_blocks = taken;
   hot_count_ = count;
@@ -162,39 +238,50 @@ void HotRoots::review() {
   }
 }
 
-/// Half of everything is forgotten, and what is rare is forgotten altogether, until there is room for as much again.
+/// Half of everything is forgotten, and what is rare is forgotten altogether, until there is room for as much again: of
+/// those who have more than their share of that room, more and more.
 void HotRoots::age() {
   total_ /= 2;
-  for (std::uint64_t least = std::max<std::uint64_t>(1, total_ / kForgetOneIn);; least *= 2) {
+  for (auto& [who, owner] : owners_) owner->total /= 2;
+  const auto rare = [this](const Owner& owner) { return std::max<std::uint64_t>(1, matches_of(owner) / kForgetOneIn); };
+  for (auto& [who, owner] : owners_) owner->least = rare(*owner);
+  const std::size_t share = kBlocksMax / 2 / std::max<std::size_t>(1, owners_.size());
+  while (true) {
     for (auto entry = spaces_.begin(); entry != spaces_.end();) {
       Space& space = *entry->second;
-      forget_rare(space.root, least);
+      forget_rare(space.owner, space.root, space.owner.least);
       entry = space.root.next.empty() && space.list->version == 0 ? spaces_.erase(entry) : std::next(entry);
     }
     if (block_count_ <= kBlocksMax / 2) break;
+    for (auto& [who, owner] : owners_) {
+      if (owner->block_count > share) owner->least *= 2;
+    }
   }
-  const std::uint64_t least = std::max<std::uint64_t>(1, total_ / kForgetOneIn);
   const auto halve = [](auto&& self, Run& run) -> void {
     run.weight /= 2;
     for (auto& [hash, next] : run.next) self(self, *next);
   };
+  std::set<const Owner*> with_space;
   for (auto& [id, space] : spaces_) {
     halve(halve, space->root);
-    for (auto& [hash, next] : space->root.next) join(*next, least);
+    for (auto& [hash, next] : space->root.next) join(*next, rare(space->owner));
+    with_space.insert(&space->owner);
   }
+  std::erase_if(owners_, [&](const auto& entry) { return !with_space.contains(entry.second.get()); });
 }
 
 /// Drops the runs below `run` that weigh less than `least`, twice that before halving. A hot one stays until it is
 /// none.
-void HotRoots::forget_rare(Run& run, std::uint64_t least) {
+void HotRoots::forget_rare(Owner& owner, Run& run, std::uint64_t least) {
   for (auto entry = run.next.begin(); entry != run.next.end();) {
     Run& next = *entry->second;
-    forget_rare(next, least);
+    forget_rare(owner, next, least);
     if (next.weight >= 2 * least || !next.next.empty() || next.hot_blocks > 0) {
       ++entry;
       continue;
     }
     block_count_ -= next.blocks.size();
+    owner.block_count -= next.blocks.size();
     entry = run.next.erase(entry);
   }
 }
@@ -234,30 +321,35 @@ std::vector<HotRoots::Beginning> HotRoots::most_used(std::size_t count_max) cons
     const Run* run;
     std::size_t depth;  ///< Blocks above it.
     NamespaceId space;
+    const Owner* owner;
+    double share;
   };
-  const auto is_less = [](const Met& a, const Met& b) { return a.run->weight < b.run->weight; };
+  const auto is_less = [](const Met& a, const Met& b) { return a.share < b.share; };
   std::vector<Met> heap;
   std::vector<Beginning> result;
   const std::lock_guard lock(mutex_);
-  const auto push_next = [&](const Run& run, std::size_t depth, const NamespaceId& space) {
+  const auto push_next = [&](const Run& run, std::size_t depth, const NamespaceId& space, const Owner& owner) {
+    const std::uint64_t total = matches_of(owner);
     for (const auto& [hash, next] : run.next) {
-      if (next->weight * kColdOneIn <= total_) continue;
-      heap.push_back({next.get(), depth, space});
+      if (next->weight * kColdOneIn <= total) continue;
+      heap.push_back(
+          {next.get(), depth, space, &owner, static_cast<double>(next->weight) / static_cast<double>(total)});
       std::ranges::push_heap(heap, is_less);
     }
   };
-  for (const auto& [id, space] : spaces_) push_next(space->root, 0, id);
+  for (const auto& [id, space] : spaces_) push_next(space->root, 0, id, space->owner);
   while (!heap.empty() && result.size() < count_max) {
     std::ranges::pop_heap(heap, is_less);
     const Met most = heap.back();
     heap.pop_back();
     const std::size_t end = most.depth + most.run->blocks.size();
     result.push_back({.space = most.space,
+                      .owner = most.owner->who,
                       .last = most.run->blocks.back(),
                       .block_count = end,
-                      .share = std::min(1.0, static_cast<double>(most.run->weight) / static_cast<double>(total_)),
+                      .share = std::min(1.0, most.share),
                       .is_hot = most.run->hot_blocks > 0});
-    push_next(*most.run, end, most.space);
+    push_next(*most.run, end, most.space, *most.owner);
   }
   return result;
 }
@@ -286,10 +378,16 @@ std::string HotRoots::check() const {
     }
   };
   std::size_t listed = 0;
+  std::map<const Owner*, std::size_t> of_owner;
   for (const auto& [id, space] : spaces_) {
+    const std::size_t before = blocks;
     walk(walk, space->root);
+    of_owner[&space->owner] += blocks - before;
     listed += space->list->blocks.size();
     if ((space->list->version == 0) != space->list->blocks.empty()) wrong = "4: a version without a list";
+  }
+  for (const auto& [who, owner] : owners_) {
+    if (of_owner[owner.get()] != owner->block_count) wrong = "3: blocks of an owner are counted wrong";
   }
   if (hot != listed || hot != hot_count_ || hot > kHotBlocksMax) wrong = "2: " + std::to_string(hot) + " hot blocks";
   if (blocks != block_count_ || blocks > kBlocksMax) wrong = "3: " + std::to_string(blocks) + " blocks kept";

@@ -501,13 +501,16 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
          .is_ready = is_ready,
          .why_not_ready = [&] { return ready ? std::string("draining, or not on the map yet") : watch.text(); },
          .denied = [&metrics](Right right) { metrics.request_denied(right); },
-         .status = [&status](std::string_view path, std::string_view query) { return status.answer(path, query); },
-         .events = options.store.event_count_max == 0
-                       ? nullptr
-                       : decltype(AdminPages::events)([&events](std::string_view path, std::string_view query,
-                                                                const EventAnswers::MaySee& may_see) {
-                           return events.answer(path, query, may_see);
-                         }),
+         .status = [&status](std::string_view path, std::string_view query,
+                             PeerAccess& peer) { return status.answer(path, query, peer); },
+         .events =
+             options.store.event_count_max == 0
+                 ? AdminPages::Answer()
+                 : [&events](std::string_view path, std::string_view query, PeerAccess& peer) {
+                     return events.answer(path, query, [&peer](const NamespaceRecord& stored) {
+                       return peer.sees_blocks(owner_of(stored));
+                     });
+                   },
          .config = [&settings] { return settings.list_json(); },
          .set_config = [&settings](std::string_view query,
                                    const std::string& who) { return answer_set(settings, query, who); }});

@@ -30,6 +30,7 @@ struct SlowRequest {
   bool has_failed = false;        ///< It did not run to its end.
   std::optional<NamespaceId> space = {};
   std::string model = {}, tenant = {};  ///< Of its record.
+  std::string asker = {};               ///< The tenant of the client: whose line this is. Empty: it belongs to none.
   std::uint64_t session = 0;
   std::string identity = {}, peer = {};  ///< Of the client.
   TraceContext trace = {};

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -22,52 +23,84 @@ TenantEraser::~TenantEraser() {
 }
 
 Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
-  std::unique_lock lock(mutex_);
-  if (is_running_ && progress_.owner != owner) return make_error_code(Errc::kBusy);
-  if (!is_running_ && (is_told_ || progress_.owner != owner)) {
-    if (thread_.joinable()) thread_.join();  // it has said its last word, and takes no lock any more
-    progress_ = {};
-    progress_.owner = owner;
-    progress_.has_disk = spill_ != nullptr;
-    progress_.began = clock_.now();
-    is_running_ = true;
-    is_told_ = false;
-    thread_ = std::thread([this, owner] { run(owner); });
-  } else if (!is_running_) {
-    is_told_ = true;
-  }
-  return progress_;
-}
-
-void TenantEraser::run(std::string owner) {
-  const std::string trouble = erase(owner);
   const std::lock_guard lock(mutex_);
-  progress_.trouble = trouble;
-  progress_.is_done = trouble.empty();
-  progress_.ended = clock_.now();
-  is_running_ = false;
-  if (trouble.empty()) {
-    spdlog::info("erase: all of '{}' is gone: namespaces={} blocks={} files_rewritten={} blocks_stored_since={}",
-                 printable(owner), progress_.namespaces, progress_.blocks, progress_.disk.rewritten_count,
-                 progress_.blocks_left);
-  } else {
-    spdlog::error("erase: '{}' is not gone: {}", printable(owner), trouble);
+  const auto found = progress_.find(owner);
+  const auto place = std::ranges::find(waiting_, owner);
+  if (found != progress_.end() && place == waiting_.end()) return std::move(progress_.extract(found).mapped());
+  if (found == progress_.end()) {
+    if (waiting_.size() >= kWaitingMax) return make_error_code(Errc::kBusy);
+    // Ends that nobody asks for are not kept for ever.
+    if (progress_.size() >= 2 * kWaitingMax) {
+      std::erase_if(progress_,
+                    [&](const auto& each) { return std::ranges::find(waiting_, each.first) == waiting_.end(); });
+    }
+    waiting_.push_back(owner);
+    progress_[owner] = {.owner = owner, .trouble = {}, .has_disk = spill_ != nullptr, .began = clock_.now()};
+    if (!std::exchange(is_running_, true)) {
+      if (thread_.joinable()) thread_.join();  // it has said its last word, and takes no lock any more
+      thread_ = std::thread([this] { run(); });
+    }
   }
+  Progress now = progress_.at(owner);
+  now.waits_for = static_cast<std::size_t>(std::ranges::find(waiting_, owner) - waiting_.begin());
+  return now;
 }
 
+void TenantEraser::run() {
+  std::unique_lock lock(mutex_);
+  while (!waiting_.empty() && !stops_) {
+    const std::string owner = waiting_.front();
+    lock.unlock();
+    const std::string trouble = erase(owner);
+    lock.lock();
+    Progress& progress = progress_.at(owner);
+    progress.trouble = trouble;
+    progress.is_done = trouble.empty();
+    progress.ended = clock_.now();
+    waiting_.pop_front();
+    if (trouble.empty()) {
+      spdlog::info("erase: all of '{}' is gone: namespaces={} blocks={} files_rewritten={} blocks_stored_since={}",
+                   printable(owner), progress.namespaces, progress.blocks, progress.disk.rewritten_count,
+                   progress.blocks_left);
+    } else {
+      spdlog::error("erase: '{}' is not gone: {}", printable(owner), trouble);
+    }
+  }
+  is_running_ = false;
+}
+
+/// In slices: others look blocks up in between, and records are not copied.
 std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint64_t* block_count) const {
   std::vector<SpaceId> spaces;
-  for (const NamespaceStats& each : store_.with([](Store& store) { return store.namespaces(); })) {
-    const auto record = NamespaceRecord::parse(each.record);
-    if (!record || record->owner() != owner) continue;
-    spaces.push_back(each.id);
-    if (block_count != nullptr) *block_count += each.block_count;
+  std::optional<NamespaceId> after;
+  for (bool has_more = true; has_more;) {
+    const auto views = store_.with([&](Store& store) { return store.list_spaces(after ? &*after : nullptr); });
+    for (const Store::SpaceView& each : views) {
+      if (each.record->owner() != owner) continue;
+      spaces.push_back(each.id);
+      if (block_count != nullptr) *block_count += each.block_count;
+    }
+    has_more = views.size() == Store::kSpacesPerCall;
+    if (has_more) after = views.back().name;
   }
   return spaces;
 }
 
+/// Of an owner that was erased before: nothing of it has been here since.
+bool TenantEraser::has_nothing(const std::string& owner) const {
+  const auto before = clean_.find(owner);
+  if (before == clean_.end()) return false;
+  const bool is_same = store_.with([&](Store& store) {
+    return store.stats().forgotten_namespaces == before->second &&
+           store.list_contexts(owner, "", 1, clock_.now()).empty();
+  });
+  return is_same && spaces_of(owner, nullptr).empty();
+}
+
 /// Why it failed, or nothing.
 std::string TenantEraser::erase(const std::string& owner) {
+  if (has_nothing(owner)) return "";
+  clean_.erase(owner);
   // First: names and tags are the tenant's words too. One that a share's reader made is the reader's, and loses its
   // blocks.
   while (store_.with([&](Store& store) { return store.delete_contexts(owner, clock_.now()); })) {
@@ -132,6 +165,8 @@ std::string TenantEraser::erase(const std::string& owner) {
     update([&](Progress& progress) { progress.disk = *purged; });
   }
   const std::uint64_t left = forget();
+  if (clean_.size() >= kWaitingMax) clean_.clear();
+  if (left == 0) clean_[owner] = store_.with([](Store& store) { return store.stats().forgotten_namespaces; });
   update([&](Progress& progress) { progress.blocks_left = left; });
   return "";
 }
@@ -181,7 +216,8 @@ std::vector<NodeMetrics::Value> TenantEraser::Progress::values(TimePoint now) co
           {"erase_files_rewritten", number(disk.rewritten_count), false, ""},
           {"erase_given_back_bytes", number(disk.given_back_bytes), false, ""},
           {"erase_blocks_left", number(blocks_left), false, ""},
-          {"erase_seconds", seconds, false, ""}};
+          {"erase_seconds", seconds, false, ""},
+          {"erase_waits_for", number(waits_for), false, ""}};
 }
 
 }  // namespace kv

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -22,11 +25,13 @@ namespace kv {
 ///
 ///     drop each -> the disk keeps the drops -> purge the files -> count what is left
 ///
-///   1. One at a time.
+///   1. One at a time, in the order in which they were asked for; each owner waits once. So an owner waits for one
+///      erasure of each of those before it, however often these ask.
 ///   2. What the tenant stores after its drop stays: take its rights away first.
 ///   3. An erasure that breaks off (the node stops, the disk fails) leaves nothing that was dropped to be found, and
 ///   can
 ///      be begun again.
+///   4. Of an owner that has had nothing here since its last erasure, nothing is done: no file is written.
 /// Thread safety: ask() from any thread. Works on a thread of its own, whose end the destructor waits for.
 class TenantEraser {
  public:
@@ -38,6 +43,7 @@ class TenantEraser {
 
   struct Progress {
     std::string owner;
+    std::size_t waits_for = 0;  ///< Erasures before it, the one under way included.
     bool is_done = false;
     std::string trouble;                       ///< Why it is not; then it is over as well.
     std::uint64_t namespaces = 0, blocks = 0;  ///< Dropped.
@@ -48,19 +54,21 @@ class TenantEraser {
     TimePoint began{}, ended{};
     std::vector<NodeMetrics::Value> values(TimePoint now) const;
   };
-  /// Begins to erase what the owner has, unless that is under way; and tells how far it is. The end of each erasure is
-  /// told once: asked again after that, another begins. Errors: kBusy, another owner's is under way.
+  static constexpr std::size_t kWaitingMax = 256;
+  /// Has it begin to erase what the owner has, unless that is under way; and tells how far it is. The end of each
+  /// erasure is told once: asked again after that, another begins. Errors: kBusy, kWaitingMax others wait.
   Result<Progress> ask(const std::string& owner);
 
  private:
-  void run(std::string owner);
+  void run();
   std::string erase(const std::string& owner);
+  bool has_nothing(const std::string& owner) const;
   std::vector<SpaceId> spaces_of(const std::string& owner, std::uint64_t* block_count) const;
   bool keep(const std::vector<DiskDrop>& drops);
   template <class Change>
   void update(Change change) {
     const std::lock_guard lock(mutex_);
-    change(progress_);
+    change(progress_.at(waiting_.front()));
   }
 
   LockedStore& store_;
@@ -68,9 +76,13 @@ class TenantEraser {
   Spill* const spill_;
   const ForgetContexts forget_contexts_;
   std::atomic<bool> stops_{false};
-  std::mutex mutex_;  ///< Of the three below.
-  Progress progress_;
-  bool is_running_ = false, is_told_ = true;
+  std::mutex mutex_;                          ///< Of what is below, but for `clean_`.
+  std::deque<std::string> waiting_;           ///< Owners. The first one's is under way.
+  std::map<std::string, Progress> progress_;  ///< Of these, and of those whose end was not told.
+  bool is_running_ = false;
+  /// How many namespaces the node had forgotten when nothing was left of an owner: while these are as many, none of its
+  /// namespaces has come and gone. Of the thread.
+  std::map<std::string, std::uint64_t> clean_;
   std::thread thread_;
 };
 

@@ -117,7 +117,7 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
       std::uint64_t id = 10;
       for (const VerbRule& rule : kVerbRules) {
         const bool has_no_answer = rule.verb == FrameType::kPutData || rule.verb == FrameType::kCancel;
-        const double before = has_no_answer ? denials(node, rule.right) : 0;
+        const double before = has_no_answer ? denials(node, rule.rule.right) : 0;
         const std::uint64_t asked = ++id, after = ++id;
         ASSERT_TRUE(send_empty(session, rule.verb, asked) && send_empty(session, FrameType::kPing, after));
         bool is_denied = false;
@@ -128,12 +128,12 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
           is_denied = answer->is_error() && answer->error_code() == Errc::kPermissionDenied;
           if (is_denied) {
             EXPECT_THAT(answer->error_text(),
-                        AllOf(HasSubstr(std::string("'") + right_name(rule.right) + "'"),
+                        AllOf(HasSubstr(std::string("'") + right_name(rule.rule.right) + "'"),
                               HasSubstr("(section roles-" + std::to_string(roles) + ") has: " + roles_text(roles))));
           }
         }
-        if (has_no_answer) is_denied = denials(node, rule.right) > before;
-        EXPECT_EQ(is_denied, !has_right(roles, rule.right))
+        if (has_no_answer) is_denied = denials(node, rule.rule.right) > before;
+        EXPECT_EQ(is_denied, !has_right(roles, rule.rule.right))
             << frame_type_name(rule.verb) << " with " << roles_text(roles) << " at " << endpoint;
       }
     }
@@ -142,7 +142,7 @@ TEST_F(E2eAccessTest, EveryCellOfTheTableHoldsOverTheWire) {
     for (const PageRule& rule : kPageRules) {
       const std::string page = std::string(rule.path) + (rule.path == "/config/set" ? "?log-level=info" : "");
       EXPECT_EQ(status_of(node, page, "Authorization: Bearer " + token_of(roles) + "\r\n"),
-                has_right(roles, rule.right) ? 200 : 403)
+                has_right(roles, rule.rule.right) ? 200 : 403)
           << rule.path << " with " << roles_text(roles);
     }
   }

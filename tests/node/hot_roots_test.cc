@@ -174,7 +174,8 @@ TEST_F(HotRootsTest, WhatIsKeptIsBoundedWhateverClientsSend) {
     if (random() % 2 == 0) extend(chain, random() % 600);
     if (known.size() < 50) known.push_back(chain);
     const auto nodes = static_cast<std::uint32_t>(1 + random() % kHotNodesMax);
-    roots.count(space_named(static_cast<int>(random() % 200)), chain, random() % (chain.size() + 1), nodes);
+    const int space = static_cast<int>(random() % 200);
+    roots.count(space_named(space), chain, random() % (chain.size() + 1), nodes, {.tenant = std::to_string(space % 7)});
     ASSERT_LE(roots.kept_block_count(), HotRoots::kBlocksMax);
     ASSERT_LE(roots.hot_block_count(), kHotBlocksMax);
     if (i % 97 == 0) {
@@ -197,6 +198,46 @@ TEST_F(HotRootsTest, OfMoreThanAListTakesTheMostUsedAreTaken) {
   EXPECT_EQ(hot_blocks(all[0]), 1500u);
   EXPECT_EQ(hot_blocks(all[1]), 1500u);
   EXPECT_EQ(roots.hot_block_count(), kHotBlocksMax);
+  EXPECT_EQ(roots.check(), "");
+}
+
+TEST_F(HotRootsTest, AMatchThatSaysItCountsManyFoldIsOne) {
+  const Chain root = fresh(20);
+  for (int i = 0; i < 600; ++i) match(behind(root, 10), 4);
+  ASSERT_EQ(hot_blocks(root), 20u);
+  for (int i = 0; i < 3; ++i) roots.count(space_named(0), fresh(10), 0, kHotNodesMax);
+  for (std::uint32_t i = 0; i < 2 * HotRoots::kReview; ++i) match(behind(root, 10), 4);
+  EXPECT_EQ(hot_blocks(root), 20u) << "cooled by three matches that lied";
+  EXPECT_EQ(roots.check(), "");
+}
+
+TEST_F(HotRootsTest, WhatOneOwnerSaysCoolsNoRootOfAnother) {
+  const SpaceOwner red{.tenant = "red"}, blue{.tenant = "blue"};
+  const Chain root = fresh(20);
+  const auto match_red = [&] { roots.count(space_named(1), behind(root, 10), hot_blocks(root, 1), 4, red); };
+  for (int i = 0; i < 600; ++i) match_red();
+  ASSERT_EQ(hot_blocks(root, 1), 20u);
+  // A hundred times as many matches, each said to count as often as can be said, of chains that all are alike, and of
+  // chains that fill what is kept.
+  const Chain loud = fresh(2000);
+  for (int i = 0; i < 6000; ++i) {
+    roots.count(space_named(2), i % 2 == 0 ? behind(loud, 100) : fresh(400), 0, kHotNodesMax, blue);
+    if (i % 100 == 0) match_red();
+    if (i % 500 == 0) {
+      ASSERT_EQ(roots.check(), "") << i;
+    }
+  }
+  EXPECT_EQ(hot_blocks(root, 1), 20u);
+  EXPECT_GT(hot_blocks(loud, 2), 0u) << "what many of its matches begin with is hot as well";
+  const auto used = roots.most_used(10);
+  EXPECT_TRUE(std::ranges::any_of(used, [](const auto& one) { return one.owner.tenant == "red" && one.is_hot; }));
+  // Another root of the same owner finds room among what is kept.
+  const Chain next = fresh(30);
+  for (int i = 0; i < 1200; ++i) {
+    roots.count(space_named(1), behind(next, 10), hot_blocks(next, 1), 4, red);
+    roots.count(space_named(2), fresh(400), 0, kHotNodesMax, blue);
+  }
+  EXPECT_EQ(hot_blocks(next, 1), 30u);
   EXPECT_EQ(roots.check(), "");
 }
 

@@ -175,6 +175,7 @@ class NodeTest : public testing::Test {
     config.arena.huge_pages = false;
     config.arena.touch = false;
     config.has_tenants = has_tenants;
+    config.event_count_max = event_count_max;
     config.chain_blocks_max = chain_blocks_max;
     config.lease_duration = 10s;
     config.leased_fraction_max = 1;  // a lease on everything makes puts wait
@@ -191,7 +192,8 @@ class NodeTest : public testing::Test {
       listener = world.network.listen({Endpoint::Scheme::kSim, "node", ""}, world.io.get_executor()).value();
   }
 
-  bool has_tenants = false;  ///< Of the next start(): the store tells tenants apart.
+  bool has_tenants = false;         ///< Of the next start(): the store tells tenants apart.
+  std::size_t event_count_max = 0;  ///< The same: as of StoreConfig.
   std::uint32_t chain_blocks_max = 1000;
 
   void TearDown() override {

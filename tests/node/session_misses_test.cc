@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <utility>
 
 #include "store/node/access/access.h"
@@ -135,6 +136,72 @@ TEST_F(MissSessionTest, WhatIsToldIsBounded) {
   const Answer answer = why(*client, chain(1, 2));
   EXPECT_EQ(answer.as<wire::MatchResponse>().reason()->others()->size(), 4u);
   EXPECT_LT(answer.table.size(), 4096u);
+}
+
+/// A look into all namespaces takes turns: whoever asks meanwhile is answered first.
+TEST_F(MissSessionTest, OthersHaveTheirTurnWhileThousandsOfNamespacesAreLookedAt) {
+  const auto curious = greet(), other = greet();
+  store->with([&](Store& each) {
+    for (int i = 0; i < 900; ++i) ASSERT_TRUE(each.open(record_of({{"revision", std::to_string(i)}})));
+  });
+  curious->read();
+  other->read();
+  for (std::uint64_t id = 1; id <= 3; ++id) curious->send(FrameType::kMatch, 200 + id, why_request(chain(77, 3)));
+  other->send(FrameType::kPing, 7, ping());
+  EXPECT_EQ(other->answer().header.request_id, 7u);
+  EXPECT_FALSE(curious->next(0s)) << "all namespaces in one go, and nobody else meanwhile";
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    const Answer answer = curious->answer();
+    EXPECT_EQ(answer.header.request_id, 200 + id) << "one after the other";
+    EXPECT_EQ(kind(answer), MissKind::kNotRemembered);
+  }
+}
+
+TEST_F(MissSessionTest, WhoLeavesWhileALookIsUnderWayIsNotWaitedFor) {
+  const auto curious = greet();
+  store->with([&](Store& each) {
+    for (int i = 0; i < 900; ++i) ASSERT_TRUE(each.open(record_of({{"revision", std::to_string(i)}})));
+  });
+  for (std::uint64_t id = 1; id <= 3; ++id) curious->send(FrameType::kMatch, 200 + id, why_request(chain(77, 3)));
+  curious->close();
+  world.run_until([&] { return session_count == 0; }, 10s);
+  EXPECT_EQ(session_count, 0u);
+}
+
+/// Large records come in parts: no answer, and no hold of the store's lock, is for all of them.
+TEST_F(MissSessionTest, NamespacesAreToldInPartsAndEachOnce) {
+  const auto client = greet();
+  std::set<std::string> opened = {record.text()};
+  store->with([&](Store& each) {
+    for (int i = 0; i < 900; ++i) {
+      const NamespaceRecord one = record_of(
+          {{"revision", std::to_string(i)}, {"x.a", std::string(1000, 'a')}, {"x.b", std::string(1000, 'b')}});
+      ASSERT_TRUE(each.open(one));
+      opened.insert(one.text());
+    }
+  });
+  std::set<std::string> told;
+  std::vector<std::uint8_t> after;
+  std::size_t parts = 0;
+  do {
+    const Answer answer = client->ask(FrameType::kStats, 300 + parts, [&](FlatBufferBuilder& b) {
+      return wire::CreateStatsRequestDirect(b, false, 0, after.empty() ? nullptr : &after);
+    });
+    ++parts;
+    EXPECT_LT(answer.table.size(), 600u << 10);
+    const auto& stats = answer.as<wire::StatsResponse>();
+    EXPECT_EQ(stats.stats()->size() > 0, after.empty()) << "figures come with the first part";
+    EXPECT_LE(stats.namespaces()->size(), Store::kSpacesPerCall);
+    for (const auto* each : *stats.namespaces()) EXPECT_TRUE(told.insert(each->record()->str()).second);
+    after.clear();
+    if (stats.next() != nullptr) after.assign(stats.next()->begin(), stats.next()->end());
+  } while (!after.empty() && parts < 100);
+  EXPECT_GT(parts, 4u);
+  EXPECT_EQ(told, opened);
+  const std::vector<std::uint8_t> bad(15);
+  const Answer refused = client->ask(
+      FrameType::kStats, 500, [&](FlatBufferBuilder& b) { return wire::CreateStatsRequestDirect(b, false, 0, &bad); });
+  EXPECT_EQ(refused.error(), Errc::kBadRequest);
 }
 
 // -- with a policy

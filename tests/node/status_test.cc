@@ -58,7 +58,7 @@ class StatusTest : public testing::Test {
   }
   json ask(const std::string& page, const std::string& query = "") {
     clock.advance(10s);  // not what was kept
-    const auto text = status.answer("/status/" + page, query);
+    const auto text = status.answer("/status/" + page, query, everybody);
     EXPECT_TRUE(text) << page << "?" << query;
     return text ? json::parse(*text) : json();
   }
@@ -67,6 +67,7 @@ class StatusTest : public testing::Test {
   NodeMetrics metrics{"1.2.3"};
   LockedStore store{make_store(), metrics};
   NodeContext node{.store = store, .clock = clock, .metrics = metrics, .limits = {}};
+  PeerAccess everybody{nullptr};  ///< Without a policy.
   StatusAnswers status{node, {.version = "1.2.3", .disk_capacity_bytes = 0, .is_ready = [] { return true; }}};
 
  private:
@@ -100,7 +101,7 @@ TEST_F(StatusTest, NoSaltAndNoHashIsTold) {
   status.sample();
   for (const std::string page : {"now.json", "history.json", "tree.json"}) {
     clock.advance(10s);
-    const std::string text = status.answer("/status/" + page, "").value();
+    const std::string text = status.answer("/status/" + page, "", everybody).value();
     EXPECT_THAT(text, Not(HasSubstr("c0ffee"))) << page;
     for (const BlockHash& hash : hashes) EXPECT_THAT(text, Not(HasSubstr(to_hex(hash.bytes).substr(0, 12)))) << page;
   }
@@ -175,18 +176,18 @@ TEST_F(StatusTest, AnAnswerIsKeptForAMoment) {
   const SpaceId space = open({{"model", "m"}});
   EXPECT_EQ(ask("now.json")["memory"]["blocks"], 0);
   put(space, fresh(1));
-  EXPECT_EQ(json::parse(*status.answer("/status/now.json", ""))["memory"]["blocks"], 0);
+  EXPECT_EQ(json::parse(*status.answer("/status/now.json", "", everybody))["memory"]["blocks"], 0);
   clock.advance(StatusAnswers::kKeptFor);
-  EXPECT_EQ(json::parse(*status.answer("/status/now.json", ""))["memory"]["blocks"], 1);
+  EXPECT_EQ(json::parse(*status.answer("/status/now.json", "", everybody))["memory"]["blocks"], 1);
 }
 
 TEST_F(StatusTest, WhatNoPageAsksForHasNoAnswer) {
   for (const std::string query : {"x", "span=day&", "span=week"})
-    EXPECT_FALSE(status.answer("/status/history.json", query));
-  EXPECT_TRUE(status.answer("/status/history.json", "span=day"));
-  EXPECT_FALSE(status.answer("/status/now.json", "x=1"));
-  EXPECT_FALSE(status.answer("/status/tree.json", "top=1"));
-  EXPECT_FALSE(status.answer("/status/else.json", ""));
+    EXPECT_FALSE(status.answer("/status/history.json", query, everybody));
+  EXPECT_TRUE(status.answer("/status/history.json", "span=day", everybody));
+  EXPECT_FALSE(status.answer("/status/now.json", "x=1", everybody));
+  EXPECT_FALSE(status.answer("/status/tree.json", "top=1", everybody));
+  EXPECT_FALSE(status.answer("/status/else.json", "", everybody));
 }
 
 TEST(TreeQueryTest, IsReadOrRefused) {

@@ -39,6 +39,7 @@ bool is_final(error_code error) {
 std::string state_of(const NodeErasure& node, bool is_over) {
   if (node.error) return describe(node.error) + (node.error == Errc::kDiskFailed ? " (the node's log says why)" : "");
   if (is_over) return "gone";
+  if (value_in(node, "erase_waits_for") > 0) return "waits for " + count_in(node, "erase_waits_for") + " others";
   if (value_in(node, "erase_files") > 0)
     return "file " + count_in(node, "erase_files_looked_at") + " of " + count_in(node, "erase_files");
   return "dropping";

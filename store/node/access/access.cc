@@ -195,12 +195,43 @@ std::string PeerAccess::who() const {
   return peer_.text() + (grant_.section.empty() ? " (no section of the policy)" : " (section " + grant_.section + ")");
 }
 
-std::string PeerAccess::denial(std::string_view what, Right right) {
-  const Roles roles = grant().roles;
-  if (has_right(roles, right)) return "";
-  const Roles enough = roles_with(right);
-  return std::string(what) + ": the right '" + right_name(right) +
-         "' is missing (roles with it: " + roles_text(enough) + "); " + who() + " has: " + roles_text(roles);
+std::string PeerAccess::denial(std::string_view what, const Rule& rule) {
+  const AccessGrant& own = grant();
+  if (!has_right(own.roles, rule.right)) {
+    return std::string(what) + ": the right '" + right_name(rule.right) +
+           "' is missing (roles with it: " + roles_text(roles_with(rule.right)) + "); " + who() +
+           " has: " + roles_text(own.roles);
+  }
+  if (rule.scope != Scope::kNode || own.tenant.empty()) return "";
+  return std::string(what) + ": concerns the whole node, which is for those who belong to no tenant; " + who() +
+         " belongs to '" + own.tenant + "'";
+}
+
+std::string PeerAccess::erase_denial(const SpaceOwner& owner) {
+  const std::string& own = tenant();
+  if (own.empty() || own == owner.tenant) return "";
+  return who() + " belongs to '" + own + "', and operates on that alone";
+}
+
+bool PeerAccess::sees(const SpaceOwner& owner) {
+  const std::string& own = tenant();
+  if (own.empty()) return true;
+  return owner.share.empty() ? owner.tenant == own : share_denial(owner.share, Right::kBlocks).empty();
+}
+
+std::string PeerAccess::sight() {
+  const AccessGrant& own = grant();
+  return std::to_string(version_) + " " + std::to_string(own.roles) + " " + own.tenant;
+}
+
+bool PeerAccess::sees_blocks(const SpaceOwner& owner) {
+  return space_denial(owner, Right::kRead).empty() || space_denial(owner, Right::kObserve).empty();
+}
+
+SpaceOwner owner_named(std::string_view name) {
+  constexpr std::string_view kShare = "share:";
+  if (name.starts_with(kShare)) return {.share = std::string(name.substr(kShare.size()))};
+  return {.tenant = std::string(name)};
 }
 
 SpaceOwner owner_of(const NamespaceRecord& stored) {

@@ -13,21 +13,12 @@
 #include "base/result.h"
 #include "index/namespace_record.h"
 #include "store/node/access/access_policy.h"
+#include "store/node/access/space_owner.h"
 #include "store/node/access/tenant_secret.h"
 #include "store/node/metrics.h"
 #include "transport/tls/file_stamp.h"
 
 namespace kv {
-
-/// Whose a namespace is, by the record under which it is stored.
-struct SpaceOwner {
-  std::string tenant = {};  ///< That the node found out; without a secret, that the record has.
-  std::string share = {};   ///< Of the policy; then there is no tenant.
-  bool is_salted = false;   ///< Named by a secret as well: no client without a tenant comes to it by its record.
-  std::uint64_t epoch = 0;  ///< Of that secret.
-};
-
-SpaceOwner owner_of(const NamespaceRecord& stored);
 
 /// A namespace as a client asks for it, and as this node stores it.
 struct StoredSpace {
@@ -112,14 +103,28 @@ class PeerAccess {
   PeerAccess& operator=(const PeerAccess&) = delete;
 
   void identify(PeerIdentity peer);
-  /// Why the peer may not do `what`, in words with the right that is missing and who the peer is; empty: it may.
-  std::string denial(std::string_view what, Right right);
+  /// Why the peer may not do `what`, in words with the right that is missing and who the peer is; empty: it may, as far
+  /// as that does not depend on whose blocks are concerned (Scope::kOwner: space_denial; Scope::kShown: sees). The one
+  /// place that holds a rule against a peer, of the wire and of the admin server alike.
+  std::string denial(std::string_view what, const Rule& rule);
   /// The namespace that this peer means by `asked`, as it is stored here: with a secret, named by it and by the peer's
   /// tenant, or by the share that the record names. Errors: kPermissionDenied, the namespace is another's; kBadRequest,
   /// the record has what only nodes say.
   Result<StoredSpace, Failure> stored(const NamespaceRecord& asked);
   /// Why a request that needs `right` may not concern a namespace of `owner`; empty: it may.
   std::string space_denial(const SpaceOwner& owner, Right right);
+  /// Why it may not erase what `owner` has; empty: it may, with the right to.
+  std::string erase_denial(const SpaceOwner& owner);
+  /// Whether it is told that there is such a namespace or tenant, and its figures. A peer of a tenant: of its own, and
+  /// of shares that it reads or writes. One of no tenant: of all.
+  bool sees(const SpaceOwner& owner);
+  /// Whether it is told the names of blocks in there, which tell whoever can guess a prompt that it was stored: what
+  /// it may read, or hands on.
+  bool sees_blocks(const SpaceOwner& owner);
+  /// Equal for peers that see the same.
+  std::string sight();
+  /// Empty: it belongs to none, or nobody decides.
+  const std::string& tenant() { return grant().tenant; }
   std::uint64_t secret_epoch() const { return control_ == nullptr ? 0 : control_->secret_epoch(); }
   // What its tenant may do, together with all others of the tenant. Each: why not, in words; empty: go on.
   std::string begin_session();  ///< Counts it until the end of this object. Once, after identify().

@@ -1,10 +1,14 @@
 // store/node/access/: who may do what. Start here.
 //
 //     certificate, token, Unix user, or nobody in particular -> the section of the policy that fits -> roles
-//     request, or page of the admin server -> the one right that it needs, which some roles have -> done, or denied
+//     request, or page of the admin server -> its rule: the one right that it needs, which some roles have, and its
+//     scope, which a peer of a tenant has in part -> done, or denied
 //
 // Files, in reading order:
-//   access_table.h   the one table: each request and page, and the right that it needs; each role, and its rights
+//   access_table.h   the one table: each request and page, the right that it needs, and how much of the node it
+//   concerns;
+//                    each role, and its rights
+//   space_owner.h    whose a namespace is
 //   access_policy.h  a policy file as it was read: who belongs to which section, with which roles and tenant
 //   tenant_secret.h  the secret by which names of different tenants are kept apart
 //   tenant_rates.h   how much a tenant may ask for in a time, and how many sessions it may have
@@ -39,6 +43,15 @@ enum class Right : std::uint8_t {
 inline constexpr std::size_t kRightCount = 9;
 const char* right_name(Right right);
 
+/// How much of the node a request or page concerns: what a peer of a tenant may have of it.
+enum class Scope : std::uint8_t {
+  kNobody,  ///< Nobody's blocks: what is the session's own, or told to all alike.
+  kOwner,   ///< The namespace, tenant or context that it names: whose that is decides (PeerAccess).
+  kShown,   ///< The whole node, as far as the peer sees it: one of a tenant sees what is its tenant's.
+  kNode     ///< The node as a whole: for those who belong to no tenant.
+};
+const char* scope_name(Scope scope);
+
 /// What a policy gives, any number of them. None contains another.
 enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8, kNode = 16 };
 using Roles = std::uint8_t;  ///< A set of them.
@@ -71,70 +84,91 @@ constexpr bool has_right(Roles roles, Right right) {
   return right == Right::kEverybody || (roles & roles_with(right)) != 0;
 }
 
+struct Rule {
+  Right right = Right::kNobody;
+  Scope scope = Scope::kNobody;
+};
 struct VerbRule {
   FrameType verb{};
-  Right right = Right::kNobody;
+  Rule rule;
 };
 struct PageRule {
   std::string_view path;
-  Right right = Right::kNobody;
+  Rule rule;
 };
 
 /// By the numbers of the types, so that a type without a row does not compile (access_table.cc).
 // clang-format off
 inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
-    {FrameType::kHello, Right::kEverybody},
-    {FrameType::kOpen, Right::kBlocks},
-    {FrameType::kMatch, Right::kRead},
-    {FrameType::kGet, Right::kRead},
-    {FrameType::kPut, Right::kWrite},
-    {FrameType::kPutData, Right::kWrite},
-    {FrameType::kCancel, Right::kEverybody},  // of what was allowed
-    {FrameType::kRelease, Right::kBlocks},
-    {FrameType::kTouch, Right::kRead},
-    {FrameType::kRetain, Right::kOperate},
-    {FrameType::kUnretain, Right::kOperate},
-    {FrameType::kDrop, Right::kOperate},
-    {FrameType::kRegionAdd, Right::kBlocks},
-    {FrameType::kRegionRemove, Right::kBlocks},
-    {FrameType::kStats, Right::kObserve},
-    {FrameType::kPing, Right::kEverybody},
-    {FrameType::kVerbsConnect, Right::kBlocks},
-    {FrameType::kSetMatch, Right::kRead},
-    {FrameType::kSetGet, Right::kRead},
-    {FrameType::kSetPut, Right::kWrite},
-    {FrameType::kHotRoots, Right::kBlocks},
-    {FrameType::kClusterMap, Right::kMember},
-    {FrameType::kClusterDrain, Right::kOperate},
-    {FrameType::kErase, Right::kOperate},
-    {FrameType::kContext, Right::kOperate},
+    {FrameType::kHello, {Right::kEverybody, Scope::kNobody}},
+    {FrameType::kOpen, {Right::kBlocks, Scope::kOwner}},
+    {FrameType::kMatch, {Right::kRead, Scope::kOwner}},
+    {FrameType::kGet, {Right::kRead, Scope::kOwner}},
+    {FrameType::kPut, {Right::kWrite, Scope::kOwner}},
+    {FrameType::kPutData, {Right::kWrite, Scope::kNobody}},   // of a put of this session
+    {FrameType::kCancel, {Right::kEverybody, Scope::kNobody}},  // of what was allowed
+    {FrameType::kRelease, {Right::kBlocks, Scope::kNobody}},  // of a lease of this session
+    {FrameType::kTouch, {Right::kRead, Scope::kOwner}},
+    {FrameType::kRetain, {Right::kOperate, Scope::kOwner}},
+    {FrameType::kUnretain, {Right::kOperate, Scope::kOwner}},
+    {FrameType::kDrop, {Right::kOperate, Scope::kOwner}},
+    {FrameType::kRegionAdd, {Right::kBlocks, Scope::kNobody}},
+    {FrameType::kRegionRemove, {Right::kBlocks, Scope::kNobody}},
+    {FrameType::kStats, {Right::kObserve, Scope::kShown}},
+    {FrameType::kPing, {Right::kEverybody, Scope::kNobody}},
+    {FrameType::kVerbsConnect, {Right::kBlocks, Scope::kNobody}},
+    {FrameType::kSetMatch, {Right::kRead, Scope::kOwner}},
+    {FrameType::kSetGet, {Right::kRead, Scope::kOwner}},
+    {FrameType::kSetPut, {Right::kWrite, Scope::kOwner}},
+    {FrameType::kHotRoots, {Right::kBlocks, Scope::kOwner}},
+    {FrameType::kClusterMap, {Right::kMember, Scope::kNobody}},
+    {FrameType::kClusterDrain, {Right::kOperate, Scope::kNode}},
+    {FrameType::kErase, {Right::kOperate, Scope::kOwner}},
+    {FrameType::kContext, {Right::kOperate, Scope::kOwner}},  // those of the peer's tenant, or of nobody
 }};
 // clang-format on
+/// What some requests do only when they are asked to; besides the rule of their verb.
+enum class ExtraAct : std::uint8_t { kReadSlowLog, kEmptySlowLog, kReadLearned };
+struct ExtraRule {
+  ExtraAct act{};
+  std::string_view name;  ///< The verb, its field, and the value.
+  Rule rule;
+};
+inline constexpr std::array<ExtraRule, 3> kExtraRules = {{
+    {ExtraAct::kReadSlowLog, "stats.slow: 1", {Right::kObserve, Scope::kShown}},
+    {ExtraAct::kEmptySlowLog, "stats.slow: 2", {Right::kOperate, Scope::kNode}},
+    {ExtraAct::kReadLearned, "stats.learned", {Right::kObserve, Scope::kNode}},
+}};
 /// Pages of the admin server. A path without a row is not served.
 inline constexpr std::array<PageRule, 12> kPageRules = {{
-    {"/metrics", Right::kObserve},
-    {"/status", Right::kEverybody},  // the same of every node: what it shows comes from the three below
-    {"/status/now.json", Right::kObserve},
-    {"/status/history.json", Right::kObserve},
-    {"/status/tree.json", Right::kObserve},
-    {"/events.json", Right::kObserve},  // of the namespaces that the peer may read, or hands on
-    {"/events/blocks.json", Right::kObserve},
-    {"/config/list.json", Right::kObserve},
-    {"/config/set", Right::kOperate},
-    {"/healthz", Right::kEverybody},
-    {"/readyz", Right::kEverybody},
-    {"/", Right::kEverybody},
+    {"/metrics", {Right::kObserve, Scope::kNode}},
+    {"/status",
+     {Right::kEverybody, Scope::kNobody}},  // the same of every node: what it shows comes from the three below
+    {"/status/now.json", {Right::kObserve, Scope::kNode}},
+    {"/status/history.json", {Right::kObserve, Scope::kNode}},
+    {"/status/tree.json", {Right::kObserve, Scope::kShown}},
+    {"/events.json", {Right::kObserve, Scope::kShown}},
+    {"/events/blocks.json", {Right::kObserve, Scope::kShown}},
+    {"/config/list.json", {Right::kObserve, Scope::kNode}},
+    {"/config/set", {Right::kOperate, Scope::kNode}},
+    {"/healthz", {Right::kEverybody, Scope::kNobody}},
+    {"/readyz", {Right::kEverybody, Scope::kNobody}},
+    {"/", {Right::kEverybody, Scope::kNobody}},
 }};
 
-constexpr Right right_for(FrameType verb) {
+constexpr Rule rule_for(FrameType verb) {
   const auto number = static_cast<std::size_t>(verb);
-  return number == 0 || number > kVerbRules.size() ? Right::kNobody : kVerbRules[number - 1].right;
+  return number == 0 || number > kVerbRules.size() ? Rule() : kVerbRules[number - 1].rule;
 }
-constexpr Right right_for(std::string_view path) {
-  for (const PageRule& rule : kPageRules) {
-    if (rule.path == path) return rule.right;
+constexpr Rule rule_for(std::string_view path) {
+  for (const PageRule& each : kPageRules) {
+    if (each.path == path) return each.rule;
   }
-  return Right::kNobody;
+  return {};
 }
+constexpr const ExtraRule& rule_for(ExtraAct act) { return kExtraRules[static_cast<std::size_t>(act)]; }
+
+/// The table for people, as Markdown: docs/security.md has exactly this text, and a test compares them.
+std::string rights_table();
 
 }  // namespace kv

@@ -60,15 +60,18 @@ std::optional<std::string> EventAnswers::answer(std::string_view path, std::stri
     if (asked->life && *asked->life != life_) from = ~std::uint64_t{0};
     bool has_gap = false;
     for (std::size_t look = 0; look < kLooksMax; ++look) {
+      const std::size_t before = page.events.size();
       store_.with([&](const Store& store) { store.read_events(from, page); });
+      const bool is_behind = page.is_unknown || from < page.oldest(may_see);
+      if (is_behind) page.events.resize(before);
       // A gap behind what was read already is found by the next request.
-      has_gap = page.has_gap && look == 0;
-      if (page.next == from || (page.has_gap && !has_gap)) break;
+      has_gap = is_behind && look == 0;
+      if (page.next == from || (is_behind && !has_gap)) break;
       from = page.next;
       if (has_gap) break;
       std::this_thread::sleep_for(kBetweenLooksAtEvents);
     }
-    return head + "\"oldest\":" + std::to_string(page.oldest) + ",\"next\":" + std::to_string(from) +
+    return head + "\"oldest\":" + std::to_string(page.oldest(may_see)) + ",\"next\":" + std::to_string(from) +
            ",\"has_gap\":" + (has_gap ? "true," : "false,") + event_rows(page, may_see, "events", /*with_kind=*/true);
   }
   if (path != "/events/blocks.json") return std::nullopt;

@@ -23,7 +23,7 @@ namespace kv {
 /// Makes these answers.
 ///   1. Of a namespace that the asker may not see there is nothing in an answer, neither blocks nor its name.
 ///      Numbers of changes are the node's, though:
-///      they tell how much changed in all.
+///      they tell how much changed in all. A gap is told of what the asker sees.
 ///   2. Answers are bounded: kLooksMax looks at the Store, each of some 100 us under its lock, with a pause after each.
 ///   3. No token id and no salt is in any answer.
 /// Thread safety: any thread.

@@ -13,7 +13,6 @@
 #include "store/node/access/tenant_figures.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/rdma/verbs_node.h"
-#include "store/node/session/misses.h"
 #include "store/node/tenant_eraser.h"
 
 namespace kv {
@@ -82,11 +81,12 @@ void add_curve(const Store::Curve& curve, Add&& add) {
 }
 
 /// What many matches begin with, the most used first; names as their first 48 bits, which a double keeps.
+/// Without those whose blocks the peer may not know.
 template <class Add>
-void add_hot(const HotRoots& roots, Add&& add) {
+void add_hot(const HotRoots& roots, PeerAccess& peer, Add&& add) {
   constexpr std::size_t kBeginningsMax = 32;
-  add("hot_blocks", static_cast<double>(roots.hot_block_count()));
-  const std::vector<HotRoots::Beginning> most_used = roots.most_used(kBeginningsMax);
+  std::vector<HotRoots::Beginning> most_used = roots.most_used(kBeginningsMax);
+  std::erase_if(most_used, [&](const HotRoots::Beginning& one) { return !peer.sees_blocks(one.owner); });
   for (std::size_t i = 0; i < most_used.size(); ++i) {
     const HotRoots::Beginning& one = most_used[i];
     const auto add_of = [&](const char* name, double value) {
@@ -117,10 +117,101 @@ double eviction_age_p50_seconds(const StoreStats& stats) {
   return 0;
 }
 
-/// The text of a record without what the node has salted it with.
-std::string shown(const std::string& record) {
-  const auto parsed = NamespaceRecord::parse(record);
-  return parsed ? parsed->unsalted().text() : record;
+/// Figures of the whole node, for those who belong to no tenant.
+template <class Add>
+void add_node(NodeContext& node, Add&& add) {
+  const auto add_all = [&](const std::vector<NodeMetrics::Value>& more) {
+    for (const NodeMetrics::Value& stat : more) add(stat.name, stat.value);
+  };
+  const StoreStats stats = node.store.with([](Store& store) { return store.stats(); });
+  const auto curve = node.store.with([](Store& store) { return store.curve(); });
+  add("cpu_seconds", process_cpu_seconds());
+  for (const auto& [name, value] : node.settings) add(("setting/" + name).c_str(), value);
+  if (const auto left = node.cluster.lease_left(node.clock.now()))
+    add("cluster_lease_left_seconds", std::chrono::duration<double>(*left).count());
+  add("hot_blocks", static_cast<double>(node.hot_roots->hot_block_count()));
+  if (node.moves.is_here) {
+    add("cluster_settled", static_cast<double>(node.moves.settled));
+    add_all(node.moves.stats());
+    for (const MoveBoard::Peer& peer : node.moves.peers())
+      add(("cluster_node/" + peer.id + "/reached").c_str(), peer.is_reached ? 1 : 0);
+    for (const auto& [why, paths] : node.moves.unmoved())
+      add(("cluster_unmoved/" + why).c_str(), static_cast<double>(paths));
+  }
+  const NodeMetrics::Totals totals = node.metrics.totals();
+  add("sessions", static_cast<double>(totals.sessions));
+  add("sessions_refused", static_cast<double>(totals.sessions_refused));
+  add("checksum_failures", static_cast<double>(totals.checksum_failures));
+  add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
+  for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));
+  if (node.spill != nullptr) add_all(node.spill->stats());
+  add_all(node.lent->stats());
+  if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
+  if (node.security != nullptr) add_all(node.security->stats());
+  if (curve) add_curve(*curve, add);
+  add_all(node.pool.stats(node.clock.now()));
+  for (const CountPool::Peer& peer : node.pool.peers(node.clock.now())) {
+    const std::string prefix = "pool_node/" + peer.name + "/";
+    add((prefix + "uses").c_str(), peer.uses);
+    add((prefix + "weight").c_str(), peer.weight);
+    add((prefix + "age_seconds").c_str(), std::chrono::duration<double>(peer.age).count());
+  }
+}
+
+/// Whoever may observe is told of the clocks, of the cluster, and of hot beginnings; without a tenant, of everything.
+template <class Add>
+void add_figures(SessionCore& session, Add&& add) {
+  NodeContext& node = session.node;
+  add("uptime_seconds", std::chrono::duration<double>(node.clock.now() - node.started).count());
+  add("wall_seconds", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
+  if (const auto view = node.cluster.view(); view->epoch > 0) {
+    add("cluster_epoch", static_cast<double>(view->epoch));
+    add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
+    add("cluster_members", static_cast<double>(view->members.size()));
+  }
+  add_hot(*node.hot_roots, session.access, add);
+  if (session.access.tenant().empty()) add_node(node, add);
+}
+
+/// Some of the namespaces that the peer sees: as many as one look at the store gives, and one answer carries.
+struct SpacePage {
+  std::vector<Store::SpaceView> spaces;
+  std::optional<NamespaceId> next;  ///< There are more behind this one.
+};
+SpacePage spaces_after(SessionCore& session, const std::optional<NamespaceId>& after) {
+  constexpr std::size_t kTextBytesMax = 256 << 10;
+  auto views = session.node.store.with([&](Store& store) { return store.list_spaces(after ? &*after : nullptr); });
+  SpacePage page;
+  std::size_t text_bytes = 0;
+  for (Store::SpaceView& view : views) {
+    if (text_bytes > kTextBytesMax) return page;
+    page.next = view.name;
+    if (!session.access.sees(owner_of(*view.record))) continue;
+    text_bytes += view.record->text().size();
+    page.spaces.push_back(std::move(view));
+  }
+  if (views.size() < Store::kSpacesPerCall) page.next.reset();
+  return page;
+}
+
+flatbuffers::Offset<wire::NamespaceStat> build(FlatBufferBuilder& builder, const Store::SpaceView& space) {
+  return wire::CreateNamespaceStatDirect(
+      builder, space.record->unsalted_text().c_str(), space.block_count, space.total_bytes, space.traffic.stored_blocks,
+      space.traffic.lookups, space.traffic.empty_lookups, static_cast<std::uint32_t>(space.roots.roots),
+      static_cast<std::uint32_t>(space.roots.stored_only), static_cast<std::uint32_t>(space.roots.asked_only));
+}
+
+/// Of each tenant that the peer sees. Beyond kTenantsMax those that the policy does not name are one: a client without
+/// a tenant may make up as many as there are namespaces.
+std::vector<NodeMetrics::OfTenant> figures_of_tenants(SessionCore& session) {
+  constexpr std::size_t kTenantsMax = 1024;
+  NodeContext& node = session.node;
+  auto held = node.store.with([](Store& store) { return store.tenants(); });
+  auto rates = node.access == nullptr ? std::vector<TenantRates::Stats>() : node.access->tenants().stats();
+  const auto is_hidden = [&](const std::string& name) { return !session.access.sees(owner_named(name)); };
+  std::erase_if(held, [&](const TenantStats& each) { return is_hidden(each.limits.name); });
+  std::erase_if(rates, [&](const TenantRates::Stats& each) { return is_hidden(each.policy.holds.name); });
+  return held.size() > kTenantsMax ? bounded_tenant_figures(held, rates) : tenant_figures(held, rates);
 }
 
 }  // namespace
@@ -143,7 +234,7 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
     return std::nullopt;
   }
   if (request->why()) {
-    answer_why(session_, frame, *space, hashes);
+    misses_.answer_why(frame, *space, hashes);
     return std::nullopt;
   }
   Store::MatchOptions options;
@@ -203,7 +294,10 @@ std::uint64_t Lookups::count_beginning(const wire::MatchRequest& request, const 
   HotRoots& roots = *session_.node.hot_roots;
   if (request.beginning() == 0) return roots.version(space.stored_name);
   const auto beginning = hashes_of(request.hashes()).first(request.beginning());
-  return roots.count(space.stored_name, beginning, request.hot_blocks(), request.nodes());
+  // A cluster's node knows how many there are; else the client says.
+  const std::size_t known = session_.node.cluster.view()->members.size();
+  const auto nodes = known == 0 ? request.nodes() : std::min(request.nodes(), static_cast<std::uint32_t>(known));
+  return roots.count(space.stored_name, beginning, request.hot_blocks(), nodes, space.owner);
 }
 
 void Lookups::on_hot_roots(const Frame& frame) {
@@ -276,14 +370,11 @@ void Lookups::on_erase(const Frame& frame) {
   const std::string owner = std::string(is_share ? "share:" : "") + std::string(name.substr(0, name.size() - 1));
   session_.audit.on(FrameType::kErase, frame.header.request_id, "owner='" + printable(owner) + "'");
   NodeContext& node = session_.node;
-  if (const std::string& own = session_.access.grant().tenant; !own.empty() && own != owner) {
-    node.metrics.request_denied(Right::kOperate);
-    return session_.refuse(frame, Errc::kPermissionDenied,
-                           "erase: " + session_.access.who() + " belongs to '" + own + "', and operates on that alone");
-  }
+  if (const std::string why = session_.access.erase_denial(owner_named(owner)); !why.empty())
+    return session_.deny(frame, Right::kOperate, "erase: " + why);
   if (node.eraser == nullptr) return session_.refuse(frame, Errc::kUnsupported, "erase: not by this node");
   const auto progress = node.eraser->ask(owner);
-  if (!progress) return session_.refuse(frame, progress.error(), "erase: the node is erasing what another owner has");
+  if (!progress) return session_.refuse(frame, progress.error(), "erase: what too many others have waits to be erased");
   if (!progress->trouble.empty()) return session_.refuse(frame, Errc::kDiskFailed, "erase: " + progress->trouble);
   session_.audit.answered(
       FrameType::kErase, frame.header.request_id,
@@ -447,98 +538,59 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
 void Lookups::on_stats(const Frame& frame) {
   const auto* request = read_request<wire::StatsRequest>(session_, frame);
   if (request == nullptr) return;
-  NodeContext& node = session_.node;
-  if (request->learned()) return tell_learned(frame);
+  if (request->learned()) return permits(frame, ExtraAct::kReadLearned) ? tell_learned(frame) : void();
   if (request->slow() > 0) return tell_slow_log(frame, /*empties=*/request->slow() >= 2);
-  StoreStats stats;
-  std::vector<NamespaceStats> spaces;
-  std::vector<TenantStats> tenants;
-  node.store.with([&](Store& store) {
-    stats = store.stats();
-    spaces = store.namespaces();
-    tenants = store.tenants();
-  });
-  const auto curve = node.store.with([](Store& store) { return store.curve(); });
+  std::optional<NamespaceId> after;
+  if (request->after() != nullptr) {
+    if (request->after()->size() != sizeof(NamespaceId)) {
+      return session_.refuse(frame, Errc::kBadRequest,
+                             "stats.after: " + std::to_string(request->after()->size()) + " bytes, allowed are 16");
+    }
+    std::memcpy(&after.emplace().bytes, request->after()->data(), sizeof(NamespaceId));
+  }
+  const SpacePage page = spaces_after(session_, after);
   session_.replies.reply(FrameType::kStats, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     std::vector<flatbuffers::Offset<wire::Stat>> values;
-    const auto add = [&](const char* name, double value) {
-      values.push_back(wire::CreateStatDirect(builder, name, value));
-    };
-    const auto add_all = [&](const std::vector<NodeMetrics::Value>& more) {
-      for (const NodeMetrics::Value& stat : more) add(stat.name, stat.value);
-    };
-    add("uptime_seconds", std::chrono::duration<double>(node.clock.now() - node.started).count());
-    add("cpu_seconds", process_cpu_seconds());
-    if (const auto view = node.cluster.view(); view->epoch > 0) {
-      add("cluster_epoch", static_cast<double>(view->epoch));
-      add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
-      add("cluster_members", static_cast<double>(view->members.size()));
-    }
-    add("wall_seconds", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
-    for (const auto& [name, value] : node.settings) add(("setting/" + name).c_str(), value);
-    if (const auto left = node.cluster.lease_left(node.clock.now()))
-      add("cluster_lease_left_seconds", std::chrono::duration<double>(*left).count());
-    add_hot(*node.hot_roots, add);
-    if (node.moves.is_here) {
-      add("cluster_settled", static_cast<double>(node.moves.settled));
-      add_all(node.moves.stats());
-      for (const MoveBoard::Peer& peer : node.moves.peers()) {
-        add(("cluster_node/" + peer.id + "/reached").c_str(), peer.is_reached ? 1 : 0);
+    std::vector<flatbuffers::Offset<wire::TenantStat>> of_tenants;
+    if (!after) {
+      add_figures(session_, [&](const char* name, double value) {
+        values.push_back(wire::CreateStatDirect(builder, name, value));
+      });
+      for (const NodeMetrics::OfTenant& tenant : figures_of_tenants(session_)) {
+        std::vector<flatbuffers::Offset<wire::Stat>> figures;
+        for (const NodeMetrics::Value& each : tenant.values)
+          figures.push_back(wire::CreateStatDirect(builder, each.name, each.value));
+        of_tenants.push_back(wire::CreateTenantStatDirect(builder, tenant.name.c_str(), &figures));
       }
-      for (const auto& [why, paths] : node.moves.unmoved()) {
-        add(("cluster_unmoved/" + why).c_str(), static_cast<double>(paths));
-      }
-    }
-    const NodeMetrics::Totals totals = node.metrics.totals();
-    add("sessions", static_cast<double>(totals.sessions));
-    add("sessions_refused", static_cast<double>(totals.sessions_refused));
-    add("checksum_failures", static_cast<double>(totals.checksum_failures));
-    add("eviction_age_p50_seconds", eviction_age_p50_seconds(stats));
-    for (const StoreStatName& stat : kStoreStatNames) add(stat.name, static_cast<double>(stats.*stat.value));
-    if (node.spill != nullptr) add_all(node.spill->stats());
-    add_all(node.lent->stats());
-    if (VerbsNode* const verbs = node.verbs) add_all(verbs->stats());
-    if (node.security != nullptr) add_all(node.security->stats());
-    if (curve) add_curve(*curve, add);
-    add_all(node.pool.stats(node.clock.now()));
-    for (const CountPool::Peer& peer : node.pool.peers(node.clock.now())) {
-      const std::string prefix = "pool_node/" + peer.name + "/";
-      add((prefix + "uses").c_str(), peer.uses);
-      add((prefix + "weight").c_str(), peer.weight);
-      add((prefix + "age_seconds").c_str(), std::chrono::duration<double>(peer.age).count());
     }
     std::vector<flatbuffers::Offset<wire::NamespaceStat>> namespaces;
-    for (const NamespaceStats& space : spaces) {
-      namespaces.push_back(wire::CreateNamespaceStatDirect(
-          builder, shown(space.record).c_str(), space.block_count, space.total_bytes, space.traffic.stored_blocks,
-          space.traffic.lookups, space.traffic.empty_lookups, static_cast<std::uint32_t>(space.roots.roots),
-          static_cast<std::uint32_t>(space.roots.stored_only), static_cast<std::uint32_t>(space.roots.asked_only)));
-    }
-    std::vector<flatbuffers::Offset<wire::TenantStat>> of_tenants;
-    const auto rates = node.access == nullptr ? std::vector<TenantRates::Stats>() : node.access->tenants().stats();
-    for (const NodeMetrics::OfTenant& tenant : tenant_figures(tenants, rates)) {
-      std::vector<flatbuffers::Offset<wire::Stat>> figures;
-      for (const NodeMetrics::Value& each : tenant.values)
-        figures.push_back(wire::CreateStatDirect(builder, each.name, each.value));
-      of_tenants.push_back(wire::CreateTenantStatDirect(builder, tenant.name.c_str(), &figures));
-    }
-    return wire::CreateStatsResponseDirect(builder, &values, &namespaces, nullptr, &of_tenants);
+    for (const Store::SpaceView& space : page.spaces) namespaces.push_back(build(builder, space));
+    const auto next = page.next ? create_bytes(builder, page.next->bytes) : 0;
+    const auto list = builder.CreateVector(namespaces);
+    const auto figures = builder.CreateVector(values);
+    const auto tenants = builder.CreateVector(of_tenants);
+    return wire::CreateStatsResponse(builder, figures, list, 0, tenants, 0, next);
   });
 }
 
-/// Who may read counters may read it; to empty it takes the right to operate, which the verb alone does not ask for.
+/// Whether the policy lets the peer do this besides its verb. False after refusing the request.
+bool Lookups::permits(const Frame& frame, ExtraAct act) {
+  const ExtraRule& extra = rule_for(act);
+  const std::string why = session_.access.denial(extra.name, extra.rule);
+  if (!why.empty()) session_.deny(frame, extra.rule.right, why);
+  return why.empty();
+}
+
 void Lookups::tell_slow_log(const Frame& frame, bool empties) {
+  if (!permits(frame, ExtraAct::kReadSlowLog) || (empties && !permits(frame, ExtraAct::kEmptySlowLog))) return;
   NodeContext& node = session_.node;
-  if (empties) {
-    const std::string why = session_.access.denial("stats.slow: 2", Right::kOperate);
-    if (!why.empty()) {
-      node.metrics.request_denied(Right::kOperate);
-      session_.warn(LogKind::kDenied, [&] { return why; });
-      return session_.refuse(frame, Errc::kPermissionDenied, why);
-    }
-  }
-  const SlowLog::Told told = node.slow.told();
+  SlowLog::Told told = node.slow.told();
   if (empties) node.slow.clear();
+  // A line says who asked, and from where: a tenant is told of its own clients.
+  if (const std::string& own = session_.access.tenant(); !own.empty()) {
+    std::erase_if(told.requests, [&](const SlowRequest& each) { return each.asker != own; });
+    told.count = told.requests.size();
+  }
   const auto microseconds = [](Duration time) {
     return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
   };

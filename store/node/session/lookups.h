@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "store/name_sample.h"
+#include "store/node/session/misses.h"
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_door.h"
 
@@ -18,7 +19,7 @@ namespace kv {
 class Lookups {
  public:
   using Frame = SessionCore::Frame;
-  Lookups(SessionCore& session, SpaceDoor& door) : session_(session), door_(door) {}
+  Lookups(SessionCore& session, SpaceDoor& door) : session_(session), door_(door), misses_(session) {}
 
   /// What the client wants brought from disk to memory, if it does. Valid as long as the frame.
   struct Wanted {
@@ -40,6 +41,7 @@ class Lookups {
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
+  bool permits(const Frame& frame, ExtraAct act);
   void tell_learned(const Frame& frame);  ///< PoolBoard.
   void tell_slow_log(const Frame& frame, bool empties);
   /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
@@ -52,6 +54,7 @@ class Lookups {
 
   SessionCore& session_;
   SpaceDoor& door_;
+  Misses misses_;
   TimePoint lease_until_{};
   SampledNames sampled_;
 };

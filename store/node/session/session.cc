@@ -493,13 +493,15 @@ bool Session::on_hello(const Frame& frame) {
 bool Session::permit(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t request_id = frame.header.request_id;
-  const Right right = right_for(type);
-  if (const std::string why = access.denial(frame_type_name(type), right); !why.empty()) {
+  const auto [right, scope] = rule_for(type);
+  if (const std::string why = access.denial(frame_type_name(type), {right, scope}); !why.empty()) {
+    if (type != FrameType::kPutData) {
+      deny(frame, right, why);
+      return false;
+    }
     node.metrics.request_denied(right);
     warn(LogKind::kDenied, [&] { return why; });
-    if (type != FrameType::kPutData) {
-      refuse(frame, Errc::kPermissionDenied, why);
-    } else if (const auto put = puts_.find(request_id); put != puts_.end()) {
+    if (const auto put = puts_.find(request_id); put != puts_.end()) {
       const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table
       keep->fail(Errc::kPermissionDenied, why);
     }  // else the put is over, and its data are read and dropped in silence

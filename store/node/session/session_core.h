@@ -57,6 +57,13 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
     replies.refuse(frame.header.type, frame.header.request_id, code, message);
   }
 
+  /// Refuses what the policy does not let the peer do.
+  void deny(const Frame& frame, Right right, const std::string& why) {
+    node.metrics.request_denied(right);
+    warn(LogKind::kDenied, [&] { return why; });
+    refuse(frame, Errc::kPermissionDenied, why);
+  }
+
   NodeContext& node;
   const SessionId id;
   const asio::any_io_executor executor;

@@ -56,6 +56,7 @@ void tell_slow(SessionCore& session, const TransferDetails& details, Duration to
       .moved_bytes = details.moved_bytes,
       .has_failed = has_failed,
       .space = details.space_name,
+      .asker = session.access.tenant(),
       .session = static_cast<std::uint64_t>(session.id),
       .identity = session.identity,
       .peer = session.stream->peer(),

@@ -17,7 +17,7 @@ void SpaceDoor::on_open(const Frame& frame) {
     return session_.refuse(frame, Errc::kUnsupported, "open: kind: set, spoken from version 2 of the wire on");
   const auto stored = session_.access.stored(*record);
   if (!stored && stored.error().code == Errc::kPermissionDenied)
-    return deny(frame, Right::kBlocks, "open: " + stored.error().text);
+    return session_.deny(frame, Right::kBlocks, "open: " + stored.error().text);
   if (!stored) return session_.refuse(frame, stored.error().code, "open: " + stored.error().text);
   NodeContext& node = session_.node;
   std::size_t count = 0;
@@ -57,17 +57,11 @@ void SpaceDoor::on_open(const Frame& frame) {
 /// Asked of each request, and not only where a namespace is opened: handles of version 1 are the node's, and a policy
 /// changes.
 bool SpaceDoor::is_foreign(const Frame& frame, const SpaceOwner& owner) {
-  const Right right = right_for(frame.header.type);
+  const Right right = rule_for(frame.header.type).right;
   const std::string why = session_.access.space_denial(owner, right);
   if (why.empty()) return false;
-  deny(frame, right, std::string(frame_type_name(frame.header.type)) + ": " + why);
+  session_.deny(frame, right, std::string(frame_type_name(frame.header.type)) + ": " + why);
   return true;
-}
-
-void SpaceDoor::deny(const Frame& frame, Right right, const std::string& why) {
-  session_.node.metrics.request_denied(right);
-  session_.warn(LogKind::kDenied, [&] { return why; });
-  session_.refuse(frame, Errc::kPermissionDenied, why);
 }
 
 const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::uint64_t check) {

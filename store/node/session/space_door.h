@@ -33,7 +33,6 @@ class SpaceDoor {
 
  private:
   bool is_foreign(const Frame& frame, const SpaceOwner& owner);  ///< True after refusing the request.
-  void deny(const Frame& frame, Right right, const std::string& why);
 
   SessionCore& session_;
   SessionSpaces spaces_;

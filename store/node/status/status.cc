@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -81,6 +82,21 @@ json part_json(const TreeSample::Part& part, TimePoint now) {
   return row;
 }
 
+/// Edges of hidden namespaces; the others' places change with that.
+template <class IsHidden>
+void leave_out(std::vector<Store::EdgeView>& edges, const IsHidden& is_hidden) {
+  std::vector<std::uint32_t> place(edges.size());
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    if (is_hidden(edges[i].space)) continue;
+    Store::EdgeView edge = edges[i];  // a parent is always before it, and of the same namespace
+    if (edge.parent != Store::EdgeView::kNoParent) edge.parent = place[edge.parent];
+    place[i] = static_cast<std::uint32_t>(count);
+    edges[count++] = edge;
+  }
+  edges.resize(count);
+}
+
 const char* state_name(const Member& member) {
   if (member.phase == Member::Phase::kJoining) return "joining";
   if (member.phase == Member::Phase::kLeaving) return "leaving";
@@ -134,25 +150,25 @@ void StatusAnswers::sample() {
   history_.add(stats, node_.metrics.totals(), node_.clock.now());
 }
 
-std::optional<std::string> StatusAnswers::answer(std::string_view path, std::string_view query) {
+std::optional<std::string> StatusAnswers::answer(std::string_view path, std::string_view query, PeerAccess& peer) {
   const std::lock_guard lock(mutex_);
   const TimePoint now = node_.clock.now();
   const bool is_tree = path == "/status/tree.json";
-  const std::string asked = std::string(path) + "?" + std::string(query);
+  const std::string asked = std::string(path) + "?" + std::string(query) + " " + peer.sight();
   const auto found = kept_.find(asked);
   if (found != kept_.end() && now - found->second.made < (is_tree ? kTreeKeptFor : kKeptFor))
     return found->second.text;  // 4
   std::optional<std::string> text;
-  if (path == "/status/now.json" && query.empty()) text = now_json();
+  if (path == "/status/now.json" && query.empty()) text = now_json(peer);
   if (path == "/status/history.json" && (query.empty() || query == "span=day")) text = history_.json(!query.empty());
-  if (is_tree) text = tree_json(query);
+  if (is_tree) text = tree_json(query, peer);
   if (!text) return std::nullopt;
   if (kept_.size() >= kKeptAnswers) kept_.clear();
   kept_.insert_or_assign(asked, Kept{now, *text});
   return text;
 }
 
-std::string StatusAnswers::now_json() {
+std::string StatusAnswers::now_json(PeerAccess& peer) {
   const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
   const NodeMetrics::Totals totals = node_.metrics.totals();
   const TimePoint now = node_.clock.now();
@@ -209,6 +225,7 @@ std::string StatusAnswers::now_json() {
   json shown = json::array();
   Tenant others;
   for (const Store::SpaceView& space : spaces) {
+    if (!peer.sees(owner_of(*space.record))) continue;
     by_name.emplace(space.name, &space);
     const auto add = [&](Tenant& to) {
       ++to.spaces;
@@ -237,7 +254,7 @@ std::string StatusAnswers::now_json() {
   json& hot = result["hot"] = json::array();
   for (const HotRoots::Beginning& each : node_.hot_roots->most_used(kHotShown)) {
     const auto space = by_name.find(each.space);
-    if (space == by_name.end()) continue;  // forgotten meanwhile
+    if (space == by_name.end() || !peer.sees_blocks(each.owner)) continue;  // or forgotten meanwhile
     const Store::SpaceView& of = *space->second;
     hot.push_back({{"space", static_cast<std::uint64_t>(of.id)},
                    {"model", std::string(of.record->field("model").substr(0, kFieldChars))},
@@ -252,7 +269,7 @@ std::string StatusAnswers::now_json() {
   return dump(result);
 }
 
-std::optional<std::string> StatusAnswers::tree_json(std::string_view query) {
+std::optional<std::string> StatusAnswers::tree_json(std::string_view query, PeerAccess& peer) {
   const auto scope = read_tree_query(query);
   if (!scope) return std::nullopt;
   const auto began = std::chrono::steady_clock::now();
@@ -271,9 +288,17 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query) {
     std::this_thread::sleep_for(kBetweenLooks);
     return result;
   };
+  bool has_all_spaces = false;
+  const std::vector<Store::SpaceView> known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
+  // A tree is made of blocks, and drawn with their names: of those that the peer may not know it shows nothing.
+  std::set<SpaceId> seen;
+  for (const Store::SpaceView& each : known) {
+    if (peer.sees_blocks(owner_of(*each.record))) seen.insert(each.id);
+  }
+  const auto is_hidden = [&, is_watched = peer.is_watched()](SpaceId id) { return is_watched && !seen.contains(id); };
   Store::SampleCursor cursor{.is_done = true};
-  bool is_gone = false, is_whole = false;
-  if (scope->space) {
+  bool is_gone = scope->space && is_hidden(*scope->space), is_whole = false;
+  if (scope->space && !is_gone) {
     const auto listed = hold([&](Store& store) { return store.list_edges(*scope, edges); });
     is_gone = !listed;
     is_whole = listed && *listed;
@@ -290,14 +315,12 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query) {
       store.sample_edges(*scope, cursor, edges);
       return true;
     });
+    leave_out(edges, is_hidden);
     sample.add(edges);
   }
   const TimePoint now = node_.clock.now();
   json parts = json::array(), spaces = json::object();
-  bool has_all_spaces = false;
-  std::vector<Store::SpaceView> known;
   const std::vector<TreeSample::Part> selected = sample.select(kPartsMax);
-  if (!selected.empty()) known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
   for (const TreeSample::Part& part : selected) {
     parts.push_back(part_json(part, now));
     if (!part.is_space) continue;

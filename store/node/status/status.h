@@ -43,6 +43,8 @@ struct StatusConfig {
 ///   looks; a sample looks
 ///      at kLooks blocks at most, or kLooksInside of one namespace or less.
 ///   4. An answer that is younger than kKeptFor is given again: many who look cost as much as one.
+///   5. What a peer may not know of is in no answer to it: namespaces that it does not see, and names of blocks that it
+///   may not read (PeerAccess).
 /// Thread safety: any thread; made one at a time. Cost: tree_json() some 10 ms for a large store.
 class StatusAnswers {
  public:
@@ -53,12 +55,12 @@ class StatusAnswers {
   StatusAnswers(NodeContext& node, StatusConfig config);
 
   void sample();  ///< A point of the history. Call it every History::kStep.
-  /// The answer to a page of /status, and to what stands behind its '?'; nothing if there is none.
-  std::optional<std::string> answer(std::string_view path, std::string_view query);
+  /// The answer to a page of /status, and to what stands behind its '?', for this peer; nothing if there is none.
+  std::optional<std::string> answer(std::string_view path, std::string_view query, PeerAccess& peer);
 
  private:
-  std::string now_json();
-  std::optional<std::string> tree_json(std::string_view query);
+  std::string now_json(PeerAccess& peer);
+  std::optional<std::string> tree_json(std::string_view query, PeerAccess& peer);
 
   struct Kept {
     TimePoint made;

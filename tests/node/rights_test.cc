@@ -1,0 +1,373 @@
+// The table of rights, cell by cell: roles, requests and pages, and whose blocks they concern; with a session's frames
+// and over HTTP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "store/node/access/access.h"
+#include "store/node/admin.h"
+#include "store/node/events/event_answers.h"
+#include "store/node/status/status.h"
+#include "tests/node/node_world.h"
+
+namespace kv {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(RightsTableTest, IsWhatTheDocumentationHas) {
+  std::ostringstream page;
+  page << std::ifstream(KV_DOCS_DIR "/security.md").rdbuf();
+  EXPECT_THAT(page.str(), HasSubstr("\n\n" + rights_table() + "\n"))
+      << "docs/security.md, section Rights, has to have this table";
+}
+
+TEST(RightsTableTest, WhatStandsInNoTableIsForNobody) {
+  EXPECT_EQ(rule_for("/secret").right, Right::kNobody);
+  EXPECT_EQ(rule_for(static_cast<FrameType>(kFrameTypeMax + 1)).right, Right::kNobody);
+  EXPECT_FALSE(has_right(kAllRoles, Right::kNobody));
+}
+
+/// A node with namespaces of the tenants blue and red. Clients are "loopback" to the policy.
+class RightsTest : public NodeTest {
+ protected:
+  RightsTest() {
+    has_tenants = true;
+    event_count_max = 1000;
+    start(64);
+    const std::string stem = std::filesystem::temp_directory_path() / ("kvstore-rights-" + std::to_string(::getpid()));
+    file_ = stem + ".toml";
+    secret_file_ = stem + ".secret";
+  }
+  ~RightsTest() override {
+    admin_.reset();
+    std::filesystem::remove(file_);
+    std::filesystem::remove(secret_file_);
+  }
+
+  void give(Roles roles, const std::string& tenant, bool has_secret = false) {
+    std::string list;
+    for (const PolicyRole role : kEachRole) {
+      if ((roles & static_cast<Roles>(role)) != 0)
+        list += (list.empty() ? "\"" : ", \"") + std::string(policy_role_name(role)) + "\"";
+    }
+    std::ofstream(file_, std::ios::trunc) << "[all]\nmatch = [\"loopback\"]\nroles = [" << list << "]\n"
+                                          << (tenant.empty() ? "" : "tenant = \"" + tenant + "\"\n");
+    if (access_) {
+      EXPECT_FALSE(access_->reload().code);
+      return;
+    }
+    if (has_secret) {
+      std::ofstream(secret_file_) << std::string(64, 'a') << "\n";
+      std::filesystem::permissions(secret_file_, std::filesystem::perms::owner_read);
+    }
+    access_ = AccessControl::open(file_, {}, has_secret ? secret_file_ : "").value();
+    node->access = access_.get();
+  }
+  static NamespaceRecord record_for(const std::string& tenant) {
+    return NamespaceRecord::from_fields({{"model", "m"},
+                                         {"block_size", std::to_string(kBlockSize)},
+                                         {"block_bytes", std::to_string(kBlockBytes)},
+                                         {"tenant", tenant}})
+        .value();
+  }
+  /// Requests are of this tenant's namespace from now on.
+  void turn_to(const std::string& tenant) {
+    record = record_for(tenant);
+    space = spaces_[tenant];
+  }
+  /// Each tenant has blocks, a hot root, and a line in the slow log.
+  std::unique_ptr<RawClient> fill(const std::function<void(const std::string&)>& become) {
+    std::unique_ptr<RawClient> client;
+    for (const std::string tenant : {"blue", "red"}) {
+      become(tenant);
+      if (!client) {
+        client = connect();
+        EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
+      }
+      spaces_[tenant] = open(*client, record_for(tenant));
+      turn_to(tenant);
+      EXPECT_EQ(put(*client, chain(1, 3)), 3u);
+      node->slow.add({.took = 1s, .asker = tenant, .identity = "slow-of-" + tenant});
+    }
+    const auto views = store->with([](Store& each) { return each.list_spaces(nullptr); });
+    for (const auto& view : views) {
+      if (view.record->owner() != "red") continue;
+      for (int i = 0; i < 600; ++i) node->hot_roots->count(view.name, chain(1, 3), 0, 1, owner_of(*view.record));
+    }
+    return client;
+  }
+
+  // -- the table
+  static bool is_allowed(Roles roles, const std::string& tenant, const Rule& rule, const std::string& owner) {
+    if (!has_right(roles, rule.right)) return false;
+    if (tenant.empty() || rule.scope == Scope::kNobody || rule.scope == Scope::kShown) return true;
+    return rule.scope == Scope::kOwner && owner == tenant;
+  }
+  static bool is_shown(const std::string& tenant, const std::string& owner) {
+    return tenant.empty() || tenant == owner;
+  }
+
+  // -- over the wire
+  struct Cell {
+    bool is_denied = false;
+    std::optional<Answer> answer;
+  };
+  template <class Build>
+  Cell ask_cell(RawClient& client, FrameType verb, Right right, Build build) {
+    const std::string count = std::string("kvstore_requests_denied_total{right=\"") + right_name(right) + "\"}";
+    const double before = metric(count);
+    const std::uint64_t id = ++id_last_;
+    client.send(verb, id, build);
+    client.send(FrameType::kPing, ++id_last_, ping());  // put_data and cancel have no answer of their own
+    Cell cell;
+    for (Answer answer = client.answer(); answer.header.request_id != id_last_; answer = client.answer()) {
+      if (answer.header.request_id == id) cell.answer = std::move(answer);
+    }
+    cell.is_denied = metric(count) != before;
+    EXPECT_EQ(cell.is_denied, verb == FrameType::kPutData
+                                  ? cell.is_denied
+                                  : cell.answer && cell.answer->error() == Errc::kPermissionDenied)
+        << "each denial is counted and told";
+    return cell;
+  }
+  /// As far as it has to be right for the question whether it may be asked.
+  Cell ask_verb(RawClient& client, FrameType verb, const std::string& owner) {
+    turn_to(owner);
+    const Right right = rule_for(verb).right;
+    const auto of_space = [&](auto build) { return ask_cell(client, verb, right, build); };
+    switch (verb) {
+      case FrameType::kOpen: return of_space(open_request(record));
+      case FrameType::kMatch: return of_space(match_request({}));
+      case FrameType::kGet: return of_space(get_request({}));
+      case FrameType::kPut: return of_space(put_request({}));
+      case FrameType::kTouch:
+      case FrameType::kRetain:
+      case FrameType::kUnretain:
+      case FrameType::kDrop: return of_space(prefix_request(chain(9, 1)));
+      case FrameType::kSetMatch:
+        return of_space([&](FlatBufferBuilder& b) {
+          wire::SetMatchRequestBuilder request(b);
+          request.add_space(space);
+          request.add_namespace_check(check());
+          return request.Finish();
+        });
+      case FrameType::kSetGet:
+        return of_space([&](FlatBufferBuilder& b) {
+          wire::SetGetRequestBuilder request(b);
+          request.add_space(space);
+          request.add_namespace_check(check());
+          return request.Finish();
+        });
+      case FrameType::kSetPut:
+        return of_space([&](FlatBufferBuilder& b) {
+          wire::SetPutRequestBuilder request(b);
+          request.add_space(space);
+          request.add_namespace_check(check());
+          return request.Finish();
+        });
+      case FrameType::kHotRoots:
+        return of_space([&](FlatBufferBuilder& b) { return wire::CreateHotRootsRequest(b, space, check()); });
+      case FrameType::kErase:
+        return of_space(
+            [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, ("tenant=" + owner + "\n").c_str()); });
+      case FrameType::kContext:
+        return of_space([&](FlatBufferBuilder& b) {
+          const auto name = b.CreateString("c");
+          wire::ContextRequestBuilder request(b);
+          request.add_act(1);
+          request.add_name(name);
+          request.add_space(space);
+          request.add_namespace_check(check());
+          request.add_ttl_us(1'000'000);
+          return request.Finish();
+        });
+      default: return of_space(ping());  // an empty table: what is wrong with it is found out later
+    }
+  }
+  static std::string text_of(const wire::StatsResponse& stats) {
+    std::string text;
+    if (stats.stats() != nullptr) {
+      for (const auto* each : *stats.stats()) text += each->name()->str() + "\n";
+    }
+    if (stats.namespaces() != nullptr) {
+      for (const auto* each : *stats.namespaces()) text += each->record()->str();
+    }
+    if (stats.tenants() != nullptr) {
+      for (const auto* each : *stats.tenants()) text += "figures of " + each->name()->str() + "\n";
+    }
+    if (stats.slow() != nullptr && stats.slow()->requests() != nullptr) {
+      for (const auto* each : *stats.slow()->requests()) text += each->identity()->str() + "\n";
+    }
+    return text;
+  }
+
+  // -- over HTTP
+  void serve_pages() {
+    AdminPages pages{.metrics = [] { return std::string("kvstore_up 1\n"); }, .is_ready = [] { return true; }};
+    pages.status = [this](std::string_view path, std::string_view query, PeerAccess& peer) {
+      return status_->answer(path, query, peer);
+    };
+    pages.events = [this](std::string_view path, std::string_view query, PeerAccess& peer) {
+      return events_->answer(path, query,
+                             [&](const NamespaceRecord& stored) { return peer.sees_blocks(owner_of(stored)); });
+    };
+    pages.config = [] { return std::string("{}"); };
+    pages.set_config = [](std::string_view, const std::string&) { return AdminPages::Changed{true, "{}"}; };
+    StatusConfig config;
+    config.is_ready = [] { return true; };
+    status_ = std::make_unique<StatusAnswers>(*node, config);
+    events_ = std::make_unique<EventAnswers>(*store, node->instance);
+    admin_ = AdminServer::start("127.0.0.1", 0, std::move(pages), nullptr, access_.get()).value();
+  }
+  std::string page(std::string_view path) {
+    asio::io_context io;
+    asio::ip::tcp::socket socket(io);
+    socket.connect({asio::ip::make_address("127.0.0.1"), admin_->port()});
+    const std::string request = (path == "/config/set" ? "POST " : "GET ") + std::string(path) +
+                                " HTTP/1.1\r\nHost: localhost\r\nX-Kvstore-Config: test\r\nConnection: close\r\n\r\n";
+    boost::system::error_code ignored;
+    asio::write(socket, asio::buffer(request), ignored);
+    std::string answer;
+    asio::read(socket, asio::dynamic_buffer(answer), ignored);
+    return answer;
+  }
+
+  std::unique_ptr<AccessControl> access_;
+
+ private:
+  std::string file_, secret_file_;
+  std::map<std::string, std::uint32_t> spaces_;
+  std::uint64_t id_last_ = 1000;
+  std::unique_ptr<StatusAnswers> status_;
+  std::unique_ptr<EventAnswers> events_;
+  std::unique_ptr<AdminServer> admin_;
+};
+
+constexpr Roles role(PolicyRole one) { return static_cast<Roles>(one); }
+constexpr Roles kNodeRole = role(PolicyRole::kNode);
+constexpr Roles kTenantRoles = kAllRoles & ~kNodeRole;  ///< Nodes belong to none.
+const std::vector<Roles> kRoleSets = {0,
+                                      role(PolicyRole::kReader),
+                                      role(PolicyRole::kWriter),
+                                      role(PolicyRole::kOperator),
+                                      role(PolicyRole::kMetrics),
+                                      kNodeRole,
+                                      kAllRoles};
+
+TEST_F(RightsTest, EveryCellOfTheTableHoldsForOnesOwnTenantAndForOthers) {
+  give(kAllRoles, "");
+  const auto client = fill([](const std::string&) {});
+  serve_pages();
+  for (const std::string tenant : {"", "blue"}) {
+    for (Roles roles : kRoleSets) {
+      if (!tenant.empty() && (roles & kNodeRole) != 0) roles &= kTenantRoles;
+      give(roles, tenant);
+      const std::string who = roles_text(roles) + (tenant.empty() ? "" : " of " + tenant);
+      for (const std::string owner : {"blue", "red"}) {
+        for (const VerbRule& each : kVerbRules) {
+          EXPECT_NE(ask_verb(*client, each.verb, owner).is_denied, is_allowed(roles, tenant, each.rule, owner))
+              << frame_type_name(each.verb) << " by " << who << ", of " << owner;
+        }
+      }
+      const auto stats = [&](bool learned, std::uint8_t slow) {
+        return [=](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b, learned, slow); };
+      };
+      const auto of = [&](ExtraAct act, bool learned, std::uint8_t slow) {
+        const Rule& rule = rule_for(act).rule;
+        const bool may_ask = is_allowed(roles, tenant, rule_for(FrameType::kStats), "");
+        const Right right = may_ask ? rule.right : rule_for(FrameType::kStats).right;
+        const Cell cell = ask_cell(*client, FrameType::kStats, right, stats(learned, slow));
+        EXPECT_NE(cell.is_denied, may_ask && is_allowed(roles, tenant, rule, ""))
+            << rule_for(act).name << " by " << who;
+        return cell;
+      };
+      of(ExtraAct::kReadLearned, true, 0);
+      const Cell slow = of(ExtraAct::kReadSlowLog, false, 1);
+      const Cell figures = ask_cell(*client, FrameType::kStats, Right::kObserve, stats(false, 0));
+      for (const std::string owner : {"blue", "red"}) {
+        if (slow.is_denied || figures.is_denied) continue;
+        const bool is_told = is_shown(tenant, owner);
+        const std::string lines = text_of(slow.answer->as<wire::StatsResponse>());
+        const std::string told = text_of(figures.answer->as<wire::StatsResponse>());
+        EXPECT_EQ(lines.find("slow-of-" + owner) != std::string::npos, is_told) << who << lines;
+        EXPECT_EQ(told.find("tenant=" + owner) != std::string::npos, is_told) << who << told;
+        EXPECT_EQ(told.find("figures of " + owner) != std::string::npos, is_told) << who << told;
+        EXPECT_EQ(told.find("\ncapacity_bytes\n") != std::string::npos, tenant.empty()) << who << told;
+        if (owner == "red") {
+          EXPECT_EQ(told.find("hot/0/last") != std::string::npos, is_told) << who;
+        }
+      }
+      for (const PageRule& each : kPageRules) {
+        const std::string answer = page(each.path);
+        const bool is_here = is_allowed(roles, tenant, each.rule, "");
+        EXPECT_THAT(answer, testing::StartsWith(is_here ? "HTTP/1.1 200" : "HTTP/1.1 403"))
+            << each.path << " by " << who;
+        if (!is_here || each.rule.scope != Scope::kShown) continue;
+        for (const std::string owner : {"blue", "red"}) {
+          EXPECT_EQ(answer.find("\"tenant\":\"" + owner + "\"") != std::string::npos, is_shown(tenant, owner))
+              << each.path << " by " << who << ": " << answer;
+        }
+      }
+      // Last, since it takes the lines away.
+      const bool was_emptied = !of(ExtraAct::kEmptySlowLog, false, 2).is_denied;
+      EXPECT_EQ(node->slow.told().requests.empty(), was_emptied) << who;
+      for (const std::string owner : {"blue", "red"}) {
+        if (was_emptied) node->slow.add({.took = 1s, .asker = owner, .identity = "slow-of-" + owner});
+      }
+    }
+  }
+  record = make_record("m", kBlockBytes);
+}
+
+/// With a secret, what tenants have stored is no business of a scraper's: the tree draws what the list of changes
+/// hides.
+TEST_F(RightsTest, NamesOfBlocksThatChangesHideAreInNoOtherPage) {
+  give(kTenantRoles, "blue", /*has_secret=*/true);
+  const auto client = fill([&](const std::string& tenant) { give(kTenantRoles, tenant, /*has_secret=*/true); });
+  serve_pages();
+  for (const PolicyRole one : {PolicyRole::kMetrics, PolicyRole::kOperator}) {
+    give(role(one), "");
+    for (const std::string path : {"/events.json", "/events/blocks.json", "/status/tree.json"}) {
+      const std::string answer = page(path);
+      EXPECT_THAT(answer, testing::StartsWith("HTTP/1.1 200"));
+      EXPECT_THAT(answer, Not(HasSubstr("\"tenant\":\"blue\""))) << path;
+    }
+    const std::string now = page("/status/now.json");
+    EXPECT_THAT(now, HasSubstr("\"hot\":[]")) << "names of blocks";
+    EXPECT_THAT(now, HasSubstr("\"tenant\":\"blue\"")) << "whoever may observe the node is told of all namespaces";
+    const Answer stats =
+        client->ask(FrameType::kStats, 5, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); });
+    EXPECT_THAT(text_of(stats.as<wire::StatsResponse>()), Not(HasSubstr("hot/0/last")));
+  }
+  give(kNodeRole, "");
+  EXPECT_THAT(page("/status/tree.json"), HasSubstr("\"tenant\":\"blue\"")) << "a node hands all of it on";
+  give(kTenantRoles, "red", true);
+  const std::string own = page("/status/tree.json");
+  EXPECT_THAT(own, HasSubstr("\"tenant\":\"red\""));
+  EXPECT_THAT(own, Not(HasSubstr("\"tenant\":\"blue\"")));
+  record = make_record("m", kBlockBytes);
+}
+
+TEST_F(RightsTest, ARefusalSaysThatItIsForThoseWhoBelongToNoTenant) {
+  give(kTenantRoles, "blue");
+  const auto client = connect();
+  client->ask(FrameType::kHello, 1, hello_request());
+  const Answer drain = client->ask(FrameType::kClusterDrain, 2, ping());
+  EXPECT_EQ(drain.error(), Errc::kPermissionDenied);
+  EXPECT_THAT(drain.message(), HasSubstr("cluster_drain: concerns the whole node, which is for those who belong to no "
+                                         "tenant; 'loopback' (section all) belongs to 'blue'"));
+}
+
+}  // namespace
+}  // namespace kv
