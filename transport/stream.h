@@ -23,6 +23,7 @@
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -95,6 +96,8 @@ class Stream {
   /// Whom the peer has proved to be, each as "uri:NAME" or "dns:NAME"; printable. None before handshake(), or where the
   /// stream proves nothing.
   virtual std::vector<std::string> peer_names() const { return {}; }
+  /// When the certificate that the peer has shown ends, of its chain the first one to end. Nothing: it has shown none.
+  virtual std::optional<std::chrono::system_clock::time_point> peer_certificate_end() const { return std::nullopt; }
 
   /// What keeps others from reading what travels.
   enum class Protection : std::uint8_t {

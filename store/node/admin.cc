@@ -52,6 +52,8 @@ bool is_health(std::string_view path) { return path == "/healthz" || path == "/r
 struct Peer {
   PeerIdentity identity;
   bool is_loopback = false;  ///< By its address, with TLS or without.
+  /// Of its certificate: then a connection that was kept alive ends.
+  std::chrono::system_clock::time_point certificate_end = std::chrono::system_clock::time_point::max();
 };
 
 bool is_loopback(const asio::ip::address& address) {
@@ -274,7 +276,8 @@ struct AdminServer::Impl {
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
       if (read_error) break;
       connections.did_something(place);
-      const auto response = co_await make(parser.get(), peer);
+      auto response = co_await make(parser.get(), peer);
+      if (std::chrono::system_clock::now() >= peer.certificate_end) response.keep_alive(false);
       socket.expires_after(kTimeout);
       const auto [write_error, write_bytes] = co_await http::async_write(stream, response, kAwait);
       if (write_error || response.need_eof()) break;
@@ -312,6 +315,7 @@ struct AdminServer::Impl {
         peer.identity.protection = Stream::Protection::kTls;
         if (X509* const shown = SSL_get1_peer_certificate(stream.native_handle())) {
           peer.identity.names = names_of(*shown);
+          peer.certificate_end = end_of(*shown);
           X509_free(shown);
         }
         co_await serve_requests(stream, std::move(peer), *place);

@@ -116,10 +116,12 @@ std::vector<OptionRow> disk_rows(Given& given) {
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
              "written to disk is encrypted (docs/security.md). None: it is not",
              kDisk}),
-      fixed("directories are opened when the node starts; SIGHUP runs the command again",
-            {"spill-key-command", &o.spill_keys.command, kAny,
-             "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s",
-             kDisk}),
+      // It may well have a password or a token in it.
+      secret(fixed(
+          "directories are opened when the node starts; SIGHUP runs the command again",
+          {"spill-key-command", &o.spill_keys.command, kAny,
+           "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s",
+           kDisk})),
       live(
           {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
            "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)",
@@ -336,6 +338,9 @@ std::vector<OptionRow> session_rows(Given& given) {
       live({"read-rate-min", &o.session.read_rate_min, kSizeOrZero,
             "Bytes a second, such as 1MiB, that a client must take of what is queued for it, over write-seconds; 0: "
             "any"}),
+      live({"tls-grace-seconds", &o.session.certificate_grace, RealLimits{0, 86400 * 30.0},
+            "A session that lasts as long behind the end of its client's certificate is ended; one without transfers "
+            "ends with the certificate"}),
       live({"get-seconds", &o.session.get_timeout, RealLimits{0.1, 86400}, "From request to last byte of a get"}),
       live({"put-seconds", &o.session.put_timeout, RealLimits{0.1, 3600}, "From offer to last byte of a put"}),
       live({"drain-seconds", &o.drain_timeout, RealLimits{0, 3600}, "For running transfers to end after SIGTERM"}),
@@ -729,9 +734,18 @@ std::vector<GivenOptions::Entry> GivenOptions::list() const {
                        .source = source == given_->sources.end() ? Source::kDefault : source->second,
                        .is_list = std::holds_alternative<std::vector<std::string>*>(rows[i].to),
                        .fixed = rows[i].fixed,
-                       .allowed = allowed_text(rows[i])});
+                       .allowed = allowed_text(rows[i]),
+                       .is_secret = rows[i].is_secret});
   }
   return entries;
+}
+
+std::vector<std::string> GivenOptions::Entry::shown(const std::vector<std::string>& given) const {
+  std::vector<std::string> texts = given;
+  for (std::string& text : texts) {
+    if (is_secret && !text.empty()) text = "(set)";
+  }
+  return texts;
 }
 
 std::string GivenOptions::set(const std::string& name, const std::vector<std::string>& values, Source source) {

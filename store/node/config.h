@@ -89,6 +89,9 @@ class GivenOptions {
     bool is_list;
     std::string fixed;    ///< Why it cannot be changed while the node runs; empty: it can.
     std::string allowed;  ///< In words.
+    bool is_secret;       ///< Who lists options shows that there is a value, and not which.
+    /// Of `values`, or `otherwise`: as they may be shown.
+    std::vector<std::string> shown(const std::vector<std::string>& given) const;
   };
 
   /// As parse_options(), but says nothing on stderr: *wrong is what there would be to say. Nothing and an empty *wrong:

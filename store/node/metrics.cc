@@ -29,8 +29,8 @@ const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
 
 /// By SessionEnd, Path and Errc. Names of labels never change: dashboards and alerts match on them.
-constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",
-                                     "slow_reader", "broken",    "drained",       "made_room"};
+constexpr std::array kSessionEnds = {"peer_closed", "bad_frame", "hello_timeout", "slow_frame",       "slow_reader",
+                                     "broken",      "drained",   "made_room",     "certificate_ended"};
 static_assert(kSessionEnds.size() == kSessionEndCount);
 constexpr std::array kPathNames = {"inline", "memfd", "verbs"};
 static_assert(kPathNames.size() == kPathCount);

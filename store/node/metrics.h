@@ -25,9 +25,10 @@ enum class SessionEnd : std::uint8_t {
   kSlowReader,
   kBroken,
   kDrained,
-  kMadeRoom  ///< It was idle, and another wanted its place.
+  kMadeRoom,  ///< It was idle, and another wanted its place.
+  kCertificateEnded
 };
-inline constexpr std::size_t kSessionEndCount = 8;
+inline constexpr std::size_t kSessionEndCount = 9;
 
 /// How blocks travel, as a label.
 enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };

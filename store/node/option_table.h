@@ -52,7 +52,12 @@ struct OptionRow {
   const char* group = "";            ///< Heading in --help; empty: "Options".
   const char* excludes = "";         ///< The name of an earlier row that cannot be given with this one; empty: none.
   const char* fixed = kReadAtStart;  ///< Why it needs a restart; empty: it can be changed while the node runs.
+  bool is_secret = false;            ///< The value is shown to nobody: in no page, log or error.
 };
+inline OptionRow secret(OptionRow row) {
+  row.is_secret = true;
+  return row;
+}
 inline OptionRow live(OptionRow row) {
   row.fixed = "";
   return row;

@@ -3,6 +3,7 @@
 #include <openssl/x509v3.h>
 
 #include <algorithm>
+#include <ctime>
 #include <memory>
 
 #include "base/printable.h"
@@ -52,6 +53,17 @@ std::vector<std::string> names_of(x509_st& certificate) {
     names.push_back(name->type == GEN_URI ? std::string(kUri) + std::string(bytes) : std::string(kDns) + lower(bytes));
   }
   return names;
+}
+
+std::chrono::system_clock::time_point end_of(const x509_st& certificate) {
+  std::tm time{};
+  // One that cannot be read has not been verified, and is good for no moment.
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &time) != 1) return {};
+  const std::time_t seconds = ::timegm(&time);
+  constexpr std::time_t kFar = std::time_t{1}
+                               << 33;  // the year 2242; some are good until 9999, which no clock here can say
+  if (seconds > kFar) return std::chrono::system_clock::time_point::max();
+  return std::chrono::system_clock::from_time_t(seconds);
 }
 
 bool is_allowed(std::span<const std::string> names, std::span<const std::string> patterns) {

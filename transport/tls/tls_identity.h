@@ -1,6 +1,7 @@
 // transport/tls/tls_identity.h: names in certificates, and which of them are allowed.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@ namespace kv {
 /// subject alternative names count; the common name says nothing. DNS names are in lower case. A name with a byte that
 /// is no visible ASCII character is left out: a zero in it would show one name to a person and another to a C program.
 std::vector<std::string> names_of(x509_st& certificate);
+
+/// The last moment at which it is good.
+std::chrono::system_clock::time_point end_of(const x509_st& certificate);
 
 /// Whether one of `names` is allowed by one of `patterns`, each of which is
 ///   spiffe://example.org/worker      this URI (anything with "://")

@@ -79,11 +79,15 @@ TlsStream::~TlsStream() {
 /// The last certificate is the peer's own, and by then the chain, the dates and a DNS name or address are good.
 int TlsStream::verify(int is_good, X509_STORE_CTX* chain) {
   if (is_good != 1) return is_good;
-  if (X509_STORE_CTX_get_error_depth(chain) != 0) return 1;
   const auto* const ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx()));
+  auto* const self = static_cast<TlsStream*>(SSL_get_ex_data(ssl, stream_index()));  // none in the admin server
+  if (self != nullptr) {
+    const auto end = end_of(*X509_STORE_CTX_get_current_cert(chain));
+    self->peer_end_ = std::min(end, self->peer_end_.value_or(end));
+  }
+  if (X509_STORE_CTX_get_error_depth(chain) != 0) return 1;
   const std::vector<std::string> names = names_of(*X509_STORE_CTX_get_current_cert(chain));
   const std::vector<std::string>& allowed = TlsCredentials::of(*SSL_get_SSL_CTX(ssl)).config().allowed_names;
-  auto* const self = static_cast<TlsStream*>(SSL_get_ex_data(ssl, stream_index()));  // none in the admin server
   bool is_wanted = true;
   if (self != nullptr) {
     is_wanted = self->uri_wanted_.empty() || std::find(names.begin(), names.end(), self->uri_wanted_) != names.end();

@@ -1,8 +1,10 @@
 // transport/tls/tls_stream.h: a stream that encrypts, over one that does not.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -49,6 +51,7 @@ class TlsStream final : public Stream {
   std::string peer() const override;
   std::string peer_group() const override { return inner_->peer_group(); }
   std::vector<std::string> peer_names() const override { return peer_names_; }
+  std::optional<std::chrono::system_clock::time_point> peer_certificate_end() const override { return peer_end_; }
   Protection protection() const override { return is_up_ ? Protection::kTls : Protection::kNone; }
 
   /// OpenSSL's callback, for each certificate of the peer's chain, from its root on.
@@ -81,6 +84,7 @@ class TlsStream final : public Stream {
   bool is_starved_ = false;  ///< The last try_read took all that can be decrypted.
   bool is_drained_ = false;  ///< Within one try_read: the inner stream gave all that had come.
   std::vector<std::string> peer_names_;
+  std::optional<std::chrono::system_clock::time_point> peer_end_;
 };
 
 }  // namespace kv

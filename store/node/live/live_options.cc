@@ -55,7 +55,7 @@ void wire_up(Settings& settings, const LiveParts& parts) {
     return std::string();
   });
   settings.on({"requests-max", "region-bytes-max", "queued-bytes-max", "hello-seconds", "frame-seconds",
-               "write-seconds", "read-rate-min", "get-seconds", "put-seconds"},
+               "write-seconds", "read-rate-min", "tls-grace-seconds", "get-seconds", "put-seconds"},
               [parts](const NodeOptions& next) {
                 parts.node.limits.set(next.session);
                 return std::string();

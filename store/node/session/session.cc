@@ -28,11 +28,12 @@ constexpr std::uint64_t kProgressBytes = 64 * 1024;
 constexpr std::size_t kTurnFrames = 64;
 constexpr std::uint64_t kTurnBytes = 1 << 20;
 constexpr std::size_t kInlineGetsMax = 4;
-constexpr std::size_t kLargeRequestBytes = 64 * 1024;    ///< From here on the node's bound counts.
-constexpr std::size_t kQueuedBytesShort = 256 * 1024;    ///< Of answers, where the node has as many as it may.
-constexpr Duration kWantedTableMax = 1s;                 ///< For a table to arrive, once others want its room.
-constexpr std::size_t kPrefetchesMax = 16;               ///< More are forgotten: a get still reads the blocks.
-constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;  ///< Longer is as good as none.
+constexpr std::size_t kLargeRequestBytes = 64 * 1024;  ///< From here on the node's bound counts.
+constexpr std::size_t kQueuedBytesShort = 256 * 1024;  ///< Of answers, where the node has as many as it may.
+constexpr Duration kWantedTableMax = 1s;               ///< For a table to arrive, once others want its room.
+constexpr std::size_t kPrefetchesMax = 16;             ///< More are forgotten: a get still reads the blocks.
+constexpr Duration kCertificateTimeMax = std::chrono::hours(24 * 3650);  ///< Any later end cannot be told from it.
+constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;                  ///< Longer is as good as none.
 
 }  // namespace
 
@@ -179,10 +180,10 @@ void Session::terminate(SessionEnd why) {
   if (gets_.empty()) close_stream();
 }
 
-void Session::terminate_if_idle() {
+void Session::terminate_if_idle(SessionEnd why) {
   if (gets_.empty() && puts_.empty() && prefetches_.empty() && sending_count == 0 && writer.queued_bytes() == 0 &&
       rdma_.has_sent_messages())
-    terminate(SessionEnd::kDrained);
+    terminate(why);
 }
 
 void Session::cancel_jobs() {
@@ -228,6 +229,11 @@ void Session::watch() {
   if (sends_too_slowly(now)) return terminate(SessionEnd::kSlowFrame);
   if (reads_too_slowly(now)) return terminate(SessionEnd::kSlowReader);
   end_late_transfers(now);
+  if (now >= certificate_end_) {  // a client that renews it comes again, and is looked at anew
+    terminate_if_idle(SessionEnd::kCertificateEnded);
+    if (now - certificate_end_ >= node.limits->certificate_grace) terminate(SessionEnd::kCertificateEnded);
+    if (is_ending) return;
+  }
   alarm_->arm(now + kWatchInterval, [weak = weak_from_this()] {
     if (const auto session = weak.lock()) static_cast<Session&>(*session).watch();
   });
@@ -467,6 +473,10 @@ bool Session::on_hello(const Frame& frame) {
   }
   is_greeted_ = true;
   last_request_ = node.clock.now();
+  if (const auto end = stream->peer_certificate_end()) {
+    const auto left = std::chrono::duration_cast<Duration>(*end - std::chrono::system_clock::now());
+    certificate_end_ = last_request_ + std::min(left, kCertificateTimeMax);
+  }
   if (seat_) {
     seat_->set_greeted();
     seat_->set_busy();

@@ -71,7 +71,7 @@ class Session final : public SessionCore, private Put::Listener {
   /// Serves until the peer leaves, breaks a rule or terminate() is called; then everything of the session is released.
   asio::awaitable<void> run();
   void terminate(SessionEnd why) override;
-  void terminate_if_idle();  ///< terminate(kDrained), unless a transfer is in progress.
+  void terminate_if_idle(SessionEnd why = SessionEnd::kDrained);  ///< Unless a transfer is in progress.
 
   // Of SessionCore, for its parts.
   void was_kept_waiting() override;
@@ -155,6 +155,7 @@ class Session final : public SessionCore, private Put::Listener {
   SessionTable* table_ = nullptr;
   std::shared_ptr<SessionTable::Seat> seat_;
   TimePoint last_request_{}, idle_told_{};
+  TimePoint certificate_end_ = TimePoint::max();  ///< Of the client's.
   bool is_greeted_ = false;
   SessionEnd end_ = SessionEnd::kPeerClosed;
 

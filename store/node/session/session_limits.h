@@ -20,6 +20,8 @@ struct SessionLimits {
   Duration write_timeout = 30s;  ///< Without the client taking a byte.
   /// A client that takes less a second of what is queued for it, over write_timeout, loses its session; 0: no bound.
   std::uint64_t read_rate_min = 1 << 20;
+  /// Behind the end of the client's certificate: until then the session ends when nothing is under way, then at once.
+  Duration certificate_grace = 300s;
   Duration get_timeout = 120s;  ///< From request to last byte; then it is ended as if cancelled.
   // Of a get whose bytes follow its answer: what goes into one frame, is queued ahead of the socket, is pinned ahead.
   std::uint64_t inline_frame_bytes = 8 << 20;  ///< At least one block.
