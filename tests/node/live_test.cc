@@ -244,6 +244,22 @@ TEST_F(SettingsTest, HangupTakesUpTheFileButForWhatWasSetAndWhatNeedsARestart) {
   EXPECT_EQ(settings->in_force().log_level, "error");
 }
 
+/// A command that brings keys may have a password in it.
+TEST_F(SettingsTest, ASecretIsShownAsSetAndNoMore) {
+  write("spill-path = \"/tmp\"\nspill-key-command = \"vault --token=hunter2 get\"\n");
+  start({"--config", file});
+  EXPECT_THAT(settings->list_json(), testing::Not(HasSubstr("hunter2")));
+  EXPECT_EQ(shown("spill-key-command").at("value"), "(set)");
+  EXPECT_EQ(shown("spill-key-command").at("default"), "");
+  write("spill-path = \"/tmp\"\nspill-key-command = \"vault --token=hunter3 get\"\n");
+  const Settings::Outcome outcome = settings->reload();
+  EXPECT_THAT(outcome.notes, ElementsAre("spill-key-command = (set) needs a restart"));
+  for (const auto& each : given({"--config", file}).list()) {
+    const bool holds_a_secret = each.name.ends_with("-command");
+    EXPECT_EQ(each.is_secret, holds_a_secret) << each.name << ": kvstorectl support-bundle goes by the name";
+  }
+}
+
 TEST_F(SettingsTest, NothingIsChangedOnceItIsClosed) {
   start({});
   EXPECT_EQ(settings->close().log_level, "info");

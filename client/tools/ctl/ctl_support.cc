@@ -87,8 +87,13 @@ std::string file_text(const std::string& path) {
   return file ? text.str().substr(0, kPartBytesMax) : std::string("cannot be read: ") + std::strerror(errno);
 }
 
-/// Lines that set an option, without what stands behind '#': a comment may say anything. Options name files with
-/// secrets and never are one.
+/// A command may have a password in it; the other options name files with secrets and never are one.
+bool is_secret(std::string_view line) {
+  const std::string_view name = line.substr(0, line.find_first_of(" \t="));
+  return name.ends_with("-command") || name.ends_with("_command") || name.ends_with("_COMMAND");
+}
+
+/// Lines that set an option, without what stands behind '#': a comment may say anything.
 nlohmann::json config_lines(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::string("cannot be read: ") + std::strerror(errno);
@@ -99,6 +104,8 @@ nlohmann::json config_lines(const std::string& path) {
     while (length < line.size() && (is_quoted || line[length] != '#')) is_quoted ^= line[length++] == '"';
     line.resize(length);
     line.erase(line.find_last_not_of(" \t\r") + 1);
+    line.erase(0, line.find_first_not_of(" \t"));
+    if (is_secret(line)) line = line.substr(0, line.find('=')) + "= \"(set)\"";
     if (!line.empty()) lines.push_back(line);
   }
   return lines;

@@ -20,9 +20,9 @@ const Entry* find_entry(const std::vector<Entry>& entries, std::string_view name
   return found == entries.end() ? nullptr : &*found;
 }
 
-std::string joined(const std::vector<std::string>& values) {
+std::string joined(const Entry& entry) {
   std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + value;
+  for (const std::string& value : entry.shown(entry.values)) text += (text.empty() ? "" : ", ") + value;
   return printable(text);
 }
 
@@ -36,7 +36,8 @@ std::vector<std::string> differences(const std::vector<Entry>& before, const std
   return names;
 }
 
-nlohmann::json value_json(const Entry& entry, const std::vector<std::string>& values) {
+nlohmann::json value_json(const Entry& entry, const std::vector<std::string>& given) {
+  const std::vector<std::string> values = entry.shown(given);
   if (entry.is_list) return values;
   return values.empty() ? "" : values.front();
 }
@@ -89,8 +90,8 @@ void Settings::put_in_force(GivenOptions& next, const NodeOptions& options, cons
     }
     ++changes_;
     outcome.changed.push_back(name);
-    spdlog::info("config: {} = {} (was {}), by {}", name, joined(find_entry(after, name)->values),
-                 joined(find_entry(before, name)->values), by);
+    spdlog::info("config: {} = {} (was {}), by {}", name, joined(*find_entry(after, name)),
+                 joined(*find_entry(before, name)), by);
   }
   given_ = std::move(next);
   std::string wrong;
@@ -165,7 +166,7 @@ Settings::Outcome Settings::reload() {
       if (now.source == GivenOptions::Source::kSet) {
         next->take(name, given_);
       } else if (!now.fixed.empty() || !applies_.contains(name)) {
-        outcome.notes.push_back(name + " = " + joined(find_entry(read, name)->values) + " needs a restart");
+        outcome.notes.push_back(name + " = " + joined(*find_entry(read, name)) + " needs a restart");
         next->take(name, given_);
       }
     }
