@@ -351,7 +351,7 @@ TEST_F(MissTest, AllNamespacesAreLookedAtInParts) {
   std::optional<NamespaceId> after;
   int parts = 1;
   while (store->look_in_spaces(false, {}, nullptr, after, looks)) ++parts;
-  EXPECT_EQ(parts, 3);
+  EXPECT_EQ(parts, 11);
   EXPECT_EQ(looks.size(), 700u);
 }
 
