@@ -43,7 +43,7 @@ struct Resolver::Waiter {
   struct Outcome {
     explicit Outcome(const asio::any_io_executor& executor) : event(executor) {}
     Event event;
-    Result<Address> address = error_code(asio::error::operation_aborted);
+    Result<Addresses> addresses = error_code(asio::error::operation_aborted);
   };
   asio::any_io_executor executor;
   std::shared_ptr<Outcome> outcome;
@@ -87,9 +87,9 @@ void Resolver::State::run(std::shared_ptr<State> self) {
   std::unique_lock lock(self->mutex);
   for (Name name; self->next(name);) {
     lock.unlock();
-    Result<Address> address = error_code(asio::error::no_memory);
+    Result<Addresses> addresses = error_code(asio::error::no_memory);
     try {
-      address = self->lookup(name.first, name.second);
+      addresses = self->lookup(name.first, name.second);
     } catch (const std::exception&) {  // no memory; whoever waits tries again
     }
     lock.lock();
@@ -97,10 +97,10 @@ void Resolver::State::run(std::shared_ptr<State> self) {
     KV_ASSERT(asked != self->names.end());  // nobody else removes a name that is under way
     for (Waiter* const waiter : asked->second.waiters) {
       // Not owned: should the executor end with this in it, nothing of it may be touched by then.
-      asio::post(waiter->executor, [weak = std::weak_ptr(waiter->outcome), address] {
+      asio::post(waiter->executor, [weak = std::weak_ptr(waiter->outcome), addresses] {
         const auto outcome = weak.lock();
         if (!outcome) return;
-        outcome->address = address;
+        outcome->addresses = addresses;
         outcome->event.set();
       });
     }
@@ -139,7 +139,7 @@ std::size_t Resolver::thread_count() const {
 
 /// Many who ask for one name share one look-up, and at most thread_count_max threads wait for the system: a name server
 /// that is away must not cost a thread for each reconnect.
-Async<Resolver::Address> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
+Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
   const std::shared_ptr<State> shared = state();
   Waiter waiter(executor);
   const State::Name name(std::move(host), std::move(port));
@@ -176,25 +176,29 @@ Async<Resolver::Address> Resolver::resolve(std::string host, std::string port, a
   // From here on the waiter is in the list, and leaves it whichever way the coroutine ends.
   const Leave leave{*shared, name, waiter};
   co_await waiter.outcome->event.wait();  // returns on cancellation too
-  co_return waiter.outcome->address;
+  co_return waiter.outcome->addresses;
 }
 
-Result<Resolver::Address> Resolver::ask_the_system(const std::string& host, const std::string& port) {
-  // Only families that this host has an address of: the first address found is the one that is connected to.
+Result<Resolver::Addresses> Resolver::ask_the_system(const std::string& host, const std::string& port) {
+  // Families that this host has no address of are among them: they fail at once, and AI_ADDRCONFIG, which leaves them
+  // out, does not count ::1 as an address.
+  constexpr std::size_t kAddressesMax = 16;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_ADDRCONFIG;
   addrinfo* found = nullptr;
   const int failed = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (failed != 0) return error_of(failed);
-  Address address;
-  const bool fits = found->ai_addrlen <= address.capacity();
-  if (fits) {
-    address.resize(found->ai_addrlen);
-    std::memcpy(address.data(), found->ai_addr, found->ai_addrlen);
+  Addresses addresses;
+  for (const addrinfo* each = found; each != nullptr && addresses.size() < kAddressesMax; each = each->ai_next) {
+    Address address;
+    if (each->ai_addrlen > address.capacity()) continue;
+    address.resize(each->ai_addrlen);
+    std::memcpy(address.data(), each->ai_addr, each->ai_addrlen);
+    addresses.push_back(address);
   }
   ::freeaddrinfo(found);
-  return fits ? Result<Address>(address) : Result<Address>(error_code(asio::error::host_not_found));
+  if (addresses.empty()) return error_code(asio::error::host_not_found);
+  return addresses;
 }
 
 }  // namespace kv

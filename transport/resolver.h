@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 
@@ -23,20 +24,21 @@ namespace kv {
 class Resolver {
  public:
   using Address = asio::ip::tcp::endpoint;
+  using Addresses = std::vector<Address>;
   /// Blocks. Runs on the resolver's threads; what it uses lives as long as they do.
-  using Lookup = std::function<Result<Address>(const std::string& host, const std::string& port)>;
+  using Lookup = std::function<Result<Addresses>(const std::string& host, const std::string& port)>;
 
   explicit Resolver(Lookup lookup = &Resolver::ask_the_system, std::size_t thread_count_max = 4);
   ~Resolver();
   Resolver(const Resolver&) = delete;
   Resolver& operator=(const Resolver&) = delete;
 
-  /// The first address of `host`. Errors: of the lookup; operation_aborted on cancellation by the awaiting coroutine's
-  /// slot. The executor may be destroyed with a resolve() in it.
-  Async<Address> resolve(std::string host, std::string port, asio::any_io_executor executor);
+  /// The addresses of `host`, best first: one at least, sixteen at most. Errors: of the lookup; operation_aborted on
+  /// cancellation by the awaiting coroutine's slot. The executor may be destroyed with a resolve() in it.
+  Async<Addresses> resolve(std::string host, std::string port, asio::any_io_executor executor);
 
   std::size_t thread_count() const;  ///< Now. Threads keep the state alive when the resolver goes.
-  static Result<Address> ask_the_system(const std::string& host, const std::string& port);
+  static Result<Addresses> ask_the_system(const std::string& host, const std::string& port);
 
  private:
   struct State;

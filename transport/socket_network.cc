@@ -19,10 +19,13 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/busy_poll.h"
+#include "transport/connect_first.h"
 #include "transport/forked.h"
 #include "transport/resolver.h"
 #include "transport/spare_descriptors.h"
@@ -243,14 +246,24 @@ Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint&
   return is_local ? Protection::kLocal : Protection::kNone;
 }
 
-/// Without asking the system, which may block: an error means that the host is a name.
-Result<asio::generic::stream_protocol::endpoint> resolve_numeric(const Endpoint& endpoint) {
-  using Generic = asio::generic::stream_protocol::endpoint;
-  if (endpoint.scheme == Endpoint::Scheme::kUnix) return Generic(asio::local::stream_protocol::endpoint(endpoint.host));
+using GenericEndpoint = asio::generic::stream_protocol::endpoint;
+
+/// Without asking the system, which may block: an error means that the host is a name. "localhost" is both of
+/// loopback's addresses.
+Result<std::vector<GenericEndpoint>> resolve_numeric(const Endpoint& endpoint) {
+  if (endpoint.scheme == Endpoint::Scheme::kUnix) {
+    return std::vector{GenericEndpoint(asio::local::stream_protocol::endpoint(endpoint.host))};
+  }
+  const auto at = [port = static_cast<unsigned short>(std::stoi(endpoint.port))](const asio::ip::address& address) {
+    return GenericEndpoint(asio::ip::tcp::endpoint(address, port));
+  };
+  if (endpoint.host == "localhost") {
+    return std::vector{at(asio::ip::address_v4::loopback()), at(asio::ip::address_v6::loopback())};
+  }
   boost::system::error_code error;
-  const auto address = asio::ip::make_address(endpoint.host == "localhost" ? "127.0.0.1" : endpoint.host, error);
-  if (error) return {boost::system::in_place_error, error};  // by name: a generic endpoint claims to take anything
-  return Generic(asio::ip::tcp::endpoint(address, static_cast<unsigned short>(std::stoi(endpoint.port))));
+  const auto address = asio::ip::make_address(endpoint.host, error);
+  if (error) return error;
+  return std::vector{at(address)};
 }
 
 class SocketListener final : public Listener {
@@ -332,17 +345,18 @@ class SocketNetwork final : public Network {
 
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override {
     if (!is_spoken(endpoint)) return error_code(Errc::kUnsupported);
-    const auto address = resolve_numeric(endpoint);
-    if (!address) return address.error();
+    const auto addresses = resolve_numeric(endpoint);
+    if (!addresses) return addresses.error();
+    const GenericEndpoint address = addresses->front();
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (is_unix && is_stale(endpoint.host)) ::unlink(endpoint.host.c_str());
     boost::system::error_code error;
     asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor(executor);
-    acceptor.open(address->protocol(), error);
+    acceptor.open(address.protocol(), error);
     if (error) return error;
     // A restart must not wait for the connections of the run before (TIME_WAIT).
     if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);
-    acceptor.bind(*address, error);
+    acceptor.bind(address, error);
     if (error) return error;
     // Before listen(): nobody can connect earlier, so nobody slips in by wider permissions.
     if (is_unix && ::chmod(endpoint.host.c_str(), 0660) != 0) return last_errno();
@@ -364,13 +378,22 @@ class SocketNetwork final : public Network {
   Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override {
     if (endpoint.scheme == Endpoint::Scheme::kTls) co_return error_code(TlsErrc::kNotConfigured);
     if (!is_spoken(endpoint)) co_return error_code(Errc::kUnsupported);
-    auto address = resolve_numeric(endpoint);
-    if (!address) {  // a name
+    auto addresses = resolve_numeric(endpoint);
+    if (!addresses) {  // a name
       const auto found = co_await resolver_->resolve(endpoint.host, endpoint.port, executor);
       if (!found) co_return found.error();
-      address = Result<asio::generic::stream_protocol::endpoint>(*found);
+      const auto ordered = alternate_families(*found);
+      addresses = std::vector<GenericEndpoint>(ordered.begin(), ordered.end());
     }
-    const auto protocol = address->protocol();
+    const std::function<Async<std::unique_ptr<Stream>>(std::size_t)> connect =
+        [endpoint, at = *addresses, executor](std::size_t i) { return connect_to(at[i], endpoint, executor); };
+    co_return co_await connect_first(addresses->size(), connect, clock_, executor);
+  }
+
+ private:
+  static Async<std::unique_ptr<Stream>> connect_to(GenericEndpoint address, Endpoint endpoint,
+                                                   asio::any_io_executor executor) {
+    const auto protocol = address.protocol();
     const int fd = ::socket(protocol.family(), protocol.type() | SOCK_CLOEXEC, protocol.protocol());
     if (fd < 0) co_return last_errno();
     Socket socket(executor);
@@ -382,15 +405,15 @@ class SocketNetwork final : public Network {
       ::close(fd);
       co_return assigned;
     }
-    const auto [error] = co_await socket.async_connect(*address, kAwait);
+    const auto [error] = co_await socket.async_connect(address, kAwait);
     if (error) co_return error;
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (!is_unix) notice_a_silent_peer(socket);
     co_return std::unique_ptr<Stream>(std::make_unique<SocketStream>(std::move(socket), std::move(in_child), is_unix,
-                                                                     endpoint.to_string(), protection_of(*address)));
+                                                                     endpoint.to_string(), protection_of(address)));
   }
 
- private:
+  SteadyClock clock_;
   std::shared_ptr<Resolver> resolver_;
 };
 

@@ -14,7 +14,7 @@
 //   ibverbs/          verbs.h on libibverbs, as a module that is loaded on demand
 //   frame_message.h   frames without a stream, in messages (verbs/verbs_messages.h)
 // and beside the path:
-//   resolver.h        host names -> addresses
+//   resolver.h        host names -> addresses; connect_first.h: a connection to one of several
 //   token.h           secrets by which a node may know a client; slow_calls.h: what takes long, away from event loops
 //   forked.h          what a child of fork() must not touch
 //   sim_network.h     streams inside one process, on virtual time, with faults

@@ -170,7 +170,7 @@ TEST(BlockingClientNamesTest, CloseWaitsForNoNameServerAndLookupsDoNotPileUp) {
   };
   const auto server = std::make_shared<Server>();
   const auto resolver = std::make_shared<Resolver>(
-      [server](const std::string&, const std::string&) -> Result<Resolver::Address> {
+      [server](const std::string&, const std::string&) -> Result<Resolver::Addresses> {
         std::unique_lock lock(server->mutex);
         ++server->begun;
         server->changed.notify_all();

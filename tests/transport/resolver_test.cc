@@ -27,13 +27,13 @@ struct SlowServer {
   bool answers = false;
   std::size_t begun = 0, ended = 0;
 
-  Result<Resolver::Address> look_up() {
+  Result<Resolver::Addresses> look_up() {
     std::unique_lock lock(mutex);
     ++begun;
     changed.notify_all();
     changed.wait(lock, [&] { return answers; });
     ++ended;
-    return Resolver::Address(asio::ip::make_address("127.0.0.1"), 7);
+    return Resolver::Addresses{{asio::ip::make_address("127.0.0.1"), 7}};
   }
   void wait_until_begun(std::size_t count) {
     std::unique_lock lock(mutex);
@@ -57,14 +57,14 @@ class ResolverTest : public testing::Test {
     while (resolver->thread_count() > 0) std::this_thread::yield();
   }
   struct Asked {
-    std::optional<Result<Resolver::Address>> answer;
+    std::optional<Result<Resolver::Addresses>> answer;
     asio::cancellation_signal cancel;
   };
   std::shared_ptr<Asked> ask(asio::io_context& context, const std::string& host) {
     auto asked = std::make_shared<Asked>();
     asio::co_spawn(context, resolver->resolve(host, "7", context.get_executor()),
                    asio::bind_cancellation_slot(asked->cancel.slot(),
-                                                [asked](std::exception_ptr, Result<Resolver::Address> answer) {
+                                                [asked](std::exception_ptr, Result<Resolver::Addresses> answer) {
                                                   asked->answer.emplace(std::move(answer));
                                                 }));
     return asked;
@@ -85,7 +85,7 @@ TEST_F(ResolverTest, ManyWhoWaitForANameGetTheAnswerOfOneLookup) {
   io.run();
   for (const auto& asked : all) {
     ASSERT_TRUE(asked->answer && *asked->answer);
-    EXPECT_EQ((*asked->answer)->port(), 7);
+    EXPECT_EQ((*asked->answer)->front().port(), 7);
   }
   EXPECT_EQ(server->begun_count(), 1u);
 }

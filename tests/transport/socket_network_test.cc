@@ -23,6 +23,7 @@
 #include "base/busy_poll.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
+#include "transport/resolver.h"
 #include "transport/shared_memory.h"
 #include "transport/stream.h"
 
@@ -376,6 +377,27 @@ TEST_P(TcpNetworkTest, ANameIsResolvedAndAnUnknownOneIsAnError) {
   EXPECT_TRUE(await(socket_network().connect(by_name, io.get_executor())).value());
   by_name.host = "no-such-host.invalid";
   EXPECT_FALSE(await(socket_network().connect(by_name, io.get_executor())).value());
+}
+
+/// A name with an address of each family, as a dual-stack host has.
+TEST_P(TcpNetworkTest, ANameIsReachedAtWhicheverAddressListens) {
+  for (const char* listens : {"127.0.0.1", "::1"}) {
+    const auto listener = socket_network().listen({Endpoint::Scheme::kTcp, listens, "0"}, io.get_executor());
+    if (!listener) continue;  // a host without IPv6
+    const auto port = static_cast<unsigned short>(std::stoi((*listener)->endpoint().port));
+    for (const bool is_first : {false, true}) {
+      Resolver::Addresses addresses = {{asio::ip::make_address("::1"), port},
+                                       {asio::ip::make_address("127.0.0.1"), port}};
+      if (is_first) std::swap(addresses[0], addresses[1]);
+      const auto resolver = std::make_shared<Resolver>(
+          [addresses](const std::string&, const std::string&) { return Result<Resolver::Addresses>(addresses); });
+      const auto network = make_socket_network(resolver);
+      const Endpoint name{Endpoint::Scheme::kTcp, "both.test", (*listener)->endpoint().port};
+      EXPECT_TRUE(await(network->connect(name, io.get_executor())).value()) << listens;
+    }
+    const Endpoint localhost{Endpoint::Scheme::kTcp, "localhost", (*listener)->endpoint().port};
+    EXPECT_TRUE(await(socket_network().connect(localhost, io.get_executor())).value()) << listens;
+  }
 }
 
 TEST_P(TcpNetworkTest, TheKernelAsksAnIdlePeerWhetherItIsStillThere) {

@@ -19,6 +19,7 @@
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "transport/connect_first.h"
 #include "transport/endpoint.h"
 #include "transport/resolver.h"
 
@@ -185,37 +186,41 @@ struct EtcdKeyStore::Impl {
     KV_ASSERT(!addresses.empty());
   }
 
-  /// Looks a name up for as long as the timeout. The lookup itself cannot be ended; the resolver's thread is left to
-  /// it.
-  asio::awaitable<Result<tcp::endpoint, Failure>> resolve(const Address& address) {
-    using namespace asio::experimental::awaitable_operators;
-    asio::steady_timer timer(executor, config.timeout);
-    auto either = co_await (resolver.resolve(address.host, address.port, executor) || timer.async_wait(kAwait));
-    if (either.index() != 0) co_return Failure(asio::error::timed_out);
-    auto& found = std::get<0>(either);
-    if (!found) co_return Failure(found.error());
-    co_return *found;
+  static Async<std::unique_ptr<tcp::socket>> connect_to(tcp::endpoint at, asio::any_io_executor executor) {
+    auto socket = std::make_unique<tcp::socket>(executor);
+    const auto [error] = co_await socket->async_connect(at, kAwait);
+    if (error) co_return error;
+    co_return socket;
   }
 
+  Async<std::unique_ptr<tcp::socket>> connect_to(const Address& address) {
+    const auto found = co_await resolver.resolve(address.host, address.port, executor);
+    if (!found) co_return found.error();
+    const std::function<Async<std::unique_ptr<tcp::socket>>(std::size_t)> connect =
+        [at = alternate_families(*found), on = executor](std::size_t i) { return connect_to(at[i], on); };
+    co_return co_await connect_first(found->size(), connect, clock, executor);
+  }
+
+  /// Takes as long as the timeout at most. A lookup cannot be ended; the resolver's thread is left to it.
   asio::awaitable<Failure> connect(const Address& address) {
-    const auto at = co_await resolve(address);
-    if (!at) co_return at.error();
+    using namespace asio::experimental::awaitable_operators;
+    asio::steady_timer timer(executor, config.timeout);
+    auto either = co_await (connect_to(address) || timer.async_wait(kAwait));
+    if (either.index() != 0) co_return Failure(asio::error::timed_out);
+    auto& socket = std::get<0>(either);
+    if (!socket) co_return Failure(socket.error());
     kept = std::make_unique<Connection>();
     Connection& connection = *kept;
     if (!address.is_tls) {
-      auto& stream = connection.stream.emplace<beast::tcp_stream>(executor);
-      stream.expires_after(config.timeout);
-      const auto [error] = co_await stream.async_connect(*at, kAwait);
-      co_return error ? Failure(error) : Failure();
+      connection.stream.emplace<beast::tcp_stream>(std::move(**socket));
+      co_return Failure();
     }
     auto& context = connection.context.emplace(ssl::context::tls_client);
     if (const Failure failed = load(context); failed.code) co_return failed;
-    auto& stream = connection.stream.emplace<Tls>(beast::tcp_stream(executor), context);
+    auto& stream = connection.stream.emplace<Tls>(beast::tcp_stream(std::move(**socket)), context);
     stream.set_verify_callback(ssl::host_name_verification(address.host));
     SSL_set_tlsext_host_name(stream.native_handle(), address.host.c_str());
     beast::get_lowest_layer(stream).expires_after(config.timeout);
-    if (const auto [error] = co_await beast::get_lowest_layer(stream).async_connect(*at, kAwait); error)
-      co_return Failure(error);
     const auto [error] = co_await stream.async_handshake(ssl::stream_base::client, kAwait);
     co_return error ? Failure(error, "TLS: " + error.message()) : Failure();
   }
@@ -343,6 +348,7 @@ struct EtcdKeyStore::Impl {
   const asio::any_io_executor executor;
   const EtcdConfig config;
   std::vector<Address> addresses;
+  SteadyClock clock;
   Resolver resolver;
   std::unique_ptr<Connection> kept;
   std::size_t kept_to = 0, first = 0;
