@@ -18,9 +18,19 @@ foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
     if(NOT target STREQUAL kvstore_c)  # that one has its name where it is made
       string(REGEX REPLACE "^kv_" "" name ${target})
       set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+      target_compile_features(${target} INTERFACE cxx_std_20)  # who links it says no standard of its own
     endif()
   endif()
 endforeach()
+# Others write <kvstore/client/client.h>: names such as base/ and client/ are not ours outside of this tree. So what headers include
+# begins there with kvstore/ too, and who uses them needs the folder above alone.
+install(CODE "
+  file(GLOB_RECURSE headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/kvstore/*.h\")
+  foreach(header IN LISTS headers)
+    file(READ \"\${header}\" text)
+    string(REGEX REPLACE \"#include \\\"((base|index|transport|gpu|client)/)\" \"#include \\\"kvstore/\\\\1\" text \"\${text}\")
+    file(WRITE \"\${header}\" \"\${text}\")
+  endforeach()")
 install(TARGETS kv_warnings EXPORT kvstoreTargets)  # no file; the others name it, for nobody to use
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/kvstore)
 install(EXPORT kvstoreTargets NAMESPACE kvstore:: DESTINATION ${packages})

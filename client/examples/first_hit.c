@@ -1,9 +1,8 @@
 /* Looks a prompt up and stores what was missing, in C.
  *   first_hit_c [ENDPOINT]      default: the socket of the packaged service */
+#include <kvstore/client/kvstore.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "client/kvstore.h"
 
 enum { kBlocks = 4, kTokens = 16, kBytes = 65536, kSecond = 1000000 };
 

@@ -1,5 +1,7 @@
 // Looks a prompt up and stores what was missing, in C++.
 //   first_hit_cxx [ENDPOINT]      default: the socket of the packaged service
+#include <kvstore/client/blocking_client.h>
+
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -7,8 +9,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "client/blocking_client.h"
 
 using namespace std::chrono_literals;
 

@@ -34,14 +34,19 @@ grep -qxF "ExecStart=$prefix/bin/kvstore-node --config $prefix/etc/kvstore/kvsto
 library=$(dirname "$(find "$prefix" -name libkvstore.so)")
 readelf -d "$library/libkvstore.so" | grep -qF '[$ORIGIN]' || fail 'libkvstore.so does not look beside itself for the CUDA module'
 cat > "$scratch/user.c" << 'END'
-#include <client/kvstore.h>
+#include <kvstore/client/kvstore.h>
 #include <stdio.h>
 int main(void) { return puts(kvs_status_text(0)) < 0; }
 END
-"$cc" -Wall -Werror ${sanitizers:+-fsanitize=$sanitizers} -I"$prefix/include/kvstore" "$scratch/user.c" -L"$library" -lkvstore \
+"$cc" -Wall -Werror ${sanitizers:+-fsanitize=$sanitizers} -I"$prefix/include" "$scratch/user.c" -L"$library" -lkvstore \
   -Wl,--allow-shlib-undefined -o "$scratch/user" || fail 'a C program cannot be built with what was installed'
 if [ -z "$sanitizers" ]; then
   LD_LIBRARY_PATH=$library "$scratch/user" > /dev/null || fail 'that C program does not run'
+fi
+
+# Nothing is found by the names of the tree's folders, and each header includes by its installed name.
+if grep -rlE '#include "(base|index|transport|gpu|client)/' "$prefix/include/kvstore" > "$scratch/said"; then
+  fail "a header includes by a name of the tree: $(head -n 1 "$scratch/said")"
 fi
 
 # The example project with what find_package() and pkg-config find there.
