@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/printable.h"
 
 namespace kv {
 namespace {
@@ -31,9 +32,7 @@ using Fields = std::map<std::string, std::string>;
 /// A value as part of a message: quoted, on one line, and of bounded length whatever the input was.
 std::string quoted(std::string_view value) {
   constexpr std::size_t kShown = 80;
-  std::string text = "\"";
-  for (const char c : value.substr(0, kShown)) text += c >= ' ' && c <= '~' ? c : '?';
-  text += '"';
+  std::string text = "\"" + printable(value.substr(0, kShown)) + "\"";
   if (value.size() > kShown) text += "... (" + std::to_string(value.size()) + " bytes)";
   return text;
 }

@@ -192,6 +192,9 @@ void NodeLink::call_ended(const Call& call, bool is_answered) {
     count_away();
     connect_back_off_.succeeded();
     shared_->hear_map_epoch(*this, call.map_epoch);
+    // What is not found is an answer; every other refusal is something to mend.
+    if (call.error() && call.error() != Errc::kNotFound && !call.error_text().empty())
+      note_error(call.error(), std::string(frame_type_name(call.type)) + ": " + call.error_text());
   } else if (call.error() == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
     ++timeouts_;
     note_error(call.error(), std::string(frame_type_name(call.type)) + " missed its deadline");

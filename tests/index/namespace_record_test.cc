@@ -123,8 +123,8 @@ TEST(NamespaceRecordTest, RefusalNamesTheFieldItsValueAndWhatIsAllowed) {
       {"", "1", {"\"\" is not allowed"}},
       {"x." + std::string(63, 'a'), "1", {"1 to 64"}},
       {"salt", std::string(1025, 's'), {"\"salt\"", "(1025 bytes)", "at most 1024"}},
-      {"salt", "a\nb", {"\"salt\"", "\"a?b\"", "printable ASCII"}},
-      {"salt", "caf\xC3\xA9", {"\"caf??\"", "printable ASCII"}},
+      {"salt", "a\nb", {"\"salt\"", "\"a\\nb\"", "printable ASCII"}},
+      {"salt", "caf\xC3\xA9", {"\"caf\xC3\xA9\"", "printable ASCII"}},
       {"salt", "\x7F", {"printable ASCII"}},
   };
   for (const BadFields& bad : table) {

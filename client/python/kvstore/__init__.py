@@ -37,6 +37,7 @@ except ImportError as _error:
         "(pip install client/python), and start Python in another folder"
     ) from _error
 
+from . import _results as _results  # results have a repr from here on
 from . import device, errors, layouts, models, paging
 from ._kvstore import (
     ArchivedContext,

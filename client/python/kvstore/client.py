@@ -8,14 +8,14 @@ from __future__ import annotations
 import atexit
 import math
 import os
-import stat
 from collections.abc import Sequence
 from datetime import datetime
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from . import _kvstore
+from ._access import Node, access_of
 from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import (
     ArchivedContext,
@@ -44,31 +44,8 @@ __all__ = ["Client", "Lease", "Node", "Space"]
 #: When something ends: a datetime with a time zone, or seconds since 1970.
 Date: TypeAlias = "datetime | float"
 
-_UNIX = "/run/kvstore/kvstore.sock"
-_TCP = "tcp://127.0.0.1:7400"
-
 # Before Python takes itself apart: calls in flight stop where they are, and no thread of C++ runs on.
 atexit.register(_kvstore.abandon_all)
-
-
-class Node(NamedTuple):
-    """A node: ``endpoint`` is ``tcp://HOST:PORT`` or ``unix://PATH``; ``name`` and ``weight`` decide which blocks it has."""
-
-    endpoint: str
-    name: str | None = None
-    weight: float = 1.0
-
-
-def default_nodes() -> list[str]:
-    """``KVSTORE_ENDPOINTS`` (separated by commas or blanks), else the installed node's Unix socket if it is there, else TCP."""
-    named = os.environ.get("KVSTORE_ENDPOINTS", "").replace(",", " ").split()
-    if named:
-        return named
-    try:
-        has_socket = stat.S_ISSOCK(os.stat(_UNIX).st_mode)
-    except OSError:
-        has_socket = False
-    return ["unix://" + _UNIX if has_socket else _TCP]
 
 
 def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tuple[float, bool, float]:
@@ -91,22 +68,11 @@ def _priority(given: int) -> int:
     return given
 
 
-def _or_environment(given: str | os.PathLike[str] | None, name: str) -> str:
-    return os.environ.get("KVSTORE_TLS_" + name, "") if given is None else os.fspath(given)
-
-
-def _token(token: str | None, file: str | os.PathLike[str] | None) -> tuple[str, str]:
-    """What was given; if neither was, what the environment says, of which a file comes first."""
-    if token is not None or file is not None:
-        return token or "", "" if file is None else os.fspath(file)
-    named = os.environ.get("KVSTORE_TOKEN_FILE", "")
-    return "" if named else os.environ.get("KVSTORE_TOKEN", ""), named
-
-
 class Client:
     """A client of one or several nodes. Making one connects to nothing: that is done when it is first used.
 
-    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster; by default ``KVSTORE_ENDPOINTS``.
+    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster, in a list or (endpoints alone) in one text
+    with commas or blanks between; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
     ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal
     on all clients of a cluster, as the nodes are.
@@ -159,15 +125,21 @@ class Client:
         follow_cluster: bool = True,
         staging_bytes: int = 0,
     ) -> None:
-        if nodes is None:
-            nodes = default_nodes()
-        if isinstance(nodes, (str, Node)):
-            nodes = [nodes]
         self.deadline = seconds(deadline)
         self._at_once = not wait_while_away
-        secret, secret_file = _token(token, token_file)
+        access = access_of(
+            nodes,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+            tls_crl=tls_crl,
+            tls_server_name=tls_server_name,
+            token=token,
+            token_file=token_file,
+        )
+        self._endpoints = [each if isinstance(each, str) else each.endpoint for each in access["nodes"]]
         self._native = _kvstore.Client(
-            nodes=[each if isinstance(each, str) else tuple(each) for each in nodes],
+            **access,
             identity=identity,
             connections_per_node=connections_per_node,
             connect_timeout=seconds(connect_timeout),
@@ -179,15 +151,6 @@ class Client:
             verify=verify,
             busy_poll=seconds(busy_poll),
             extent_blocks=extent_blocks,
-            tls={
-                "cert": _or_environment(tls_cert, "CERT"),
-                "key": _or_environment(tls_key, "KEY"),
-                "ca": _or_environment(tls_ca, "CA"),
-                "crl": _or_environment(tls_crl, "CRL"),
-                "server_name": _or_environment(tls_server_name, "SERVER_NAME"),
-            },
-            token=secret,
-            token_file=secret_file,
             hedge_share=hedge_share,
             zone=zone,
             numa_nodes=numa_nodes,
@@ -418,6 +381,9 @@ class Client:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        return f"<kvstore.Client of {', '.join(self._endpoints)}{', closed' if self.is_closed else ''}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("a Client cannot be pickled: each process makes one of its own")
@@ -731,6 +697,9 @@ class Lease:
     def block_count(self) -> int:
         """Leading blocks that were found."""
         return self.match.block_count
+
+    def __repr__(self) -> str:
+        return f"<kvstore.Lease {self.id} of {self.block_count} blocks>"
 
     def release(self) -> None:
         if self.match.lease and not self._space._client.is_closed:

@@ -78,6 +78,9 @@ class Future(Generic[T]):
         self._then = then
         self._number: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<kvstore.Future {'done' if self.done() else 'in flight'}>"
+
     def done(self) -> bool:
         """Whether it has ended. A future that was in flight at a fork() has ended in the child: its result raises Forked."""
         return self._call.done()

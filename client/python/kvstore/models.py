@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _kvstore
+from ._fields import dtype_name
 from .errors import BadRequest, Unsupported
 from .namespaces import Namespace
 
@@ -274,7 +275,7 @@ def _windows(config: Mapping[str, Any], family: str, count: int) -> list[int]:
 def cache_groups(
     config: str | Path | Mapping[str, Any],
     *,
-    dtype: str | None = None,
+    dtype: Any = None,
     model: str | None = None,
     windows: bool = True,
 ) -> list[CacheGroup]:
@@ -379,7 +380,7 @@ def _hybrid_groups(inner: dict[str, Any], family: str, name: str, element: str, 
 
 
 def _dtype_of(name: object) -> str:
-    text = str(name or "bfloat16").removeprefix("torch.")
+    text = dtype_name(name or "bfloat16")
     if text not in _DTYPES:
         raise BadRequest(f"dtype: {text!r} is none of {', '.join(_DTYPES)}")
     return text

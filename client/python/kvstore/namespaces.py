@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers
+from ._fields import field_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +23,8 @@ class Namespace:
     Required fields are ``model``, ``block_size`` (tokens of a block) and ``block_bytes``. Whatever else shapes the bytes
     belongs there too: ``revision``, ``dtype``, ``layout``, ``rope``, ``lora``, ... Unknown fields are refused; ``x_name``
     as a keyword, or ``"x.name"`` in a mapping, is the caller's own. ``kind="set"`` makes a namespace of blocks that stand
-    alone: ``block_bytes_max`` then bounds their sizes, and there is neither block_size nor block_bytes.
+    alone: ``block_bytes_max`` then bounds their sizes, and there is neither block_size nor block_bytes. A value is text or a
+    number; ``dtype`` may be NumPy's or torch's. Letters beyond ASCII are escaped as in a URL (``mod%C3%A8le``).
     """
 
     __slots__ = ("_record",)
@@ -32,7 +34,7 @@ class Namespace:
         for name, value in more.items():
             merged["x." + name[2:] if name.startswith("x_") else name] = value
         self._record = _kvstore.Record.from_fields(
-            {name: str(value) for name, value in merged.items() if value is not None}
+            {name: field_text(name, value) for name, value in merged.items() if value is not None}
         )
 
     @classmethod
@@ -48,7 +50,7 @@ class Namespace:
         config: str | Path | Mapping[str, Any],
         *,
         block_size: int = 16,
-        dtype: str | None = None,
+        dtype: Any = None,
         tensor_parallel: tuple[int, int] = (0, 1),
         **more: object,
     ) -> Namespace:

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <list>
 
 #include "base/assert.h"
@@ -17,6 +18,7 @@
 #include "client/python/src/allocation.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
+#include "client/python/src/client_config.h"
 #include "client/python/src/device.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
@@ -81,12 +83,23 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
 }
 
 /// Throws what a call came to, if that is an error.
-void check(const IoClient& io, const error_code& error) {
+void check(const IoClient& io, const error_code& error, const std::string& reason = {}) {
   if (!error) return;
   // Its calls end as unavailable, which would read as a node that may come back.
   if (io.is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
-  throw failure_of(error);
+  throw failure_of(error, reason);
 }
+
+/// A result with what was known of its `why`.
+template <class T>
+struct Told : T {
+  std::string reason;
+};
+/// But contexts, whose `why` is their quota's, and which come in lists.
+template <class T>
+concept HasWhy = !std::same_as<T, NamedContext> &&
+                 (
+                     requires(const T& value) { value.why; } || requires(const T& value) { value.get.why; });
 
 /// Buffers of calls that were given up while they ran. Used with the GIL held.
 struct Orphans {
@@ -153,8 +166,8 @@ class PyCall {
     }
     // Then this is a child of fork(), where has_ended() holds for every call that was in flight.
     if (!state->is_done()) throw failure_of(Errc::kForked);
-    check(*io_, state->error());
-    return std::visit([](const auto& outcome) { return to_python(outcome); }, state->outcome());
+    check(*io_, state->error(), state->reason());
+    return std::visit([this](const auto& outcome) { return to_python(outcome, state->reason()); }, state->outcome());
   }
 
   std::size_t wait_segments(std::size_t count, double seconds) {
@@ -181,10 +194,10 @@ class PyCall {
   bool has_started = false;  ///< From here on `state` ends some day, and needs what it borrowed until then.
 
  private:
-  static nb::object to_python(std::monostate) { return nb::none(); }
-  static nb::object to_python(const std::string& text) { return nb::cast(text); }
-  static nb::object to_python(Space space) { return nb::cast(static_cast<std::uint32_t>(space)); }
-  static nb::object to_python(const std::vector<std::chrono::nanoseconds>& times) {
+  static nb::object to_python(std::monostate, const std::string&) { return nb::none(); }
+  static nb::object to_python(const std::string& text, const std::string&) { return nb::cast(text); }
+  static nb::object to_python(Space space, const std::string&) { return nb::cast(static_cast<std::uint32_t>(space)); }
+  static nb::object to_python(const std::vector<std::chrono::nanoseconds>& times, const std::string&) {
     nb::list seconds;
     for (const auto time : times) {
       seconds.append(time.count() < 0 ? nb::none()
@@ -192,7 +205,7 @@ class PyCall {
     }
     return seconds;
   }
-  static nb::object to_python(const std::vector<NodeStats>& nodes) {
+  static nb::object to_python(const std::vector<NodeStats>& nodes, const std::string&) {
     nb::list list;
     for (const NodeStats& node : nodes) {
       nb::dict values, entry;
@@ -216,7 +229,7 @@ class PyCall {
     }
     return list;
   }
-  static nb::object to_python(const std::vector<NodeStatus>& nodes) {
+  static nb::object to_python(const std::vector<NodeStatus>& nodes, const std::string&) {
     nb::list list;
     for (const NodeStatus& node : nodes) {
       nb::dict entry;
@@ -240,7 +253,7 @@ class PyCall {
     }
     return list;
   }
-  static nb::object to_python(const NumaStatus& numa) {
+  static nb::object to_python(const NumaStatus& numa, const std::string&) {
     nb::dict entry;
     entry["nodes"] = numa.place.node_count;
     nb::list chosen, processors;
@@ -252,10 +265,14 @@ class PyCall {
     entry["why_not"] = numa.place.why_not;
     return entry;
   }
-  static nb::object to_python(std::span<std::byte>) { return nb::none(); }
+  static nb::object to_python(std::span<std::byte>, const std::string&) { return nb::none(); }
   template <class T>
-  static nb::object to_python(const T& value) {
-    return nb::cast(value);
+  static nb::object to_python(const T& value, const std::string& reason) {
+    if constexpr (HasWhy<T>) {
+      return nb::cast(Told<T>{value, reason});
+    } else {
+      return nb::cast(value);
+    }
   }
 
   std::list<Orphans::Orphan> borrowed_;  ///< One at most.
@@ -769,9 +786,9 @@ class PyClient {
 };
 
 /// A reason is the exception that would have been raised, not raised: one set of classes for both.
-nb::object why_object(const error_code& why) {
+nb::object why_object(const error_code& why, const std::string& reason = {}) {
   if (!why) return nb::none();
-  const StatusError failure = failure_of(why);
+  const StatusError failure = failure_of(why, reason);
   return nb::module_::import_("kvstore.errors").attr("error_of")(failure.status, failure.text);
 }
 
@@ -791,34 +808,19 @@ std::size_t element_count(nb::handle shape) {
   return count;
 }
 
-ClientConfig config_of(const std::vector<nb::object>& nodes) {
-  ClientConfig config;
-  for (const nb::object& node : nodes) {
-    NodeConfig& added = config.nodes.emplace_back();
-    if (nb::isinstance<nb::str>(node)) {
-      added.endpoint = nb::cast<std::string>(node);
-      continue;
-    }
-    const auto parts = nb::cast<nb::tuple>(node);
-    added.endpoint = nb::cast<std::string>(parts[0]);
-    if (parts.size() > 1 && !parts[1].is_none()) added.name = nb::cast<std::string>(parts[1]);
-    if (parts.size() > 2) added.weight = nb::cast<double>(parts[2]);
-  }
-  return config;
-}
-
 }  // namespace
 
 void bind_client(nb::module_& module) {
-  nb::class_<MatchResult>(module, "MatchResult")
+  nb::class_<Told<MatchResult>>(module, "MatchResult")
       .def_ro("block_count", &MatchResult::block_count)
       .def_ro("disk_block_count", &MatchResult::disk_block_count)
-      .def_prop_ro("disk_seconds",
-                   [](const MatchResult& match) { return std::chrono::duration<double>(match.disk_time).count(); })
-      .def_prop_ro("why", [](const MatchResult& match) { return why_object(match.why); })
-      .def_prop_ro("lease", [](const MatchResult& match) { return static_cast<std::uint64_t>(match.lease); })
+      .def_prop_ro(
+          "disk_seconds",
+          [](const Told<MatchResult>& match) { return std::chrono::duration<double>(match.disk_time).count(); })
+      .def_prop_ro("why", [](const Told<MatchResult>& match) { return why_object(match.why, match.reason); })
+      .def_prop_ro("lease", [](const Told<MatchResult>& match) { return static_cast<std::uint64_t>(match.lease); })
       .def_ro("partial_token_count", &MatchResult::partial_token_count)
-      .def_prop_ro("partial_block", [](const MatchResult& match) {
+      .def_prop_ro("partial_block", [](const Told<MatchResult>& match) {
         return nb::bytes(match.partial_block.bytes.data(), match.partial_block.bytes.size());
       });
   nb::class_<FieldDifference>(module, "FieldDifference")
@@ -877,80 +879,82 @@ void bind_client(nb::module_& module) {
         for (const auto& [node, why] : list.silent) silent[nb::cast(node)] = why_object(why);
         return silent;
       });
-  nb::class_<MissReport>(module, "MissReport")
+  nb::class_<Told<MissReport>>(module, "MissReport")
       .def_ro("block_count", &MissReport::block_count)
       .def_ro("disk_block_count", &MissReport::disk_block_count)
       .def_ro("is_whole", &MissReport::is_whole)
-      .def_prop_ro("reason", [](const MissReport& report) { return std::string(miss_kind_name(report.kind)); })
-      .def_prop_ro("why", [](const MissReport& report) { return why_object(report.why); })
+      .def_prop_ro("reason", [](const Told<MissReport>& report) { return std::string(miss_kind_name(report.kind)); })
+      .def_prop_ro("why", [](const Told<MissReport>& report) { return why_object(report.why, report.reason); })
       .def_ro("node", &MissReport::node)
-      .def_prop_ro("left_seconds", [=](const MissReport& report) { return in_seconds(report.left); })
-      .def_prop_ro("idle_seconds", [=](const MissReport& report) { return in_seconds(report.idle); })
-      .def_prop_ro("remembers_seconds", [=](const MissReport& report) { return in_seconds(report.remembers); })
+      .def_prop_ro("left_seconds", [=](const Told<MissReport>& report) { return in_seconds(report.left); })
+      .def_prop_ro("idle_seconds", [=](const Told<MissReport>& report) { return in_seconds(report.idle); })
+      .def_prop_ro("remembers_seconds", [=](const Told<MissReport>& report) { return in_seconds(report.remembers); })
       .def_ro("stored_blocks", &MissReport::stored_blocks)
       .def_ro("lookups", &MissReport::lookups)
       .def_ro("empty_lookups", &MissReport::empty_lookups)
       .def_ro("others", &MissReport::others)
       .def_prop_ro("text", &MissReport::text);
-  nb::class_<GetResult>(module, "GetResult")
+  nb::class_<Told<GetResult>>(module, "GetResult")
       .def_ro("block_count", &GetResult::block_count)
       .def_ro("corrupt_count", &GetResult::corrupt_count)
-      .def_prop_ro("why", [](const GetResult& got) { return why_object(got.why); });
-  nb::class_<LoadResult>(module, "LoadResult")
-      .def_prop_ro("found_count", [](const LoadResult& loaded) { return loaded.match.block_count; })
-      .def_prop_ro("disk_block_count", [](const LoadResult& loaded) { return loaded.match.disk_block_count; })
-      .def_prop_ro("block_count", [](const LoadResult& loaded) { return loaded.get.block_count; })
-      .def_prop_ro("corrupt_count", [](const LoadResult& loaded) { return loaded.get.corrupt_count; })
-      .def_prop_ro("why", [](const LoadResult& loaded) { return why_object(loaded.get.why); });
-  nb::class_<PutResult>(module, "PutResult")
+      .def_prop_ro("why", [](const Told<GetResult>& got) { return why_object(got.why, got.reason); });
+  nb::class_<Told<LoadResult>>(module, "LoadResult")
+      .def_prop_ro("found_count", [](const Told<LoadResult>& loaded) { return loaded.match.block_count; })
+      .def_prop_ro("disk_block_count", [](const Told<LoadResult>& loaded) { return loaded.match.disk_block_count; })
+      .def_prop_ro("block_count", [](const Told<LoadResult>& loaded) { return loaded.get.block_count; })
+      .def_prop_ro("corrupt_count", [](const Told<LoadResult>& loaded) { return loaded.get.corrupt_count; })
+      .def_prop_ro("why", [](const Told<LoadResult>& loaded) { return why_object(loaded.get.why, loaded.reason); });
+  nb::class_<Told<PutResult>>(module, "PutResult")
       .def_ro("stored", &PutResult::stored)
       .def_ro("already_stored", &PutResult::already_stored)
       .def_ro("refused", &PutResult::refused)
-      .def_prop_ro("why", [](const PutResult& put) { return why_object(put.why); });
+      .def_prop_ro("why", [](const Told<PutResult>& put) { return why_object(put.why, put.reason); });
   nb::class_<DropResult>(module, "DropResult")
       .def_ro("block_count", &DropResult::block_count)
       .def_ro("until_restart", &DropResult::until_restart);
 
-  nb::class_<SetMatchResult>(module, "SetMatchResult")
+  nb::class_<Told<SetMatchResult>>(module, "SetMatchResult")
       .def_prop_ro("held",
-                   [](const SetMatchResult& match) {
+                   [](const Told<SetMatchResult>& match) {
                      return numpy_of<std::uint8_t>(
                          each_of<std::uint8_t>(match.held, [](Held held) { return static_cast<std::uint8_t>(held); }));
                    })
       .def_prop_ro("block_bytes",
-                   [](const SetMatchResult& match) { return numpy_of<std::uint32_t>(match.block_bytes); })
+                   [](const Told<SetMatchResult>& match) { return numpy_of<std::uint32_t>(match.block_bytes); })
       .def_ro("held_count", &SetMatchResult::held_count)
       .def_ro("disk_count", &SetMatchResult::disk_count)
-      .def_prop_ro("disk_seconds",
-                   [](const SetMatchResult& match) { return std::chrono::duration<double>(match.disk_time).count(); })
-      .def_prop_ro("why", [](const SetMatchResult& match) { return why_object(match.why); })
-      .def_prop_ro("lease", [](const SetMatchResult& match) { return static_cast<std::uint64_t>(match.lease); });
-  nb::class_<SetGetResult>(module, "SetGetResult")
+      .def_prop_ro(
+          "disk_seconds",
+          [](const Told<SetMatchResult>& match) { return std::chrono::duration<double>(match.disk_time).count(); })
+      .def_prop_ro("why", [](const Told<SetMatchResult>& match) { return why_object(match.why, match.reason); })
+      .def_prop_ro("lease", [](const Told<SetMatchResult>& match) { return static_cast<std::uint64_t>(match.lease); });
+  nb::class_<Told<SetGetResult>>(module, "SetGetResult")
       .def_prop_ro(
           "landed",
-          [](const SetGetResult& got) {
+          [](const Told<SetGetResult>& got) {
             return nb::object(numpy_of<std::uint8_t>(each_of<std::uint8_t>(got.blocks, [](const SetGetBlock& block) {
                                 return static_cast<std::uint8_t>(block.has_landed);
                               })).attr("view")("bool"));
           })
       .def_prop_ro("block_bytes",
-                   [](const SetGetResult& got) {
+                   [](const Told<SetGetResult>& got) {
                      return numpy_of<std::uint64_t>(each_of<std::uint64_t>(
                          got.blocks, [](const SetGetBlock& block) { return std::uint64_t{block.block_bytes}; }));
                    })
       .def("why_of",
-           [](const SetGetResult& got, std::size_t i) {
+           [](const Told<SetGetResult>& got, std::size_t i) {
              // One at a time: exceptions for thousands of blocks would cost more than the get did, and few are asked
              // for.
              if (i >= got.blocks.size()) throw nb::index_error();
-             return why_object(got.blocks[i].why);
+             const error_code why = got.blocks[i].why;
+             return why_object(why, why == got.why ? got.reason : "");
            })
       .def_ro("landed_count", &SetGetResult::landed_count)
       .def_ro("corrupt_count", &SetGetResult::corrupt_count)
-      .def_prop_ro("why", [](const SetGetResult& got) { return why_object(got.why); });
-  nb::class_<SetPutResult>(module, "SetPutResult")
+      .def_prop_ro("why", [](const Told<SetGetResult>& got) { return why_object(got.why, got.reason); });
+  nb::class_<Told<SetPutResult>>(module, "SetPutResult")
       .def_prop_ro("states",
-                   [](const SetPutResult& put) {
+                   [](const Told<SetPutResult>& put) {
                      return numpy_of<std::uint8_t>(each_of<std::uint8_t>(
                          put.blocks, [](SetPutBlock block) { return static_cast<std::uint8_t>(block); }));
                    })
@@ -958,7 +962,7 @@ void bind_client(nb::module_& module) {
       .def_ro("already_stored", &SetPutResult::already_stored)
       .def_ro("conflicts", &SetPutResult::conflicts)
       .def_ro("refused", &SetPutResult::refused)
-      .def_prop_ro("why", [](const SetPutResult& put) { return why_object(put.why); });
+      .def_prop_ro("why", [](const Told<SetPutResult>& put) { return why_object(put.why, put.reason); });
 
   // From here on, names without documentation: the package's Python files wrap each of these and say what it does.
   nb::class_<PyQueue>(module, "ReadyQueue")
@@ -1011,17 +1015,9 @@ void bind_client(nb::module_& module) {
              std::size_t extent_blocks, const nb::dict& tls, const nb::str& token, const std::string& token_file,
              double hedge_share, const std::string& zone, const std::string& numa_nodes, bool follow_cluster,
              std::size_t staging_bytes) {
-            ClientConfig config = config_of(nodes);
+            ClientConfig config = config_of(nodes, tls, token, token_file);
             config.follow_cluster = follow_cluster;
             config.extent_blocks = extent_blocks;
-            for (const auto& [name, to] :
-                 {std::pair("cert", &config.tls.cert_file), std::pair("key", &config.tls.key_file),
-                  std::pair("ca", &config.tls.ca_file), std::pair("crl", &config.tls.crl_file),
-                  std::pair("server_name", &config.tls.server_name)}) {
-              *to = nb::cast<std::string>(tls[name]);
-            }
-            if (nb::len(token) > 0) config.token = Secret(token.c_str());
-            config.token_file = token_file;
             config.hedge_share = hedge_share;
             config.zone = zone;
             config.numa_nodes = numa_nodes;

@@ -14,10 +14,15 @@ int status_of(const error_code& error) {
   return kStatusSystem;
 }
 
-StatusError failure_of(const error_code& error) {
+StatusError failure_of(const error_code& error, const std::string& reason) {
   // "Connection timed out" would mislead: no connection was lost, the call's own time is over.
-  if (error == asio::error::timed_out) return {kStatusTimedOut, "the deadline has passed"};
-  return {status_of(error), error.message()};
+  std::string text = error == asio::error::timed_out ? "the deadline has passed" : error.message();
+  if (!reason.empty()) {
+    text += ": " + reason;
+  } else if (error == Errc::kBusy) {
+    text += ": of this client (calls_max, region_bytes_max, namespaces)";
+  }
+  return {status_of(error), std::move(text)};
 }
 
 StatusError bad_request(std::string text) { return {kStatusBadRequest, std::move(text)}; }

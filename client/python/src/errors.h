@@ -22,7 +22,8 @@ inline constexpr int kStatusBadRequest = 5, kStatusTimedOut = 1000, kStatusSyste
                      kStatusForked = 1003;
 
 int status_of(const error_code& error);
-StatusError failure_of(const error_code& error);
+/// With `reason`, which nodes said it: empty where no node did.
+StatusError failure_of(const error_code& error, const std::string& reason = {});
 /// A fault of the caller's: kvstore.BadRequest, which is a ValueError too.
 StatusError bad_request(std::string text);
 

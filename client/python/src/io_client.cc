@@ -14,6 +14,7 @@
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
+#include "client/reason.h"
 
 namespace kv::python {
 // -- ReadyQueue
@@ -163,13 +164,14 @@ void Call::stop_telling(ReadyQueue& queue) {
     queue.expect_no_longer();
 }
 
-void Call::end(error_code error, Outcome outcome) {
+void Call::end(error_code error, Outcome outcome, std::string reason) {
   std::vector<Listener> listeners;
   {
     const std::lock_guard lock(mutex_);
     KV_ASSERT(!is_done());
     error_ = error;
     outcome_ = std::move(outcome);
+    reason_ = std::move(reason);
     is_done_.store(true, std::memory_order_release);
     // Told after the lock is let go of: a queue takes its own, and its reader may ask this call at once.
     listeners.swap(listeners_);
@@ -301,14 +303,40 @@ void IoClient::post_cancel(const CallPtr& call) {
   }
 }
 
+namespace {
+
+/// Why the call, or a part of it, came to nothing.
+error_code why_of(const error_code& error, const Outcome& outcome) {
+  if (error) return error;
+  return std::visit(
+      [](const auto& value) -> error_code {
+        if constexpr (requires { value.why; }) return value.why;
+        if constexpr (requires { value.get.why; }) return value.get.why;
+        return {};
+      },
+      outcome);
+}
+
+/// Asked now: when somebody reads it, the node may have said something else. Without memory for it there is none.
+std::string reason_in(Client& client, const error_code& why) {
+  try {
+    return why ? reason_of(why, client.nodes()) : "";
+  } catch (const std::bad_alloc&) {
+    return "";
+  }
+}
+
+}  // namespace
+
 void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
+  std::string reason = reason_in(thread_->client(), why_of(error, outcome));
   {
     const std::lock_guard lock(mutex_);
     calls_.erase(call);
     --call_count_;
   }
   // Off the list first: who wakes up by this may close the client, and must not find the call there.
-  call->end(error, std::move(outcome));
+  call->end(error, std::move(outcome), std::move(reason));
   thread_->linger(/*is_busy=*/call_count() > 0);
   if (closed_ && call_count() == 0) be_closed();
 }

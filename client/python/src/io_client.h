@@ -99,9 +99,12 @@ class Call {
 
   const error_code& error() const { return error_; }   ///< Requires is_done().
   const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
+  /// The same, for whoever is told of its error or of its outcome's `why`: which nodes, and what they said.
+  const std::string& reason() const { return reason_; }
 
-  void end(error_code error, Outcome outcome);  ///< On the I/O thread, or where the call could not start.
-  void land_segment(std::size_t block_count);   ///< On the I/O thread.
+  /// On the I/O thread, or where the call could not start.
+  void end(error_code error, Outcome outcome, std::string reason = {});
+  void land_segment(std::size_t block_count);  ///< On the I/O thread.
 
  private:
   /// Wakes who waits, if there is one: a system call saved is a third of what the end of a call costs.
@@ -121,6 +124,7 @@ class Call {
   std::atomic<bool> is_done_{false};
   error_code error_;
   Outcome outcome_;
+  std::string reason_;
   std::vector<std::size_t> segments_;
   std::vector<Listener> listeners_;  ///< Each queue once.
 };

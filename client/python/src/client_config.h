@@ -1,0 +1,20 @@
+// client/python/src/client_config.h: which nodes, and as whom, as kvstore._access says it.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+
+namespace kv::python {
+
+namespace nb = nanobind;
+
+/// `nodes`: each an endpoint, or a tuple of endpoint, name and weight. `tls`: all five of its files and names, "" where
+/// there is none.
+ClientConfig config_of(const std::vector<nb::object>& nodes, const nb::dict& tls, const nb::str& token,
+                       const std::string& token_file);
+
+}  // namespace kv::python
