@@ -334,14 +334,15 @@ class SetPutResult:
 class LmcacheConnector:
     def __init__(
         self,
+        record: Record,
+        deadline: float,
+        connections: int,
+        staging_bytes: int,
         *,
-        endpoint: str | Sequence[str],
-        model: str = "lmcache",
-        weights_epoch: int | None = None,
-        object_bytes_max: int = ...,
-        deadline: float = 5.0,
-        connections: int = 4,
-        staging_bytes: int = ...,
+        nodes: Sequence[Any],
+        tls: dict[str, str],
+        token: str,
+        token_file: str,
     ) -> None: ...
     def event_fd(self) -> int: ...
     def submit_batch_get(self, keys: Sequence[str], memoryviews: list[Any]) -> int: ...

@@ -1,22 +1,21 @@
 // LMCache's native plugin: batches of keys in, completions by an eventfd out, no Python between.
 //
 //   {"type": "native_plugin", "module_path": "kvstore.lmcache", "class_name": "Connector",
-//    "adapter_params": {"endpoint": "unix:///run/kvstore/kvstore.sock", "weights_epoch": 1}}
+//    "adapter_params": {"endpoints": "unix:///run/kvstore/kvstore.sock", "weights_epoch": 1}}
 //
 // A key becomes a block of a set, named by the key's SHA-256. A batch is one call: one round trip to each node.
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 
 #include "base/assert.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
+#include "client/python/src/client_config.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/io_client.h"
 #include "client/python/src/without_gil.h"
@@ -31,27 +30,9 @@ namespace {
 ///   3. close() ends all batches: those in flight are told as failed, and let go of their memory at once.
 class LmcacheConnector {
  public:
-  LmcacheConnector(const std::vector<std::string>& endpoints, const std::string& model,
-                   std::optional<std::uint64_t> weights_epoch, std::size_t object_bytes_max, double deadline,
-                   std::size_t connections, std::size_t staging_bytes) {
-    if (!weights_epoch) {
-      throw bad_request(
-          "weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. Set a number, "
-          "and another one whenever they change");
-    }
+  LmcacheConnector(ClientConfig config, const NamespaceRecord& record, double deadline) {
     if (!(deadline > 0 && deadline < 86400)) throw bad_request("deadline: not in (0, 86400) seconds");
     deadline_ = std::chrono::microseconds(static_cast<std::int64_t>(deadline * 1e6));
-    ClientConfig config;
-    for (const std::string& endpoint : endpoints) config.nodes.emplace_back().endpoint = endpoint;
-    config.identity = "lmcache";
-    config.connections_per_node = connections;
-    config.staging_bytes = staging_bytes;
-    auto record = NamespaceRecord::from_fields({{"kind", "set"},
-                                                {"model", model},
-                                                {"weights_epoch", std::to_string(*weights_epoch)},
-                                                {"block_bytes_max", std::to_string(object_bytes_max)},
-                                                {"x.engine", "lmcache"}});
-    if (!record) throw bad_request(record.error().text);
     try {
       io_ = IoClient::make(std::move(config), std::chrono::microseconds(0));
     } catch (const std::invalid_argument& error) {
@@ -60,8 +41,7 @@ class LmcacheConnector {
     // Waits for no node: an engine starts while the store is away, and its lookups find nothing.
     const auto call = std::make_shared<Call>();
     try {
-      io_->start<Space>(
-          call, [record = *record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
+      io_->start<Space>(call, [record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
     } catch (...) {  // no memory, and nobody else would close it
       io_->close();
       throw;
@@ -254,21 +234,17 @@ void bind_lmcache(nb::module_& module) {
   nb::class_<LmcacheConnector>(module, "LmcacheConnector")
       .def(
           "__init__",
-          [](LmcacheConnector* self, const nb::object& endpoint, const std::string& model,
-             std::optional<std::uint64_t> weights_epoch, std::size_t object_bytes_max, double deadline,
-             std::size_t connections, std::size_t staging_bytes) {
-            std::vector<std::string> endpoints;
-            if (nb::isinstance<nb::str>(endpoint)) {
-              endpoints.push_back(nb::cast<std::string>(endpoint));
-            } else {
-              endpoints = nb::cast<std::vector<std::string>>(endpoint);
-            }
-            new (self) LmcacheConnector(endpoints, model, weights_epoch, object_bytes_max, deadline, connections,
-                                        staging_bytes);
+          [](LmcacheConnector* self, const NamespaceRecord& record, double deadline, std::size_t connections,
+             std::size_t staging_bytes, const std::vector<nb::object>& nodes, const nb::dict& tls, const nb::str& token,
+             const std::string& token_file) {
+            ClientConfig config = config_of(nodes, tls, token, token_file);
+            config.identity = "lmcache";
+            config.connections_per_node = connections;
+            config.staging_bytes = staging_bytes;
+            new (self) LmcacheConnector(std::move(config), record, deadline);
           },
-          nb::kw_only(), nb::arg("endpoint"), nb::arg("model") = "lmcache", nb::arg("weights_epoch") = nb::none(),
-          nb::arg("object_bytes_max") = std::size_t{256} << 20, nb::arg("deadline") = 5.0, nb::arg("connections") = 4,
-          nb::arg("staging_bytes") = std::size_t{16} << 20)
+          nb::arg("record"), nb::arg("deadline"), nb::arg("connections"), nb::arg("staging_bytes"), nb::kw_only(),
+          nb::arg("nodes"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"))
       .def("event_fd", &LmcacheConnector::event_fd)
       .def("submit_batch_get", &LmcacheConnector::submit_get, nb::arg("keys"), nb::arg("memoryviews"))
       .def("submit_batch_set", &LmcacheConnector::submit_set, nb::arg("keys"), nb::arg("memoryviews"))

@@ -135,7 +135,7 @@ def test_a_child_of_fork_takes_no_news_from_the_parents_event_loop(own_node):
 
 
 def test_lmcaches_connector_after_a_fork_is_the_parents(node):
-    connector = Connector(endpoint=node.endpoint, weights_epoch=1)
+    connector = Connector(endpoints=node.endpoint, weights_epoch=1)
     exists = connector.submit_batch_exists(["a"])
     assert select.select([connector.event_fd()], [], [], 30)[0]
 
@@ -338,7 +338,7 @@ def test_the_interpreter_ends_with_batches_of_lmcache_in_flight(own_node):
     code = """
         import os, select, signal, sys, time
         from kvstore.lmcache import Connector
-        connector = Connector(endpoint=sys.argv[1], weights_epoch=1, deadline=3600)
+        connector = Connector(endpoints=sys.argv[1], weights_epoch=1, deadline=3600)
         connector.submit_batch_exists(["a"])
         select.select([connector.event_fd()], [], [])
         connector.drain_completions()

@@ -204,7 +204,7 @@ def drained(connector: Connector, count: int) -> dict[int, tuple]:
 
 
 def test_the_native_plugin_does_what_lmcache_asks(node):
-    connector = Connector(endpoint=node.endpoint, weights_epoch=1, model=f"lm-{os.urandom(4).hex()}")
+    connector = Connector(endpoints=node.endpoint, weights_epoch=1, model=f"lm-{os.urandom(4).hex()}")
     keys = [f"model@0000000{i}@0@{os.urandom(8).hex()}" for i in range(20)]
     blocks = [memoryview(bytearray(os.urandom(65536))) for _ in keys]
     exists = connector.submit_batch_exists(keys)
@@ -237,7 +237,7 @@ def test_the_native_plugin_does_what_lmcache_asks(node):
 def test_cancel_and_close_end_calls_of_sets_soon(own_node):
     client = kvstore.Client(own_node.endpoint, deadline=120)
     store = client.open_set(kvstore.Namespace(model="away", kind="set", block_bytes_max=65536))
-    connector = Connector(endpoint=own_node.endpoint, weights_epoch=1, deadline=120)
+    connector = Connector(endpoints=own_node.endpoint, weights_epoch=1, deadline=120)
     keys = ["a", "b"]
     connector.submit_batch_exists(keys)
     drained(connector, 1)
@@ -267,7 +267,7 @@ def test_cancel_and_close_end_calls_of_sets_soon(own_node):
 
 
 def test_the_native_plugin_starts_without_a_node(tmp_path):
-    connector = Connector(endpoint=[f"unix://{tmp_path}/none"], weights_epoch=1, deadline=0.2)
+    connector = Connector(endpoints=[f"unix://{tmp_path}/none"], weights_epoch=1, deadline=0.2)
     exists = connector.submit_batch_exists(["a", "b"])
     _ok, error, flags = drained(connector, 1)[exists]
     assert error
@@ -294,7 +294,7 @@ def noisy_views(count: int, told: Callable[[], None]) -> list[memoryview]:
 
 @pytest.mark.parametrize("closes", [False, True])
 def test_the_native_plugin_can_be_called_while_it_drains(node, closes):
-    connector = Connector(endpoint=node.endpoint, weights_epoch=1, model=os.urandom(4).hex())
+    connector = Connector(endpoints=node.endpoint, weights_epoch=1, model=os.urandom(4).hex())
     told: list[int] = []
     ended = 0
 
@@ -319,7 +319,7 @@ def test_the_native_plugin_can_be_called_while_it_drains(node, closes):
 
 
 def test_the_native_plugin_can_be_called_while_it_closes(own_node):
-    connector = Connector(endpoint=own_node.endpoint, weights_epoch=1, deadline=60)
+    connector = Connector(endpoints=own_node.endpoint, weights_epoch=1, deadline=60)
     connector.submit_batch_exists(["a"])
     drained(connector, 1)
     own_node.pause()
@@ -344,7 +344,7 @@ def test_the_native_plugin_can_be_called_while_it_closes(own_node):
 
 
 def test_the_native_plugin_survives_close_while_it_looks_at_its_arguments(node):
-    connector = Connector(endpoint=node.endpoint, weights_epoch=1, model=os.urandom(4).hex())
+    connector = Connector(endpoints=node.endpoint, weights_epoch=1, model=os.urandom(4).hex())
     kept = connector.submit_batch_exists(["a"])
 
     class Closes:
@@ -366,7 +366,7 @@ def test_lmcaches_own_check(node):
         "type": "native_plugin",
         "module_path": "kvstore.lmcache",
         "class_name": "Connector",
-        "adapter_params": {"endpoint": node.endpoint, "model": os.urandom(4).hex(), "weights_epoch": 1},
+        "adapter_params": {"endpoints": node.endpoint, "model": os.urandom(4).hex(), "weights_epoch": 1},
     }
     arguments = ["-m", "lmcache.v1.basic_check", "--mode", "test_l2_adapter", "--num-keys", "8", "--obj-size", "65536"]
     done = subprocess.run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections import OrderedDict
@@ -15,17 +14,14 @@ import numpy as np
 
 from .. import _kvstore
 from .._breaker import Breaker
-from .._options import check_options
-from ..client import Client
-from ..errors import BadRequest, Cancelled, Error
+from .._options import client_of
+from ..errors import Cancelled, Error
 from ..futures import Future
-from ..namespaces import Namespace
 from . import compat
 from .compat import Bitmap, KeyEntry, KeyListPage, L2AdapterInterface, L2StoreResult, key_text
+from .connector import Options, logger, namespace_of
 
-__all__ = ["Adapter", "Options"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["Adapter"]
 
 #: In SetPutResult.states.
 _REFUSED, _STORED = 0, 1
@@ -34,44 +30,6 @@ _REFUSED, _STORED = 0, 1
 _UNFETCHED_MAX = 4096
 #: Of how many keys the adapter knows the size, to list them and to count bytes.
 _KNOWN_MAX = 1 << 18
-
-
-@dataclass(frozen=True)
-class Options:
-    """``adapter_params``."""
-
-    endpoint: str | list[str] = ""
-    #: What must not be shared has different names here.
-    model: str = "lmcache"
-    #: Which weights and adapters. There is no default: LMCache tells their names alone, so nobody here could see them change.
-    weights_epoch: int | None = None
-    #: Seconds, of a batch.
-    deadline: float = 5.0
-    object_bytes_max: int = 256 << 20
-    connections: int = 4
-    #: Memory that is lent to nodes on this host, in the stead of L1.
-    staging_bytes: int = 64 << 20
-    #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
-    max_capacity_gb: float = 0.0
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        mine = dict(given)
-        endpoint = mine.pop("endpoint", None)
-        capacity = mine.pop("max_capacity_gb", 0.0)
-        check_options(cls, mine, "adapter_params")
-        if not (isinstance(endpoint, str) and endpoint) and not (
-            isinstance(endpoint, list) and endpoint and all(isinstance(each, str) for each in endpoint)
-        ):
-            raise BadRequest(f"adapter_params: endpoint is {endpoint!r}, allowed is a string or a list of strings")
-        if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
-            raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
-        if mine.get("weights_epoch") is None:
-            raise BadRequest(
-                "adapter_params: weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. "
-                "Set a number, and another one whenever they change"
-            )
-        return cls(endpoint=endpoint, max_capacity_gb=capacity, **mine)
 
 
 @dataclass
@@ -163,17 +121,9 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
                 "kvstore: LMCache %s was not tried, only %s", compat.VERSION, ", ".join(compat.TRIED_VERSIONS)
             )
         self._options = options
-        self._namespace = Namespace(
-            {
-                "kind": "set",
-                "model": options.model,
-                "weights_epoch": options.weights_epoch,
-                "block_bytes_max": options.object_bytes_max,
-                "x.engine": "lmcache",
-            }
-        )
-        self._client = Client(
-            options.endpoint,
+        self._namespace = namespace_of(options, **{"x.engine": "lmcache"})
+        self._client = client_of(
+            options,
             identity="lmcache",
             connections_per_node=options.connections,
             staging_bytes=options.staging_bytes,

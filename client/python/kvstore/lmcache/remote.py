@@ -3,12 +3,11 @@
 LMCACHE_CONFIG_FILE: remote_storage_plugins: ["kvstore"]
                      extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache,
                                     remote_storage_plugin.kvstore.class_name: Remote,
-                                    kvstore.endpoint: "unix:///run/kvstore/kvstore.sock", kvstore.weights_epoch: 1}
+                                    kvstore.endpoints: "unix:///run/kvstore/kvstore.sock", kvstore.weights_epoch: 1}
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,14 +18,11 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from .. import _kvstore
 from .._identity import short
+from .._options import client_of
 from .._outputs import decoded, encoded
-from ..client import Client
-from ..namespaces import Namespace
-from .adapter import Options
+from .connector import Options, logger, namespace_of
 
 __all__ = ["EncoderRemote", "Remote"]
-
-logger = logging.getLogger(__name__)
 
 _PREFIX = "kvstore."
 
@@ -45,22 +41,14 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         given = config.extra_config or {}
         options = Options.of({k.removeprefix(_PREFIX): v for k, v in given.items() if k.startswith(_PREFIX)})
         self._deadline = options.deadline
-        self._client = Client(
-            options.endpoint,
+        self._client = client_of(
+            options,
             identity="lmcache-remote",
             connections_per_node=options.connections,
             staging_bytes=options.staging_bytes,
         )
         self._object_bytes_max = options.object_bytes_max
-        namespace = Namespace(
-            {
-                "kind": "set",
-                "model": options.model,
-                "weights_epoch": options.weights_epoch,
-                "block_bytes_max": options.object_bytes_max,
-            }
-            | self._objects()
-        )
+        namespace = namespace_of(options, **self._objects())
         self._space = self._client.open_set(namespace, wait=False)
 
     def _objects(self) -> dict[str, object]:

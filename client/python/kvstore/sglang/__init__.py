@@ -5,7 +5,7 @@ python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
 In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (memory that is lent to nodes), pools.py (host
-pools as the kernels see them), model.py (options, the namespace), compat.py (what differs between releases of SGLang).
+pools as the kernels see them), model.py (options, the namespace), figures.py (what /metrics tell), compat.py (what differs between releases of SGLang).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Any, TypeVar
 import torch
 
 from .._numa import numa_nodes_of, tell_numa
-from ..client import Client
+from .._options import client_of
 from ..errors import BadRequest, Mismatch, Unsupported
 from . import compat
 from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
+from .figures import Figures
 from .model import Options, PoolText, Ranks, namespace_of
 from .store import Gate, Guarded, Move, Pool, together
 
 __all__ = ["KVStoreHiCache"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
 #: Batches whose size and speed wait to be told.
@@ -60,8 +61,8 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
                 "kvstore: the weights of %s are not on this machine yet: pages are shared by the model's name and revision",
                 self._facts.model,
             )
-        self._client = Client(
-            self._options.endpoints,
+        self._client = client_of(
+            self._options,
             identity=f"sglang-{self._ranks.tp_rank}",
             numa_nodes=numa_nodes_of(self._options.numa_nodes),
         )
@@ -71,6 +72,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         self._clear_count = 0
         Guarded.__init__(self, {name: Gate(name) for name in ("lookups", "loads", "saves")})
         self._tells = bool(storage_config.enable_storage_metrics)
+        self._figures = Figures(self._facts.model, storage_config.tp_rank, storage_config.pp_rank)
         self._samples: dict[str, deque[tuple[int, float]]] = {
             name: deque(maxlen=_SAMPLES_MAX) for name in ("loads", "saves")
         }
@@ -295,6 +297,10 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
 
     def get_stats(self) -> Any:
         def do() -> Any:
+            totals = self.counters
+            totals["failures"] = sum(gate.failures for gate in self._gates.values())
+            if self._tells:
+                self._figures.tell(totals, {name: not gate.allows() for name, gate in self._gates.items()})
             stats = StorageMetrics()
             for name, pages, bandwidth in (
                 ("loads", stats.prefetch_pgs, stats.prefetch_bandwidth),

@@ -25,9 +25,8 @@ from sglang.srt.mem_cache.embedding_store import EmbeddingStore
 from .. import _kvstore
 from .._identity import short
 from .._numa import numa_nodes_of
-from .._options import StoreOptions, check_options
+from .._options import StoreOptions, check_options, client_of
 from .._outputs import HEADER_BYTES, header
-from ..client import Client
 from ..errors import BadRequest, Error
 from ..namespaces import Namespace
 from . import compat
@@ -35,7 +34,7 @@ from .store import Gate, Guarded
 
 __all__ = ["EncoderOptions", "KVStoreEmbeddings"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
 #: SGLang hands such a store no options.
@@ -119,6 +118,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
                 "block_bytes_max": options.output_bytes_max,
                 "hash": "sglang-mm",
                 "salt": options.salt or None,
+                "tenant": options.tenant or None,
                 "weights_epoch": options.weights_epoch,
                 "x.engine": f"{compat.engine_name()} encoder",
                 "x.config": facts.config,
@@ -128,9 +128,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
                 "x.multimodal": compat.multimodal(),
             }
         )
-        self._client = Client(
-            options.endpoints, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes)
-        )
+        self._client = client_of(options, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes))
         self._space = self._client.open_set(self.namespace, wait=False)
         Guarded.__init__(self, {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")})
         #: With their bytes.

@@ -101,6 +101,7 @@ def namespace_of(facts: Facts, options: Options, ranks: Ranks, pool: PoolText) -
             "cache_group": pool.name,
             "hash": "sglang",
             "salt": options.salt or None,
+            "tenant": options.tenant or None,
             "weights_epoch": options.weights_epoch,
             "x.engine": engine_name(),
             "x.page_size": pool.page_tokens,

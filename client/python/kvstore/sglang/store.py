@@ -26,7 +26,7 @@ from .rows import Rows
 
 __all__ = ["Gate", "Guarded", "Move", "Pool", "Where", "together"]
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
 
@@ -261,8 +261,9 @@ class Pool:
         yield
         matches = [future.result() for future in futures]
         gate.ended(next((match.why for match in matches if match.why is not None), None))
-        held = np.concatenate([np.asarray(match.held) for match in matches])
-        return _whole(held.reshape(len(keys), -1) > 0)
+        held = _whole(np.concatenate([np.asarray(match.held) for match in matches]).reshape(len(keys), -1) > 0)
+        self._count("hit_pages", sum(held))
+        return held
 
     def load(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
         done: list[bool] = []

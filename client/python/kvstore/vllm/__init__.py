@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KVStoreConnector"]
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.kvstore")
 
 
 class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]

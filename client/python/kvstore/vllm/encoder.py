@@ -24,28 +24,53 @@ from vllm.platforms import current_platform
 from .._breaker import Breaker
 from .._identity import digest
 from .._numa import numa_nodes_of
-from .._options import check_options
+from .._options import check_options, client_of
 from .._outputs import HEADER_BYTES, decoded, encoded
-from ..client import Client
 from ..errors import Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
 from ..sets import SetGetResult, SetMatchResult
 from . import compat
 from .model import StoreOptions, identity_of
+from .stats import Metrics, Sums, Teller
 
 try:
     from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata, ECConnectorRole
 except ImportError as _error:
     raise Unsupported(f"{compat.engine_name()} has no connectors for encoders' outputs: {_error}") from _error
+try:
+    from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorPromMetrics, ECConnectorStats
+except ImportError:  # a release that asks encoders' connectors for no figures
+    ECConnectorPromMetrics = ECConnectorStats = object
 
 __all__ = ["EncoderOptions", "KVStoreECConnector"]
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.kvstore")
 
 #: Outputs on their way to the store.
 _SAVING_BYTES_MAX = 256 << 20
 _FLUSH_SECONDS = 1.0
+
+
+#: Of the scheduler's half and of the workers'.
+COUNTERS = {
+    "lookups": "Outputs that the store was asked about.",
+    "hit_outputs": "Outputs that the store had.",
+    "loaded_outputs": "Outputs that were loaded instead of encoded.",
+    "loaded_bytes": "Their bytes.",
+    "stored_outputs": "Outputs that the store has taken.",
+    "dropped_outputs": "Outputs not given to be stored: too large, too many at once, or the store is away.",
+    "failures": "Calls to the store that failed.",
+}
+
+
+class EncoderStats(Sums, ECConnectorStats):  # type: ignore[misc]
+    pass
+
+
+class EncoderMetrics(Metrics, ECConnectorPromMetrics):  # type: ignore[misc]
+    prefix = "vllm:kvstore_encoder_"
+    counters = COUNTERS
 
 
 @dataclass(frozen=True)
@@ -105,14 +130,15 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
                 "x.multimodal": digest(str(getattr(vllm_config.model_config, "multimodal_config", None))),
             }
         )
-        self._client = Client(
-            options.endpoints,
+        self._client = client_of(
+            options,
             identity=f"vllm-encoder-{role.name.lower()}",
             numa_nodes=numa_nodes_of(options.numa_nodes),
         )
         self._space = self._client.open_set(self.namespace, wait=False)
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         self.counters: Counter[str] = Counter()
+        self._teller = Teller(COUNTERS)
         self._items: dict[str, _Item] = {}
         #: Outputs that the engine has, or will have after this step.
         self._held: set[str] = set()
@@ -124,6 +150,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
 
     def _failed(self, kind: str, why: object) -> None:
         self.counters[f"failed_{kind}"] += 1
+        self.counters["failures"] += 1
         if self._breakers[kind].failed():
             logger.warning("kvstore: %s of encoders' outputs fail: %s", kind, why)
 
@@ -180,6 +207,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             if not match.held[0] or not self._breakers["loads"].allows():
                 item.is_over = True
                 return
+            self.counters["hit_outputs"] += 1
             item.data = np.empty(size, np.uint8)
             item.get = self._space.submit_get([name], [item.data], deadline=self._options.load_timeout)
         elif item.get.done():
@@ -204,6 +232,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         if item is not None and item.is_over and item.data is not None:
             self._loads[identifier] = item.data
             self.counters["loaded_outputs"] += 1
+            self.counters["loaded_bytes"] += len(item.data)
         self._held.add(identifier)
 
     def build_connector_meta(self, scheduler_output: Any) -> Step:
@@ -274,6 +303,23 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             else:
                 self._breakers["saves"].succeeded()
         self._saves = under_way
+
+    # -- statistics, of both halves
+
+    def get_ec_connector_stats(self) -> EncoderStats | None:
+        paused = {kind: not breaker.allows() for kind, breaker in self._breakers.items()}
+        data = self._teller.changes(self.counters, paused)
+        return EncoderStats(data=data) if data else None
+
+    @classmethod
+    def build_ec_connector_stats(cls, data: dict[str, Any] | None = None) -> EncoderStats:
+        return EncoderStats(data={} if data is None else data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any
+    ) -> EncoderMetrics:
+        return EncoderMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """What is on its way to the store still goes there, for a second at most."""

@@ -237,6 +237,7 @@ def identity_of(config: Any, options: StoreOptions) -> dict[str, Any]:
     is_folder = os.path.isdir(model.model)
     return {
         "kind": "set",
+        "tenant": options.tenant or None,
         "model": options.model or (os.path.basename(os.path.normpath(model.model)) if is_folder else model.model),
         "revision": model.revision,
         "dtype": str(model.dtype).removeprefix("torch."),

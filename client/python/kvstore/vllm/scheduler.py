@@ -13,8 +13,8 @@ import numpy as np
 from vllm.logger import init_logger
 
 from .._breaker import Breaker
+from .._options import client_of
 from .._reuse import Reuse, reuse_number
-from ..client import Client
 from ..errors import Busy, Error, Unsupported
 from ..namespaces import Namespace
 from .compat import CacheHitSource, states_of, tokens_in_flight
@@ -26,7 +26,7 @@ from .stats import KVStoreStats, Teller
 
 __all__ = ["SchedulerSide"]
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.kvstore")
 
 #: vLLM's page for what is not there: blocks that a window has left behind.
 _NULL_PAGE = 0
@@ -107,7 +107,7 @@ class SchedulerSide:
         self._model = model
         self._options = model.options
         self._does_load, self._does_save = loads, saves
-        self._client = Client(model.options.endpoints, identity="vllm-scheduler", deadline=model.options.load_timeout)
+        self._client = client_of(model.options, identity="vllm-scheduler", deadline=model.options.load_timeout)
         #: Of each pipeline stage. Of other stages than the first, workers tell: until then nothing is looked up.
         self._spaces = [self._client.open_set(model.namespace, deadline=model.options.load_timeout)]
         self._block_bytes = [np.array([group.block_bytes for group in model.groups])]
@@ -149,8 +149,7 @@ class SchedulerSide:
             0,
         )
         self._teller = Teller()
-        endpoints = [model.options.endpoints] if isinstance(model.options.endpoints, str) else model.options.endpoints
-        is_local = endpoints is None or all(each.startswith("unix:") for each in endpoints)
+        is_local = all(node["endpoint"].startswith("unix:") for node in self._client.nodes())
         #: Of what a node has in memory. vLLM has no word for another machine's.
         self._memory = CacheHitSource.HOST if is_local else CacheHitSource.EXTERNAL_UNSPECIFIED
 

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-__all__ = ["KVStorePromMetrics", "KVStoreStats", "Teller"]
+__all__ = ["KVStorePromMetrics", "KVStoreStats", "Metrics", "Sums", "Teller"]
 
 #: Of the scheduler's half and of the workers'. Blocks are those of one cache group on one rank, or parts of these (head_groups), tokens are the engine's.
 COUNTERS = {
@@ -33,14 +33,14 @@ COUNTERS = {
 PAUSES = ("lookups", "loads", "saves")
 
 
-class KVStoreStats(KVConnectorStats):  # type: ignore[misc]
+class Sums:
     """``data``: what was added to each counter, and ``paused_...`` as it is; over an interval, as it was at its worst."""
 
     def reset(self) -> None:
         self.data: dict[str, Any] = {}
 
-    def aggregate(self, other: KVConnectorStats) -> KVStoreStats:
-        assert isinstance(other, KVStoreStats)
+    def aggregate(self, other: Any) -> Any:
+        assert isinstance(other, Sums)
         for name, value in other.data.items():
             known = self.data.get(name, 0)
             self.data[name] = max(known, value) if name.startswith("paused_") else known + value
@@ -53,38 +53,53 @@ class KVStoreStats(KVConnectorStats):  # type: ignore[misc]
         return not self.data
 
 
+class KVStoreStats(Sums, KVConnectorStats):  # type: ignore[misc]
+    pass
+
+
 class Teller:
     """Makes statistics of running totals: each change is told once."""
 
-    def __init__(self) -> None:
+    def __init__(self, counters: Mapping[str, str] = COUNTERS) -> None:
+        self._counters = counters
         self._told: dict[str, int] = {}
         self._paused: dict[str, int] = {}
 
     def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> KVStoreStats | None:
         """None if nothing has changed."""
+        data = self.changes(totals, paused)
+        return KVStoreStats(data=data) if data else None
+
+    def changes(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> dict[str, int]:
         data = {}
         for name, total in totals.items():
-            if name in COUNTERS and total != self._told.get(name, 0):
+            if name in self._counters and total != self._told.get(name, 0):
                 data[name] = total - self._told.get(name, 0)
                 self._told[name] = total
         for name, is_paused in paused.items():
             # A pause is told in every step: other ranks, which have none, must not hide it.
             if is_paused or self._paused.get(name, 0):
                 data[f"paused_{name}"] = self._paused[name] = int(is_paused)
-        return KVStoreStats(data=data) if data else None
+        return data
 
 
-class KVStorePromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
+class Metrics:
+    """What vLLM makes in the process that shows its metrics."""
+
+    # vLLM takes its own metrics away by this prefix, when an engine begins in a process that had one.
+    prefix = "vllm:kvstore_"
+    counters: Mapping[str, str] = COUNTERS
+    per_engine_labelvalues: Any
+
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
-        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)  # type: ignore[call-arg]
         counter, gauge = metric_types[Counter], metric_types[Gauge]
-        # vLLM takes its own metrics away by this prefix, when an engine begins in a process that had one.
         self._counters = {
-            name: counter(name=f"vllm:kvstore_{name}", documentation=text, labelnames=labelnames)
-            for name, text in COUNTERS.items()
+            name: counter(name=self.prefix + name, documentation=text, labelnames=labelnames)
+            for name, text in self.counters.items()
         }
         self._paused = gauge(
-            name="vllm:kvstore_paused",
+            name=self.prefix + "paused",
             documentation="1 while failures keep the connector from asking the store.",
             multiprocess_mode="mostrecent",
             labelnames=[*labelnames, "calls"],
@@ -102,3 +117,7 @@ class KVStorePromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
                 self._counters[name].labels(*values).inc(value)
             elif name.startswith("paused_"):
                 self._paused.labels(*values, name.removeprefix("paused_")).set(value)
+
+
+class KVStorePromMetrics(Metrics, KVConnectorPromMetrics):  # type: ignore[misc]
+    pass

@@ -29,8 +29,7 @@ from vllm.platforms import current_platform
 from .._breaker import Breaker
 from .._identity import digest, short
 from .._numa import numa_nodes_of
-from .._options import check_options
-from ..client import Client
+from .._options import check_options, client_of
 from ..errors import BadRequest, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
@@ -39,12 +38,16 @@ from . import compat
 from .model import Model, Options, StoreOptions, check_engine, identity_of
 
 try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
     from vllm.v1.kv_offload.base import (
         Locality,
         LookupResult,
         Medium,
+        OffloadingCounterMetadata,
         OffloadingEvent,
+        OffloadingGaugeMetadata,
+        OffloadingMetricMetadata,
         OffloadKey,
         ReqContext,
         RequestOffloadingContext,
@@ -58,7 +61,7 @@ except ImportError as _error:
 
 __all__ = ["KVStoreOffloadingConnector", "KVStoreTier", "TierOptions"]
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.kvstore")
 
 #: Of one call to the store: the scheduler's thread must not be held up longer than such a call takes to make.
 _KEYS_MAX = 1024
@@ -69,6 +72,21 @@ _FLUSH_SECONDS = 1.0
 #: In SetPutResult.states.
 _REFUSED = 0
 _GROUP_BYTES = 4
+#: What vLLM's /metrics have of it, besides what they have of any tier.
+COUNTERS = {
+    "lookups": "Calls in which the store was asked which chunks it has.",
+    "looked_up_chunks": "Chunks that it was asked for.",
+    "hit_chunks": "Those of them that it had.",
+    "loaded_chunks": "Chunks that were loaded into the pool.",
+    "loaded_bytes": "Their bytes.",
+    "missing_chunks": "Chunks of loads that did not come.",
+    "stored_chunks": "Chunks that the store has taken, or had.",
+    "stored_bytes": "Their bytes.",
+    "unsaved_chunks": "Chunks that were to be stored and are not.",
+    "failures": "Calls to the store that failed.",
+}
+_METRIC = "vllm:kvstore_tier_"
+_PAUSED = _METRIC + "paused"
 
 #: The engine whose connector is being made: vLLM does not tell its tiers.
 _engine: ContextVar[tuple[Any, Any] | None] = ContextVar("kvstore_engine", default=None)
@@ -137,7 +155,10 @@ class _Chunks:
         if not self.why_apart:
             try:
                 as_connector = Options(
-                    options.endpoints, model=options.model, weights_epoch=options.weights_epoch, salt=options.salt
+                    tenant=options.tenant,
+                    model=options.model,
+                    weights_epoch=options.weights_epoch,
+                    salt=options.salt,
                 )
                 self._model = Model(config, cache, as_connector)
                 self.why_apart = _why_rows_differ(self._model, spec, cache)
@@ -334,8 +355,8 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._options = TierOptions.of(options)
         self.locality = Locality[self._options.locality] if self._options.locality else None
         self._chunks = _Chunks(offloading_spec, primary_kv_view, self._options)
-        self._client = Client(
-            self._options.endpoints,
+        self._client = client_of(
+            self._options,
             identity="vllm-tier",
             numa_nodes=numa_nodes_of(self._options.numa_nodes),
             staging_bytes=self._options.staging_bytes,
@@ -352,6 +373,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         self._events: list[OffloadingEvent] | None = [] if has_events else None
         self.counters: Counter[str] = Counter()
+        self._told: dict[str, int] | None = None
         logger.info(
             "kvstore: chunks of %d bytes, namespace %s", self._chunks.namespace.block_bytes, self._chunks.namespace
         )
@@ -369,8 +391,32 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _failed(self, kind: str, why: object) -> None:
         self.counters[f"failed_{kind}"] += 1
+        self.counters["failures"] += 1
         if self._breakers[kind].failed():
             logger.warning("kvstore: %s fail: %s", kind, why)
+
+    # -- metrics
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        counters = {_METRIC + name: OffloadingCounterMetadata(documentation=text) for name, text in COUNTERS.items()}
+        text = "1 while failures keep the tier from making such calls."
+        return counters | {_PAUSED: OffloadingGaugeMetadata(documentation=text, labelnames=("calls",))}
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        """What was added since the last call. At first all of them, as 0: a counter is shown from the start."""
+        told, totals = self._told, dict(self.counters)
+        paused = {f"paused {kind}": int(not breaker.allows()) for kind, breaker in self._breakers.items()}
+        self._told = totals | paused
+        stats = OffloadingConnectorStats()
+        for name in COUNTERS:
+            added = totals.get(name, 0) - (told or {}).get(name, 0)
+            if added or told is None:
+                stats.increase_counter(_METRIC + name, added)
+        for kind, is_paused in paused.items():
+            if told is None or told[kind] != is_paused:
+                stats.set_gauge(_PAUSED, is_paused, (kind.removeprefix("paused "),))
+        return None if stats.is_empty() else stats
 
     # -- lookups
 
@@ -412,7 +458,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         try:
             match = future.result(0)
             is_right = np.asarray(match.block_bytes) == self._chunks.sizes(batch.keys)
-            batch.held = self._chunks.whole((np.asarray(match.held) > 0) & is_right).tobytes()
+            held = self._chunks.whole((np.asarray(match.held) > 0) & is_right)
+            batch.held = held.tobytes()
+            self.counters["hit_chunks"] += int(held.sum())
             if match.why is None:
                 self._breakers["lookups"].succeeded()
             else:
@@ -431,6 +479,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
                 self._chunks.names(batch.keys), deadline=self._options.lookup_timeout, prefetch=True
             )
             self.counters["lookups"] += 1
+            self.counters["looked_up_chunks"] += len(batch.keys)
         except Exception as error:
             batch.held = bytes(len(batch.keys))
             self._failed("lookups", error)
@@ -496,7 +545,10 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def _end(self, job: _Job) -> None:
         done = np.concatenate([*job.done, np.zeros(len(job.keys) - job.sent, np.bool_)])
         count = int(done.sum())
-        self.counters["loaded_chunks" if job.job.is_promotion else "stored_chunks"] += count
+        verb, missed = ("loaded", "missing") if job.job.is_promotion else ("stored", "unsaved")
+        self.counters[f"{verb}_chunks"] += count
+        self.counters[f"{verb}_bytes"] += count * self.block_size_bytes
+        self.counters[f"{missed}_chunks"] += len(job.keys) - count
         is_whole = count == len(job.keys)
         keys = tuple(job.keys[i] for i in np.flatnonzero(done)) if not is_whole and count > 0 else None
         if job.job.is_promotion and not is_whole:

@@ -12,8 +12,8 @@ from vllm.logger import init_logger
 
 from .._breaker import Breaker
 from .._numa import numa_nodes_of, tell_numa
+from .._options import client_of
 from .._reuse import Reuse
-from ..client import Client
 from ..device import Event, warm_up
 from ..errors import Error
 from ..futures import Future
@@ -28,7 +28,7 @@ from .stats import KVStoreStats, Teller
 
 __all__ = ["WorkerSide"]
 
-logger = init_logger(__name__)
+logger = init_logger("vllm.kvstore")
 
 #: In SetPutResult.states.
 _STORED = 1
@@ -142,7 +142,7 @@ class WorkerSide:
         self._pages: list[list[Cache]] = bind_pages(model, tensors)
         device = device_of(self._pages)
         numa_nodes = numa_nodes_of(model.options.numa_nodes, device)
-        self._client = Client(model.options.endpoints, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
+        self._client = client_of(model.options, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
         tell_numa(logger, self._client)
         self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
         #: One for each direction: a gather waits for the end of a step, which loads need not.

@@ -46,6 +46,8 @@ class Door:
     client: Any = None
     #: So many items do not fit in 4 MiB.
     many = 400
+    #: Options besides.
+    more: dict[str, Any] = {}  # noqa: RUF012  # a test sets it
 
     def __init__(self) -> None:
         #: What the engine calls.
@@ -109,7 +111,12 @@ class Connector(Door):
         from synthetic import BLOCK, Engine
         from test_vllm_scheduler import prompt_of
 
-        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        options = {
+            "lookup_timeout": seconds,
+            "load_timeout": seconds,
+            "save_timeout": seconds,
+            "salt": salt,
+        } | self.more
         self.engine = Engine(model, endpoint, options=options, page_count=400)
         self.plain = Engine(model, None)
         self.prompt = lambda item: prompt_of(self.BLOCKS * BLOCK + 1, item)
@@ -177,7 +184,12 @@ class Tier(Door):
         from test_vllm_tier import job, tier_of
         from tier_cpu import transfer_config
 
-        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        options = {
+            "lookup_timeout": seconds,
+            "load_timeout": seconds,
+            "save_timeout": seconds,
+            "salt": salt,
+        } | self.more
         self.engine = Engine(
             model, endpoint, kv_transfer_config=transfer_config(endpoint, 16 << 20, options), page_count=50
         )
@@ -256,7 +268,12 @@ class Encoder(Door):
         super().__init__()
         from test_vllm_encoder import Engine, output_of, request_of
 
-        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        options = {
+            "lookup_timeout": seconds,
+            "load_timeout": seconds,
+            "save_timeout": seconds,
+            "salt": salt,
+        } | self.more
         # A node refuses what is larger than all that it has.
         self.engine = Engine(model, endpoint, output_bytes_max=1 << 20, **options)
         self.request_of, self.output_of = request_of, functools.cache(output_of)
@@ -307,7 +324,12 @@ class HiCache(Door):
 
         from kvstore.sglang import KVStoreHiCache
 
-        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        options = {
+            "lookup_timeout": seconds,
+            "load_timeout": seconds,
+            "save_timeout": seconds,
+            "salt": salt,
+        } | self.more
         extra = {"backend_name": "kvstore", "interface_v1": int(interface != "copying"), "endpoints": endpoint}
         self.storage = KVStoreHiCache(
             HiCacheStorageConfig(
@@ -434,7 +456,12 @@ class Embeddings(Door):
 
         from kvstore.sglang.encoder import OPTIONS, KVStoreEmbeddings
 
-        options = {"lookup_timeout": seconds, "load_timeout": seconds, "save_timeout": seconds, "salt": salt}
+        options = {
+            "lookup_timeout": seconds,
+            "load_timeout": seconds,
+            "save_timeout": seconds,
+            "salt": salt,
+        } | self.more
         # A node refuses what is larger than all that it has.
         given = json.dumps(options | {"endpoints": endpoint, "output_bytes_max": 1 << 20})
         with mock.patch.dict(os.environ, {OPTIONS: given}):
@@ -514,7 +541,9 @@ class LmCache(Door):
         import test_lmcache_adapter as tests
 
         self.tests = tests
-        self.adapter = tests.made(tests.spec(endpoint, door, salt, deadline=seconds, object_bytes_max=1 << 20))
+        self.adapter = tests.made(
+            tests.spec(endpoint, door, salt, deadline=seconds, object_bytes_max=1 << 20, **self.more)
+        )
         self.client = self.adapter._client if door == "plugin" else None
         self.called = [self.adapter]
         self.done: dict[int, Any] = {}

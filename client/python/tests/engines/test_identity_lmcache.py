@@ -33,7 +33,7 @@ def test_a_door_that_cannot_know_the_weights_is_refused_by_name(node: Node, door
 
 def test_the_older_interface_is_refused_alike(node: Node) -> None:
     remote = Remote.__new__(Remote)
-    config = SimpleNamespace(extra_config={"kvstore.endpoint": node.endpoint})
+    config = SimpleNamespace(extra_config={"kvstore.endpoints": node.endpoint})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Remote.__mro__[1], "__init__", lambda self, config, metadata: None)
         with pytest.raises(kvstore.BadRequest, match="weights_epoch is missing"):

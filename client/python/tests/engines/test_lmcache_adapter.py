@@ -23,6 +23,7 @@ os.environ["LMCACHE_TRACK_USAGE"] = "false"  # on by default
 pytest.importorskip("lmcache")
 
 import json
+import logging
 
 import numpy as np
 import torch
@@ -48,7 +49,7 @@ _models = iter(range(10**9))
 
 
 def spec(endpoint: str, door: str = "plugin", model: str | None = None, **params: Any) -> dict[str, Any]:
-    given = {"endpoint": endpoint, "model": model or f"m{os.getpid()}-{next(_models)}", "weights_epoch": 1} | params
+    given = {"endpoints": endpoint, "model": model or f"m{os.getpid()}-{next(_models)}", "weights_epoch": 1} | params
     name = {"plugin": "Adapter", "native_plugin": "Connector"}[door]
     return {"type": door, "module_path": "kvstore.lmcache", "class_name": name, "adapter_params": given}
 
@@ -637,8 +638,8 @@ def test_the_status_names_the_nodes(adapters: Any, own_node: Node) -> None:
 @pytest.mark.parametrize(
     ("params", "text"),
     [
-        ({"endpoint": ""}, "endpoint is ''"),
-        ({"endpoints": "unix:///x"}, "'endpoints' is none of"),
+        ({"endpoints": ""}, "endpoints is ''"),
+        ({"endpoint": "unix:///x"}, "'endpoint' is none of"),
         ({"deadline": 0}, "deadline is 0"),
         ({"max_capacity_gb": -1}, "max_capacity_gb is -1"),
         ({"weights_epoch": "new"}, "weights_epoch is 'new', allowed is a whole number"),
@@ -646,14 +647,15 @@ def test_the_status_names_the_nodes(adapters: Any, own_node: Node) -> None:
 )
 def test_parameters_are_checked(params: dict[str, Any], text: str) -> None:
     with pytest.raises(kvstore.errors.BadRequest, match=text):
-        Adapter({"endpoint": "unix:///nowhere"} | params)
+        Adapter({"endpoints": "unix:///nowhere"} | params)
 
 
 def test_a_release_that_was_not_tried_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, node: Node
 ) -> None:
     monkeypatch.setattr(compat, "VERSION", "0.9.9")
-    adapter = Adapter({"endpoint": node.endpoint, "weights_epoch": 1})
+    monkeypatch.setattr(logging.getLogger("lmcache.kvstore"), "propagate", True)  # LMCache's loggers keep to themselves
+    adapter = Adapter({"endpoints": node.endpoint, "weights_epoch": 1})
     adapter.close()
     assert "LMCache 0.9.9 was not tried" in caplog.text
 
@@ -693,7 +695,7 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
         "chunk_size: 256\nlocal_cpu: false\nmax_local_cpu_size: 0.25\nremote_serde: naive\n"
         "remote_storage_plugins: [kvstore]\n"
         "extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache, "
-        f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoint: '{own_node.endpoint}', "
+        f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoints: '{own_node.endpoint}', "
         "kvstore.weights_epoch: 1}\n"
     )
     for again in (False, True):  # another process finds what one has stored

@@ -38,7 +38,7 @@ def engines(tmp_path: Path) -> Iterator[Any]:
         """Each with memory of its own, as in processes of their own."""
         plugin = "remote_storage_plugin.kvstore"
         extra = {f"{plugin}.module_path": "kvstore.lmcache", f"{plugin}.class_name": "EncoderRemote"}
-        given = {"endpoint": endpoint, "model": "outputs", "weights_epoch": 1, "deadline": 5.0} | options
+        given = {"endpoints": endpoint, "model": "outputs", "weights_epoch": 1, "deadline": 5.0} | options
         extra |= {f"kvstore.{name}": value for name, value in given.items()}
         config = tmp_path / f"{len(made)}.yaml"
         # Only these lines are the encoder's: what chunks need may stand beside them.

@@ -42,7 +42,7 @@ class House:
             "type": door,
             "module_path": "kvstore.lmcache",
             "class_name": {"plugin": "Adapter", "native_plugin": "Connector"}[door],
-            "adapter_params": {"endpoint": self.node.endpoint, "model": "llama-1", "weights_epoch": 1},
+            "adapter_params": {"endpoints": self.node.endpoint, "model": "llama-1", "weights_epoch": 1},
         }
         command = [str(Path(sys.executable).parent / "lmcache"), "server", "--host", "127.0.0.1"]
         command += ["--port", str(port), "--http-port", str(http), "--l1-size-gb", "1", "--chunk-size", str(CHUNK)]

@@ -39,6 +39,7 @@ from sglang_cpu import shared_files
 import kvstore
 from kvstore.errors import BadRequest, Unsupported
 from kvstore.sglang import KVStoreHiCache, compat
+from kvstore.sglang.figures import COUNTERS
 
 PAGE, LAYERS, HEADS, SIZE, PAGES = 16, 3, 4, 16, 40
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head", "page_unified")
@@ -606,6 +607,28 @@ def test_statistics_are_told_once(backend: Backend) -> None:
     assert storage.get_stats().backup_pgs == []
     page = LAYERS * 2 * PAGE * HEADS * SIZE * 2
     assert storage.counters["stored_bytes"] == 10 * page and storage.counters["loaded_bytes"] == 4 * page
+
+
+def test_sglangs_metrics_have_what_the_door_has_seen(backend: Backend) -> None:
+    from prometheus_client import REGISTRY
+
+    storage = backend(mha_pool("page_first_direct"), model_name="seen")
+    labels = {"model_name": storage._facts.model, "tp_rank": "0", "pp_rank": "0"}
+
+    def value(name: str, **more: str) -> float:
+        return REGISTRY.get_sample_value(f"sglang:kvstore_{name}", labels | more) or 0.0
+
+    storage.get_stats()
+    before = {name: value(f"{name}_total") for name in COUNTERS}
+    keys = keys_of(10)
+    put(storage, keys, list(range(10)))
+    assert storage.batch_exists(keys[:4]) == 4
+    assert storage.batch_get_v1(keys[:4], tokens_of([0, 1, 2, 3])) == [True] * 4
+    for _ in range(2):  # each change is told once
+        storage.get_stats()
+    added = {name: value(f"{name}_total") - before[name] for name in COUNTERS}
+    assert (added["stored_pages"], added["hit_pages"], added["loaded_pages"], added["failures"]) == (10, 4, 4, 0)
+    assert value("paused", calls="loads") == 0
 
 
 # -- failures

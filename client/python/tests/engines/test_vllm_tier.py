@@ -4,6 +4,7 @@ place of a model (synthetic.py, tier_cpu.py).
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import os
@@ -31,7 +32,7 @@ from vllm.v1.kv_offload.base import LookupResult, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob
 
 import kvstore
-from kvstore.vllm.tier import _KEYS_MAX, KVStoreTier, _engine
+from kvstore.vllm.tier import _KEYS_MAX, COUNTERS, KVStoreTier, _engine
 
 #: What the first of a prompt's blocks is called in a shape's namespace does not matter here: blocks are counted.
 SHAPES = pytest.mark.parametrize("shape", [{}, {"windows": True}], ids=["full", "windows"])
@@ -111,6 +112,29 @@ def test_another_engine_loads_what_one_has_stored(engines: Any, own_node: Node, 
     assert other.generate(prompt) == expected
     assert other.last_cached() >= 960
     assert tier_of(other).counters["lookups"] == 1
+
+
+def test_vllms_metrics_have_what_the_tier_has_seen(engines: Any, own_node: Node) -> None:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadPromMetrics
+
+    one, other = engines(own_node.endpoint), engines(own_node.endpoint)
+    stored(one, prompt := prompt_of(1000, 1))
+    other.generate(prompt)
+    registry = CollectorRegistry()
+    kinds = {each: functools.partial(each, registry=registry) for each in (Counter, Gauge, Histogram)}
+    shown = OffloadPromMetrics(other.config, kinds, ["engine"], {0: ["0"]})
+    shown.observe(tier_of(other).get_stats().data)
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"vllm:kvstore_tier_{name}", {"engine": "0"} | labels)
+
+    for name in COUNTERS:
+        assert value(f"{name}_total") is not None
+    assert value("hit_chunks_total") == value("loaded_chunks_total") > 0
+    assert value("loaded_bytes_total") == value("loaded_chunks_total") * tier_of(other).block_size_bytes
+    assert value("paused", calls="lookups") == 0
+    assert tier_of(other).get_stats() is None  # each change is told once
 
 
 def test_states_are_stored_as_rows_and_change_no_token(engines: Any, own_node: Node) -> None:

@@ -1,0 +1,88 @@
+"""LMCache's native plugin: the class of C++ that its own adapter for such classes drives, and the options of all of LMCache's doors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .. import _kvstore
+from .._access import access_of
+from .._options import AccessOptions, access_options, check_options
+from ..errors import BadRequest
+from ..namespaces import Namespace
+
+__all__ = ["Connector", "Options", "logger", "namespace_of"]
+
+
+def _logger() -> logging.Logger:
+    """As LMCache makes its own: nobody else's handlers show what LMCache's loggers tell."""
+    try:
+        from lmcache.logging import init_logger
+    except ImportError:  # the connector does without LMCache
+        return logging.getLogger("lmcache.kvstore")
+    return init_logger("lmcache.kvstore")  # type: ignore[no-any-return]
+
+
+logger = _logger()
+
+
+@dataclass(frozen=True)
+class Options(AccessOptions):
+    """``adapter_params``."""
+
+    #: What must not be shared has different names here.
+    model: str = "lmcache"
+    #: Which weights and adapters. There is no default: LMCache tells their names alone, so nobody here could see them change.
+    weights_epoch: int | None = None
+    #: Seconds, of a batch.
+    deadline: float = 5.0
+    object_bytes_max: int = 256 << 20
+    connections: int = 4
+    #: Memory that is lent to nodes on this host, in the stead of L1.
+    staging_bytes: int = 64 << 20
+    #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
+    max_capacity_gb: float = 0.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        mine = dict(given)
+        capacity = mine.pop("max_capacity_gb", 0.0)
+        check_options(cls, mine, "adapter_params")
+        if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
+            raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
+        if mine.get("weights_epoch") is None:
+            raise BadRequest(
+                "adapter_params: weights_epoch is missing: LMCache tells a model's name, and neither its weights nor its adapters. "
+                "Set a number, and another one whenever they change"
+            )
+        return cls(max_capacity_gb=capacity, **mine)
+
+
+def namespace_of(options: Options, **more: object) -> Namespace:
+    """Where a door's objects lie; told in LMCache's log."""
+    fields: dict[str, object] = {
+        "kind": "set",
+        "model": options.model,
+        "tenant": options.tenant or None,
+        "weights_epoch": options.weights_epoch,
+        "block_bytes_max": options.object_bytes_max,
+    }
+    made = Namespace(fields | more)
+    logger.info("kvstore: objects of up to %d bytes, namespace %s", made.block_bytes, made)
+    return made
+
+
+class Connector(_kvstore.LmcacheConnector):
+    """``adapter_params`` as keywords."""
+
+    def __init__(self, **given: Any) -> None:
+        options = Options.of(given)
+        super().__init__(
+            namespace_of(options, **{"x.engine": "lmcache"})._record,
+            options.deadline,
+            options.connections,
+            options.staging_bytes,
+            **access_of(options.endpoints, "adapter_params: endpoints", **access_options(options)),
+        )

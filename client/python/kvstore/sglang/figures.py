@@ -1,0 +1,50 @@
+"""What the door tells SGLang's ``/metrics`` about itself, beside SGLang's own figures of any storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+__all__ = ["COUNTERS", "Figures"]
+
+#: Pages of all pools, with their parts of this rank.
+COUNTERS = {
+    "lookups": "Batches of pages that the store was asked about.",
+    "hit_pages": "Pages of these that it had.",
+    "loaded_pages": "Pages that were loaded.",
+    "loaded_bytes": "Their bytes.",
+    "missing_pages": "Pages of loads that did not come.",
+    "stored_pages": "Pages that the store has taken, or had.",
+    "stored_bytes": "Their bytes.",
+    "refused_pages": "Pages that were to be stored and are not.",
+    "failures": "Calls to the store that failed.",
+}
+_LABELS = ("model_name", "tp_rank", "pp_rank")
+
+
+@cache
+def _metrics() -> tuple[dict[str, Any], Any]:
+    """Once in a process, whatever storage is attached. SGLang collects all of its processes' by files."""
+    from prometheus_client import Counter, Gauge
+
+    counters = {name: Counter(f"sglang:kvstore_{name}", text, _LABELS) for name, text in COUNTERS.items()}
+    text = "1 while failures keep the engine from making such calls."
+    return counters, Gauge("sglang:kvstore_paused", text, [*_LABELS, "calls"], multiprocess_mode="mostrecent")
+
+
+class Figures:
+    """Tells running totals to Prometheus. From one thread."""
+
+    def __init__(self, model: str, tp_rank: int, pp_rank: int) -> None:
+        self._values = (model, str(tp_rank), str(pp_rank))
+        self._told: dict[str, int] = {}
+
+    def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> None:
+        counters, gauge = _metrics()
+        for name, counter in counters.items():
+            total = totals.get(name, 0)
+            counter.labels(*self._values).inc(total - self._told.get(name, 0))  # by 0 too: shown from the start
+            self._told[name] = total
+        for kind, is_paused in paused.items():
+            gauge.labels(*self._values, kind).set(int(is_paused))
