@@ -10,4 +10,7 @@ namespace kv {
 /// that are no UTF-8 are written as \n, \\ or \x1b. Different texts stay different.
 std::string printable(std::string_view text);
 
+/// Whether `text` is UTF-8 throughout, control characters included.
+bool is_utf8(std::string_view text);
+
 }  // namespace kv

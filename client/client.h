@@ -68,6 +68,7 @@ namespace kv {
 namespace verbs {
 class Provider;
 }
+class TlsSource;
 
 struct NodeConfig {
   std::string endpoint;  ///< tcp://HOST:PORT, tls://HOST:PORT or unix://PATH.
@@ -76,6 +77,7 @@ struct NodeConfig {
   double weight = 1.0;  ///< Share of the blocks, in proportion; for example its capacity in GiB. 0: it owns
                         ///< nothing.
   std::string node_id = {};  ///< Whoever answers there under another id is not this node. Empty: anyone.
+  bool is_told = false;      ///< A cluster's map named it, and no person: ClientConfig::token.
 };
 
 struct ClientConfig {
@@ -130,14 +132,23 @@ struct ClientConfig {
   /// connection when they have changed. If every endpoint in `nodes` on a network is tls://, no tcp:// endpoint that a
   /// cluster's map may name is connected to.
   TlsConfig tls = {};
+  /// For who makes one client after the other: certificates that are open already, of TlsSide::kClient, in place of
+  /// the files of `tls`.
+  std::shared_ptr<TlsSource> tls_source = {};
+  /// The list of nodes comes from a map. One that cannot be reached as this client is configured (tls:// without
+  /// certificates) is a node that does not answer. Else it is a mistake, and an exception.
+  bool are_nodes_told = false;
   /// A token by which the nodes' policy knows the client (docs/security.md), or a file with one, which is read again
-  /// for each connection: at most one of the two. It goes over tls://, unix:// and loopback; no other endpoint is
-  /// connected to.
+  /// for each connection: at most one of the two. It goes over tls://, unix:// and loopback to the endpoints in
+  /// `nodes`. To a node that only a cluster's map names it goes over TLS alone, and only if the node's certificate has
+  /// a name that was configured: the host of a tls:// endpoint in `nodes`, or one that tls.node_names allows (or with
+  /// tls.server_name, that). No connection is made to any other node.
   Secret token = {};
   std::string token_file = {};
   TraceContext trace = {};  ///< Of calls that bring none of their own (CallControl).
 
   bool has_token() const { return !token.empty() || !token_file.empty(); }
+  bool has_tls() const { return tls.is_given() || tls_source != nullptr; }
 };
 
 inline constexpr std::size_t kSpacesMax = 65536;  ///< Opened by one client; one more is refused with kBusy.

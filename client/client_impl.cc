@@ -19,7 +19,7 @@ ClientConfig checked(ClientConfig config) {
   for (NodeConfig& node : config.nodes) {
     const auto endpoint = parse_endpoint(node.endpoint);
     check(endpoint.has_value(), "nodes: " + (endpoint ? "" : endpoint.error().text));
-    check(endpoint->scheme != Endpoint::Scheme::kTls || config.tls.is_given(),
+    check(endpoint->scheme != Endpoint::Scheme::kTls || config.has_tls() || config.are_nodes_told,
           "nodes: " + node.endpoint + " needs tls-cert, tls-key and tls-ca");
     const bool is_heard = endpoint->scheme == Endpoint::Scheme::kTcp && !endpoint->is_loopback();
     check(!config.has_token() || !is_heard,
@@ -163,7 +163,7 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
       hot_sets(map->node_count()),
       hedger(shared->config.hedge_share, shared->config.hedge_after_min, shared->config.hedge_after_max) {
   if (shared->config.follow_cluster) {
-    shared->on_map_epoch = [this](const NodeLink& node) { follow(node); };
+    shared->on_map_epoch = [this](const NodeLink& node, std::uint64_t epoch) { follow(node, epoch); };
     shared->on_node_failure = [this] { node_failed(); };
   }
   for (const NodeConfig& node : shared->config.nodes) {

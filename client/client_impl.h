@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "client/client.h"
 #include "client/cluster/cluster_map_call.h"
+#include "client/cluster/map_votes.h"
 #include "client/cluster_map.h"
 #include "client/hedge/hedger.h"
 #include "client/hot/hot_roots_call.h"
@@ -96,12 +97,16 @@ struct Client::Impl {
     }
   }
   // The cluster's map (cluster/follow.cc).
-  void follow(const NodeLink& node);  ///< It knows a later map: asks for it, in a while.
-  void ask_for_map(const NodeLink& node);
-  void end_question();
+  void follow(const NodeLink& node,
+              std::uint64_t epoch);  ///< It knows a later map, or a look is due: asks, in a while.
+  std::vector<MapVotes::Voter> map_voters() const;
+  void begin_round(std::size_t number, bool is_awaited);
+  void ask_for_map(std::size_t number);
+  void hear_map(std::size_t number);
   asio::awaitable<void> wait_for_map(TimePoint until);
   void node_failed();
   void adopt(ClusterStatus status);
+  void adopt_list();
   void set_link(std::size_t node, const ClusterStatus::Node& member);
   /// Takes a lease into the books, from where the oldest go when there are too many.
   Lease keep_lease(LeaseEntry entry);
@@ -127,7 +132,11 @@ struct Client::Impl {
   } reachable;
   ClusterStatus cluster;
   ClusterMapCall map_call;
-  bool is_map_asked = false;  ///< For a map; then map_event tells of the end.
+  MapVotes votes;
+  bool is_map_asked = false;    ///< Nodes, for their maps; then map_event tells of the end.
+  bool is_map_awaited = false;  ///< And calls that want the map wait for that.
+  TimePoint round_began{}, next_round{};
+  std::size_t round_count = 0;  ///< Nodes asked in this round.
   Event map_event;
   TimePoint next_question{};  ///< Not before: of those that failures cause.
   std::size_t question_count = 0;

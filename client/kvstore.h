@@ -120,11 +120,14 @@ typedef struct kvs_options {
   /* Where memory of kvs_allocate lies, and which processors this library's own threads keep to: NUMA nodes such as "1"
    * or "0-1", or where a PCI device is, such as "pci:0000:3b:00.0" (docs/operating.md, "NUMA"); NULL: not placed. */
   const char* numa_nodes;
+  /* With a token: names that nodes' certificates may have of which only a cluster's map tells, with commas between,
+   * such as "*.kvstore.example.org" (docs/security.md); NULL: the hosts of the tls:// endpoints alone. */
+  const char* tls_names;
 } kvs_options;
 #define KVS_OPTIONS_INIT                                                                                              \
   {                                                                                                                   \
     sizeof(kvs_options), NULL, 0, NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \
-        0, 0, 0, NULL, NULL                                                                                           \
+        0, 0, 0, NULL, NULL, NULL                                                                                     \
   }
 
 /* When the blocks of a request will be asked for again, as far as you know. A wrong hint costs hits, never a wrong

@@ -1,8 +1,14 @@
 #include "transport/endpoint.h"
 
+#include <algorithm>
 #include <charconv>
 
 namespace kv {
+namespace {
+
+constexpr std::size_t kHostBytesMax = 253;
+
+}  // namespace
 
 std::string Endpoint::to_string() const {
   switch (scheme) {
@@ -61,7 +67,10 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   } else if (host.find(':') != std::string_view::npos) {
     return fail("an IPv6 address stands in brackets");
   }
-  if (host.empty() || host.find_first_of(" \t\n/") != std::string_view::npos) return fail("the host is not valid");
+  // No name is longer; and TLS takes none that is (RFC 1035, RFC 6066).
+  if (host.size() > kHostBytesMax) return fail("the host is longer than 253 bytes");
+  const auto is_of_host = [](char c) { return c > ' ' && c < 127 && c != '/'; };
+  if (host.empty() || !std::ranges::all_of(host, is_of_host)) return fail("the host is not valid");
   unsigned value = 0;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
   if (error != std::errc() || end != port.data() + port.size() || value > 65535)

@@ -16,6 +16,7 @@
 #include "client/c/set_results.h"
 #include "client/c/stats_json.h"
 #include "client/kvstore.h"
+#include "transport/tls/tls_identity.h"
 
 namespace kv {
 namespace {
@@ -154,6 +155,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
           std::pair(options.tls_server_name, &config.tls.server_name)}) {
       if (given_file != nullptr) *to = given_file;
     }
+    if (options.tls_names != nullptr) config.tls.node_names = split_patterns(options.tls_names);
     if (options.token != nullptr) config.token = Secret(options.token);
     if (options.token_file != nullptr) config.token_file = options.token_file;
     if (options.hedge_share != 0) config.hedge_share = std::max(options.hedge_share, 0.0);

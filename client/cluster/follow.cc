@@ -1,8 +1,9 @@
 // client/cluster/follow.cc: how a client's nodes become those of the cluster's map.
 //
 // Every answer to a lookup or a put, and every hello, names the epoch of the map that the node knows. A later one than
-// that in use is asked for, from the node that named it, and taken up between two calls: the calls that run go on with
-// the map with which they began, and none fails because of it.
+// that in use is asked for, from the node that named it and from one more, and taken up between two calls if they agree
+// (map_votes.h): the calls that run go on with the map with which they began, and none fails because of it. Besides,
+// some node is asked every few seconds, so that a client finds out whom its map has kept from it.
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <string_view>
@@ -35,39 +36,92 @@ const std::string& id_of(const NodeLink& link) {
 
 }  // namespace
 
-/// In the middle of a link's work nothing is started and no link replaced: that is posted.
-void Client::Impl::follow(const NodeLink& node) {
+/// In the middle of a link's work nothing is started and no link replaced: that is posted. A node tells of a later map,
+/// or it is time to look whether others know of another.
+void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
   if (is_map_asked) return;  // the next answer will say that there is news
+  const TimePoint now = shared->clock.now();
+  const auto link = std::ranges::find(links, &node, [](const auto& each) { return each.get(); });
+  if (link == links.end()) return;
+  const auto number = static_cast<std::size_t>(link - links.begin());
+  if (epoch > shared->map_epoch && now >= next_round && !votes.is_known(number, epoch))
+    return begin_round(number, /*is_awaited=*/true);
+  if (now < shared->next_map_look) return;
+  const std::vector<MapVotes::Voter> voters = map_voters();
+  const std::size_t next = votes.next_to_ask(voters, TimePoint::max(), now);
+  if (next < voters.size()) begin_round(voters[next].node, /*is_awaited=*/false);
+}
+
+/// Who is asked for a map: the client's own list, which no map takes away, and the members.
+std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
+  std::vector<MapVotes::Voter> voters;
+  const auto add = [&](std::size_t number, bool is_own, bool is_member) {
+    voters.push_back({number, id_of(*links[number]), is_own, is_member, links[number]->is_away()});
+  };
+  const std::size_t own_count = shared->config.nodes.size();
+  for (std::size_t number = 0; number < own_count; ++number)
+    add(number, true, std::ranges::find(members, number) != members.end());
+  for (const std::size_t number : members) {
+    if (number >= own_count) add(number, false, true);
+  }
+  return voters;
+}
+
+void Client::Impl::begin_round(std::size_t number, bool is_awaited) {
   is_map_asked = true;
-  asio::post(shared->executor, [this, &node, alive = std::weak_ptr<int>(life)] {
-    if (!alive.expired()) ask_for_map(node);
+  is_map_awaited = is_awaited;
+  round_began = shared->clock.now();
+  round_count = 0;
+  asio::post(shared->executor, [this, number, alive = std::weak_ptr<int>(life)] {
+    if (!alive.expired()) ask_for_map(number);
   });
 }
 
-void Client::Impl::ask_for_map(const NodeLink& node) {
-  const auto link = std::ranges::find(links, &node, [](const auto& each) { return each.get(); });
-  if (link == links.end()) return end_question();  // it was replaced meanwhile
-  map_call.done = [this] {
-    asio::post(shared->executor, [this, alive = std::weak_ptr<int>(life)] {
-      if (alive.expired()) return;
-      if (!map_call.error() && map_call.answer.epoch > shared->map_epoch) adopt(std::move(map_call.answer));
-      end_question();
+void Client::Impl::ask_for_map(std::size_t number) {
+  ++round_count;
+  map_call.done = [this, number] {
+    asio::post(shared->executor, [this, number, alive = std::weak_ptr<int>(life)] {
+      if (!alive.expired()) hear_map(number);
     });
   };
-  (*link)->start(map_call, shared->clock.now() + ClusterMapCall::kDeadline);
+  links[number]->start(map_call, shared->clock.now() + ClusterMapCall::kDeadline);
 }
 
-void Client::Impl::end_question() {
-  is_map_asked = false;
+/// One vote more: enough for another map, or a reason to ask one node more, or nothing new.
+void Client::Impl::hear_map(std::size_t number) {
+  constexpr std::size_t kAskedMax = 5;
+  constexpr Duration kLook = 5s, kSoon = 1s, kPause = 250ms;
+  const TimePoint now = shared->clock.now();
+  const bool has_answer = !map_call.error() && votes.tell(number, std::move(map_call.answer), now).empty();
+  if (!has_answer) votes.silent(number, now);
+  const std::vector<MapVotes::Voter> voters = map_voters();
+  const ClusterStatus* const chosen = votes.choose(voters, now);
+  const bool is_split = chosen == nullptr && (!has_answer || !votes.agrees(number));
+  if (is_split && round_count < kAskedMax) {
+    const std::size_t next = votes.next_to_ask(voters, round_began, now);
+    if (next < voters.size()) return ask_for_map(voters[next].node);
+  }
+  if (chosen != nullptr) {
+    votes.took(*chosen, now);
+    if (chosen->epoch == 0) {
+      adopt_list();
+    } else {
+      adopt(*chosen);
+    }
+  }
+  next_round = is_split ? now + kPause : now;
+  // What one node told is held against others soon; so is what they do not agree on.
+  shared->next_map_look = now + (is_split || chosen != nullptr ? kSoon : kLook);
+  is_map_asked = is_map_awaited = false;
   map_event.set();
 }
 
 /// If one is asked for.
 asio::awaitable<void> Client::Impl::wait_for_map(TimePoint until) {
-  if (!is_map_asked) co_return;
+  if (!is_map_awaited) co_return;
   const auto alarm = shared->clock.make_alarm(shared->executor);
   alarm->arm(until, [this] { map_event.set(); });
-  while (is_map_asked && shared->clock.now() < until) {
+  while (is_map_awaited && shared->clock.now() < until) {
     map_event.reset();
     co_await map_event.wait();
   }
@@ -82,7 +136,32 @@ void Client::Impl::node_failed() {
   next_question = now + kPause;
   const std::size_t seed_count = shared->config.nodes.size();
   const std::size_t turn = question_count++ % (members.size() + seed_count);
-  follow(*links[turn < members.size() ? members[turn] : turn - members.size()]);
+  begin_round(turn < members.size() ? members[turn] : turn - members.size(), /*is_awaited=*/true);
+}
+
+/// No map is in force any more: the client goes by its own list, as it did at first.
+void Client::Impl::adopt_list() {
+  const TimePoint now = shared->clock.now();
+  const std::size_t own_count = shared->config.nodes.size();
+  for (const std::size_t node : members) {
+    if (node < own_count) continue;
+    hot_sets.forget_node(node, now);
+    hedger.forget_node(node);
+  }
+  members.clear();
+  std::vector<ClusterMap::Node> nodes;
+  for (std::size_t node = 0; node < links.size(); ++node) {
+    if (node < own_count) {
+      members.push_back(node);
+      nodes.push_back({shared->config.nodes[node].name, shared->config.nodes[node].weight});
+    } else {
+      nodes.push_back({" " + std::to_string(node), 0});
+    }
+  }
+  hot_sets.forget_places();
+  map = std::make_shared<const ClusterMap>(nodes, shared->config.extent_blocks);
+  shared->map_epoch = 0;
+  cluster = {};
 }
 
 /// Nodes that stay keep their numbers, and with them their connections, what they said of hot roots, and leases.
@@ -135,6 +214,7 @@ void Client::Impl::set_link(std::size_t node, const ClusterStatus::Node& member)
   config.endpoint = preferred_endpoint(member, shared->tls_network != nullptr);
   config.name = config.node_id = member.id;
   config.weight = member.weight;
+  config.is_told = true;
   auto link = std::make_unique<NodeLink>(shared, config, parse_endpoint(config.endpoint).value());
   if (node == links.size()) {
     links.push_back(std::move(link));
@@ -144,6 +224,7 @@ void Client::Impl::set_link(std::size_t node, const ClusterStatus::Node& member)
   }
   links[node]->close();
   links[node] = std::move(link);
+  votes.forget(node);
 }
 
 }  // namespace kv

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "transport/tls/tls_identity.h"
 #include "transport/tls/tls_network.h"
 
 namespace kv {
@@ -23,10 +24,14 @@ bool names_plain(const ClientConfig& config) {
 }
 
 std::unique_ptr<Network> tls_network_of(const ClientConfig& config, Network& network) {
-  if (!config.tls.is_given()) return nullptr;
-  auto source = TlsSource::open(config.tls, TlsSide::kClient);
-  if (!source) throw std::invalid_argument(source.error().text);
-  return make_tls_network(network, std::move(*source),
+  if (!config.has_tls()) return nullptr;
+  std::shared_ptr<TlsSource> certificates = config.tls_source;
+  if (!certificates) {
+    auto opened = TlsSource::open(config.tls, TlsSide::kClient);
+    if (!opened) throw std::invalid_argument(opened.error().text);
+    certificates = std::move(*opened);
+  }
+  return make_tls_network(network, std::move(certificates),
                           {.server_name = config.tls.server_name, .allows_plain = names_plain(config)});
 }
 
@@ -53,5 +58,29 @@ ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, 
       random(config.seed != 0 ? config.seed : random_seed()) {}
 
 ClientShared::~ClientShared() = default;
+
+error_code ClientShared::may_connect(const Endpoint& endpoint, bool is_told) const {
+  if (!is_told || !config.has_token() || endpoint.scheme == Endpoint::Scheme::kTls) return {};
+  const auto is_this = [&](const NodeConfig& node) {
+    const auto own = parse_endpoint(node.endpoint);
+    return own && *own == endpoint;
+  };
+  return std::ranges::any_of(config.nodes, is_this) ? error_code() : error_code(TlsErrc::kNotNamed);
+}
+
+/// That the node is the endpoint's host was proved in the handshake; here the host, or another name of the same
+/// certificate, has to be one that a person wrote. A certificate's wildcard stands for what it would prove.
+error_code ClientShared::may_talk(const Endpoint& endpoint, const Stream& stream, bool is_told) const {
+  if (!is_told || !config.has_token() || endpoint.scheme != Endpoint::Scheme::kTls) return {};
+  if (!config.tls.server_name.empty()) return {};
+  const std::vector<std::string> names = stream.peer_names();
+  if (is_allowed(names, config.tls.node_names)) return {};
+  for (const NodeConfig& node : config.nodes) {
+    const auto own = parse_endpoint(node.endpoint);
+    if (!own || own->scheme != Endpoint::Scheme::kTls) continue;
+    if (own->host == endpoint.host || is_host_of(names, own->host)) return {};
+  }
+  return TlsErrc::kNotNamed;
+}
 
 }  // namespace kv

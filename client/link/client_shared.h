@@ -35,6 +35,11 @@ struct ClientShared {
     return builder;
   }
 
+  /// Whether a connection to this endpoint may be tried, and whether the node at its other end may be talked to: with a
+  /// token only those are that the configuration names (ClientConfig::token).
+  error_code may_connect(const Endpoint& endpoint, bool is_told) const;
+  error_code may_talk(const Endpoint& endpoint, const Stream& stream, bool is_told) const;
+
   asio::any_io_executor executor;
   ClientConfig config;
   std::unique_ptr<Network> tls_network;  ///< Around the caller's; nullptr: no TLS.
@@ -58,11 +63,13 @@ struct ClientShared {
 
   /// A node named the epoch of the map that it knows.
   void hear_map_epoch(const NodeLink& node, std::uint64_t epoch) {
-    if (epoch > map_epoch && on_map_epoch) on_map_epoch(node);
+    if (!on_map_epoch) return;
+    if (epoch > map_epoch || (map_epoch > 0 && clock.now() >= next_map_look)) on_map_epoch(node, epoch);
   }
   std::uint64_t map_epoch = 0;  ///< Of the map in use; 0: of the client's own list.
+  TimePoint next_map_look{};    ///< When some node is asked for its map though none has told of a later one.
   // Called in the middle of a link's work.
-  std::function<void(const NodeLink&)> on_map_epoch;  ///< There is a later one.
+  std::function<void(const NodeLink&, std::uint64_t epoch)> on_map_epoch;  ///< There is a later one, or a look is due.
   std::function<void()> on_node_failure;
 };
 

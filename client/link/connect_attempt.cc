@@ -14,22 +14,29 @@ ConnectAttempt::ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& l
 
 /// connect_timeout covers the connection and the hello that follows:
 /// a node that accepts and then says nothing is as good as none.
-void ConnectAttempt::begin(const Endpoint& endpoint) {
+void ConnectAttempt::begin(const Endpoint& endpoint, bool is_told) {
   KV_ASSERT(listener_ != nullptr && !is_connected_ && !is_linked());
   shared_->deadlines.add(*this, shared_->clock.now() + shared_->config.connect_timeout);
   // The attempt lives as long as its coroutine: the signal is a part of it.
   const auto ended = [self = shared_from_this()](std::exception_ptr exception) {
     if (exception && !self->is_connected_) self->fail(asio::error::operation_aborted, "connecting failed");
   };
-  asio::co_spawn(shared_->executor, run(shared_from_this(), endpoint),
+  asio::co_spawn(shared_->executor, run(shared_from_this(), endpoint, is_told),
                  asio::bind_cancellation_slot(cancel_.slot(), ended));
 }
 
-asio::awaitable<void> ConnectAttempt::run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint) {
+asio::awaitable<void> ConnectAttempt::run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint, bool is_told) {
   const asio::any_io_executor executor = self->shared_->executor;
   if (self->listener_ == nullptr) co_return;  // the network may be gone
+  if (const error_code why = self->shared_->may_connect(endpoint, is_told)) {
+    self->fail(why, "connect: " + why.message());
+    co_return;
+  }
   auto stream = co_await self->shared_->network.connect(endpoint, executor);
   if (self->listener_ == nullptr) co_return;
+  if (stream) {
+    if (const error_code why = self->shared_->may_talk(endpoint, **stream, is_told)) stream = why;
+  }
   if (!stream) {
     const error_code why = stream.error();
     self->fail(why, "connect: " + why.message());

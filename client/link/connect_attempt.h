@@ -32,11 +32,12 @@ class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_fro
   /// `listener` outlives the attempt's end.
   ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener);
 
-  void begin(const Endpoint& endpoint);  ///< Once. May tell the listener before it returns.
-  void end();                            ///< Called by the listener: hello has come, or the link is closed.
+  /// `is_told`: as NodeConfig's.
+  void begin(const Endpoint& endpoint, bool is_told);  ///< Once. May tell the listener before it returns.
+  void end();  ///< Called by the listener: hello has come, or the link is closed.
 
  private:
-  static asio::awaitable<void> run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint);
+  static asio::awaitable<void> run(std::shared_ptr<ConnectAttempt> self, Endpoint endpoint, bool is_told);
   void on_deadline() override;
   void fail(error_code why, std::string text);
   void stop_coroutine();

@@ -268,7 +268,7 @@ void NodeLink::connect_missing() {
     if (!connection.is_empty()) continue;
     connection.attempt = std::make_shared<ConnectAttempt>(shared_, static_cast<ConnectAttempt::Listener&>(*this));
     ++connecting_count_;
-    connection.attempt->begin(endpoint_);
+    connection.attempt->begin(endpoint_, config_.is_told);
   }
 }
 

@@ -71,6 +71,13 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   add_tls("--tls-crl", "KVSTORE_TLS_CRL", options.tls.crl_file, "PEM file of revoked certificates");
   add_tls("--tls-server-name", "KVSTORE_TLS_SERVER_NAME", options.tls.server_name,
           "Whom nodes must prove to be: a DNS name, address or URI (default: the endpoint's host)");
+  app.add_option("--tls-names", options.tls.node_names,
+                 "With a token: names that nodes' certificates may have of which only a cluster's map tells, such as "
+                 "*.kvstore.example.org, with commas between; beside the hosts of the endpoints that are given")
+      ->delimiter(',')
+      ->envname("KVSTORE_TLS_NAMES")
+      ->type_name("NAME")
+      ->group("TLS, for tls:// endpoints");
   app.add_option("--token-file", options.token_file,
                  "File with a token by which the nodes' policy knows this program; KVSTORE_TOKEN has the token itself")
       ->envname("KVSTORE_TOKEN_FILE")

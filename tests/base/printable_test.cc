@@ -28,6 +28,13 @@ TEST(PrintableTest, WhatEndsALineOrMovesACursorIsEscaped) {
       << "U+2028 and U+2029 separate lines";
 }
 
+TEST(PrintableTest, WhatIsUtf8IsKnown) {
+  EXPECT_TRUE(is_utf8(""));
+  EXPECT_TRUE(is_utf8("a\n\xc3\xa4\xf0\x9f\x98\x80"));
+  EXPECT_FALSE(is_utf8("a\xff"));
+  EXPECT_FALSE(is_utf8("\xc3"));
+}
+
 TEST(PrintableTest, BytesThatAreNoUtf8AreEscaped) {
   EXPECT_EQ(printable("\x80"), "\\x80");
   EXPECT_EQ(printable("\xc3"), "\\xc3") << "cut off";

@@ -315,11 +315,82 @@ TEST_F(FollowTest, AnEarlierEpochIsOlderWhoeverTellsIt) {
   set_map(5, {member("a"), member("b"), member("c")});
   start_client();
   nodes["b"]->set_cluster({4, kExtentBlocks, {member("b")}});
-  nodes["c"]->set_cluster({7, kExtentBlocks, {member("a"), member("c")}});
+  for (const char* const name : {"a", "c"}) nodes[name]->set_cluster({7, kExtentBlocks, {member("a"), member("c")}});
   for (std::uint32_t seed = 1; seed < 10; ++seed) match(chain(seed));
   loop.run_for(10ms);
   EXPECT_EQ(client->cluster().epoch, 7u);
   EXPECT_EQ(ids(), (std::vector<std::string>{"a", "c"}));
+}
+
+TEST_F(FollowTest, ATokenGoesToNoNodeThatAMapAloneNames) {
+  set_map(5, {member("a"), member("b"), member("c")});
+  config.token = Secret("a-token-that-is-long-enough-for-a-test");
+  config.nodes.push_back({.endpoint = "sim://b", .name = ""});
+  start_client();
+  ASSERT_EQ(ids(), (std::vector<std::string>{"a", "b", "c"}));
+  for (int i = 0; i < 5; ++i) (void)loop.run(client->ping(100ms));
+  for (const NodeStatus& node : client->nodes()) {
+    EXPECT_EQ(node.connected, node.name != "c") << node.name;
+    if (node.name == "c") EXPECT_EQ(node.last_error, TlsErrc::kNotNamed) << node.last_error_text;
+  }
+}
+
+/// What it does while a node lies: asks, for so long.
+constexpr int kAskedWhileLying = 40;
+
+TEST_F(FollowTest, ANodeThatNamesItselfAloneGetsNoMoreThanItsShare) {
+  for (const bool is_static : {false, true}) {
+    SCOPED_TRACE(is_static);
+    for (const std::uint64_t epoch : {std::uint64_t{6}, std::uint64_t{1} << 40, ~std::uint64_t{0}}) {
+      config.nodes.clear();
+      for (const char* const name : {"a", "b", "c"})
+        config.nodes.push_back({.endpoint = std::string("sim://") + name, .name = name});
+      config.extent_blocks = kExtentBlocks;
+      if (is_static) {
+        for (auto& [name, node] : nodes) node->set_cluster({});
+      } else {
+        set_map(5, {member("a"), member("b"), member("c")});
+      }
+      nodes["a"]->set_cluster({epoch, kExtentBlocks, {member("a")}});
+      start_client();
+      for (int i = 0; i < kAskedWhileLying; ++i) {
+        match(chain(static_cast<std::uint32_t>(i)));
+        loop.run_for(500ms);
+      }
+      EXPECT_EQ(client->cluster().epoch, is_static ? 0u : 5u);
+      const auto blocks = chain(5000 + static_cast<std::uint32_t>(epoch % 1000) + 1000 * is_static);
+      const auto before = held();
+      ASSERT_EQ(put(blocks).stored, blocks.size());
+      auto gained = held();
+      for (const auto& [name, count] : before) gained[name] -= count;
+      std::erase_if(gained, [](const auto& each) { return each.second == 0; });
+      EXPECT_EQ(gained, owned(blocks, {"a", "b", "c"}));
+      EXPECT_EQ(get(blocks), blocks.size());
+    }
+  }
+}
+
+TEST_F(FollowTest, AClientThatMetTheLiarAloneComesBackWhenOthersAnswer) {
+  for (const char* const name : {"b", "c"}) {
+    config.nodes.push_back({.endpoint = std::string("sim://") + name, .name = ""});
+    nodes[name]->kill();
+  }
+  nodes["a"]->set_cluster({std::uint64_t{1} << 50, kExtentBlocks, {member("a")}});
+  start_client();
+  for (int i = 0; i < kAskedWhileLying && client->cluster().epoch == 0; ++i) {
+    match(chain(static_cast<std::uint32_t>(i)));
+    loop.run_for(100ms);
+  }
+  ASSERT_EQ(ids(), (std::vector<std::string>{"a"})) << "it was the only one that answered";
+  for (const char* const name : {"b", "c"}) {
+    nodes[name]->start();
+    nodes[name]->set_cluster({5, kExtentBlocks, {member("a"), member("b"), member("c")}});
+  }
+  for (int i = 0; i < 200 && client->cluster().epoch != 5; ++i) {
+    match(chain(static_cast<std::uint32_t>(i)));
+    loop.run_for(500ms);
+  }
+  EXPECT_EQ(ids(), (std::vector<std::string>{"a", "b", "c"})) << "though it still lies";
 }
 
 }  // namespace

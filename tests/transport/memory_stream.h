@@ -17,7 +17,7 @@ namespace kv {
 
 /// Reads `input`, then what `at_end` says; collects what is written. Waiting costs one turn and no time, so coroutines
 /// over it complete in one io_context::poll().
-class MemoryStream final : public Stream {
+class MemoryStream : public Stream {
  public:
   std::vector<std::byte> input;
   error_code at_end = asio::error::eof;

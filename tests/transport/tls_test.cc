@@ -5,6 +5,7 @@
 #include <future>
 #include <random>
 
+#include "tests/transport/memory_stream.h"
 #include "tests/transport/sim_world.h"
 #include "tests/transport/tls_certificates.h"
 #include "transport/frame_writer.h"
@@ -42,6 +43,17 @@ TEST(TlsNamesTest, OnlyAWholeNameOrWhatAStarStandsForIsAllowed) {
   EXPECT_FALSE(allows("*.example.org", "dns:a.w.example.org")) << "one label";
   EXPECT_FALSE(allows("*.example.org", "dns:example.org"));
   EXPECT_FALSE(allows("*.example.org", "dns:.example.org"));
+}
+
+TEST(TlsNamesTest, ACertificateIsOfTheHostsThatItWouldProve) {
+  const std::vector<std::string> names = {"uri:spiffe://a/node", "dns:*.kv.example.org", "dns:kv.example.org"};
+  EXPECT_TRUE(is_host_of(names, "n0.kv.example.org"));
+  EXPECT_TRUE(is_host_of(names, "N0.KV.example.org"));
+  EXPECT_TRUE(is_host_of(names, "kv.example.org"));
+  EXPECT_FALSE(is_host_of(names, "a.n0.kv.example.org"));
+  EXPECT_FALSE(is_host_of(names, "example.org"));
+  EXPECT_FALSE(is_host_of(names, "spiffe://a/node"));
+  EXPECT_THAT(split_patterns(" a.example ,spiffe://b/*,, "), ElementsAre("a.example", "spiffe://b/*"));
 }
 
 TEST(TlsNamesTest, PatternsThatWouldAllowMoreThanTheySeemToAreRefused) {
@@ -502,6 +514,20 @@ TEST_F(TlsStreamTest, AClientOfTlsEndpointsConnectsToNoPlainOne) {
   EXPECT_EQ(world.await(strict->connect(tcp, world.io.get_executor()))->error(), TlsErrc::kPlainRefused);
   const auto lax = make_tls_network(world.network, source);
   EXPECT_EQ(world.await(lax->connect(tcp, world.io.get_executor()))->error(), Errc::kUnsupported) << "the simulation's";
+}
+
+/// An entry in etcd may name any host: this was an assertion once.
+TEST_F(TlsStreamTest, ANameThatNoCertificateCanHaveIsTheHandshakesError) {
+  const auto credentials = TlsCredentials::read(client_config, TlsSide::kClient).value();
+  for (const std::string& name : {std::string(256, '1'), std::string("a\0b", 3)}) {
+    TlsStream stream(std::make_unique<MemoryStream>(), credentials, name);
+    EXPECT_EQ(world.await(stream.handshake(nullptr))->error(), TlsErrc::kBadName);
+  }
+  TlsConfig config = client_config;
+  config.server_name = std::string(254, 'a');
+  EXPECT_FALSE(check_tls_config(config).empty());
+  config.server_name = "a\nb";
+  EXPECT_FALSE(check_tls_config(config).empty());
 }
 
 }  // namespace

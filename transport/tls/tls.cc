@@ -48,6 +48,10 @@ class TlsCategory final : public boost::system::error_category {
       case TlsErrc::kNotTls: return "tls: the peer does not speak TLS";
       case TlsErrc::kPlainRefused: return "tls: a tcp:// endpoint is refused, since only tls:// endpoints were given";
       case TlsErrc::kNoCertificate: return "tls: the peer showed no certificate";
+      case TlsErrc::kBadName: return "tls: no certificate can have the name that the peer must prove";
+      case TlsErrc::kNotNamed:
+        return "tls: this client has a token, and the node that the cluster's map names is none that the client was "
+               "given: no certificate name of it is an endpoint's host or among tls-names";
       case TlsErrc::kNotConfigured: return "tls: a tls:// endpoint needs tls-cert, tls-key and tls-ca";
     }
     return "tls: unknown error";

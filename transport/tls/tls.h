@@ -30,6 +30,9 @@ struct TlsConfig {
   std::string crl_file = {};   ///< Revoked certificates: one list for each CA of the peers' chains. Empty: not checked.
   /// Of a client: whom a node must prove to be, a DNS name, an IP address or a URI. Empty: the endpoint's host.
   std::string server_name = {};
+  /// Of a client with a token: names that nodes may have of which only a cluster's map tells (tls_identity.h), beside
+  /// the hosts of the endpoints that the client was given.
+  std::vector<std::string> node_names = {};
   /// Of a node: names that clients may have (tls_identity.h). None: every certificate of the CA is accepted.
   std::vector<std::string> allowed_names = {};
 
@@ -44,7 +47,9 @@ enum class TlsErrc {
   kNotTls = 1,         ///< What came is no TLS.
   kPlainRefused = 2,   ///< A plain endpoint, for a client that was given TLS endpoints only.
   kNotConfigured = 3,  ///< A tls:// endpoint, and no certificates.
-  kNoCertificate = 4   ///< The peer showed none.
+  kNoCertificate = 4,  ///< The peer showed none.
+  kBadName = 5,        ///< Whom the peer must prove to be is nobody that a certificate could name.
+  kNotNamed = 6        ///< A map told of a node whom this client's configuration does not name: no token goes there.
   // From kTlsRefusedHere on: this side refuses the peer's certificate (X509_V_ERR_...).
   // From kTlsRefusedThere on: the peer ended the handshake, or the session, with an alert.
 };

@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <ctime>
@@ -81,7 +82,9 @@ Result<std::vector<Handle>, Failure> read_all(const char* option, const std::str
 TlsCredentials::Time time_of(const ASN1_TIME* time) {
   std::tm parts{};
   KV_ASSERT(time != nullptr && ASN1_TIME_to_tm(time, &parts) == 1);  // checked when the certificate was read
-  return std::chrono::system_clock::from_time_t(::timegm(&parts));
+  // Year 9999 stands for "never" (RFC 5280), and is beyond what nanoseconds count.
+  constexpr std::time_t kLatest = 9'000'000'000;
+  return std::chrono::system_clock::from_time_t(std::min(::timegm(&parts), kLatest));
 }
 bool is_time(const ASN1_TIME* time) {
   std::tm parts{};
@@ -108,6 +111,15 @@ std::string check_tls_config(const TlsConfig& config) {
                                      std::pair("tls-ca", &config.ca_file)}) {
     if (file->empty())
       return std::string(option) + ": not given, needed: TLS here is mutual, with tls-cert, tls-key and tls-ca";
+  }
+  const auto is_visible = [](char c) { return c > ' ' && c < 127; };
+  const bool is_uri = config.server_name.find("://") != std::string::npos;
+  if (config.server_name.size() > (is_uri ? 2048 : 253) || !std::ranges::all_of(config.server_name, is_visible)) {
+    return "tls-server-name: '" + printable(config.server_name.substr(0, 256)) +
+           "', allowed are a DNS name or an address of up to 253 visible characters, and a URI of up to 2048";
+  }
+  for (const std::string& pattern : config.node_names) {
+    if (const std::string why = check_name_pattern(pattern); !why.empty()) return "tls-names: " + why;
   }
   for (const std::string& pattern : config.allowed_names) {
     if (const std::string why = check_name_pattern(pattern); !why.empty()) return "tls-allowed-name: " + why;
@@ -139,7 +151,8 @@ Failure TlsCredentials::load() {
   const bool is_set =
       SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) == 1 &&
       SSL_CTX_set_ciphersuites(context_, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  KV_ASSERT(is_set);
+  // OpenSSL's own configuration file may forbid what is needed.
+  if (!is_set) return {Errc::kUnsupported, "tls: TLS 1.3 is not available: " + last_words()};
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context_, 0);
   SSL_CTX_set_options(context_, SSL_OP_CIPHER_SERVER_PREFERENCE);

@@ -78,6 +78,26 @@ bool is_allowed(std::span<const std::string> names, std::span<const std::string>
   return std::any_of(names.begin(), names.end(), is_one);
 }
 
+bool is_host_of(std::span<const std::string> names, std::string_view host) {
+  const std::string wanted = lower(host);
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name.starts_with(kDns) && allows_dns(std::string_view(name).substr(kDns.size()), wanted);
+  });
+}
+
+std::vector<std::string> split_patterns(std::string_view text) {
+  std::vector<std::string> patterns;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    std::string_view one = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    while (one.starts_with(' ')) one.remove_prefix(1);
+    while (one.ends_with(' ')) one.remove_suffix(1);
+    if (!one.empty()) patterns.emplace_back(one);
+  }
+  return patterns;
+}
+
 std::string check_name_pattern(std::string_view pattern) {
   const bool is_uri = pattern.find("://") != std::string_view::npos;
   const std::string_view fixed = !is_uri && pattern.starts_with("*.") ? pattern.substr(2)

@@ -27,6 +27,12 @@ std::chrono::system_clock::time_point end_of(const x509_st& certificate);
 /// Thread safety: any.
 bool is_allowed(std::span<const std::string> names, std::span<const std::string> patterns);
 
+/// Whether a certificate with these names proves to be this host: by its DNS name, or a wildcard for its first label.
+bool is_host_of(std::span<const std::string> names, std::string_view host);
+
+/// Patterns as people write them in one text, with commas between; spaces around them are dropped.
+std::vector<std::string> split_patterns(std::string_view text);
+
 /// What is wrong with a pattern, and what is allowed; empty: nothing.
 std::string check_name_pattern(std::string_view pattern);
 

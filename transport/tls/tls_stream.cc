@@ -57,16 +57,17 @@ TlsStream::TlsStream(std::unique_ptr<Stream> inner, std::shared_ptr<const TlsCre
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(ssl_);
   // Only subject alternative names: a common name is free text. A wildcard stands for one label as a whole.
   X509_VERIFY_PARAM_set_hostflags(wanted, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-  bool is_set = true;
+  // A peer, a map or an operator may have said it: one that cannot be set is the handshake's error.
   if (server_name.find("://") != std::string::npos) {
     uri_wanted_ = "uri:" + server_name;
   } else if (is_ip_address(server_name)) {
-    is_set = X509_VERIFY_PARAM_set1_ip_asc(wanted, server_name.c_str()) == 1;
+    is_named_ = X509_VERIFY_PARAM_set1_ip_asc(wanted, server_name.c_str()) == 1;
   } else {
-    is_set = X509_VERIFY_PARAM_set1_host(wanted, server_name.c_str(), 0) == 1 &&
-             SSL_set_tlsext_host_name(ssl_, server_name.c_str()) == 1;
+    is_named_ = server_name.find('\0') == std::string::npos &&
+                X509_VERIFY_PARAM_set1_host(wanted, server_name.c_str(), 0) == 1 &&
+                SSL_set_tlsext_host_name(ssl_, server_name.c_str()) == 1;
   }
-  KV_ASSERT(is_set);
+  ERR_clear_error();
 }
 
 TlsStream::~TlsStream() {
@@ -117,6 +118,7 @@ TlsStream::Step TlsStream::take_step() {
 
 Async<void> TlsStream::handshake(SlowCalls* helpers) {
   KV_ASSERT(!is_up_);
+  if (!is_named_) co_return TlsErrc::kBadName;
   const auto executor = co_await asio::this_coro::executor;
   while (!is_closed_) {
     Step step{.is_last = false, .failed = asio::error::operation_aborted};  // should the helpers have finished
@@ -125,7 +127,14 @@ Async<void> TlsStream::handshake(SlowCalls* helpers) {
     } else {
       Event done(executor);
       is_helped_ = true;
-      helpers->run([this, &step] { step = take_step(); }, executor, [&done] { done.set(); });
+      const auto take = [this, &step] {
+        try {
+          step = take_step();
+        } catch (...) {  // no memory for what the peer showed: its end, and nobody else's
+          step = {.is_last = false, .failed = Errc::kOutOfMemory};
+        }
+      };
+      helpers->run(take, executor, [&done] { done.set(); });
       while (!done.is_set()) co_await done.wait();
       is_helped_ = false;
       if (is_closed_) {

@@ -79,6 +79,7 @@ class TlsStream final : public Stream {
   std::size_t out_begin_ = 0;
   error_code inner_error_;                 ///< Why the inner stream could not be read.
   error_code read_failed_, write_failed_;  ///< Once set, each further try ends so.
+  bool is_named_ = true;                   ///< OpenSSL has taken whom the peer must prove to be.
   bool is_up_ = false, is_closed_ = false;
   bool is_helped_ = false;   ///< Another thread takes a step of the handshake: nothing here may be touched.
   bool is_starved_ = false;  ///< The last try_read took all that can be decrypted.

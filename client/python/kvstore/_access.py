@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .errors import BadRequest
@@ -65,6 +66,7 @@ def access_of(
     tls_server_name: str | None,
     token: str | None,
     token_file: str | os.PathLike[str] | None,
+    tls_names: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """As the extension takes it. What was not given, the environment says, where a token's file comes first."""
 
@@ -82,6 +84,10 @@ def access_of(
             "ca": of(tls_ca, "KVSTORE_TLS_CA"),
             "crl": of(tls_crl, "KVSTORE_TLS_CRL"),
             "server_name": of(tls_server_name, "KVSTORE_TLS_SERVER_NAME"),
+            "names": of(
+                tls_names if tls_names is None or isinstance(tls_names, str) else ",".join(tls_names),
+                "KVSTORE_TLS_NAMES",
+            ),
         },
         "token": token or "",
         "token_file": os.fspath(token_file or ""),

@@ -88,6 +88,8 @@ class Client:
     ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
     certificates, ``tls_server_name`` is whom nodes must prove to be, instead of the endpoint's host. By default what
     ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on say. Changed files are read again for the next connection.
+    ``tls_names``: with a token, names that nodes' certificates may have of which only a cluster's map tells, such as
+    ``"*.kvstore.example.org"``; by default ``KVSTORE_TLS_NAMES``, with commas between, and the hosts of ``nodes``.
     ``token``, or ``token_file`` with one: by which the nodes' policy knows this client; by default ``KVSTORE_TOKEN_FILE``
     or ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
 
@@ -117,6 +119,7 @@ class Client:
         tls_ca: str | os.PathLike[str] | None = None,
         tls_crl: str | os.PathLike[str] | None = None,
         tls_server_name: str | None = None,
+        tls_names: str | Sequence[str] | None = None,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         hedge_share: float = 0.02,
@@ -134,6 +137,7 @@ class Client:
             tls_ca=tls_ca,
             tls_crl=tls_crl,
             tls_server_name=tls_server_name,
+            tls_names=tls_names,
             token=token,
             token_file=token_file,
         )

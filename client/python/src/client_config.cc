@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "transport/tls/tls_identity.h"
+
 namespace kv::python {
 
 ClientConfig config_of(const std::vector<nb::object>& nodes, const nb::dict& tls, const nb::str& token,
@@ -25,6 +27,7 @@ ClientConfig config_of(const std::vector<nb::object>& nodes, const nb::dict& tls
                                  std::pair("server_name", &config.tls.server_name)}) {
     *to = nb::cast<std::string>(tls[name]);
   }
+  config.tls.node_names = split_patterns(nb::cast<std::string>(tls["names"]));
   if (nb::len(token) > 0) config.token = Secret(token.c_str());
   config.token_file = token_file;
   return config;

@@ -126,6 +126,7 @@ Ended ask(const SupportOptions& options, std::vector<std::string> words) {
   for (const auto& [flag, file] : files) {
     if (!file.empty()) words.insert(words.end(), {flag, file});
   }
+  for (const std::string& name : tls.node_names) words.insert(words.end(), {"--tls-names", name});
   return run(words);
 }
 

@@ -1,0 +1,185 @@
+#include "client/cluster/map_votes.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+namespace kv {
+namespace {
+
+/// Of what a map says, without its epoch: each node has its own revision at which it read one and the same state.
+std::uint64_t digest_of(const ClusterStatus& map) {
+  if (map.epoch == 0) return 0;
+  std::vector<std::string> lines;
+  for (const ClusterStatus::Node& node : map.nodes) {
+    std::string line = node.id + "\n" + node.zone + "\n" + std::to_string(std::bit_cast<std::uint64_t>(node.weight)) +
+                       (node.is_serving ? "s" : "d") + (node.is_joining ? "j" : "") + (node.is_leaving ? "l" : "");
+    for (const std::string& endpoint : node.endpoints) line += "\n" + endpoint;
+    lines.push_back(std::move(line));
+  }
+  std::ranges::sort(lines);
+  std::string text = std::to_string(map.extent_blocks);
+  for (const std::string& line : lines) text += "\n\n" + line;
+  return std::max<std::uint64_t>(1, XXH3_64bits(text.data(), text.size()));
+}
+
+}  // namespace
+
+std::string MapVotes::tell(std::size_t node, ClusterStatus map, TimePoint now) {
+  if (map.epoch > kEpochMax || (epoch_ > 0 && map.epoch > epoch_ + kEpochStepMax)) {
+    silent(node, now);
+    return "cluster_map: epoch " + std::to_string(map.epoch) + " is beyond all that can follow " +
+           std::to_string(epoch_);
+  }
+  Vote& vote = votes_[node];
+  vote = {.map = std::move(map), .digest = 0, .at = now, .has_map = true, .silent_since = TimePoint::min()};
+  vote.digest = digest_of(vote.map);
+  return "";
+}
+
+void MapVotes::silent(std::size_t node, TimePoint now) { votes_[node].silent_since = now; }
+
+void MapVotes::took(const ClusterStatus& map, TimePoint now) {
+  epoch_ = map.epoch;
+  digest_ = digest_of(map);
+  since_ = now;
+}
+
+bool MapVotes::is_known(std::size_t node, std::uint64_t epoch) const {
+  const auto vote = votes_.find(node);
+  return vote != votes_.end() && vote->second.has_map && vote->second.map.epoch == epoch;
+}
+
+bool MapVotes::agrees(std::size_t node) const {
+  const auto vote = votes_.find(node);
+  return vote != votes_.end() && vote->second.has_map && vote->second.digest == digest_;
+}
+
+/// The largest that two of them reach.
+std::uint64_t MapVotes::Group::epoch() const {
+  auto sorted = epochs;
+  std::ranges::sort(sorted, std::ranges::greater());
+  return sorted.size() > 1 ? sorted[1] : sorted.front();
+}
+
+bool MapVotes::is_silent(std::size_t node, TimePoint now) const {
+  const auto vote = votes_.find(node);
+  return vote != votes_.end() && vote->second.silent_since != TimePoint::min() &&
+         now - vote->second.silent_since <= kSilence;
+}
+
+bool MapVotes::is_later(const Group& group) const { return group.map->epoch > 0 && group.epoch() > epoch_; }
+
+const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint now) {
+  // Links to one node are one voter, by its latest vote.
+  struct Elector {
+    const Vote* vote = nullptr;
+    bool is_own = false, is_member = false;
+  };
+  std::map<std::string, Elector> electors;
+  std::size_t unheard = 0, silent_count = 0;
+  for (const Voter& voter : voters) {
+    if (voter.is_away || is_silent(voter.node, now)) {
+      ++silent_count;
+      continue;
+    }
+    const auto found = votes_.find(voter.node);
+    const bool has_voted = found != votes_.end() && found->second.has_map && now - found->second.at <= kVoteTime;
+    if (!has_voted) {
+      ++unheard;
+      continue;
+    }
+    Elector& elector = electors[voter.id.empty() ? " " + std::to_string(voter.node) : voter.id];
+    if (elector.vote == nullptr || elector.vote->at < found->second.at) elector.vote = &found->second;
+    elector.is_own |= voter.is_own;
+    elector.is_member |= voter.is_member;
+  }
+  std::map<std::uint64_t, Group> groups;  // by digest
+  for (const auto& [id, elector] : electors) {
+    Group& group = groups[elector.vote->digest];
+    const bool is_fresh = elector.vote->at >= since_ + kSettling;
+    if (group.map == nullptr) group.map = &elector.vote->map;
+    group.epochs.push_back(elector.vote->map.epoch);
+    ++group.count;
+    group.own += elector.is_own;
+    group.members += elector.is_member;
+    group.fresh_own += elector.is_own && is_fresh;
+    group.fresh_members += elector.is_member && is_fresh;
+  }
+  for (auto& [digest, group] : groups) {
+    for (const ClusterStatus::Node& node : group.map->nodes)
+      group.named += group.map->weight_of(node) > 0 && electors.contains(node.id);
+  }
+  const auto in_force = groups.find(digest_);
+  const std::size_t own_in_force = in_force == groups.end() ? 0 : in_force->second.own;
+  const std::size_t count_in_force = in_force == groups.end() ? 0 : in_force->second.count;
+  const Group* best = nullptr;
+  const auto take = [&best](const Group& group) {
+    if (best == nullptr || group.epoch() > best->epoch()) best = &group;
+  };
+  for (const auto& [digest, group] : groups) {  // 1
+    if (digest == digest_) continue;
+    const bool is_borne_out = group.own >= 2 || (group.members >= 2 && group.epoch() > overruled_);
+    if (is_later(group) && is_borne_out) take(group);
+  }
+  if (best == nullptr) {  // 4
+    bool is_overruled = false;
+    for (const auto& [digest, group] : groups) {
+      if (digest == digest_ || is_later(group)) continue;
+      const bool by_list = group.fresh_own >= 2 && own_in_force < 2;
+      const bool by_members = group.map->epoch > 0 && group.fresh_members >= 2 && count_in_force < 2;
+      if (!by_list && !by_members) continue;
+      take(group);
+      is_overruled = is_overruled || by_list;
+    }
+    if (is_overruled) overruled_ = std::max(overruled_, epoch_);
+  }
+  const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);
+  if (best == nullptr && is_alone) {  // 2
+    const auto& [digest, group] = *groups.begin();
+    const bool is_fresh = group.fresh_own + group.fresh_members > 0;
+    if (digest != digest_ && group.map->epoch > 0 && (is_later(group) || is_fresh)) best = &group;
+  }
+  const bool is_split =
+      electors.size() > 1 && std::ranges::all_of(groups, [](const auto& each) { return each.second.count == 1; });
+  if (best == nullptr && is_split && unheard == 0) {  // 3
+    std::size_t most = in_force == groups.end() ? 0 : in_force->second.named;
+    if (epoch_ == 0) most = electors.size();
+    for (const auto& [digest, group] : groups) {
+      if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
+      most = group.named;
+      best = &group;
+    }
+    // Nothing is in force, and all know of a cluster: any of their maps is better than none.
+    const bool all_know = std::ranges::all_of(groups, [](const auto& each) { return each.first != 0; });
+    if (best == nullptr && epoch_ == 0 && all_know) {
+      best = &std::ranges::max_element(groups, {}, [](const auto& each) {
+                return std::pair(each.second.named, each.second.epoch());
+              })->second;
+    }
+  }
+  if (best == nullptr) return nullptr;
+  chosen_ = *best->map;
+  chosen_.epoch = best->epoch();
+  return &chosen_;
+}
+
+std::size_t MapVotes::next_to_ask(std::span<const Voter> voters, TimePoint asked_since, TimePoint now) const {
+  std::size_t next = voters.size();
+  TimePoint oldest = TimePoint::max();
+  for (std::size_t i = 0; i < voters.size(); ++i) {
+    if (is_silent(voters[i].node, now)) continue;  // one that is away is asked: how else would it be known again
+    const auto vote = votes_.find(voters[i].node);
+    const TimePoint at = vote == votes_.end() || !vote->second.has_map ? TimePoint::min() : vote->second.at;
+    if (at != TimePoint::min() && at >= asked_since) continue;  // in this round
+    if (at < oldest) {
+      oldest = at;
+      next = i;
+    }
+  }
+  return next;
+}
+
+}  // namespace kv

@@ -1,0 +1,186 @@
+#include "client/cluster/map_votes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace kv {
+namespace {
+
+class MapVotesTest : public testing::Test {
+ protected:
+  static ClusterStatus map(std::uint64_t epoch, const std::vector<std::string>& ids) {
+    ClusterStatus made;
+    made.epoch = epoch;
+    made.extent_blocks = 8;
+    for (const std::string& id : ids) {
+      ClusterStatus::Node node;
+      node.id = id;
+      node.endpoints = {"sim://" + id};
+      node.weight = 1;
+      made.nodes.push_back(std::move(node));
+    }
+    return made;
+  }
+  /// A node that answers; its id is as its number says.
+  MapVotes::Voter& voter(std::size_t node, bool is_own, bool is_member) {
+    voters.push_back({node, std::string(1, static_cast<char>('a' + node)), is_own, is_member, false});
+    return voters.back();
+  }
+  void tell(std::size_t node, std::uint64_t epoch, const std::vector<std::string>& ids) {
+    EXPECT_EQ(votes.tell(node, map(epoch, ids), now), "");
+  }
+  /// Takes what is chosen. The epoch in force, 0 for none.
+  std::uint64_t settle() {
+    if (const ClusterStatus* const chosen = votes.choose(voters, now)) {
+      in_force = *chosen;
+      votes.took(in_force, now);
+    }
+    return in_force.epoch;
+  }
+  void make_three() {
+    for (std::size_t node = 0; node < 3; ++node) voter(node, true, true);
+    for (std::size_t node = 0; node < 3; ++node) tell(node, 5, {"a", "b", "c"});
+    ASSERT_EQ(settle(), 5u);
+    now += 1min;
+  }
+
+  MapVotes votes;
+  std::vector<MapVotes::Voter> voters;
+  TimePoint now{1h};
+  ClusterStatus in_force;
+};
+
+constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+
+TEST_F(MapVotesTest, AMapIsTakenUpOnceASecondNodeTellsIt) {  // 1
+  make_three();
+  tell(0, 9, {"a", "b"});
+  EXPECT_EQ(settle(), 5u) << "one node alone takes nobody off the map";
+  tell(1, 8, {"a", "b"});
+  EXPECT_EQ(settle(), 8u) << "the same state, which each read at a revision of its own; both reach this one";
+}
+
+TEST_F(MapVotesTest, TwoOfThreeLinksToOneNodeAreOneVoter) {
+  make_three();
+  voter(3, true, false).id = "a";  // an alias of the first
+  tell(0, 9, {"a"});
+  tell(3, 9, {"a"});
+  EXPECT_EQ(settle(), 5u);
+}
+
+TEST_F(MapVotesTest, AnEpochBeyondWhatCanFollowIsNoVote) {  // 5
+  make_three();
+  EXPECT_NE(votes.tell(0, map(kHuge, {"a"}), now), "");
+  EXPECT_NE(votes.tell(1, map(6 + MapVotes::kEpochStepMax, {"a"}), now), "");
+  EXPECT_EQ(votes.tell(2, map(5 + MapVotes::kEpochStepMax, {"a"}), now), "");
+  EXPECT_EQ(settle(), 5u);
+}
+
+TEST_F(MapVotesTest, NoNodeAloneMakesAnEpochGreat) {
+  make_three();
+  tell(0, 1 << 30, {"a", "b"});
+  tell(1, 8, {"a", "b"});
+  EXPECT_EQ(settle(), 8u);
+}
+
+TEST_F(MapVotesTest, ANodeThatIsAloneIsBelieved) {  // 2
+  voter(0, true, false);
+  tell(0, 5, {"a", "b"});
+  EXPECT_EQ(settle(), 5u) << "there is nobody else";
+}
+
+TEST_F(MapVotesTest, OneThatAnswersIsBelievedOnceTwoOthersDidNot) {
+  for (std::size_t node = 0; node < 4; ++node) voter(node, true, false);
+  tell(0, 5, {"a", "b", "c", "d"});
+  EXPECT_EQ(settle(), 0u);
+  votes.silent(1, now);
+  EXPECT_EQ(settle(), 0u);
+  votes.silent(2, now);
+  EXPECT_EQ(settle(), 5u);
+}
+
+TEST_F(MapVotesTest, ALiarThatWasMetAloneIsFoundOut) {  // 4
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  votes.silent(1, now);
+  votes.silent(2, now);
+  tell(0, 1 << 30, {"a"});
+  ASSERT_EQ(settle(), 1u << 30) << "nobody else answered";
+  voters[0].is_member = true;
+  now += MapVotes::kSilence + 1s;
+  tell(1, 7, {"a", "b", "c"});
+  tell(2, 7, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 7u) << "an epoch goes back where two tell an earlier one";
+  voters[1].is_member = voters[2].is_member = true;
+  tell(0, (1 << 30) + 1, {"a"});
+  EXPECT_EQ(settle(), 7u);
+}
+
+TEST_F(MapVotesTest, NodesThatWereMadeUpDoNotOutvoteTheClientsOwnList) {
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  votes.silent(1, now);
+  votes.silent(2, now);
+  tell(0, 100, {"a", "x", "y"});
+  ASSERT_EQ(settle(), 100u);
+  voters[0].is_member = true;
+  voter(23, false, true);
+  voter(24, false, true);
+  now += MapVotes::kSilence + 1s;
+  for (const std::size_t made_up : {0, 23, 24}) tell(made_up, 101, {"a", "x", "y"});
+  tell(1, 7, {"a", "b", "c"});
+  tell(2, 7, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 7u);
+  tell(0, 101, {"a", "x", "y"});
+  tell(23, 101, {"a", "x", "y"});
+  EXPECT_EQ(settle(), 7u) << "what the list has overruled does not come again";
+}
+
+TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  tell(0, 100, {"a"});
+  tell(1, 0, {});
+  tell(2, 0, {});
+  EXPECT_EQ(settle(), 0u);
+  votes.silent(1, now);
+  votes.silent(2, now);
+  EXPECT_EQ(settle(), 100u) << "while nobody else answers";
+  voters[0].is_member = true;
+  now += MapVotes::kSilence + 1s;
+  tell(1, 0, {});
+  tell(2, 0, {});
+  EXPECT_EQ(settle(), 0u);
+}
+
+TEST_F(MapVotesTest, OldVotesDoNotCallAMapBack) {
+  make_three();
+  tell(0, 9, {"a", "b"});
+  tell(1, 9, {"a", "b"});
+  ASSERT_EQ(settle(), 9u);
+  votes.silent(0, now);
+  now += 1s;
+  tell(2, 5, {"a", "b", "c"});  // it has not looked yet
+  EXPECT_EQ(settle(), 9u);
+}
+
+TEST_F(MapVotesTest, OfTwoThatDoNotAgreeTheOneThatDropsNobodyIsPreferred) {  // 3
+  voter(0, true, false);
+  voter(1, true, false);
+  tell(0, 9, {"a"});
+  tell(1, 5, {"a", "b"});
+  EXPECT_EQ(settle(), 5u);
+  tell(0, 10, {"a"});
+  EXPECT_EQ(settle(), 5u);
+}
+
+TEST_F(MapVotesTest, WhoHasNotVotedIsAskedFirstAndNobodyTwiceInARound) {
+  make_three();
+  const TimePoint began = now;
+  voter(3, false, true);
+  EXPECT_EQ(votes.next_to_ask(voters, began, now), 3u);
+  for (std::size_t node = 0; node < 4; ++node) tell(node, 5, {"a", "b", "c"});
+  EXPECT_EQ(votes.next_to_ask(voters, began, now), voters.size());
+}
+
+}  // namespace
+}  // namespace kv
