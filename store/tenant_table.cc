@@ -10,21 +10,29 @@ namespace kv {
 // -- limits
 
 void TenantTable::set_limits(const std::vector<TenantLimits>& limits) {
-  for (Tenant& tenant : tenants_) {
-    const std::string name = tenant.limits.name;
-    tenant.limits = {.name = name};
-    tenant.has_limits = false;
-  }
-  for (const TenantLimits& each : limits) {
-    Tenant& tenant = at(enter(each.name));
-    tenant.limits = each;
-    tenant.has_limits = true;
-  }
+  limits_of_name_.clear();
+  for (const TenantLimits& each : limits) limits_of_name_[each.name] = each;
   for (std::uint32_t i = 0; i < tenants_.size(); ++i) {
     if (!tenants_[i].is_used) continue;
+    take_limits(tenants_[i]);
     look_again(tenants_[i]);
     look_again_at_disk(TenantId{i});
     leave(TenantId{i});
+  }
+  // After those that have gone, whose numbers they may need. Who finds none is given it with its first namespace, and
+  // holds nothing until then.
+  for (const TenantLimits& each : limits) {
+    if (has_free_tenant() || of_name_.contains(each.name)) enter(each.name);
+  }
+}
+
+void TenantTable::take_limits(Tenant& tenant) {
+  const auto found = limits_of_name_.find(tenant.limits.name);
+  tenant.has_limits = found != limits_of_name_.end();
+  if (tenant.has_limits) {
+    tenant.limits = found->second;
+  } else {
+    tenant.limits = {.name = std::string(tenant.limits.name)};
   }
 }
 
@@ -50,6 +58,7 @@ TenantId TenantTable::enter(std::string_view name) {
   tenant = {};
   tenant.limits.name = name;
   tenant.is_used = true;
+  take_limits(tenant);
   of_name_.emplace(name, id);
   look_again(tenant);
   look_again_at_disk(id);
@@ -86,8 +95,7 @@ void TenantTable::closed(TenantId tenant, TreeId tree) {
 }
 
 bool TenantTable::has_room() const {
-  return (!free_groups_.empty() || groups_.size() <= PrefixIndex::kGroupMax) &&
-         (!free_tenants_.empty() || tenants_.size() <= PrefixIndex::kGroupMax);
+  return (!free_groups_.empty() || groups_.size() <= PrefixIndex::kGroupMax) && has_free_tenant();
 }
 
 void TenantTable::use_size(TenantId id, std::size_t slot_bytes, std::uint32_t size_class) {

@@ -64,7 +64,8 @@ class TenantTable {
 
   // -- limits
   /// Those of all tenants that have any; who is left out has none from now on. What a tenant holds over a new maximum
-  /// goes with its next put.
+  /// goes with its next put. There may be more than there are numbers for: a tenant that has none holds nothing, and
+  /// takes up its limits when it enters.
   void set_limits(const std::vector<TenantLimits>& limits);
   std::vector<TenantStats> stats() const;  ///< Of each tenant with limits or namespaces, by name.
 
@@ -152,6 +153,8 @@ class TenantTable {
   bool spares(const Tenant& tenant, std::size_t slot_bytes) const {
     return tenant.usage.memory_bytes >= tenant.limits.memory_bytes + charge(slot_bytes);
   }
+  void take_limits(Tenant& tenant);  ///< Of the policy, by its name.
+  bool has_free_tenant() const { return !free_tenants_.empty() || tenants_.size() <= PrefixIndex::kGroupMax; }
   void look_again(Tenant& tenant);
   void look_again_at_disk(TenantId id);
 
@@ -160,6 +163,7 @@ class TenantTable {
   const std::uint64_t charge_min_;
   std::vector<Tenant> tenants_;
   std::map<std::string, TenantId, std::less<>> of_name_;
+  std::map<std::string, TenantLimits, std::less<>> limits_of_name_;
   std::vector<TenantId> free_tenants_;
   std::vector<Group> groups_;
   std::vector<std::uint32_t> free_groups_;

@@ -20,6 +20,7 @@
 #include "store/node/admin_connections.h"
 #include "store/node/handshake_rate.h"
 #include "store/node/status/page.h"
+#include "store/node/thread_border.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -388,7 +389,7 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
   if (!error) impl->acceptor.listen(asio::socket_base::max_listen_connections, error);
   if (error) return error;
   asio::co_spawn(impl->context, impl->accept(), asio::detached);
-  impl->thread = std::thread([&context = impl->context] { context.run(); });
+  impl->thread = std::thread([&context = impl->context] { run_within_border(NodeThread::kAdmin, context); });
   return std::unique_ptr<AdminServer>(new AdminServer(std::move(impl)));
 }
 

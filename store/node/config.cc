@@ -649,10 +649,15 @@ std::string set_cluster(Given& given) {
   // The rest is known when the node listens; what a person gave is looked at now.
   Member sample = membership.self;
   sample.instance = std::string(32, '0');
-  if (sample.endpoints.empty()) sample.endpoints = {"tcp://127.0.0.1:1"};
+  const bool is_advertised = !sample.endpoints.empty();
+  if (!is_advertised) {
+    for (const Endpoint& each : options.listen) sample.endpoints.push_back(each.to_string());
+    if (sample.endpoints.empty()) sample.endpoints = {"tcp://127.0.0.1:1"};
+  }
   const std::string why = check_member(sample);
   if (why.starts_with("id:")) return "node-" + why;
-  return why.starts_with("endpoints:") ? "advertise" + why.substr(std::string("endpoints").size()) : why;
+  if (!why.starts_with("endpoints:")) return why;
+  return (is_advertised ? "advertise" : "listen") + why.substr(std::string("endpoints").size());
 }
 
 /// A thread for each processor; of those that belong to the chosen NUMA nodes, where some are chosen.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -63,7 +64,8 @@ ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
 }
 
 void ContextKeeper::work_at(Work& work) {
-  auto back = std::make_unique<ReadBack>(read_back(work));
+  auto back = std::make_unique<ReadBack>();
+  within_border(NodeThread::kContexts, [&] { *back = read_back(work); });
   std::unique_lock lock(work.mutex);
   work.was_read = std::move(back);
   work.is_read = true;
@@ -75,15 +77,20 @@ void ContextKeeper::work_at(Work& work) {
     const std::uint64_t number = work.jobs_given;
     const std::vector<std::size_t> aside = std::exchange(work.to_set_aside, {});
     lock.unlock();
-    const std::string bytes = write_contexts(job->contexts, job->now);
-    for (const std::size_t place : aside) work.file.set_aside(place);
-    // One that could not be read again would be taken for damaged, and cost all.
-    error_code failure = bytes.size() > kContextFileBytesMax ? error_code(Errc::kTooLarge) : work.file.write(bytes);
-    if (!failure && job->forgets_aside) failure = work.file.forget_aside();
+    error_code failure = Errc::kUnavailable;
+    std::size_t byte_count = 0;
+    within_border(NodeThread::kContexts, [&] {
+      const std::string bytes = write_contexts(job->contexts, job->now);
+      byte_count = bytes.size();
+      for (const std::size_t place : aside) work.file.set_aside(place);
+      // One that could not be read again would be taken for damaged, and cost all.
+      failure = bytes.size() > kContextFileBytesMax ? error_code(Errc::kTooLarge) : work.file.write(bytes);
+      if (!failure && job->forgets_aside) failure = work.file.forget_aside();
+    });
     lock.lock();
     work.failure = failure;
     ++(failure ? work.failures : work.writes);
-    work.bytes = bytes.size();
+    work.bytes = byte_count;
     work.jobs_done = number;
   }
   work.has_ended = true;

@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "store/node/session/read_ahead.h"
 #include "store/node/session/store_guards.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -133,11 +134,8 @@ std::vector<NodeMetrics::Value> ContextWarmer::stats() const {
 
 ContextWarmerThread::ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second)
     : context_(context), warmer_(context.get_executor(), node, bytes_per_second) {
-  // An exception of run() is a bug. It leaves the thread and ends the process, as in a session.
-  asio::co_spawn(context_, warmer_.run(), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
-  thread_ = std::thread([this] { context_.run(); });
+  asio::co_spawn(context_, warmer_.run(), BorderOf{NodeThread::kWarmer});
+  thread_ = std::thread([this] { run_within_border(NodeThread::kWarmer, context_); });
 }
 
 void ContextWarmerThread::stop() {

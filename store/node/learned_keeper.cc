@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "store/node/counts_copy.h"
+#include "store/node/thread_border.h"
 #include "store/yield_counts.h"
 
 namespace kv {
@@ -35,7 +36,8 @@ LearnedKeeper::~LearnedKeeper() {
 }
 
 void LearnedKeeper::work_at(Work& work) {
-  std::string read = work.file.read();
+  std::string read;
+  within_border(NodeThread::kLearned, [&] { read = work.file.read(); });
   std::unique_lock lock(work.mutex);
   work.was_read = std::move(read);
   for (;;) {
@@ -45,7 +47,8 @@ void LearnedKeeper::work_at(Work& work) {
     const std::string bytes = *std::exchange(work.to_write, std::nullopt);
     work.is_writing = true;
     lock.unlock();
-    const error_code failure = work.file.write(bytes);
+    error_code failure = Errc::kUnavailable;
+    within_border(NodeThread::kLearned, [&] { failure = work.file.write(bytes); });
     lock.lock();
     work.failure = failure;
     work.is_writing = false;

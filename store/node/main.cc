@@ -47,6 +47,7 @@
 #include "store/node/start_watch.h"
 #include "store/node/status/status.h"
 #include "store/node/tenant_eraser.h"
+#include "store/node/thread_border.h"
 #include "transport/tls/tls_network.h"
 
 namespace kv {
@@ -433,6 +434,18 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   TenantEraser eraser(store, clock, node.spill,
                       [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
+  // The same files for what this node asks of others, opened once: a file that is replaced badly changes nothing.
+  std::shared_ptr<TlsSource> tls_to_others;
+  if (options.tls.is_given() && (!options.etcd.endpoints.empty() || options.pools())) {
+    TlsConfig own = options.tls;
+    own.allowed_names.clear();  // of this node's clients
+    auto opened = TlsSource::open(own, TlsSide::kClient);
+    if (!opened) {
+      std::cerr << "kvstore-node: " << opened.error().text << "\n";
+      return 1;
+    }
+    tls_to_others = std::move(*opened);
+  }
   access->set_network_listeners(options.network_count);
   node.access = access.get();
   NodeSecurity security(tls, options.plain_network_count, access.get());
@@ -557,7 +570,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
           clock, store, *node.hot_roots, node.cluster, node.moves,
           MoverConfig{.node_id = node.node_id,
                       .bytes_per_second = options.move_rate,
-                      .tls = options.tls,
+                      .tls = tls_to_others,
                       .join_max = options.join_max,
                       .copy_uses = options.copy_uses},
           [&cluster](Member::State state, Member::Phase phase) { cluster->tell(state, phase); });
@@ -566,7 +579,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   std::unique_ptr<PoolThread> pool;
   if (options.pools()) {
     PoolConfig config{
-        .node_id = node.node_id, .peers = options.peers, .period = options.pool_period, .tls = options.tls};
+        .node_id = node.node_id, .peers = options.peers, .period = options.pool_period, .tls = tls_to_others};
     std::ranges::transform(node.instance, config.instance.begin(),
                            [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
     pool = std::make_unique<PoolThread>(clock, store, node.cluster, node.pool, std::move(config));
@@ -613,12 +626,14 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // Leases must end by time even when nobody calls the Store.
   asio::steady_timer housekeeping(signals_context);
   std::function<void()> tick = [&] {
-    store.with([&](Store& each) { each.expire_leases(clock.now()); });
-    const auto news = store.with([&](Store& each) { return each.tend_contexts(clock.now()); });
-    for (const Store::ContextNews& each : news)
-      node.log.warn(LogKind::kContext, clock.now(), [&] { return context_news_text(each); });
-    if (learned) learned->tick(clock.now(), spill->can_read());
-    if (contexts) contexts->tick(spill->can_read());
+    within_border(NodeThread::kMain, [&] {
+      store.with([&](Store& each) { each.expire_leases(clock.now()); });
+      const auto news = store.with([&](Store& each) { return each.tend_contexts(clock.now()); });
+      for (const Store::ContextNews& each : news)
+        node.log.warn(LogKind::kContext, clock.now(), [&] { return context_news_text(each); });
+      if (learned) learned->tick(clock.now(), spill->can_read());
+      if (contexts) contexts->tick(spill->can_read());
+    });
     housekeeping.expires_after(250ms);
     housekeeping.async_wait([&](const boost::system::error_code& error) {
       if (!error) tick();
@@ -630,7 +645,9 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   Duration learn_pause = kLearnPauseMin;
   std::function<void()> learn = [&] {
     int slices = 0;
-    while (slices < kLearnedAtOnce && store.with([](Store& each) { return each.learn(); })) ++slices;
+    within_border(NodeThread::kMain, [&] {
+      while (slices < kLearnedAtOnce && store.with([](Store& each) { return each.learn(); })) ++slices;
+    });
     learn_pause = slices > 0 ? kLearnPauseMin : std::min(2 * learn_pause, kLearnPauseMax);
     learning.expires_after(learn_pause);
     learning.async_wait([&](const boost::system::error_code& error) {
@@ -640,7 +657,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   learn();
   asio::steady_timer history(signals_context);
   std::function<void()> sample = [&] {
-    status.sample();
+    within_border(NodeThread::kMain, [&] { status.sample(); });
     history.expires_after(History::kStep);
     history.async_wait([&](const boost::system::error_code& error) {
       if (!error) sample();
@@ -651,9 +668,14 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   std::function<void()> wait_for_hangup = [&] {
     hangup.async_wait([&](const boost::system::error_code& error, int) {
       if (error) return;
-      if (has_config_file) settings.reload();
-      security.reload();
-      if (spill_keys) reload_spill_keys(*spill_keys, metrics);
+      // One by one: a file that is odd in a new way keeps none of the others from being read.
+      within_border(NodeThread::kMain, [&] {
+        if (has_config_file) settings.reload();
+      });
+      within_border(NodeThread::kMain, [&] { security.reload(); });
+      within_border(NodeThread::kMain, [&] {
+        if (spill_keys) reload_spill_keys(*spill_keys, metrics);
+      });
       wait_for_hangup();
     });
   };
@@ -661,14 +683,14 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     file_check.expires_after(kFileCheckPause);
     file_check.async_wait([&](const boost::system::error_code& error) {
       if (error) return;
-      security.check_files();
+      within_border(NodeThread::kMain, [&] { security.check_files(); });
       check_files();
     });
   };
   if (security.has_files() || has_config_file || spill_keys) wait_for_hangup();
   if (security.has_files()) check_files();
   signals.async_wait([&](const boost::system::error_code&, int) { signals_context.stop(); });
-  signals_context.run();
+  run_within_border(NodeThread::kMain, signals_context);
   if (mover) {
     hand_over(*mover, settings.in_force().hand_over_max, signals_context, signals);
   }

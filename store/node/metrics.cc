@@ -13,6 +13,7 @@
 #include <map>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -389,6 +390,13 @@ std::string NodeMetrics::text() const {
                  each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
       add_value(own, each.value);
     }
+  }
+  auto& failures = families.emplace_back(family("thread_failures_total",
+                                                "Exceptions that ended at a thread's border; the thread went on",
+                                                prometheus::MetricType::Counter));
+  for (std::size_t i = 0; i < kNodeThreadNames.size(); ++i) {
+    add_value(failures, static_cast<double>(thread_failure_count(static_cast<NodeThread>(i))),
+              {{"thread", kNodeThreadNames[i]}});
   }
   for (const auto& tenants : impl_->tenants) {
     for (auto& each : families_of(tenants())) families.push_back(std::move(each));

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
@@ -12,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/busy_poll.h"
+#include "store/node/thread_border.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -69,7 +69,7 @@ Result<Endpoint> Server::listen(Network& network, const Endpoint& endpoint) {
   auto listener = network.listen(endpoint, thread.context.get_executor());
   if (!listener) return listener.error();
   const Endpoint real = (*listener)->endpoint();
-  asio::co_spawn(thread.context, accept(**listener, thread), asio::detached);
+  asio::co_spawn(thread.context, accept(**listener, thread), BorderOf{NodeThread::kIo});
   listeners_.push_back(std::move(*listener));
   return real;
 }
@@ -138,7 +138,7 @@ void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
   asio::co_spawn(thread.context, shake_hands(thread, std::move(stream), std::move(*seat)),
                  [this](std::exception_ptr error) {
                    --session_count_;
-                   if (error) std::rethrow_exception(error);
+                   BorderOf{NodeThread::kIo}(error);
                  });
 }
 
@@ -184,7 +184,9 @@ void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::
       const std::size_t erased = thread.sessions.erase(session.get());
       KV_ASSERT(erased == 1);
       --session_count_;
-      if (error) std::rethrow_exception(error);  // a bug: ends the node rather than one session in an unknown state
+      if (!error) return;
+      BorderOf{NodeThread::kIo}(error);
+      session->terminate(SessionEnd::kBroken);  // what it holds goes with its last job
     });
   });
 }
@@ -215,13 +217,9 @@ void Server::start() {
 
 void Server::run_thread(Thread& thread) {
   asio::io_context& context = thread.context;
-  // An exception of a handler is a bug. It leaves run() and ends the process, as in a session.
-  if (config_.busy_poll.count() == 0) {
-    context.run();
-    return;
-  }
+  if (config_.busy_poll.count() == 0) return run_within_border(NodeThread::kIo, context);
   BusyPoll busy_poll(context, config_.busy_poll);
-  while (!context.stopped()) busy_poll.run_some();
+  while (!context.stopped()) within_border(NodeThread::kIo, [&busy_poll] { busy_poll.run_some(); });
 }
 
 /// Asks each thread again and again: a session may have begun after the thread was asked.

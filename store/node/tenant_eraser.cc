@@ -11,6 +11,7 @@
 
 #include "base/printable.h"
 #include "index/namespace_record.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 
@@ -51,7 +52,8 @@ void TenantEraser::run() {
   while (!waiting_.empty() && !stops_) {
     const std::string owner = waiting_.front();
     lock.unlock();
-    const std::string trouble = erase(owner);
+    std::string trouble = "an exception; the log has it";
+    within_border(NodeThread::kEraser, [&] { trouble = erase(owner); });
     lock.lock();
     Progress& progress = progress_.at(owner);
     progress.trouble = trouble;

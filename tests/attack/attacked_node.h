@@ -7,6 +7,7 @@
 //   cross_tenant_test.cc     a tenant against another one
 //   forged_message.h         any verb with any table: right, empty, cut, garbage, another's, with huge counts
 //   every_message_test.cc    each of them in each state of a session, inside this process
+//   hostile_cluster_test.cc  lists of members, files of certificates and passwords that are not what they should be
 //   hostile_node.h           a node that lies, over real sockets
 //   hostile_*_test.cc        attacks on the client library
 #pragma once

@@ -14,6 +14,7 @@
 #include <span>
 #include <utility>
 
+#include "store/node/thread_border.h"
 #include "tests/client/real_nodes.h"
 
 namespace kv {
@@ -310,6 +311,24 @@ TEST_F(MoverTest, ANodeThatJoinsServesOnceItHasBeenGivenItsOwnAndNothingIsMissed
   EXPECT_GT(given, all() / 5);
   EXPECT_EQ(given, moves("a").moved_blocks + moves("b").moved_blocks);
   EXPECT_EQ(put(chain(1)), 0u) << "all is there already";
+}
+
+TEST_F(MoverTest, AMemberThatAdvertisesWhatCannotBeReachedEndsNoMover) {
+  start_all({"a", "b"});
+  for (const std::string& endpoint : {std::string("tls://10.0.0.1:1"), "tls://" + std::string(253, '1') + ":1"}) {
+    Member ghost;
+    ghost.id = "ghost" + std::to_string(members.size());
+    ghost.instance = std::string(32, 'e');
+    ghost.endpoints = {endpoint};
+    members[ghost.id] = ghost;
+  }
+  publish();
+  const std::string joins = "c";
+  start(joins);  // the others hand over to it, and to the ghosts
+  run_until([&] { return is_serving(joins); });
+  EXPECT_EQ(thread_failure_count(NodeThread::kMover), 0u);
+  members.erase("ghost2");
+  members.erase("ghost3");
 }
 
 TEST_F(MoverTest, WhatIsPutWhileBlocksAreHandedOverIsHandedOverToo) {

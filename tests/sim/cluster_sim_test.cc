@@ -41,6 +41,8 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
     total.cuts += outcome.cuts;
     total.etcd_outages += outcome.etcd_outages;
     total.etcd_losses += outcome.etcd_losses;
+    total.lies += outcome.lies;
+    total.made_up_entries += outcome.made_up_entries;
     total.bounded_gets += outcome.bounded_gets;
     total.exact_worlds += outcome.exact_worlds;
     total.audited_changes += outcome.audited_changes;
@@ -55,7 +57,8 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
             << " handed over, " << total.copied_blocks << " copied, " << total.hot_blocks << " hot at the end, "
             << total.epochs << " maps, " << total.joins << " joins, " << total.leaves << " leaves, " << total.kills
             << " kills, " << total.power_losses << " machines gone, " << total.cuts << " ways cut, "
-            << total.etcd_outages << " outages of etcd, " << total.etcd_losses << " of its data, " << total.bounded_gets
+            << total.etcd_outages << " outages of etcd, " << total.etcd_losses << " of its data, " << total.lies
+            << " lives of liars, " << total.made_up_entries << " made-up entries, " << total.bounded_gets
             << " gets beside a dead node, " << total.exact_worlds << " worlds accounted for, " << total.audited_changes
             << " changes and " << total.audited_kills << " kills after which all was found, " << total.excused_chains
             << " of " << total.kept_chains << " chains in part only, since their hot roots had changed, "
@@ -71,6 +74,8 @@ TEST(ClusterSimTest, EverySeedKeepsTheInvariantsAndAgreesInTheEnd) {
     EXPECT_GT(total.cuts, 0u);
     EXPECT_GT(total.etcd_outages, 0u);
     EXPECT_GT(total.etcd_losses, 0u);
+    EXPECT_GT(total.lies, 0u);
+    EXPECT_GT(total.made_up_entries, 0u);
     EXPECT_GT(total.bounded_gets, 0u);
     EXPECT_GT(total.exact_worlds, 0u);
     EXPECT_GT(total.audited_changes, 0u);

@@ -39,6 +39,9 @@ class SimEtcd {
     space_.revision = 1;
     past_.clear();
   }
+  /// Somebody who may write to it does; nobody's lease keeps that.
+  void write(const std::string& key, std::string value) { space_.set(key, std::move(value)); }
+  void erase(const std::string& key) { space_.revision += space_.values.erase(key); }
   /// A node's way to it.
   void cut(const std::string& node) { cut_.insert(node); }
   /// The node talks to a member of etcd that lost the others: reads are answered with what that knows, writes not.

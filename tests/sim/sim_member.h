@@ -50,8 +50,18 @@ class SimMember {
   void start() {
     if (is_alive()) return;
     node_.start();
+    lies_ = false;
     begin();
   }
+  /// A life in which it tells clients of this map, and goes by the real one itself.
+  void start_lying(ClusterView told) {
+    if (is_alive()) return;
+    node_.start();
+    lies_ = true;
+    begin();
+    node_.set_cluster(std::move(told));
+  }
+  bool lies() const { return lies_; }
   void kill() { end(&SimNode::kill); }
   void lose_power() { end(&SimNode::lose_power); }
   /// SIGTERM: hands over for at most so long, and goes. look() does it.
@@ -79,7 +89,7 @@ class SimMember {
   bool has_left_whole() const { return has_left_whole_; }  ///< The last time that it left.
   SimNode& node() { return node_; }
   const SimNode& node() const { return node_; }
-  std::shared_ptr<const ClusterView> view() { return node_.context().cluster.view(); }
+  std::shared_ptr<const ClusterView> view() { return works_.back()->known.view(); }  ///< What it goes by.
   /// On its own list: serving, and about nothing else.
   bool is_serving() {
     const auto known = view();
@@ -111,12 +121,15 @@ class SimMember {
   struct Work {
     Work(SimMember& member)
         : node(member.node_.share_context()),
+          known(member.lies_ ? hidden : node->cluster),
           keys(member.etcd_, member.node_.name()),
-          membership(member.context_.get_executor(), keys, member.clock_, node->cluster, member.membership_config()),
+          membership(member.context_.get_executor(), keys, member.clock_, known, member.membership_config()),
           mover(member.context_.get_executor(), member.network_.from(member.node_.name()), member.clock_, node->store,
-                *node->hot_roots, node->cluster, node->moves, member.mover_config(),
+                *node->hot_roots, known, node->moves, member.mover_config(),
                 [this](Member::State state, Member::Phase phase) { membership.tell(state, phase); }) {}
     std::shared_ptr<NodeContext> node;
+    ClusterBoard hidden;  ///< Of one that lies.
+    ClusterBoard& known;
     SimKeys keys;
     Membership membership;
     Mover mover;
@@ -176,7 +189,7 @@ class SimMember {
   const Failed failed_;
   SimNode node_;
   std::vector<std::shared_ptr<Work>> works_;  ///< Of all lives; the last is this one, or was.
-  bool is_leaving_ = false, has_left_whole_ = false;
+  bool is_leaving_ = false, has_left_whole_ = false, lies_ = false;
   TimePoint leave_until_{};
 };
 

@@ -74,6 +74,25 @@ TEST_F(TenantTest, OneWithinItsGuaranteeLosesNothingToOthers) {
   EXPECT_EQ(stats_of("a").usage.evicted_blocks, 0u);
 }
 
+TEST_F(TenantTest, APolicyMayNameNewTenantsWhileAllNumbersAreTaken) {
+  constexpr std::size_t kNumbers = PrefixIndex::kGroupMax + 1;
+  create_blocks(kSlots);
+  std::vector<TenantLimits> all;
+  for (std::size_t i = 0; i < kNumbers; ++i) all.push_back(limits_of("t" + std::to_string(i), 0, 1));
+  store->set_tenants(all);
+  EXPECT_EQ(store->tenants().size(), kNumbers);
+  store->set_tenants({limits_of("new", 8)});  // takes the number of one that has none of its own any more
+  EXPECT_EQ(stats_of("new").limits.memory_bytes, 8 * kBytes);
+  EXPECT_EQ(store->tenants().size(), 1u);
+  all.push_back(limits_of("last", 3));
+  store->set_tenants(all);  // one more than there are numbers
+  EXPECT_EQ(store->tenants().size(), kNumbers);
+  all.erase(all.begin());
+  store->set_tenants(all);
+  EXPECT_EQ(stats_of("last").limits.memory_bytes, 3 * kBytes) << "once there is one for it";
+  EXPECT_EQ(store->check(), "");
+}
+
 TEST_F(TenantTest, WhatIsNotUsedIsLentAndComesBack) {
   create_blocks(kSlots);
   store->set_tenants({limits_of("a", 20), limits_of("b", 4)});

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "store/node/disk/call_watch.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 
@@ -47,7 +48,9 @@ class CallThreads {
     begun->since = clock_.now();
     watch_.begin();
     asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
-      T result = call();
+      // What throws has no answer, as what hangs: the caller's patience ends.
+      std::optional<T> result;
+      within_border(NodeThread::kSpill, [&] { result = call(); });
       watch_.end();  // before the result is seen: whoever gets it may ask whether all threads are idle
       const std::lock_guard lock(begun->mutex);
       KV_ASSERT(!begun->result);

@@ -1,6 +1,7 @@
 #include "store/node/disk/record_stream.h"
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -22,18 +23,20 @@ RecordStream::RecordStream(const Disk& disk) {
       changed_.notify_all();
       return !is_unwanted_;
     };
-    const error_code error = disk.load(
-        [&](const NamespaceId& id, const std::string& record) {
-          const std::lock_guard lock(mutex_);
-          spaces_.emplace_back(id, record);
-        },
-        [&](const DiskRecord& record) {
-          batch.push_back(record);
-          return batch.size() < kBatchRecords || hand_over();
-        });
-    hand_over();
+    error_code error = Errc::kDiskFailed;
+    within_border(NodeThread::kSpill, [&] {
+      error = disk.load(
+          [&](const NamespaceId& id, const std::string& record) {
+            const std::lock_guard lock(mutex_);
+            spaces_.emplace_back(id, record);
+          },
+          [&](const DiskRecord& record) {
+            batch.push_back(record);
+            return batch.size() < kBatchRecords || hand_over();
+          });
+      hand_over();
+    });
     const std::lock_guard lock(mutex_);
-    KV_ASSERT(batch.empty() || is_unwanted_);
     error_ = error;
     is_over_ = true;
     changed_.notify_all();

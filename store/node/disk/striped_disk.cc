@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "store/node/disk/record_stream.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -664,7 +665,8 @@ bool StripedDisk::close(std::shared_ptr<Member> member) {
     // Readers that found it before have it still, and so do calls that were given up.
     while (member.use_count() > 1 || member->part.disk.use_count() > 1 || !member->is_idle())
       std::this_thread::sleep_for(kClosingLook);
-    const error_code error = member->part.disk->clear();
+    error_code error = Errc::kDiskFailed;
+    within_border(NodeThread::kSpill, [&] { error = member->part.disk->clear(); });
     member.reset();
     if (error)
       spdlog::warn("spill: {} is closed and can be removed. It could not be emptied: {}", own->name, error.message());

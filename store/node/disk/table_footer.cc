@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "store/node/disk/file.h"
 #include "store/node/disk/spill_directory.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -208,7 +209,7 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   std::vector<std::thread> threads;
   try {
     for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // none for a few tables
-      threads.emplace_back(look);
+      threads.emplace_back([&look] { within_border(NodeThread::kSpill, look); });
   } catch (const std::system_error&) {  // the system has no more threads: this takes longer
   }
   look();

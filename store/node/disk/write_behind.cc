@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -140,8 +141,11 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   }
 
   void write_one() {
-    IOStatus status =
-        target()->PositionedAppend(Slice(handed_over_.get(), buffer_bytes_), handed_over_offset_, IOOptions(), nullptr);
+    IOStatus status = IOStatus::IOError("an exception");
+    within_border(NodeThread::kSpill, [&] {
+      status = target()->PositionedAppend(Slice(handed_over_.get(), buffer_bytes_), handed_over_offset_, IOOptions(),
+                                          nullptr);
+    });
     const std::lock_guard lock(mutex_);
     KV_ASSERT(is_writing_);
     if (error_.ok()) error_ = std::move(status);

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/numa.h"
 #include "store/node/machine/room.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -84,11 +85,14 @@ void CapacityKeeper::run() {
     if (stops_) return;
     const std::uint64_t now = now_bytes_, target = target_bytes_, step = step_bytes();
     lock.unlock();
-    if (target > now) {
-      grow(std::min(target, now + step));
-    } else {
-      shrink(std::max(target, now - std::min(now, step)));
-    }
+    const bool is_through = within_border(NodeThread::kCapacity, [&] {
+      if (target > now) {
+        grow(std::min(target, now + step));
+      } else {
+        shrink(std::max(target, now - std::min(now, step)));
+      }
+    });
+    if (!is_through) failed("an exception");
     lock.lock();
     if (now_bytes_ != target_bytes_) continue;
     ++changes_;

@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
 #include <boost/asio/ssl.hpp>
@@ -33,7 +34,7 @@ using asio::ip::tcp;
 using nlohmann::json;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-constexpr std::size_t kAnswerBytesMax = 8 << 20;
+constexpr std::size_t kAnswerBytesMax = 8 << 20, kTokenBytesMax = 8192;
 
 // etcd's codes are gRPC's.
 constexpr int kNotFound = 5, kUnauthenticated = 16;
@@ -308,14 +309,23 @@ struct EtcdKeyStore::Impl {
   }
 
   asio::awaitable<Failure> log_in() {
-    const auto answer =
-        co_await post("/v3/auth/authenticate", login_request(config.user, first_line(config.password_file)));
+    const std::string password = first_line(config.password_file);
+    // JSON has no other texts.
+    if (!is_utf8(config.user) || !is_utf8(password))
+      co_return Failure(Errc::kBadRequest, "etcd: etcd-user, or the first line of etcd-password-file, is not UTF-8");
+    const std::string request = login_request(config.user, password);
+    const auto answer = co_await post("/v3/auth/authenticate", request);
     if (!answer) co_return answer.error();
     const auto given = answer->body.find("token");
     if (answer->status != 200 || given == answer->body.end() || !given->is_string())
       co_return Failure(Errc::kUnavailable,
                         "etcd: user '" + printable(config.user) + "' is refused: " + why_not(answer->body));
-    token = given->get<std::string>();
+    const auto& text = given->get_ref<const std::string&>();
+    // It becomes a header, which has a bound and no line ends.
+    const auto is_visible = [](char c) { return c > ' ' && c < 127; };
+    if (text.empty() || text.size() > kTokenBytesMax || !std::ranges::all_of(text, is_visible))
+      co_return Failure(Errc::kBadFrame, "etcd: user '" + printable(config.user) + "' was given a token that is none");
+    token = text;
     co_return Failure();
   }
 

@@ -48,7 +48,8 @@ std::string check_member(const Member& member) {
   }
   for (const std::string& text : member.endpoints) {
     const auto endpoint = parse_endpoint(text);
-    if (!endpoint) return "endpoints: " + endpoint.error().text;
+    if (!endpoint) return "endpoints: " + printable(endpoint.error().text);
+    if (!is_utf8(text)) return "endpoints: '" + printable(text) + "' is not UTF-8";
   }
   if (!std::isfinite(member.weight) || member.weight <= 0 || member.weight > kMemberWeightMax) {
     return "weight: " + std::to_string(member.weight) + ", must be positive and at most 1e9";
@@ -111,12 +112,14 @@ Result<Member, Failure> read_member(std::string_view text) {
   return member;
 }
 
-std::string endpoint_for_others(const Member& member) {
-  const auto found = std::ranges::find_if(member.endpoints, [](const std::string& text) {
+std::string endpoint_for_others(const Member& member, bool has_tls) {
+  const auto rank = [has_tls](const std::string& text) {
     const auto endpoint = parse_endpoint(text);
-    return endpoint && endpoint->scheme != Endpoint::Scheme::kUnix;
-  });
-  return found == member.endpoints.end() ? member.endpoints.front() : *found;
+    if (!endpoint || endpoint->scheme == Endpoint::Scheme::kUnix) return 3;
+    if (endpoint->scheme == Endpoint::Scheme::kTls) return has_tls ? 0 : 2;
+    return 1;
+  };
+  return *std::ranges::min_element(member.endpoints, {}, rank);  // of equals the first
 }
 
 }  // namespace kv

@@ -21,8 +21,9 @@ std::string write_member(const Member& member);
 Result<Member, Failure> read_member(std::string_view text);
 /// Equal for views that say the same of the cluster, whatever their epochs.
 std::uint64_t digest_of(const ClusterView& view);
-/// Where another node reaches it: other machines have no way to a Unix socket of this one.
-std::string endpoint_for_others(const Member& member);
+/// Where another node reaches it, which has certificates or has none: with TLS if both can, and never by a Unix socket
+/// where there is anything else, since other machines have no way to it.
+std::string endpoint_for_others(const Member& member, bool has_tls);
 /// What is wrong with a member, or "".
 std::string check_member(const Member& member);
 

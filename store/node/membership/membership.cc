@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/printable.h"
 #include "store/node/membership/member_text.h"
+#include "store/node/thread_border.h"
 #include "transport/frame.h"
 
 namespace kv {
@@ -52,7 +53,8 @@ asio::awaitable<void> Membership::run() {
   TimePoint succeeded = clock_.now();  // the store may have been away since right after that
   while (!stops_) {
     const TimePoint began = clock_.now();
-    const auto stepped = co_await step();
+    Result<bool, Failure> stepped = Failure(Errc::kUnavailable, "an exception, see above");
+    co_await within_border(NodeThread::kMembership, step_into(stepped));
     if (stepped) {
       succeeded = began;
     } else if (failing_since_ == TimePoint{}) {
@@ -73,6 +75,8 @@ asio::awaitable<void> Membership::pause() {
   co_await wake_.wait();
   wake_.reset();
 }
+
+asio::awaitable<void> Membership::step_into(Result<bool, Failure>& to) { to = co_await step(); }
 
 /// All that is due, in an order in which each call is of use even if the next one fails.
 Membership::Step Membership::step() {

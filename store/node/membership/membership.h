@@ -63,6 +63,7 @@ class Membership {
  private:
   using Step = KeyStore::Reply<bool>;
   Step step();
+  asio::awaitable<void> step_into(Result<bool, Failure>& to);
   Step keep_lease();
   Step announce();
   void adopt(const KeyStore::Listing& listing);

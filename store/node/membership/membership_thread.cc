@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <utility>
+
+#include "store/node/thread_border.h"
 
 namespace kv {
 
@@ -12,11 +13,8 @@ MembershipThread::MembershipThread(EtcdConfig etcd, MembershipConfig config, Clo
     : board_(board),
       keys_(context_.get_executor(), std::move(etcd)),
       membership_(context_.get_executor(), keys_, clock, board, std::move(config)) {
-  // An exception of run() is a bug. It leaves the thread and ends the process, as in a session.
-  asio::co_spawn(context_, membership_.run(), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
-  thread_ = std::thread([this] { context_.run(); });
+  asio::co_spawn(context_, membership_.run(), BorderOf{NodeThread::kMembership});
+  thread_ = std::thread([this] { run_within_border(NodeThread::kMembership, context_); });
 }
 
 MembershipThread::~MembershipThread() {

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "store/node/membership/member_text.h"
+#include "store/node/thread_border.h"
 #include "transport/endpoint.h"
 
 namespace kv {
@@ -20,7 +21,8 @@ namespace {
 constexpr std::chrono::microseconds kPutDeadline = 10s, kOpenDeadline = 2s, kStatsDeadline = 1s, kPingDeadline = 500ms;
 /// After a change some clients go on by the old map until an answer tells them.
 constexpr Duration kUnsettled = 5s;
-constexpr Duration kDelta = 1s;  ///< Between two passes over what was used meanwhile.
+constexpr Duration kFailurePause = 1s;  ///< After an exception.
+constexpr Duration kDelta = 1s;         ///< Between two passes over what was used meanwhile.
 constexpr std::size_t kFormersMax = 8;
 constexpr std::size_t kPathsAtOnce = 64;  ///< Looked at before others on the thread have their turn.
 
@@ -76,14 +78,23 @@ void Mover::stop() {
 
 asio::awaitable<void> Mover::run() {
   while (!stops_) {
-    look();
-    co_await work();
-    if (!stops_) co_await step();
-    if (!stops_) co_await copy();
-    if (!stops_) co_await ping_others();
-    if (!stops_) co_await pause(clock_.now() + kLook);
+    const bool is_through = co_await within_border(NodeThread::kMover, round());
+    if (!is_through) {
+      put_ = nullptr;
+      drop_hands();  // no call of them runs
+      is_pass_due_ = true;
+    }
+    if (!stops_) co_await pause(clock_.now() + (is_through ? kLook : kFailurePause));
   }
-  drop_hands();  // no call of them runs
+  drop_hands();
+}
+
+asio::awaitable<void> Mover::round() {
+  look();
+  co_await work();
+  if (!stops_) co_await step();
+  if (!stops_) co_await copy();
+  if (!stops_) co_await ping_others();
 }
 
 asio::awaitable<void> Mover::pause(TimePoint until) {
@@ -116,7 +127,7 @@ void Mover::retarget(const ClusterView& view) {
   for (const Member& member : view.members) {
     if (member.id == config_.node_id) next->self = next->nodes.size();
     NodeConfig node;
-    node.endpoint = endpoint_for_others(member);
+    node.endpoint = endpoint_for_others(member, config_.tls != nullptr);
     node.name = node.node_id = member.id;
     node.weight = member.will_own() ? member.weight : 0;
     owners.push_back({node.name, node.weight});
@@ -436,8 +447,8 @@ Mover::Hand Mover::make_hand(std::vector<NodeConfig> nodes, const std::string& w
   config.connections_per_node = 1;
   config.rdma = ClientConfig::Rdma::kOff;
   config.seed = config_.seed;
-  config.tls = config_.tls;
-  config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
+  config.are_nodes_told = true;
+  config.tls_source = config_.tls;  // a node proves to be the host of its endpoint
   return {std::make_unique<Client>(executor_, config, network_, clock_), {}};
 }
 

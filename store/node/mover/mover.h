@@ -24,14 +24,17 @@
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/move_board.h"
 #include "store/node/mover/recent_roots.h"
+#include "transport/tls/tls_source.h"
 
 namespace kv {
 
 struct MoverConfig {
   std::string node_id;
   std::uint64_t bytes_per_second = 256 << 20;  ///< Sent at most, over a second or so. At least 1.
-  TlsConfig tls = {};                          ///< For tls:// endpoints of others: this node's own certificate.
-  Duration join_max = 300s;                    ///< A node that joins serves after so long, whatever it has been given.
+  /// For tls:// endpoints of others: this node's own certificate, of TlsSide::kClient. nullptr: it has none, and a node
+  /// that can be reached by TLS alone is one that does not answer.
+  std::shared_ptr<TlsSource> tls = {};
+  Duration join_max = 300s;  ///< A node that joins serves after so long, whatever it has been given.
   /// Of a path that was used so often, the put that brought it included, a second copy is made. 0: of none.
   std::size_t copy_uses = 0;
   std::uint64_t seed = 0;  ///< As ClientConfig's.
@@ -117,6 +120,7 @@ class Mover {
   };
   using Paths = std::vector<Path>;
 
+  asio::awaitable<void> round();
   void look();
   void retarget(const ClusterView& view);
   bool has_others() const;

@@ -4,17 +4,16 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "store/node/thread_border.h"
+
 namespace kv {
 
 MoverThread::MoverThread(Clock& clock, LockedStore& store, const HotRoots& hot_roots, const ClusterBoard& board,
                          MoveBoard& moves, MoverConfig config, Mover::Tell tell)
     : mover_(context_.get_executor(), socket_network(), clock, store, hot_roots, board, moves, std::move(config),
              std::move(tell)) {
-  // An exception of run() is a bug. It leaves the thread and ends the process, as in a session.
-  asio::co_spawn(context_, mover_.run(), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
-  thread_ = std::thread([this] { context_.run(); });
+  asio::co_spawn(context_, mover_.run(), BorderOf{NodeThread::kMover});
+  thread_ = std::thread([this] { run_within_border(NodeThread::kMover, context_); });
 }
 
 MoverThread::~MoverThread() {

@@ -9,6 +9,7 @@
 #include "base/printable.h"
 #include "store/node/counts_copy.h"
 #include "store/node/membership/member_text.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -55,8 +56,12 @@ asio::awaitable<void> Pool::run() {
   while (!stops_) {
     const auto wall = std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
     const Duration period = config_.period;
-    co_await pause(period - wall % period);                        // 1
-    if (!stops_ && period == config_.period) co_await exchange();  // else it was woken for the new one
+    co_await pause(period - wall % period);            // 1
+    if (stops_ || period != config_.period) continue;  // it was woken for the new one
+    const bool is_through = co_await within_border(NodeThread::kPool, exchange());
+    if (is_through) continue;
+    client_.reset();  // and made anew in the next round
+    others_.clear();
   }
   client_.reset();
 }
@@ -81,7 +86,7 @@ void Pool::meet() {
     const auto view = cluster_.view();
     for (const Member& member : view->members) {
       if (member.id == config_.node_id || others.size() >= CountPool::kPeersMax) continue;
-      others.push_back(to_ask(member.id, endpoint_for_others(member)));
+      others.push_back(to_ask(member.id, endpoint_for_others(member, config_.tls != nullptr)));
     }
   } else {
     for (const std::string& peer : config_.peers) others.push_back(to_ask(peer, peer));
@@ -102,8 +107,8 @@ void Pool::meet() {
   config.identity = "pool of " + config_.node_id.substr(0, 100);
   config.connections_per_node = 1;
   config.rdma = ClientConfig::Rdma::kOff;
-  config.tls = config_.tls;
-  config.tls.allowed_names.clear();  // of this node's clients; a node proves to be the host of its endpoint
+  config.are_nodes_told = true;
+  config.tls_source = config_.tls;  // a node proves to be the host of its endpoint
   client_ = std::make_unique<Client>(executor_, config, network_, clock_);
 }
 

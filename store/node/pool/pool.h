@@ -14,6 +14,7 @@
 #include "store/node/locked_store.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/pool/pool_board.h"
+#include "transport/tls/tls_source.h"
 
 namespace kv {
 
@@ -22,7 +23,7 @@ struct PoolConfig {
   std::array<std::uint8_t, 16> instance{};
   std::vector<std::string> peers;  ///< Endpoints. Empty: the nodes of the cluster's map. This one may be among them.
   Duration period = 10s;
-  TlsConfig tls = {};  ///< As MoverConfig.
+  std::shared_ptr<TlsSource> tls = {};  ///< As MoverConfig.
 };
 
 /// Each period a node writes down what it has counted, for whoever asks (stats, `learned`), and asks all others. Nodes

@@ -4,16 +4,15 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "store/node/thread_border.h"
+
 namespace kv {
 
 PoolThread::PoolThread(Clock& clock, LockedStore& store, const ClusterBoard& cluster, PoolBoard& board,
                        PoolConfig config)
     : pool_(context_.get_executor(), socket_network(), clock, store, cluster, board, std::move(config)) {
-  // An exception of run() is a bug. It leaves the thread and ends the process, as in a session.
-  asio::co_spawn(context_, pool_.run(), [](std::exception_ptr error) {
-    if (error) std::rethrow_exception(error);
-  });
-  thread_ = std::thread([this] { context_.run(); });
+  asio::co_spawn(context_, pool_.run(), BorderOf{NodeThread::kPool});
+  thread_ = std::thread([this] { run_within_border(NodeThread::kPool, context_); });
 }
 
 void PoolThread::set_period(Duration period) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 #include "transport/frame_message.h"
 
 namespace kv {
@@ -340,7 +340,7 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
     if (by_lane[i].empty()) continue;
     asio::co_spawn(executor_,
                    move_on(lanes_[usable[i]].mover, direction, std::move(by_lane[i]), deadline, moving, usable[i]),
-                   asio::detached);
+                   BorderOf{NodeThread::kIo});
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 #include "transport/verbs/verbs_module.h"
 
 namespace kv {
@@ -38,14 +39,18 @@ void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> op
   thread_ = std::thread([this, pause, opened = std::move(opened)] {
     std::unique_lock lock(mutex_);
     while (!wake_.wait_for(lock, pause, [this] { return is_stopped_.load(); })) {
-      if (node_) {
-        node_->check_devices([this] { return is_stopped_.load(); });
-      } else if (const auto node = open()) {
-        opened(**node);
-      } else if (!may_come_) {
-        spdlog::warn("rdma: a device is there now, but {}; restart the node to try it again", node.error().text);
-        return;
-      }
+      bool goes_on = true;
+      within_border(NodeThread::kRdma, [&] {
+        if (node_) {
+          node_->check_devices([this] { return is_stopped_.load(); });
+        } else if (const auto node = open()) {
+          opened(**node);
+        } else if (!may_come_) {
+          spdlog::warn("rdma: a device is there now, but {}; restart the node to try it again", node.error().text);
+          goes_on = false;
+        }
+      });
+      if (!goes_on) return;
     }
   });
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -29,9 +30,7 @@ Result<std::shared_ptr<DeviceLoop>> DeviceLoop::start(VerbsNode& node, std::size
   auto queue = open.device->create_completion_queue(std::min(kCompletionCountMax, open.limits.completion_count_max));
   if (!queue) return queue.error();
   std::shared_ptr<Running> running(new Running{node, index, std::move(device), {executor, std::move(*queue)}});
-  asio::co_spawn(executor, run(running), [](std::exception_ptr thrown) {
-    if (thrown) std::rethrow_exception(thrown);  // a bug: it ends the node, as in a session
-  });
+  asio::co_spawn(executor, run(running), BorderOf{NodeThread::kRdma});
   return std::shared_ptr<DeviceLoop>(new DeviceLoop(std::move(running)));
 }
 

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <string>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -32,7 +32,7 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
     asio::co_spawn(session_.executor,
                    erase(session_.shared_from_this(), id, space.id, {hashes.begin(), hashes.end()},
                          SessionJob(session_.shared_from_this())),
-                   asio::detached);
+                   BorderOf{NodeThread::kIo});
     return;
   }
   bool has_rest = false;
@@ -50,7 +50,7 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
   ++freeing_count_;
   asio::co_spawn(session_.executor,
                  free_rest(session_.shared_from_this(), id, *count, {dropped}, SessionJob(session_.shared_from_this())),
-                 asio::detached);
+                 BorderOf{NodeThread::kIo});
 }
 
 asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id,

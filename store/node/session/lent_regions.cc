@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -90,7 +91,9 @@ void LentRegions::work_off(std::function<bool()> some) {
     return;
   }
   asio::post(*thread_, [this, some = std::move(some)]() mutable {
-    if (some()) work_off(std::move(some));  // behind those that wait
+    bool is_more = false;
+    within_border(NodeThread::kIo, [&] { is_more = some(); });
+    if (is_more) work_off(std::move(some));  // behind those that wait
   });
 }
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "index/name_groups.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -172,7 +172,8 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
 void Put::begin() {
   KV_ASSERT(staged_ && is_waiting_ && !is_over_);
   if (plan_.refused_count > 0 && (plan_.again || deadline_ > began_) && plan_.put != PutId{} && may_pass()) {
-    asio::co_spawn(session_->executor, wait_for_memory(shared_from_this(), SessionJob(session_)), asio::detached);
+    asio::co_spawn(session_->executor, wait_for_memory(shared_from_this(), SessionJob(session_)),
+                   BorderOf{NodeThread::kIo});
     return;
   }
   send_want();
@@ -297,7 +298,8 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
     co_return true;
   }
   self->draining_.begin(self->bytes_of(first, count));  // before the next data is read
-  asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)), asio::detached);
+  asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)),
+                 BorderOf{NodeThread::kIo});
   // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
   // deadline, and what it brought is verified in bounded time.
   DrainBound& draining = self->draining_;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "index/name_groups.h"
 #include "store/node/session/contexts.h"
 #include "store/node/session/request_kinds.h"
+#include "store/node/thread_border.h"
 #include "transport/frame_message.h"
 #include "transport/token.h"
 
@@ -72,8 +72,8 @@ asio::awaitable<void> Session::run() {
   node.metrics.session_opened();
   read_progress_.since = write_progress_.since = last_request_ = node.clock.now();
   watch();
-  asio::co_spawn(executor, write(keep, SessionJob(keep)), asio::detached);
-  co_await read();
+  asio::co_spawn(executor, write(keep, SessionJob(keep)), BorderOf{NodeThread::kIo});
+  co_await within_border(NodeThread::kIo, read());
 
   // The order of this end matters. No request is taken any more; transfers stop, and each job that still runs has its
   // turn to see that; only then does anything go that they use.
@@ -654,7 +654,7 @@ void Session::start(const std::shared_ptr<GetInProgress>& get) {
   inline_count_ += get->is_inline();
   gets_.emplace(get->request_id(), get);
   if (held_now_) held_.emplace(get->request_id(), std::move(held_now_));
-  asio::co_spawn(executor, carry_out(self(), get, SessionJob(self())), asio::detached);
+  asio::co_spawn(executor, carry_out(self(), get, SessionJob(self())), BorderOf{NodeThread::kIo});
 }
 
 asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
@@ -757,7 +757,7 @@ void Session::on_match(const Frame& frame) {
       std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes, wanted->group_counts);
   if (prefetch->pin() || !prefetch->has_work()) return;
   prefetches_.push_back(prefetch);
-  asio::co_spawn(executor, carry_out_ahead(self(), prefetch, SessionJob(self())), asio::detached);
+  asio::co_spawn(executor, carry_out_ahead(self(), prefetch, SessionJob(self())), BorderOf{NodeThread::kIo});
 }
 
 asio::awaitable<void> Session::carry_out_ahead(std::shared_ptr<Session> self, std::shared_ptr<Prefetch> prefetch,

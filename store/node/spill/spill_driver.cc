@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/back_off.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -27,6 +28,13 @@ constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseco
 
 /// Lowers this thread's priority: serving goes first. (On Linux a niceness belongs to a thread.)
 void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
+
+/// What threw is not written: the work's blocks are let go as after any failure of the disk.
+SpillOutcome carry_out_within_border(const SpillWork& work, Disk& disk) {
+  SpillOutcome outcome{.is_written = std::vector<bool>(work.writes.size(), false), .error = Errc::kDiskFailed};
+  within_border(NodeThread::kSpill, [&] { outcome = carry_out(work, disk); });
+  return outcome;
+}
 
 /// Errors where trying again does not help before somebody has changed something.
 bool is_refusal(error_code error) {
@@ -76,21 +84,31 @@ std::string SpillDriver::start(Duration patience) {
   loading_ = true;
   auto refused = accepted_.get_future();
   opener_ = std::thread([this] {
-    open_disk();
-    if (open_disk_ != nullptr) load();
+    const auto guarded = [](auto step) { within_border(NodeThread::kSpill, step); };
+    guarded([this] { open_disk(); });
+    guarded([this] {
+      if (open_disk_ != nullptr) load();
+    });
     loading_ = false;
-    if (open_disk_ != nullptr) scrub();
+    guarded([this] {
+      if (open_disk_ != nullptr) scrub();
+    });
   });
-  dropper_ = std::thread([this] { keep_drops(); });
+  // Each goes on where it was: what was not written, or not kept, is work again.
+  dropper_ = std::thread([this] {
+    while (!within_border(NodeThread::kSpill, [this] { keep_drops(); })) std::this_thread::sleep_for(kPollInterval);
+  });
   writer_ = std::thread([this] {
     yield_to_others();
-    write_loop();
+    while (!within_border(NodeThread::kSpill, [this] { write_loop(); })) std::this_thread::sleep_for(kPollInterval);
     // The others first: a load that still runs would bring blocks back that are being saved, and a drop that came
     // before the stop is to be kept.
     opener_.join();
     dropper_.join();
-    if (saves_ && is_on_) save();
-    if (open_disk_ != nullptr) flush();
+    within_border(NodeThread::kSpill, [this] {
+      if (saves_ && is_on_) save();
+      if (open_disk_ != nullptr) flush();
+    });
     written_.set_value();
   });
   return refused.wait_for(patience) == std::future_status::ready ? refused.get() : "";
@@ -232,7 +250,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
   // Outside the lock. The blocks of `work` are pinned, so their slots stay theirs.
   KV_ASSERT(disk_ != nullptr);
   writing_.begin();
-  const SpillOutcome outcome = carry_out(work, *disk_);
+  const SpillOutcome outcome = carry_out_within_border(work, *disk_);
   writing_.end();
   store_.with([&](Store& store) { store.finish_spill(work, outcome); });
   if (outcome.lost_count > 0)
@@ -336,7 +354,7 @@ std::uint64_t SpillDriver::drain_once() {
     return 1;
   }
   writing_.begin();
-  const SpillOutcome outcome = carry_out(work, *disk_);
+  const SpillOutcome outcome = carry_out_within_border(work, *disk_);
   writing_.end();
   const std::size_t lost = store_.with([&](Store& store) { return store.finish_spill(work, outcome); });
   const DiskTier::PlaceUse moved = count_drained(work, outcome, evicted, lost);
@@ -474,7 +492,8 @@ void SpillDriver::keep_drops() {
     }
     KV_ASSERT(!drops.empty() && drops.size() <= config_.drop_queue_max);
     dropping_.begin();
-    const error_code error = disk->add_drops(drops);
+    error_code error = Errc::kDiskFailed;
+    within_border(NodeThread::kSpill, [&] { error = disk->add_drops(drops); });
     dropping_.end();
     if (error)
       spdlog::warn("spill: {} drops are not kept and hold until the next start: {}", drops.size(), error.message());

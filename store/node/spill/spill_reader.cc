@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
@@ -39,7 +40,8 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
     const TimePoint began = clock_.now();
     // Looked at now and not when it was asked for: under load a read waits here longer than many clients do.
     const bool is_unwanted = is_refusing_ || waiter.is_gone();
-    auto block = is_unwanted ? Result<DiskBlock>(Errc::kBusy) : read_verified(disk, key, seed, block_bytes);
+    Result<DiskBlock> block(is_unwanted ? Errc::kBusy : Errc::kDiskFailed);
+    if (!is_unwanted) within_border(NodeThread::kSpill, [&] { block = read_verified(disk, key, seed, block_bytes); });
     if (block) {
       read_bytes_ += block_bytes;
       const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
