@@ -5,6 +5,8 @@
 
 #include <map>
 #include <memory>
+#include <span>
+#include <string>
 
 #include "tests/client/real_nodes.h"
 
@@ -89,10 +91,28 @@ TEST_F(ClientWhyTest, ANodeThatDoesNotAnswerIsNamed) {
 
 TEST_F(ClientWhyTest, WhatCannotBeAskedIsRefused) {
   EXPECT_EQ(loop.run(client->why(space, {}, 1s)).error(), Errc::kBadRequest);
-  const auto set = NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", "64"}}).value();
-  const Space other = loop.run(client->open(set, 5s)).value();
-  const auto chain = test_chain(record, 2);
-  EXPECT_EQ(loop.run(client->why(other, chain, 1s)).error(), Errc::kUnsupported);
+}
+
+TEST_F(ClientWhyTest, OfASetTheFirstNameInTheGivenOrderThatAnyNodeMissesIsExplained) {
+  const auto record_of_set =
+      NamespaceRecord::from_fields({{"model", "m"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kWhyBytes)}});
+  space = loop.run(client->open(record_of_set.value(), 5s)).value();
+  const auto names = test_chain(record, 30);
+  const MissReport before = why(names);
+  EXPECT_EQ(before.block_count, 0u);
+  EXPECT_EQ(before.kind, MissKind::kNotRemembered);
+  Blocks memory(names.size(), kWhyBytes);
+  memory.fill(names);
+  const SetPutOptions options{.deadline = 1s};
+  ASSERT_EQ(loop.run(client->put_set(space, names, memory.from, options)).value().stored, names.size());
+  EXPECT_TRUE(why(names).is_whole);
+  for (const std::size_t gone : {19, 7}) {
+    ASSERT_EQ(loop.run(client->drop(space, std::span(names).subspan(gone, 1), 1s)).value().block_count, 1u);
+    const MissReport report = why(names);
+    EXPECT_EQ(report.block_count, gone);
+    EXPECT_EQ(report.kind, MissKind::kDropped);
+    EXPECT_TRUE(nodes.contains(report.node)) << report.node;
+  }
 }
 
 TEST_F(ClientWhyTest, TheSlowLogOfEachNodeIsTold) {

@@ -113,7 +113,7 @@ TEST_P(E2eDiskFaultTest, TheTierIsOffWhileTheDiskFailsAndOnAgainAfterwards) {
   });
   EXPECT_TRUE(is_off);
   const Finished doctor = run_program({ctl_program(), "doctor", "--admin", "none", "--endpoint", node->unix_socket()});
-  EXPECT_NE(doctor.out.find("off, "), std::string::npos) << doctor.out;
+  EXPECT_NE(doctor.out.find("off: what it holds is a miss"), std::string::npos) << doctor.out;
   for (int i = 0; i < 20; ++i) expect_memory_is_served(*client, ++name);
   expect_right(*client, 12);
   // A namespace that the disk cannot be told of now must not keep it from coming back.

@@ -29,8 +29,8 @@ void check_disk_state(const NodeStats& node, Findings& findings) {
   } else if (stat(node, "disk_is_on") == 0) {
     warn(
         findings, check,
-        "off, " + count_text(node, "disk_outages") +
-            " times since the start: what it holds is a miss, and blocks leave memory unwritten",
+        "off: what it holds is a miss, and blocks leave memory unwritten; failures since the start: " +
+            count_text(node, "disk_outages"),
         "full, read-only, broken or stuck? The node's log says which (\"spill: off\"), df and dmesg on its machine. It "
         "comes back by itself (docs/runbook.md, KvstoreDiskOff)");
   } else if (const double left_out = stat(node, "disk_directories_left_out"); left_out > 0) {
