@@ -242,8 +242,6 @@ bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
 /// wait for it would wait for their deadlines, so they end here with the node's reason.
 void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string& text) {
   if (!why || is_opened_somewhere(space)) return pump();
-  // A missed deadline is in the books already.
-  if (why != asio::error::timed_out) note_error(why, text.empty() ? why.message() : text);
   // No session has it, and none is asking: those who wait for it have nothing to wait for.
   std::vector<Call*> failed;
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),

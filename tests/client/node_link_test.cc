@@ -629,7 +629,7 @@ TEST_F(NodeLinkTest, ANodeThatRefusesTheRecordSaysSoToOpenOrIfItComesLaterToEach
   loop.run_for(6s);
   Blocks memory(1, record.block_bytes());
   for (int i = 0; i < 3; ++i) EXPECT_EQ(get(memory).why, Errc::kMismatch) << i;
-  EXPECT_EQ(client->nodes()[0].last_error_text, "as the test wants");
+  EXPECT_EQ(client->nodes()[0].last_error_text, "open: as the test wants");
   EXPECT_EQ(loop.run(client->open(record, 1s)).error(), Errc::kMismatch);
   node.handler = nullptr;
   EXPECT_TRUE(loop.run(client->open(record, 1s)));
