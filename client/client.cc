@@ -124,7 +124,6 @@ class EraseCall final : public Call {
 
  private:
   error_code send(CallSession& session) override {
-    if (!session.terms().has_erase) return Errc::kUnsupported;
     auto& builder = session.shared().new_request();
     builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(owner)));
     session.send_frame(type, request_id(), builder);

@@ -339,7 +339,7 @@ struct NodeLearned {
   std::string learned;  ///< Empty: it learns nothing, or tells nobody.
 };
 
-// So `{...}` is safe inside co_await (STYLE 8).
+// So `{...}` is safe inside co_await.
 static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_trivially_destructible_v<GetOptions> &&
               std::is_trivially_destructible_v<PutOptions> && std::is_trivially_destructible_v<DeviceMemory>);
 

@@ -312,10 +312,6 @@ inline GroupPart groups_in_request(const LinkTerms& terms, const OwnedChain& par
   const std::size_t count_max = blocks_in_request(terms, part.hashes.size(), bytes_per_block + per_group);
   return leading_part(part.group_counts, part.hashes.size(), count_max);
 }
-/// Whether the node knows what a request for this part of a set says.
-inline bool knows_set(const LinkTerms& terms, const OwnedChain& part) {
-  return part.group_counts.empty() ? terms.has_sets : terms.has_groups;
-}
 /// Their counts, as requests have them; absent without groups.
 inline flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> wire_groups(flatbuffers::FlatBufferBuilder& builder,
                                                                            const OwnedChain& part,

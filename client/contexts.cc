@@ -51,10 +51,6 @@ class ContextCall final : public Call {
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
-    if (!terms.has_contexts) return Errc::kUnsupported;
-    // One that does not know it would pass over it.
-    const bool is_default = !priority || (act == ContextAct::kCreate && *priority == ContextOptions{}.priority);
-    if ((!is_default || act == ContextAct::kTell) && !terms.has_context_parts) return Errc::kUnsupported;
     std::size_t text_bytes = name.size() + after.size();
     for (const std::string& tag : tags) text_bytes += tag.size() + 16;
     const std::size_t bytes = hashes.size() * sizeof(BlockHash) + (chain_counts.size() + positions.size()) * 4 +

@@ -140,11 +140,9 @@ bool passes(const BlockTarget& target) {
 error_code GetCall::send(CallSession& session) {
   forget_answer();
   const LinkTerms& terms = session.terms();
-  if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller expects other seeds
   const std::size_t per_block = sizeof(BlockHash) + (region ? sizeof(std::uint64_t) : 0);
   asked_ = blocks_in_request(terms, chain->hashes.size(), per_block, plan->ends.size() * sizeof(std::uint64_t));
   const std::size_t skip = skipped();
-  if (skip > 0 && !terms.has_context_parts) return Errc::kUnsupported;
   if (asked_ <= skip) return Errc::kTooLarge;
   limit_ = asked_;
   next_block_ = good_ = skip;
@@ -241,8 +239,7 @@ BlockTarget GetCall::target(const CallSession& session, std::size_t own, std::sp
   KV_ASSERT(own < limit_ && begin + bytes <= block.size());  // before anything lands there
   BlockTarget target;
   target.bytes = block.subspan(begin, bytes);
-  target.seed = session.terms().version < 2 ? checksum_seed_v1(plan->space_id, chain->hashes[own])
-                                            : checksum_seed(plan->space_id, chain->hashes[own]);
+  target.seed = checksum_seed(plan->space_id, chain->hashes[own]);
   target.first_stripe = begin / kStripeBytes;
   if (plan->verify) target.checksums = sums;
   return target;

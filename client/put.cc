@@ -67,7 +67,6 @@ class PutCall final : public BatchPut {
 
 error_code PutCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  if (!plan->checksums.empty() && terms.version < 2) return Errc::kUnsupported;  // the caller's have other seeds
   const bool has_positions = !chain->positions.empty() || chain->first > 0;
   const bool has_tokens = !plan->token_ids.empty(), has_extras = has_tokens && !plan->extras.empty();
   const std::size_t per_block =
@@ -146,9 +145,8 @@ void PutCall::compute_sums(std::size_t first, std::size_t count) {
       continue;
     }
     const BlockHash& hash = chain->hashes[first + i];
-    const std::uint64_t seed =
-        session()->terms().version < 2 ? checksum_seed_v1(plan->space_id, hash) : checksum_seed(plan->space_id, hash);
-    block_checksums(seed, plan->blocks[chain->position(first + i)], std::span(sums_).subspan(i * stripes, stripes));
+    block_checksums(checksum_seed(plan->space_id, hash), plan->blocks[chain->position(first + i)],
+                    std::span(sums_).subspan(i * stripes, stripes));
   }
 }
 

@@ -80,7 +80,6 @@ class SetGetCall final : public Call {
 
 error_code SetGetCall::send(CallSession& session) {
   const LinkTerms& terms = session.terms();
-  if (!knows_set(terms, *part)) return Errc::kUnsupported;
   const std::size_t per_block = sizeof(BlockHash) + sizeof(std::uint32_t) + (region ? sizeof(std::uint64_t) : 0);
   const GroupPart taken = groups_in_request(terms, *part, per_block);
   asked_ = taken.name_count;

@@ -32,7 +32,6 @@ class SetMatchCall final : public Call {
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
-    if (!knows_set(terms, *part)) return Errc::kUnsupported;
     const GroupPart taken = groups_in_request(terms, *part, sizeof(BlockHash));
     asked = taken.name_count;
     asked_groups = taken.group_count;

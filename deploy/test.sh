@@ -34,9 +34,6 @@
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
 #                                pip finds no packages); in no other run
-#   deploy/test.sh --upgrade     this build beside the one before (the commit that tests/upgrade/previous names, built from the repository's
-#                                history): old clients with new nodes and the reverse, spill directories up and down, a cluster replaced node
-#                                by node under load (skipped where the history lacks that commit)
 #   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
 #
 # KV_CUDA_ARCHITECTURES="80;120": the CUDA module of the release build has machine code for these alone, not for all six: a minute of
@@ -56,13 +53,13 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --page | --engines | --upgrade | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --page | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --kubernetes | --packages12 | --packages13) steps+=("${argument#--}") ;;
     --packages) steps+=(packages12 packages13) ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release python observe page kubernetes cuda rdma asan fuzz tsan upgrade debian13 planted) && break ;;
-    -h | --help) sed -n '2,48s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --all) steps=(release python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,44s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -70,7 +67,7 @@ minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
   steps=(release python observe page kubernetes cuda rdma_half)
   # On two cores the time does not suffice for all of these. Each commit begins with another one, so that each has its turn.
-  rest=("asan fuzz" tsan "upgrade debian13_store" planted_tenth)
+  rest=("asan fuzz" tsan debian13_store planted_tenth)
   first=$(($(commit_number) / 3 % ${#rest[@]}))
   # shellcheck disable=SC2206  # words
   steps+=(${rest[@]:first} ${rest[@]:0:first})
@@ -363,13 +360,12 @@ step_python() {
   local tests=../../tests
   local others="../../deploy/grafana ../../deploy/make_pages.py $tests/observe $tests/kubernetes"
   # Folders with a conftest are looked at one by one: there is one of that name.
-  for tool in "mypy" "mypy of deploy and tests" "mypy of page tests" "mypy of upgrade tests" "ruff check" "ruff format --check"; do
+  for tool in "mypy" "mypy of deploy and tests" "mypy of page tests" "ruff check" "ruff format --check"; do
     local command=$tool
     case $tool in
       "mypy of deploy"*) command="mypy $others $tests/programs" ;;
       "mypy of page"*) command="mypy $tests/page $tests/programs" ;;
-      "mypy of upgrade"*) command="mypy $tests/upgrade $tests/programs" ;;
-      ruff*) command="$tool . $others $tests/page $tests/programs $tests/upgrade" ;;
+      ruff*) command="$tool . $others $tests/page $tests/programs" ;;
     esac
     # shellcheck disable=SC2086  # words
     if "$python" -m ${tool%% *} --version > /dev/null 2>&1; then
@@ -760,31 +756,6 @@ step_debian12() { in_debian 12 commands; }
 step_debian13() { in_debian 13 commands; }
 step_debian13_python() { in_debian 13 python; }
 step_debian13_store() { in_debian 13 store; }
-
-step_upgrade() {
-  begin 'upgrade: beside the build before'
-  local revision folder=$root/build/previous log=$logs/upgrade-build.log
-  revision=$(cat tests/upgrade/previous)
-  if ! git cat-file -e "$revision^{commit}" 2> /dev/null; then
-    skips+=("upgrade: the repository's history has no commit $revision")
-    count upgrade 0 0 1
-    return
-  fi
-  has_debian_python observe pytest || return 0
-  build release kvstore-node kvstorectl kvstore-bench || return 0
-  rm -rf "$folder/source" && mkdir -p "$folder/source"
-  git archive "$revision" | tar -x -C "$folder/source"
-  if ! { cmake -S "$folder/source" -B "$folder/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_UNITY_BUILD=ON -DKV_BUILD_TESTS=OFF \
-    -DKV_BUILD_BENCHMARKS=OFF &&
-    timeout "$(left)" cmake --build "$folder/build" -j "$jobs" --target kvstore-node kvstorectl kvstore-bench; } > "$log" 2>&1; then
-    if cut 'upgrade build'; then return; fi
-    tail -n 40 "$log"
-    count 'upgrade build' 0 1 0
-    return
-  fi
-  printf '   built in %d s\n' $((SECONDS - step_began))
-  KV_PREVIOUS=$folder/build pytest_step upgrade tests/upgrade "$root/tests/upgrade" "$debian_python" 400
-}
 
 # A tenth of the planted bugs, another tenth with each commit: all of them take two hours.
 step_planted_tenth() {

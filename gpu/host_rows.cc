@@ -104,8 +104,8 @@ void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t ro
 
 void compute_row(const Part& part, const Operation& operation, const TurnTable& turn, std::byte* to,
                  const std::byte* from, std::byte* to_scales, const std::byte* from_scales) {
-  float values[kFeaturesMax];
-  KV_ASSERT(part.values >= 1 && part.values <= kFeaturesMax && part.kind != Kind::kCopy);
+  float values[kHeadFeaturesMax];
+  KV_ASSERT(part.values >= 1 && part.values <= kHeadFeaturesMax && part.kind != Kind::kCopy);
   KV_ASSERT(part.values_per_scale == 0 || part.values % part.values_per_scale == 0);
   KV_ASSERT(part.kind != Kind::kQuantise || to_scales);
   KV_ASSERT(part.kind != Kind::kDequantise || from_scales);

@@ -28,7 +28,7 @@ struct Rotation {
   std::int64_t delta = 0;
 };
 inline constexpr std::int64_t kRotarySizeMax = 1024;
-inline constexpr std::int64_t kFeaturesMax = 4096;  ///< Of a component that is computed on, not just copied.
+inline constexpr std::int64_t kHeadFeaturesMax = 4096;  ///< Of a component that is computed on, not just copied.
 
 /// Whether the host's copies go past its caches. kAuto: in calls of 4 MiB and more. A device does as it likes.
 enum class HostStores : std::uint8_t { kAuto, kCached, kStreaming };

@@ -22,11 +22,10 @@
 //     compress.h                  caches that keep less than all tokens of a head
 //
 // The rooms, each with a map in its front header:
-//     device/        cuda_module.h      kernels' arithmetic as host and device both compile it; the loader of the
-//     module cuda/          module_abi.h       the kernels and the module that exports them; all that links CUDA
-//     paging/        paged_cache.h      which pages a sequence has, and what a batch shares; no bytes
-//     layer_caches/  layer_cache.h      caches for models that run on the host, layer by layer
-//     paging/paged_cache.h        pages, prefix hits and plans inside an engine (docs/paged-cache.md)
+//     device/        cuda_module.h   kernels' arithmetic as host and device both compile it; the loader of the module
+//     cuda/          module_abi.h    the kernels and the module that exports them; all that links CUDA
+//     paging/        paged_cache.h   which pages a sequence has, and which a batch shares (docs/paged-cache.md)
+//     layer_caches/  layer_cache.h   caches for models that run on the host, layer by layer
 #pragma once
 
 #include <cstdint>

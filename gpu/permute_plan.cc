@@ -72,8 +72,8 @@ std::optional<std::string> find_problem(const Part& part, const Component& to, c
     return std::string(element_name(from.element)) + " is copied to " + std::string(element_name(to.element)) +
            ": a cast is needed";
   }
-  if (part.values > kFeaturesMax)
-    return "feature axis: at most " + std::to_string(kFeaturesMax) + " can be computed on";
+  if (part.values > kHeadFeaturesMax)
+    return "feature axis: at most " + std::to_string(kHeadFeaturesMax) + " can be computed on";
   const bool is_scaled = part.values_per_scale > 0;
   for (const Element element : {to.element, from.element}) {
     if (!is_number(element) && !(is_scaled && part.kind != Kind::kRotate && element == Element::kE2M1x2)) {

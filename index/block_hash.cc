@@ -93,13 +93,6 @@ std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block
   return stripe_checksum(from_space, 0, name);
 }
 
-std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block) {
-  std::uint64_t from_space, from_block;
-  std::memcpy(&from_space, space.bytes.data(), 8);
-  std::memcpy(&from_block, block.bytes.data() + 8, 8);
-  return from_space ^ from_block;
-}
-
 std::string to_hex(std::span<const std::byte> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string hex;

@@ -78,8 +78,6 @@ std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
 /// length (64 bits, little endian). A set's blocks differ in length, so the length is part of what the checksums bind:
 /// a block that is cut short at a stripe, or continued by zeros, fails whole.
 std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block, std::uint64_t length);
-/// The seed of wire version 1 and spill format 1: bytes 8..15 of the hash XOR the first 8 bytes of the namespace id.
-std::uint64_t checksum_seed_v1(const NamespaceId& space, const BlockHash& block);
 
 BlockHash sha256(std::span<const std::byte> bytes);
 

@@ -17,7 +17,7 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kContextMagic = "KVNC";
-constexpr std::uint32_t kContextFormat = 2;
+constexpr std::uint32_t kContextFormat = 1;
 constexpr std::size_t kOwnerBytesMax = 1024, kRecordBytesMax = 1 << 20;
 
 std::uint64_t context_checksum(std::string_view bytes) { return hash_prefix(sha256(std::as_bytes(std::span(bytes)))); }
@@ -49,7 +49,7 @@ std::string wrong_kept_text(const KeptContext& context) {
 
 /// The next context. What is wrong with it, or nothing.
 std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
-                         std::uint32_t format, const ClockPair& now, KeptContext& context) {
+                         const ClockPair& now, KeptContext& context) {
   context.owner = from.text<std::uint16_t>();
   context.name = from.text<std::uint8_t>();
   context.tags.resize(from.number<std::uint8_t>());
@@ -57,12 +57,12 @@ std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<con
   const auto record = from.number<std::uint32_t>();
   const auto ttl = from.number<std::uint64_t>();
   const auto sliding = from.number<std::uint8_t>();
-  if (format > 1) context.priority = from.number<std::uint8_t>();
+  context.priority = from.number<std::uint8_t>();
   context.created = time_of(from.number<std::uint64_t>(), now);
   context.begun = time_of(from.number<std::uint64_t>(), now);
   if (const auto used = from.number<std::uint64_t>(); used > 0) context.used = time_of(used, now);
   context.lost_count = from.number<std::uint64_t>();
-  if (format > 1) context.yielded_count = from.number<std::uint64_t>();
+  context.yielded_count = from.number<std::uint64_t>();
   context.written_tokens = from.number<std::uint64_t>();
   context.read_tokens = from.number<std::uint64_t>();
   context.stored_token_seconds = from.number<double>();
@@ -99,7 +99,6 @@ std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<con
   std::vector<BlockHash> hashes(hash_count);
   std::memcpy(static_cast<void*>(hashes.data()), raw.data(), raw.size());
   context.hashes = std::move(hashes);
-  if (format == 1) return "";
   context.place.prefix_count = from.number<std::uint32_t>();
   const auto has_positions = from.number<std::uint8_t>();
   if (has_positions > 1) return "positions: " + std::to_string(has_positions) + ", allowed are 0 and 1";
@@ -177,9 +176,8 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
   FieldTaker from{bytes.substr(kContextMagic.size())};
   const auto format = from.number<std::uint32_t>();
   if (from.is_cut) return context_failure("cut off in the head");
-  if (format == 0 || format > kContextFormat)
-    return context_failure("format " + std::to_string(format) + ", this node reads 1 to " +
-                           std::to_string(kContextFormat));
+  if (format != kContextFormat)
+    return context_failure("format " + std::to_string(format) + ", this node reads " + std::to_string(kContextFormat));
   const auto size = from.number<std::uint64_t>(), checksum = from.number<std::uint64_t>();
   if (from.is_cut) return context_failure("cut off in the head");
   if (size != from.bytes.size())
@@ -206,7 +204,7 @@ Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPa
   std::set<std::pair<std::string, std::string>> names;
   for (auto left = from.number<std::uint32_t>(); left > 0; --left) {
     KeptContext context;
-    const std::string wrong = take_context(from, records, format, began, context);
+    const std::string wrong = take_context(from, records, began, context);
     if (!wrong.empty()) return context_failure("context " + std::to_string(file.contexts.size()) + ": " + wrong);
     if (!names.emplace(context.owner, context.name).second)
       return context_failure("context " + std::to_string(file.contexts.size()) + ": '" + context.name +

@@ -41,14 +41,14 @@ struct ContextFile {
 };
 
 /// Form, all little endian (golden tests):
-///   "KVNC", format 2: u32, bytes that follow the head: u64, the first 8 bytes of their SHA-256: u64, then
+///   "KVNC", format 1: u32, bytes that follow the head: u64, the first 8 bytes of their SHA-256: u64, then
 ///   when: u64; records: u32, of each: length u32, text; contexts: u32, of each:
 ///     owner: u16 and text; name: u8 and text; tags: u8, of each: u8 and text; which record: u32
 ///     time to live in ns: u64; sliding: u8; priority: u8; created, begun, used (0: never): u64 each
 ///     lost blocks, yielded blocks, written tokens, read tokens: u64 each; stored token seconds: f64
 ///     chains: u16, of each: blocks u32, of these counted as written u32; the hashes of all chains
 ///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
-/// Times are microseconds since 1970. Format 1 has no priority, yielded blocks and positions, and is read.
+/// Times are microseconds since 1970.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
 /// A node that was away for longer comes back with what it had: some contexts live longer than they were meant to.
 inline constexpr std::chrono::hours kAwayMax{30 * 24};

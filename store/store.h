@@ -13,8 +13,7 @@
 //   arena.h         where the bytes lie
 //   count_pool.h       what the nodes of a cluster have counted, put together; yield_counts.h: as it travels
 //   eviction_policy.h  what a block is worth: by its last use, or by the hits that it will bring (yield_policy.h, made
-//   of
-//                   yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
+//                   of yield_table.h, reuse_shadow.h, ghost_table.h and age_clock.h)
 //   evictor.h       which block goes when a slot is wanted
 //   hit_curve.h     what the hit rate would be with less memory, or more (use_order.h, heavy_blocks.h, shadow_cache.h)
 //   lease_table.h   what was promised to whom, until when

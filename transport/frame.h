@@ -18,9 +18,8 @@ namespace kv {
 
 inline constexpr std::size_t kFrameHeaderBytes = 32;
 inline constexpr std::uint32_t kFrameMagic = 0x3153564B;  ///< "KVS1" in memory order.
-inline constexpr std::uint8_t kFrameVersion = 1;  ///< Of the header's layout: in every frame, whatever is spoken.
-/// Of tables and rules, agreed at hello. A node speaks the newest version and the one before.
-inline constexpr std::uint8_t kWireVersion = 2, kWireVersionMin = 1;
+inline constexpr std::uint8_t kFrameVersion = 1;          ///< Of the header's layout: in every frame.
+inline constexpr std::uint8_t kWireVersion = 1;  ///< Of tables and rules, agreed at hello (docs/compatibility.md).
 
 inline constexpr std::size_t kInstanceBytes = 16;  ///< Of HelloResponse.instance.
 
@@ -42,22 +41,18 @@ enum class FrameType : std::uint8_t {
   kRegionRemove = 14,
   kStats = 15,
   kPing = 16,
-  kVerbsConnect = 17,  ///< Only to a node whose hello has kFeatureVerbs.
-  kSetMatch = 18,      ///< These three only to a node whose hello has kFeatureSets.
+  kVerbsConnect = 17,  ///< Only to a node whose hello offers lanes.
+  kSetMatch = 18,
   kSetGet = 19,
   kSetPut = 20,
-  kHotRoots = 21,      ///< Only to a node whose hello has kFeatureHotRoots.
-  kClusterMap = 22,    ///< Only to a node whose hello has kFeatureClusterMap.
-  kClusterDrain = 23,  ///< Only to a node whose hello has kFeatureClusterDrain.
-  kErase = 24,         ///< Only to a node whose hello has kFeatureErase.
-  kContext = 25,       ///< Only to a node whose hello has kFeatureContexts.
+  kHotRoots = 21,
+  kClusterMap = 22,
+  kClusterDrain = 23,
+  kErase = 24,
+  kContext = 25,
 };
 inline constexpr std::uint8_t kFrameTypeMax = 25;
 
-/// HelloResponse.features.
-inline constexpr std::uint64_t kFeatureVerbs = 1, kFeatureMessages = 2, kFeatureSets = 4, kFeatureGroups = 8,
-                               kFeatureHotRoots = 16, kFeatureClusterMap = 32, kFeatureClusterDrain = 64,
-                               kFeatureErase = 128, kFeatureContexts = 256, kFeatureContextParts = 512;
 inline constexpr std::size_t kHotBlocksMax = 4096;            ///< In one HotRootsResponse.
 inline constexpr std::uint32_t kHotNodesMax = 4096;           ///< Of MatchRequest.nodes.
 inline constexpr std::size_t kClusterNodesMax = 4096;         ///< In one ClusterMapResponse.

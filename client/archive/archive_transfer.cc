@@ -167,7 +167,6 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
   if (!told) {
     if (told.error() == Errc::kMismatch)
       return Failure(told.error(), called + ": nodes have different things under that name, or it has just changed");
-    if (told.error() == Errc::kUnsupported) return Failure(told.error(), called + ": a node is too old to tell of it");
     return call_failure(called, told.error());
   }
   if (told->prefix_blocks == 0) {

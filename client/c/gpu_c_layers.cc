@@ -70,7 +70,7 @@ int make_quantised(const kvs_layer_options& from, kvs_layer* layer) {
   if (config.bits != 2 && config.bits != 4 && config.bits != 8) {
     return fail_value("options: bits", config.bits, "2, 4 or 8");
   }
-  if (config.group_size < 8 || config.group_size % 8 != 0 || config.group_size > kFeaturesMax) {
+  if (config.group_size < 8 || config.group_size % 8 != 0 || config.group_size > kHeadFeaturesMax) {
     return fail_value("options: group_size", config.group_size, "a multiple of 8, at most 4096");
   }
   if (from.residual_tokens < -1) return fail_value("options: residual_tokens", from.residual_tokens, "-1 or more");

@@ -61,7 +61,6 @@ std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterSt
 }
 
 error_code ClusterMapCall::send(CallSession& session) {
-  if (!session.terms().has_cluster_map) return Errc::kUnsupported;  // it named an epoch and no more
   auto& builder = session.shared().new_request();
   builder.Finish(wire::CreateClusterMapRequest(builder));
   session.send_frame(type, request_id(), builder);
@@ -75,7 +74,6 @@ std::string ClusterMapCall::on_last(const FrameReader::Frame& frame) {
 }
 
 error_code ClusterDrainCall::send(CallSession& session) {
-  if (!session.terms().has_cluster_drain) return Errc::kUnsupported;
   auto& builder = session.shared().new_request();
   const auto name = builder.CreateString(id.data(), id.size());
   builder.Finish(wire::CreateClusterDrainRequest(builder, name, drain));

@@ -3,8 +3,6 @@
 namespace kv {
 
 error_code HotRootsCall::send(CallSession& session) {
-  if (!session.terms().has_hot_roots)
-    return Errc::kUnsupported;  // it named a version and knows of none: not ours to ask
   clock_ = &session.shared().clock;
   auto& builder = session.shared().new_request();
   builder.Finish(wire::CreateHotRootsRequest(builder, space_handle(), space_check()));

@@ -82,7 +82,7 @@ Failure LinkSession::send_hello() {
   const auto identity = builder.CreateString(shared_->config.identity);
   flatbuffers::Offset<flatbuffers::String> secret;
   if (!token.empty()) secret = builder.CreateString(token.text().data(), token.text().size());
-  builder.Finish(wire::CreateHelloRequest(builder, kWireVersionMin, kWireVersion, identity, 0, secret));
+  builder.Finish(wire::CreateHelloRequest(builder, kWireVersion, kWireVersion, identity, secret));
   send_frame(FrameType::kHello, 1, builder);
   if (!token.empty()) ::explicit_bzero(builder.GetBufferPointer(), builder.GetSize());
   return {};

@@ -14,8 +14,7 @@ namespace {
 
 enum class State {
   kFresh,
-  kGreetedOld,  ///< In the oldest version that is spoken.
-  kGreetedNew,
+  kGreeted,
   kOpened,
   kWithRegion,
   kGetInFlight,
@@ -26,9 +25,9 @@ enum class State {
   kAfterCancel,
   kNodeDraining,
 };
-const char* const kStateNames[] = {"Fresh",       "GreetedOld",  "GreetedNew",  "Opened",
-                                   "WithRegion",  "GetInFlight", "PutWanted",   "PutFromRegionWanted",
-                                   "PutDraining", "PutWaiting",  "AfterCancel", "NodeDraining"};
+const char* const kStateNames[] = {
+    "Fresh",       "Greeted",    "Opened",      "WithRegion",  "GetInFlight", "PutWanted", "PutFromRegionWanted",
+    "PutDraining", "PutWaiting", "AfterCancel", "NodeDraining"};
 
 class EveryMessageTest : public NodeTest, public testing::WithParamInterface<State> {
  protected:
@@ -50,9 +49,8 @@ class EveryMessageTest : public NodeTest, public testing::WithParamInterface<Sta
     scene.id_in_flight = kInFlightId;
     reached.client = connect();
     if (state == State::kFresh) return reached;
-    const std::uint8_t version = state == State::kGreetedOld ? kWireVersionMin : kWireVersion;
-    EXPECT_FALSE(reached.client->ask(FrameType::kHello, 1, hello_request(kWireVersionMin, version)).is_error());
-    if (state == State::kGreetedOld || state == State::kGreetedNew) return reached;
+    EXPECT_FALSE(reached.client->ask(FrameType::kHello, 1, hello_request()).is_error());
+    if (state == State::kGreeted) return reached;
     space = open(*reached.client, record);
     const attack::OpenedSpace opened = scene.space = {space, check()};
     const NamespaceRecord set =
@@ -189,10 +187,10 @@ TEST_P(EveryMessageTest, IsAnsweredOnceOrEndsTheSessionWithAnError) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryMessageTest,
-                         testing::Values(State::kFresh, State::kGreetedOld, State::kGreetedNew, State::kOpened,
-                                         State::kWithRegion, State::kGetInFlight, State::kPutWanted,
-                                         State::kPutFromRegionWanted, State::kPutDraining, State::kPutWaiting,
-                                         State::kAfterCancel, State::kNodeDraining),
+                         testing::Values(State::kFresh, State::kGreeted, State::kOpened, State::kWithRegion,
+                                         State::kGetInFlight, State::kPutWanted, State::kPutFromRegionWanted,
+                                         State::kPutDraining, State::kPutWaiting, State::kAfterCancel,
+                                         State::kNodeDraining),
                          [](const auto& each) { return kStateNames[static_cast<int>(each.param)]; });
 
 }  // namespace

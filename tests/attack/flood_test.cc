@@ -24,7 +24,7 @@ class FloodTest : public AttackTest {
 TEST_F(FloodTest, ThousandsWhoSayNothingOrTooLittleHurtNobodyAndAreCutOff) {
   start({"--hello-seconds", "2", "--frame-seconds", "2"});
   const Bytes hello = frame_bytes(FrameType::kHello, 1, [](FlatBufferBuilder& b) {
-    return wire::CreateHelloRequestDirect(b, kWireVersionMin, kWireVersion, "crowd");
+    return wire::CreateHelloRequestDirect(b, kWireVersion, kWireVersion, "crowd");
   });
   std::vector<Attacker> crowd;
   for (std::size_t i = 0; i < 2400; ++i) {
@@ -66,7 +66,7 @@ TEST_F(FloodTest, FramesOfNonsenseByTheThousandAreFewLinesOfTheLog) {
   bounds.log_bytes = 64 << 10;
   const std::string identity = "crowd\"}\n[error] forged";
   const Bytes hello = frame_bytes(FrameType::kHello, 1, [&](FlatBufferBuilder& b) {
-    return wire::CreateHelloRequestDirect(b, kWireVersionMin, kWireVersion, identity.c_str());
+    return wire::CreateHelloRequestDirect(b, kWireVersion, kWireVersion, identity.c_str());
   });
   for (std::size_t i = 0; i < 3000; ++i) {
     Attacker attacker(door(i));

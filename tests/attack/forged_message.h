@@ -127,7 +127,7 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
       });
     default:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) {
-        return wire::CreateHelloRequestDirect(b, kWireVersionMin, kWireVersion, "forger");
+        return wire::CreateHelloRequestDirect(b, kWireVersion, kWireVersion, "forger");
       });
   }
 }

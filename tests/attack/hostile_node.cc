@@ -167,11 +167,16 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
   switch (type) {
     case FrameType::kHello:
       return one(table_of([](FlatBufferBuilder& b) {
-        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, kFeatureHotRoots | kFeatureClusterMap,
-                                               1 << 20, 65536, 64, 1ull << 30);
+        const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
+        return wire::CreateHelloResponseDirect(b, kWireVersion, "hostile", 0, 1 << 20, 65536, 64, 1ull << 30, 0, false,
+                                               &instance);
       }));
     case FrameType::kOpen:
-      return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateOpenResponse(b, 1, record_.block_bytes()); }));
+      return one(table_of([&](FlatBufferBuilder& b) {
+        const NamespaceId id = record_.id();
+        const auto* const bytes = reinterpret_cast<const std::uint8_t*>(id.bytes.data());
+        return wire::CreateOpenResponse(b, 1, record_.block_bytes(), b.CreateVector(bytes, id.bytes.size()));
+      }));
     case FrameType::kMatch: {
       const auto count = static_cast<std::uint32_t>(hashes_of(frame.as<wire::MatchRequest>().hashes()).size());
       return one(table_of([&](FlatBufferBuilder& b) {
@@ -296,8 +301,8 @@ std::vector<HostileNode::Reply> HostileNode::lie(Connection& connection, const F
       const bool is_more = (reply.flags & kFrameMore) != 0;
       switch (frame.header.type) {
         case FrameType::kHello:
-          return wire::CreateHelloResponseDirect(b, static_cast<std::uint8_t>(number), "hostile", number, number, small,
-                                                 small, small, number, small)
+          return wire::CreateHelloResponseDirect(b, static_cast<std::uint8_t>(number), "hostile", number, small, small,
+                                                 small, number, small)
               .Union();
         case FrameType::kOpen: return wire::CreateOpenResponse(b, small, number).Union();
         case FrameType::kMatch:

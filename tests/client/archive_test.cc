@@ -77,13 +77,13 @@ std::string mend(std::string text, std::size_t head_bytes) {
 }
 
 std::string golden_archive() {
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/context_archive_v1.bin", std::ios::binary);
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/context_archive.bin", std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(ArchiveFormTest, TheFormStays) {
   const ArchiveHead head = some_head(200, 3);
-  const std::string path = std::string(KV_GOLDEN_DIR) + "/context_archive_v1.bin";
+  const std::string path = std::string(KV_GOLDEN_DIR) + "/context_archive.bin";
   if (std::getenv("KV_WRITE_GOLDEN") != nullptr && !fs::exists(path))
     std::ofstream(path, std::ios::binary) << whole_file(head);
   const std::string golden = golden_archive();
@@ -123,7 +123,7 @@ std::string signed_file(const std::string& text, const std::string& key) {
 }
 
 TEST(ArchiveKeyTest, TheSignedFormStays) {
-  const std::string path = std::string(KV_GOLDEN_DIR) + "/context_archive_signed_v1.bin";
+  const std::string path = std::string(KV_GOLDEN_DIR) + "/context_archive_signed.bin";
   const std::string made = signed_file(whole_file(some_head(200, 3)), kKey);
   if (std::getenv("KV_WRITE_GOLDEN") != nullptr && !fs::exists(path)) std::ofstream(path, std::ios::binary) << made;
   std::ifstream file(path, std::ios::binary);

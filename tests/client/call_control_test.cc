@@ -120,12 +120,11 @@ TEST_F(CallControlTest, WhatHasLandedBeforeTheCancelCounts) {
   EXPECT_EQ(memory.right(chain), 2u);
 }
 
-/// Names in groups, and nodes that do not know what that is, or do not keep to it.
+/// Names in groups, and nodes that do not keep to it.
 class GroupControlTest : public CallControlTest {
  protected:
   GroupControlTest() {
     record = NamespaceRecord::from_fields({{"model", "g"}, {"kind", "set"}, {"block_bytes_max", "1000"}}).value();
-    node.features = kFeatureSets | kFeatureGroups;
   }
   std::vector<std::uint32_t> groups = {3, 1};
   Blocks memory{4, 1000};
@@ -133,20 +132,6 @@ class GroupControlTest : public CallControlTest {
   SetGetOptions get{.deadline = 1s, .group_counts = groups};
   SetPutOptions put{.deadline = 1s, .group_counts = groups};
 };
-
-TEST_F(GroupControlTest, ANodeThatDoesNotKnowGroupsIsNotAskedForAny) {
-  node.features = kFeatureSets;
-  open();
-  EXPECT_EQ(loop.run(client->match_set(space, chain, match))->why, Errc::kUnsupported);
-  const SetGetResult got = loop.run(client->get_set(space, chain, memory.to, get)).value();
-  EXPECT_EQ(got.why, Errc::kUnsupported);
-  for (const SetGetBlock& block : got.blocks) EXPECT_EQ(block.why, Errc::kUnsupported);
-  const SetPutResult stored = loop.run(client->put_set(space, chain, memory.from, put)).value();
-  EXPECT_EQ(stored.why, Errc::kUnsupported);
-  EXPECT_EQ(stored.refused, 4u);
-  for (const FrameType type : {FrameType::kSetMatch, FrameType::kSetGet, FrameType::kSetPut})
-    EXPECT_EQ(node.seen[type], 0);
-}
 
 TEST_F(GroupControlTest, APartOfAGroupIsNoAnswer) {
   open();

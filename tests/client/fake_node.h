@@ -26,7 +26,6 @@ class FakeNode {
     FrameReader reader;
     FrameWriter writer;
     std::set<std::uint32_t> handles;  ///< That it was given.
-    std::uint8_t version = kWireVersion;
 
     template <class Build>
     void reply(const FrameHeader& to, int flags, Build&& build, std::span<const std::byte> payload = {}) {
@@ -47,10 +46,6 @@ class FakeNode {
         return wire::CreateErrorDirect(builder, static_cast<std::uint16_t>(code), "as the test wants");
       });
     }
-    /// The seed that this session's version has.
-    std::uint64_t seed(const NamespaceId& space, const BlockHash& hash) const {
-      return version < 2 ? checksum_seed_v1(space, hash) : checksum_seed(space, hash);
-    }
     /// One part of one segment, checksums as they should be unless `wrong_block` names a block.
     void part(const FrameHeader& to, const NamespaceRecord& record, std::span<const BlockHash> hashes,
               std::size_t first, std::size_t count, bool is_inline = true, std::size_t wrong_block = SIZE_MAX) {
@@ -60,7 +55,7 @@ class FakeNode {
         std::vector<std::byte> block(record.block_bytes());
         fill_block(hashes[i], block);
         std::vector<std::uint64_t> of_block(stripe_count(block.size()));
-        block_checksums(seed(record.id(), hashes[i]), block, of_block);
+        block_checksums(checksum_seed(record.id(), hashes[i]), block, of_block);
         if (i == wrong_block) ++of_block.back();
         sums.insert(sums.end(), of_block.begin(), of_block.end());
         payload.insert(payload.end(), block.begin(), block.end());
@@ -98,8 +93,6 @@ class FakeNode {
   Handler handler;  ///< Asked first.
   std::string node_id = "fake#1";
   std::vector<std::uint8_t> instance = std::vector<std::uint8_t>(kInstanceBytes, 1);
-  std::uint8_t version = kWireVersion;
-  std::uint64_t features = 0;
   bool refuses = false;                            ///< Closes what it accepts.
   std::vector<std::shared_ptr<Session>> sessions;  ///< In order of connection.
   std::vector<TimePoint> accepted;
@@ -136,10 +129,9 @@ class FakeNode {
   void answer(Session& session, const FrameReader::Frame& frame) {
     switch (frame.header.type) {
       case FrameType::kHello:
-        session.version = version;
         return session.reply(frame.header, kFrameResponse, [&](auto& builder) {
-          return wire::CreateHelloResponseDirect(builder, version, node_id.c_str(), 0, features, 1 << 20, 65536, 64,
-                                                 1ull << 30, 0, version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(builder, kWireVersion, node_id.c_str(), 0, 1 << 20, 65536, 64,
+                                                 1ull << 30, 0, false, &instance);
         });
       case FrameType::kOpen: {
         const auto* request = read_table<wire::OpenRequest>(frame.table);
@@ -149,8 +141,7 @@ class FakeNode {
           const NamespaceId id = record->id();
           const auto* const bytes = reinterpret_cast<const std::uint8_t*>(id.bytes.data());
           const std::vector<std::uint8_t> name(bytes, bytes + id.bytes.size());
-          return wire::CreateOpenResponseDirect(builder, handle_last_, record->block_bytes(),
-                                                version < 2 ? nullptr : &name);
+          return wire::CreateOpenResponseDirect(builder, handle_last_, record->block_bytes(), &name);
         });
       }
       case FrameType::kPing:

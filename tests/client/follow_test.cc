@@ -96,7 +96,7 @@ TEST_F(FollowTest, AClientMayBeToldNotToFollow) {
   EXPECT_EQ(client->nodes().size(), 1u);
 }
 
-// DESIGN 6: clients refresh the map when an answer carries a newer epoch. Here: any first answer, and no call fails.
+// Clients refresh the map when an answer carries a newer epoch. Here: any first answer, and no call fails.
 TEST_F(FollowTest, EachKindOfAnswerTellsOfAChange) {
   set_map(5, {member("a"), member("b")});
   start_client();
@@ -240,7 +240,7 @@ TEST_F(FollowTest, ANodeThatLeftIsNotAskedAndItsPlaceIsTakenByTheNext) {
   EXPECT_EQ(match(blocks), blocks.size()) << "what lies by the same owners is found again";
 }
 
-// DESIGN 6: a stale map costs misses and can do no harm.
+// A stale map costs misses and can do no harm.
 TEST_F(FollowTest, ADeadNodeCostsItsOwnExtentsUntilTheMapSaysSoAndThenItsExtentsLieElsewhere) {
   set_map(5, {member("a"), member("b"), member("c")});
   start_client();

@@ -1,5 +1,5 @@
 // A read that its node is late with is asked of the second node as well. Real nodes on the simulated network and
-// virtual time. DESIGN 6, "reads turn to it when the first is dead or late".
+// virtual time. Reads turn to the copy when the first is dead or late.
 #include "client/hedge/hedger.h"
 
 #include <gtest/gtest.h>

@@ -225,9 +225,9 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
         };
         return reply(to, kFrameResponse, [&](Builder& builder) {
           const std::uint8_t version = dice.one_in(20) ? static_cast<std::uint8_t>(dice.below(4)) : kWireVersion;
-          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), dice.below(3),
-                                                 kFeatureHotRoots | kFeatureClusterMap, limit(1 << 20), limit(65536),
-                                                 limit(64), limit(1 << 30));
+          const std::vector<std::uint8_t> instance(dice.one_in(50) ? 3 : kInstanceBytes, 1);
+          return wire::CreateHelloResponseDirect(builder, version, id.c_str(), dice.below(3), limit(1 << 20),
+                                                 limit(65536), limit(64), limit(1 << 30), 0, false, &instance);
         });
       }
       case FrameType::kOpen:

@@ -141,7 +141,7 @@ TEST_F(LinkRequestsTest, MessagesAreLateFromAMissedDeadlineUntilOneComesOrNoneIs
   EXPECT_FALSE(requests.messages_are_late()) << "nothing would come that tells otherwise";
 }
 
-/// A good hello of version 2, or with one thing wrong.
+/// A good hello, or with one thing wrong.
 std::string read_hello_of(std::uint8_t version, const char* node_id, std::size_t instance_bytes,
                           std::uint32_t requests_max, LinkTerms* terms) {
   flatbuffers::FlatBufferBuilder builder;
@@ -154,7 +154,6 @@ std::string read_hello_of(std::uint8_t version, const char* node_id, std::size_t
   hello.add_table_bytes_max(1 << 20);
   hello.add_chain_blocks_max(4096);
   hello.add_requests_max(requests_max);
-  hello.add_features(kFeatureVerbs);
   hello.add_lanes_max(100);
   builder.Finish(hello.Finish());
   return read_hello(std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), terms);
@@ -162,13 +161,13 @@ std::string read_hello_of(std::uint8_t version, const char* node_id, std::size_t
 
 TEST(LinkTermsTest, AGoodHelloIsTakenWithinTheLimitsOfTheWire) {
   LinkTerms terms, later;
-  EXPECT_EQ(read_hello_of(2, "node", kInstanceBytes, 1 << 30, &terms), "");
+  EXPECT_EQ(read_hello_of(kWireVersion, "node", kInstanceBytes, 1 << 30, &terms), "");
   EXPECT_EQ(terms.node_id, "node");
-  EXPECT_EQ(terms.version, 2);
+  EXPECT_TRUE(terms.is_agreed);
   EXPECT_EQ(terms.requests_max, 0xFFFFu);
   EXPECT_EQ(terms.lanes_max, 32u) << "as many as a lane set has bits";
   EXPECT_FALSE(terms.has_messages);
-  EXPECT_EQ(read_hello_of(2, "node", kInstanceBytes, 8, &later), "");
+  EXPECT_EQ(read_hello_of(kWireVersion, "node", kInstanceBytes, 8, &later), "");
   EXPECT_TRUE(later.is_same_life(terms));
   later.instance[0] = std::byte{1};
   EXPECT_FALSE(later.is_same_life(terms));
@@ -178,9 +177,9 @@ TEST(LinkTermsTest, AHelloThatLeavesSomethingOutIsNoHello) {
   LinkTerms terms;
   EXPECT_NE(read_hello_of(0, "node", kInstanceBytes, 8, &terms), "");
   EXPECT_NE(read_hello_of(kWireVersion + 1, "node", kInstanceBytes, 8, &terms), "");
-  EXPECT_NE(read_hello_of(2, "", kInstanceBytes, 8, &terms), "");
-  EXPECT_NE(read_hello_of(2, "node", kInstanceBytes - 1, 8, &terms), "");
-  EXPECT_NE(read_hello_of(2, "node", kInstanceBytes, 0, &terms), "");
+  EXPECT_NE(read_hello_of(kWireVersion, "", kInstanceBytes, 8, &terms), "");
+  EXPECT_NE(read_hello_of(kWireVersion, "node", kInstanceBytes - 1, 8, &terms), "");
+  EXPECT_NE(read_hello_of(kWireVersion, "node", kInstanceBytes, 0, &terms), "");
   const std::array<std::byte, 8> garbage{};
   EXPECT_NE(read_hello(garbage, &terms), "");
 }

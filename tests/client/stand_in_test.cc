@@ -1,5 +1,5 @@
 // A node of several does not answer: where clients look and put meanwhile, and what becomes of it afterwards. Real
-// nodes on the simulated network and virtual time. DESIGN 6, "reads turn to it when the first is dead".
+// nodes on the simulated network and virtual time. Reads turn to the copy when the first is dead.
 #include <gtest/gtest.h>
 
 #include <map>

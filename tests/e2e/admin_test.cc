@@ -51,7 +51,7 @@ TEST(E2eAdminTest, EveryLineOfAJsonLogIsOneObjectWhateverAClientCallsItself) {
   {
     RawSession session(node.tcp());
     flatbuffers::FlatBufferBuilder builder;
-    builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, kWireVersion, forged.c_str(), 0));
+    builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersion, kWireVersion, forged.c_str()));
     ASSERT_TRUE(session.send_frame(FrameType::kHello, 1, builder));
     ASSERT_TRUE(session.read_answer());
     session.send_bytes(std::vector<std::byte>(64));  // no frame: the session ends, and the log says whose

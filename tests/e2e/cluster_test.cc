@@ -1,4 +1,4 @@
-// Real nodes that a real etcd knows, and clients that were told of one of them. DESIGN 6, from outside.
+// Real nodes that a real etcd knows, and clients that were told of one of them.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -181,7 +181,7 @@ TEST_F(E2eClusterTest, EachNodeInTurnIsKilledUnderLoadAndNoCallFails) {
   }
 }
 
-// DESIGN 6: reads turn to the second copy when the first is dead. The lease is long: no map tells of the death.
+// Reads turn to the second copy when the first is dead. The lease is long: no map tells of the death.
 TEST_F(E2eClusterTest, WhatWasAskedForAgainIsFoundThoughItsNodeIsKilledAndNoMapSaysSo) {
   const EtcdProcesses etcd;
   for (const char* id : {"n0", "n1", "n2"}) {
@@ -299,7 +299,7 @@ TEST_F(E2eClusterTest, ANodeThatIsAskedToStopSaysSoFirstAndIsOffTheMapAtOnce) {
   EXPECT_EQ(ask(*nodes[0], "map")["nodes"].size(), 2u);
 }
 
-// DESIGN 6: losing etcd changes nothing for traffic.
+// Losing etcd changes nothing for traffic.
 TEST_F(E2eClusterTest, EtcdIsKilledAndComesBackAndNobodyWhoServesNotices) {
   EtcdProcesses etcd;
   start_nodes(etcd);
@@ -368,7 +368,7 @@ TEST_F(E2eClusterTest, OfThreeMembersOfEtcdOneMayDieAndTheRestOfThemMayToo) {
   wait_for_members(2);
 }
 
-// DESIGN 6: a paused node that comes back after its lease has ended joins anew.
+// A paused node that comes back after its lease has ended joins anew.
 TEST_F(E2eClusterTest, ANodeThatStoodStillJoinsAnew) {
   const EtcdProcesses etcd;
   start_nodes(etcd, 2);
@@ -390,7 +390,7 @@ TEST_F(E2eClusterTest, OfTwoNodesWithOneIdTheLaterOneIsTheMember) {
   EXPECT_NE(nodes[0]->log().find("another process has node-id n0"), std::string::npos);
 }
 
-// DESIGN 6, and what it is for: nodes hand over what they have before they leave, and are given it when they are back.
+// Nodes hand over what they have before they leave, and are given it when they are back.
 TEST_F(E2eClusterTest, AllNodesAreRestartedOneByOneUnderLoadAndWhatTheyHeldIsFound) {
   const EtcdProcesses etcd;
   start_nodes(etcd);

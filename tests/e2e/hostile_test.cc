@@ -32,7 +32,7 @@ class E2eHostileTest : public testing::Test {
   /// A hello frame, to be broken in one place.
   static std::vector<std::byte> hello_frame() {
     flatbuffers::FlatBufferBuilder builder;
-    builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, kWireVersion, "hostile", 0));
+    builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersion, kWireVersion, "hostile"));
     const auto table = std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
     FrameHeader header;
     header.type = FrameType::kHello;

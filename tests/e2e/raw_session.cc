@@ -88,7 +88,7 @@ bool RawSession::send_frame(FrameType type, std::uint64_t request_id, const flat
 
 bool RawSession::send_hello(std::uint8_t version_max, const std::string& token) {
   flatbuffers::FlatBufferBuilder builder;
-  builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersionMin, version_max, "raw", 0,
+  builder.Finish(wire::CreateHelloRequestDirect(builder, kWireVersion, version_max, "raw",
                                                 token.empty() ? nullptr : token.c_str()));
   if (!send_frame(FrameType::kHello, 1, builder)) return false;
   const auto answer = read_answer();

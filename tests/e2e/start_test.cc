@@ -125,11 +125,11 @@ TEST(E2eStartTest, ACapacityBeyondTheMachineIsRefusedByTheCheckAndByTheStart) {
 /// A real control group, where this process may make one.
 TEST(E2eStartTest, ACapacityBeyondTheControlGroupIsRefused) {
   const std::string name = "/kvstore-test-" + std::to_string(::getpid());
-  const bool is_v1 = std::filesystem::exists("/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  const std::string group = (is_v1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + name;
+  const bool is_first = std::filesystem::exists("/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  const std::string group = (is_first ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup") + name;
   std::error_code none;
   if (!std::filesystem::create_directory(group, none)) GTEST_SKIP() << group << ": " << none.message();
-  const std::string limit = group + (is_v1 ? "/memory.limit_in_bytes" : "/memory.max");
+  const std::string limit = group + (is_first ? "/memory.limit_in_bytes" : "/memory.max");
   std::ofstream(limit) << (128 << 20) << std::flush;
   const auto in_group = [&](const std::string& options) {
     return run_program({"/bin/sh", "-c",

@@ -89,8 +89,7 @@ struct Scene {
   verbs::FakeVerbs& verbs;
   Input& input;
   bool has_rdma = false;
-  bool is_set = false;  ///< The namespace: its blocks stand alone.
-  std::uint8_t version = kWireVersion;
+  bool is_set = false;                            ///< The namespace: its blocks stand alone.
   std::vector<std::unique_ptr<NodeLanes>> lanes;  ///< Of all connections: they go when nothing runs any more.
   NamespaceRecord record = [] {
     return NamespaceRecord::from_fields(
@@ -256,12 +255,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kHello:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
           const std::vector<std::uint8_t> instance(kInstanceBytes, 1);
-          return wire::CreateHelloResponseDirect(
-              b, scene.version, "n", input.below(3),
-              (scene.has_rdma ? kFeatureVerbs | kFeatureMessages : 0) |
-                  (scene.is_set ? kFeatureSets | kFeatureGroups : 0) | kFeatureHotRoots | kFeatureClusterMap |
-                  kFeatureContexts | kFeatureContextParts,
-              1 << 20, 1000, 16, 1 << 20, scene.has_rdma ? 1 : 0, scene.version < 2 ? nullptr : &instance);
+          return wire::CreateHelloResponseDirect(b, kWireVersion, "n", input.below(3), 1 << 20, 1000, 16, 1 << 20,
+                                                 scene.has_rdma ? 1 : 0, scene.has_rdma, &instance);
         });
       case FrameType::kVerbsConnect: return connect_lanes(frame);
       case FrameType::kOpen:
@@ -743,8 +738,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     config.seed = 1;
     scene.has_rdma = input.flag();
     // Not from the input: what the corpus holds keeps its meaning.
-    if (size % 2 == 1) scene.version = 1;
-    scene.is_set = size % 4 == 2;  // version 1 knows no sets
+    scene.is_set = size % 4 == 2;
     if (scene.has_rdma) world.network.set_passes_descriptors(false);
     config.rdma_devices = {"fake1"};
     Client client(world.io.get_executor(), config, world.network, world.clock, &verbs);

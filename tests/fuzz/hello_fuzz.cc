@@ -107,7 +107,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto shown = has_token ? builder.CreateString(token) : 0;
   const auto called = has_identity ? builder.CreateString(identity) : 0;
   const std::uint8_t version_min = input.byte(), version_max = input.byte();
-  builder.Finish(wire::CreateHelloRequest(builder, version_min, version_max, called, input.number(8), shown));
+  builder.Finish(wire::CreateHelloRequest(builder, version_min, version_max, called, shown));
   append(out, FrameType::kHello, 1, builder);
   if (input.flag() && !out.empty()) out[input.below(out.size())] ^= std::byte{1};
   builder.Clear();

@@ -88,18 +88,17 @@ constexpr std::uint32_t kMessageLane = 2;
 
 class HostileClient {
  public:
-  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input, std::uint8_t version,
-                bool is_set)
+  HostileClient(SimWorld& world, Stream& stream, verbs::FakeVerbs& verbs, Input& input, bool is_set)
       : world_(world),
         stream_(stream),
         verbs_(verbs),
         input_(input),
-        version_(version),
         is_set_(is_set),
         record_(is_set ? lasting().set : lasting().record) {}
 
   void run() {
-    frame(FrameType::kHello, [&](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, 1, version_); });
+    frame(FrameType::kHello,
+          [&](FlatBufferBuilder& b) { return wire::CreateHelloRequest(b, kWireVersion, kWireVersion); });
     open(record_.text());
     if (input_.flag()) connect_messages();
     while (!input_.empty()) step();
@@ -151,7 +150,7 @@ class HostileClient {
   }
   std::uint32_t space() {
     check_ = namespace_check(record_.id());
-    if (input_.below(8) != 0) return version_ < 2 ? 0 : 1;
+    if (input_.below(8) != 0) return 1;
     const auto any = static_cast<std::uint32_t>(input_.number(4));
     if (any % 2 == 1) check_ = any;
     return any % 3;
@@ -519,9 +518,7 @@ class HostileClient {
     for (const BlockHash& hash : hashes) {
       Bytes block(kBlockBytes, hash.bytes[0]);
       const NamespaceId space = record_.id();
-      const std::uint64_t seed = is_set_        ? set_checksum_seed(space, hash, block.size())
-                                 : version_ < 2 ? checksum_seed_v1(space, hash)
-                                                : checksum_seed(space, hash);
+      const std::uint64_t seed = is_set_ ? set_checksum_seed(space, hash, block.size()) : checksum_seed(space, hash);
       sums.push_back(stripe_checksum(seed, 0, block));
       payload.insert(payload.end(), block.begin(), block.end());
       std::memcpy(lasting().memory->bytes().data() + (sums.size() - 1) * kBlockBytes, block.data(), kBlockBytes);
@@ -547,8 +544,7 @@ class HostileClient {
   Stream& stream_;
   verbs::FakeVerbs& verbs_;
   Input& input_;
-  const std::uint8_t version_;  ///< Of the wire.
-  const bool is_set_;           ///< Blocks stand alone.
+  const bool is_set_;  ///< Blocks stand alone.
   const NamespaceRecord& record_;
   std::uint64_t check_ = 0;  ///< For the handle that space() gave.
   std::unique_ptr<MessageEnd> messages_;
@@ -595,8 +591,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     KV_ASSERT(!error);
     ended = true;
   });
-  std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input,
-                                      static_cast<std::uint8_t>(size % 2 == 1 ? 1 : 2), size % 4 >= 2);
+  std::optional<HostileClient> client(std::in_place, world, *stream, verbs, input, size % 4 >= 2);
   client->run();
   stream->close();
   world.run_until([&] { return ended; }, 100s);

@@ -23,19 +23,19 @@ CacheShape golden_shape(Element element = Element::kFp16) {
 }
 constexpr std::int64_t kSlot = 39;  // block 2, offset 7
 constexpr std::int64_t kHead = 2;
-constexpr std::int64_t kFeature = 27;
+constexpr std::int64_t kAtFeature = 27;
 
 /// Bytes from the allocation's start to an element.
 std::int64_t byte_offset(const Layout& layout, Role role, std::int64_t slot = kSlot, std::int64_t head = kHead,
-                         std::int64_t feature = kFeature, std::int64_t layer = 0) {
+                         std::int64_t feature = kAtFeature, std::int64_t layer = 0) {
   const Component& component = *layout.find(role);
   return component.offset_bytes + layer * component.layer_stride_bytes +
          slot / layout.block_tokens * component.block_stride_bytes +
          component.token.offset(slot % layout.block_tokens) + component.head.offset(head) +
          component.feature.offset(feature);
 }
-std::int64_t element_offset(const Layout& layout, Role role, std::int64_t head = kHead, std::int64_t feature = kFeature,
-                            std::int64_t layer = 0) {
+std::int64_t element_offset(const Layout& layout, Role role, std::int64_t head = kHead,
+                            std::int64_t feature = kAtFeature, std::int64_t layer = 0) {
   return byte_offset(layout, role, kSlot, head, feature, layer) / element_bytes(layout.find(role)->element);
 }
 
@@ -65,16 +65,16 @@ TEST(LayoutTest, GoldenOffsetsOfCrossLayerAndHeadFolded) {
   CacheShape shape = golden_shape();
   EXPECT_EQ(element_offset(*layouts::head_folded(shape), Role::kKey, 0), 2523);
   shape.layer_count = 5;
-  EXPECT_EQ(element_offset(*layouts::cross_layer(shape), Role::kValue, kHead, kFeature, 3), 113115);
+  EXPECT_EQ(element_offset(*layouts::cross_layer(shape), Role::kValue, kHead, kAtFeature, 3), 113115);
 }
 
 TEST(LayoutTest, GoldenOffsetsOfQuantisedLayouts) {
   const Layout swizzled = *layouts::nvfp4(golden_shape(), layouts::ScaleOrder::kSwizzledValues);
-  EXPECT_EQ(byte_offset(swizzled, Role::kKey, kSlot, kHead, kFeature / 2), 5357);
-  EXPECT_EQ(byte_offset(swizzled, Role::kKeyScale, kSlot, kHead, kFeature / 16), 669);
-  EXPECT_EQ(byte_offset(swizzled, Role::kValueScale, kSlot, kHead, kFeature / 16), 663);
+  EXPECT_EQ(byte_offset(swizzled, Role::kKey, kSlot, kHead, kAtFeature / 2), 5357);
+  EXPECT_EQ(byte_offset(swizzled, Role::kKeyScale, kSlot, kHead, kAtFeature / 16), 669);
+  EXPECT_EQ(byte_offset(swizzled, Role::kValueScale, kSlot, kHead, kAtFeature / 16), 663);
   const Layout linear = *layouts::nvfp4(golden_shape(), layouts::ScaleOrder::kLinear);
-  EXPECT_EQ(byte_offset(linear, Role::kValueScale, kSlot, kHead, kFeature / 16), 669);
+  EXPECT_EQ(byte_offset(linear, Role::kValueScale, kSlot, kHead, kAtFeature / 16), 669);
 }
 
 TEST(LayoutTest, GoldenOffsetsOfLatentAttention) {

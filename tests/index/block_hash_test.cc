@@ -114,7 +114,6 @@ TEST(BlockHashTest, ChecksumSeedsAreThoseOfTheDocument) {
   BlockHash padded;  // 64 bits of an engine, in front of which are zeros
   padded.bytes[31] = std::byte{1};
   EXPECT_EQ(checksum_seed(space, padded), 0x873D571F31961D7C);
-  EXPECT_EQ(checksum_seed_v1(space, block), 0x0807060504030201 ^ 0xF0E0D0C0B0A09080);
 }
 
 /// The length is part of what a set's checksums bind: a block that is cut at a stripe is another block.

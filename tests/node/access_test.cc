@@ -356,7 +356,7 @@ class AccessTest : public NodeTest {
   }
   static auto hello_with(const std::string& token) {
     return [token](FlatBufferBuilder& b) {
-      return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", 0, token.c_str());
+      return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", token.c_str());
     };
   }
   /// Whether a request of this type is denied: an empty table is no good request, but that is found out later.
@@ -524,28 +524,25 @@ TEST_F(AccessTest, ATenantMeetsItsOwnNamespacesOnly) {
   const auto record_of = [](const std::string& tenant) { return record_for(tenant); };
   const auto about = chain(1, 2);
   grant(kTenantRoles, "tenant = \"blue\"\n");
-  for (const auto version : std::to_array<std::uint8_t>({1, 2})) {
-    const auto client = connect();
-    ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
-    const Answer red = client->ask(FrameType::kOpen, 2, open_request(record_of("red")));
-    EXPECT_EQ(red.error(), Errc::kPermissionDenied);
-    EXPECT_THAT(red.message(), AllOf(HasSubstr("'red'"), HasSubstr("belongs to 'blue'")));
-    EXPECT_EQ(client->ask(FrameType::kOpen, 3, open_request(record)).error(), Errc::kPermissionDenied) << "of nobody";
-    record = record_of("blue");
-    space = open(*client, record);
-    EXPECT_EQ(put(*client, about, version), version == 1 ? 2u : 0u);
-    // The session is now another tenant's: what it has open, and what it was given before, is not.
-    grant(kTenantRoles, "tenant = \"red\"\n");
-    EXPECT_EQ(client->ask(FrameType::kMatch, 4, match_request(about)).error(), Errc::kPermissionDenied);
-    EXPECT_EQ(client->ask(FrameType::kDrop, 5, prefix_request(about)).error(), Errc::kPermissionDenied);
-    const auto other = connect();  // under the number of another session, which in version 1 is the node's
-    ASSERT_FALSE(other->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
-    const Answer guess = other->ask(FrameType::kMatch, 4, match_request(about));
-    EXPECT_EQ(guess.error(), version == 1 ? Errc::kPermissionDenied : Errc::kNoNamespace);
-    grant(kTenantRoles, "tenant = \"blue\"\n");
-    EXPECT_EQ(matched(*client, about), 2u);
-    record = make_record("m", kBlockBytes);
-  }
+  const auto client = connect();
+  ASSERT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
+  const Answer red = client->ask(FrameType::kOpen, 2, open_request(record_of("red")));
+  EXPECT_EQ(red.error(), Errc::kPermissionDenied);
+  EXPECT_THAT(red.message(), AllOf(HasSubstr("'red'"), HasSubstr("belongs to 'blue'")));
+  EXPECT_EQ(client->ask(FrameType::kOpen, 3, open_request(record)).error(), Errc::kPermissionDenied) << "of nobody";
+  record = record_of("blue");
+  space = open(*client, record);
+  EXPECT_EQ(put(*client, about), 2u);
+  // The session is now another tenant's: what it has open, and what it was given before, is not.
+  grant(kTenantRoles, "tenant = \"red\"\n");
+  EXPECT_EQ(client->ask(FrameType::kMatch, 4, match_request(about)).error(), Errc::kPermissionDenied);
+  EXPECT_EQ(client->ask(FrameType::kDrop, 5, prefix_request(about)).error(), Errc::kPermissionDenied);
+  const auto other = connect();  // under the number of another session
+  ASSERT_FALSE(other->ask(FrameType::kHello, 1, hello_request()).is_error());
+  const Answer guess = other->ask(FrameType::kMatch, 4, match_request(about));
+  EXPECT_EQ(guess.error(), Errc::kNoNamespace);
+  grant(kTenantRoles, "tenant = \"blue\"\n");
+  EXPECT_EQ(matched(*client, about), 2u);
 }
 
 TEST_F(AccessTest, ATenantOverItsRatesIsToldWhichAndHowLongAndGoesOnAfterwards) {

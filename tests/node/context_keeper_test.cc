@@ -401,7 +401,7 @@ TEST_F(KeptFileTest, IsSealedWhereThereAreKeys) {
 }
 
 TEST_F(KeptFileTest, TheSealedFormStays) {
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/sealed-file-v1", std::ios::binary);
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/sealed-file", std::ios::binary);
   const std::string golden{std::istreambuf_iterator<char>(file), {}};
   const auto opened =
       open_sealed_file({{"other", Secret(std::string(32, 'y'))}, {"k", Secret(std::string(32, 'x'))}}, golden);

@@ -126,7 +126,7 @@ TEST_F(MembershipTest, ANodeThatDiesIsOffTheListWhenItsLeaseEnds) {
   EXPECT_EQ(a.ids(), Ids({"a"}));
 }
 
-// Promise 1, and DESIGN 6: losing etcd changes nothing for traffic.
+// Losing etcd changes nothing for traffic.
 TEST_F(MembershipTest, WhileEtcdIsAwayTheLastMapStaysInForce) {
   Process& a = start("a");
   Process& b = start("b");

@@ -1,5 +1,5 @@
 // Nodes with movers on the simulated network and virtual time: who has which blocks while nodes come and go, and what a
-// client finds meanwhile. DESIGN 6.
+// client finds meanwhile.
 #include "store/node/mover/mover.h"
 
 #include <gtest/gtest.h>

@@ -232,16 +232,16 @@ class NodeTest : public testing::Test {
     });
     return std::make_unique<RawClient>(world, std::move(stream));
   }
-  static auto hello_request(std::uint8_t version_min = 1, std::uint8_t version_max = kWireVersion) {
+  static auto hello_request(std::uint8_t version_min = kWireVersion, std::uint8_t version_max = kWireVersion) {
     return [=](FlatBufferBuilder& b) { return wire::CreateHelloRequestDirect(b, version_min, version_max, "test"); };
   }
   static auto open_request(const NamespaceRecord& which) {
     return [text = which.text()](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, text.c_str()); };
   }
   /// A connection that has said hello and opened `record`, which is then namespace `space`.
-  std::unique_ptr<RawClient> greet(std::uint8_t version = kWireVersion) {
+  std::unique_ptr<RawClient> greet() {
     auto client = connect();
-    EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request(1, version)).is_error());
+    EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello_request()).is_error());
     space = open(*client, record);
     return client;
   }
@@ -279,13 +279,12 @@ class NodeTest : public testing::Test {
     }
     return all;
   }
-  std::vector<std::uint64_t> sums(std::span<const BlockHash> hashes, std::uint8_t version = kWireVersion) const {
+  std::vector<std::uint64_t> sums(std::span<const BlockHash> hashes) const {
     const std::size_t stripes = stripe_count(record.block_bytes());
     std::vector<std::uint64_t> all(hashes.size() * stripes);
     for (std::size_t i = 0; i < hashes.size(); ++i) {
-      const std::uint64_t seed =
-          version < 2 ? checksum_seed_v1(record.id(), hashes[i]) : checksum_seed(record.id(), hashes[i]);
-      block_checksums(seed, block(hashes[i]), std::span(all).subspan(i * stripes, stripes));
+      block_checksums(checksum_seed(record.id(), hashes[i]), block(hashes[i]),
+                      std::span(all).subspan(i * stripes, stripes));
     }
     return all;
   }
@@ -341,12 +340,12 @@ class NodeTest : public testing::Test {
 
   // -- whole flows
   /// Puts the chain inline; how many blocks were stored by it.
-  std::uint32_t put(RawClient& client, std::span<const BlockHash> hashes, std::uint8_t version = kWireVersion) {
+  std::uint32_t put(RawClient& client, std::span<const BlockHash> hashes) {
     Answer answer = client.ask(FrameType::kPut, 100, put_request(hashes));
     if (!answer.is_last()) {
       const auto& want = answer.as<wire::PutWant>();
       const auto wanted = hashes.subspan(want.first_block(), want.block_count());
-      answer = client.ask(FrameType::kPutData, 100, put_data(wanted.size(), sums(wanted, version)), blocks(wanted));
+      answer = client.ask(FrameType::kPutData, 100, put_data(wanted.size(), sums(wanted)), blocks(wanted));
     }
     EXPECT_FALSE(answer.is_error()) << answer.message();
     return answer.as<wire::PutResponse>().stored();

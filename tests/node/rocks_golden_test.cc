@@ -1,5 +1,5 @@
-// The directory format, as a directory that an earlier build wrote: what version 1 wrote is read by every build that
-// says it reads version 1. KV_GOLDEN_UPDATE=1 writes that of the newest format anew (only ever for a new format).
+// The directory format, as a directory that an earlier build wrote (docs/compatibility.md). KV_GOLDEN_UPDATE=1 writes
+// it anew: only ever for a new format.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -74,42 +74,32 @@ class RocksGoldenTest : public DiskTest {
   }
 };
 
-/// Format 1 had other checksum seeds: its blocks come back with those that their names have now, and are written again
-/// with them when they are moved. Format 2 is written anew with KV_GOLDEN_UPDATE=1, 1 never.
-class RocksGoldenFormatTest : public RocksGoldenTest, public testing::WithParamInterface<int> {
- protected:
-  const fs::path golden = fs::path(KV_GOLDEN_DIR) / ("spill-v" + std::to_string(GetParam()));
-};
-INSTANTIATE_TEST_SUITE_P(Formats, RocksGoldenFormatTest, testing::Values(1, 2));
-
-TEST_P(RocksGoldenFormatTest, ADirectoryOfThisFormatIsReadForever) {
-  if (std::getenv("KV_GOLDEN_UPDATE") != nullptr && GetParam() == static_cast<int>(kSpillFormat)) {
-    update(golden);
-  }
+TEST_F(RocksGoldenTest, ADirectoryIsReadForever) {
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill";
+  if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
   ASSERT_TRUE(fs::exists(golden / "FORMAT")) << golden;
-  EXPECT_TRUE(read_small_file(golden / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));
-  expect_three_starts(golden, format_text(kSpillFormat), [](std::uint32_t) {});
+  const std::string format = "kvstore-spill 1\nxxh3 24b0df569c2c973c\n";
+  EXPECT_EQ(read_small_file(golden / "FORMAT"), format);
+  expect_three_starts(golden, format, [](std::uint32_t) {});
 }
 
-/// A tool that only reads leaves the directory in its format, and reads it.
-TEST_P(RocksGoldenFormatTest, AToolReadsItAsItIs) {
-  fs::copy(golden, path, fs::copy_options::recursive);
+TEST_F(RocksGoldenTest, AToolReadsItAsItIs) {
+  fs::copy(fs::path(KV_GOLDEN_DIR) / "spill", path, fs::copy_options::recursive);
   RocksDiskConfig reading = config();
   reading.read_only = true;
   const auto disk = RocksDisk::open(reading, &opening);
   ASSERT_TRUE(disk) << disk.error();
   EXPECT_EQ(named(**disk).size(), 8u);
   for (const DiskRecord& record : named(**disk)) EXPECT_TRUE(is_right(**disk, record)) << record.position;
-  EXPECT_TRUE(read_small_file(path / "FORMAT").starts_with("kvstore-spill " + std::to_string(GetParam()) + "\n"));
 }
 
 /// The same with encryption. Its keys are random: KV_GOLDEN_UPDATE=1 makes other ones.
 TEST_F(RocksGoldenTest, ADirectoryWithEncryptedBlocksIsReadForever) {
-  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-v3";
+  const fs::path golden = fs::path(KV_GOLDEN_DIR) / "spill-sealed";
   const std::string wrapped_by = "golden " + std::string(64, '5') + "\n";
   sealing = make_keys(wrapped_by);
   if (std::getenv("KV_GOLDEN_UPDATE") != nullptr) update(golden);
-  const std::string format = "kvstore-spill 3\nxxh3 98ece13f93145485\n";
+  const std::string format = "kvstore-spill 2\nxxh3 29204fef2a19f83d\n";
   ASSERT_EQ(read_small_file(golden / "FORMAT"), format);
   expect_three_starts(golden, format, [&](std::uint32_t start) {
     if (start == 2) sealing = make_keys(std::string(64, '6') + "\n" + wrapped_by);
@@ -182,9 +172,7 @@ TEST(SpillFormatTest, EncodingsAreThoseOfTheDocument) {
   const std::string value = encode_record(record);
   EXPECT_EQ(value.size(), kDiskRecordBytes);
   EXPECT_EQ(value.substr(value.size() - 16), std::string_view("\4\3\2\1\0\0\x20\0\5\0\0\0\0\0\0\0", 16));
-  const std::string old = '\1' + value.substr(1, value.size() - 9);  // of version 1
-  EXPECT_EQ(decode_record(DiskKey{9}, old)->block_bytes, record.block_bytes);
-  EXPECT_EQ(decode_record(DiskKey{9}, old)->moved_from, DiskKey{0});
+  EXPECT_EQ(decode_record(DiskKey{9}, '\2' + value.substr(1)).error(), Errc::kUnsupported);
   EXPECT_EQ(decode_record(DiskKey{9}, value)->moved_from, DiskKey{5});
   const DiskDrop drop{.space = {}, .hash = {}, .before = DiskKey{0x0102030405060708}};
   const std::string entry = encode_drop(drop);

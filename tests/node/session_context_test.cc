@@ -85,7 +85,7 @@ class SessionContextTest : public NodeTest {
     EXPECT_FALSE(client
                      ->ask(FrameType::kHello, 1,
                            [&](FlatBufferBuilder& b) {
-                             return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", 0, token.c_str());
+                             return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", token.c_str());
                            })
                      .is_error());
     return client;

@@ -124,21 +124,6 @@ class SessionSetTest : public NodeTest {
   NamespaceRecord set = set_record(196'608);
 };
 
-TEST_F(SessionSetTest, HelloSaysThatTheNodeKnowsSetsAndNotInVersionOne) {
-  for (const std::uint8_t version : {std::uint8_t{1}, std::uint8_t{2}}) {
-    const auto client = connect();
-    const Answer hello = client->ask(FrameType::kHello, 1, hello_request(1, version));
-    const std::uint64_t both = kFeatureSets | kFeatureGroups;
-    EXPECT_EQ(hello.as<wire::HelloResponse>().features() & both, version == 1 ? 0 : both);
-  }
-}
-
-TEST_F(SessionSetTest, AClientOfVersionOneIsToldWhyItCannotOpenASet) {
-  const auto client = greet(1);
-  expect_refused(client->ask(FrameType::kOpen, 2, open_request(set)), Errc::kUnsupported, "version 2");
-  EXPECT_FALSE(client->ask(FrameType::kPing, 3, ping()).is_error());
-}
-
 TEST_F(SessionSetTest, VerbsOfTheOtherKindAreRefusedByName) {
   const auto client = greet_set();
   const auto hashes = chain(1, 2);

@@ -231,29 +231,6 @@ TEST_F(SessionTest, ClientsOfBothVersionsShareBlocksWithChecksumsOfTheirOwn) {
   }
 }
 
-/// New checksums are computed for it, but never of bytes that nobody put.
-TEST_F(SessionTest, AClientOfVersionOneIsNotToldThatDamagedBytesAreRight) {
-  const auto client = greet(1);
-  const auto hashes = chain(1, 3);
-  EXPECT_EQ(put(*client, hashes, 1), 3u);
-  const SpaceId opened = store->with([&](Store& each) { return each.open(record).value(); });
-  store->with([&](Store& each) {
-    auto pinned = each.pin_prefix(opened, hashes, {}, TimePoint{1s}).value();
-    const_cast<std::byte&>(pinned.blocks[1].bytes[kStripeBytes]) ^= std::byte{1};
-    each.unpin(pinned);
-  });
-  const Got got = get(*client, hashes);
-  ASSERT_EQ(got.block_count, 3u);
-  const std::size_t stripes = stripe_count(kBlockBytes);
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(verify_block(checksum_seed_v1(record.id(), hashes[i]),
-                           std::span(got.bytes).subspan(i * kBlockBytes, kBlockBytes),
-                           std::span(got.checksums).subspan(i * stripes, stripes)),
-              i != 1)
-        << i;
-  }
-}
-
 /// 64 bits of an engine, wherever they lie among zeros, and numbers that count up: no block passes for its neighbour.
 TEST_F(SessionTest, AChecksumOfAnEnginesOtherBlockIsRefusedWhereverItsBitsAre) {
   const auto client = greet();

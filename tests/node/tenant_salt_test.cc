@@ -121,11 +121,11 @@ class TenantSaltTest : public NodeTest {
       node->access = access.get();
     }
   }
-  std::unique_ptr<RawClient> as(const std::string& name, std::uint8_t version = kWireVersion) {
+  std::unique_ptr<RawClient> as(const std::string& name) {
     auto client = connect();
     const std::string token = token_of(name);
     const auto hello = [&](FlatBufferBuilder& b) {
-      return wire::CreateHelloRequestDirect(b, 1, version, "test", 0, token.c_str());
+      return wire::CreateHelloRequestDirect(b, 1, kWireVersion, "test", token.c_str());
     };
     EXPECT_FALSE(client->ask(FrameType::kHello, 1, hello).is_error());
     return client;
@@ -153,32 +153,21 @@ class TenantSaltTest : public NodeTest {
 
 TEST_F(TenantSaltTest, TenantsWithOneRecordAndTheSameTokensNeverMeet) {
   const auto about = chain(1, 3);
-  for (const auto version : std::to_array<std::uint8_t>({1, 2})) {
-    const auto blue = as("blue", version), red = as("red", version);
-    speak_of(*blue, plain);
-    EXPECT_EQ(put(*blue, about, version), version == 1 ? 3u : 0u);
-    const std::uint32_t of_blue = space;
-    speak_of(*red, plain);
-    const std::uint32_t of_red = space;
-    EXPECT_EQ(matched(*red, about), version == 1 ? 0u : 2u) << "of its own, from the round before";
-    if (version == 1) {
-      EXPECT_EQ(get(*red, about).block_count, 0u);
-      for (const FrameType verb : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop})
-        EXPECT_EQ(count_of(*red, verb, about), 0u) << frame_type_name(verb);
-      EXPECT_EQ(put(*red, std::span(about).first(2), version), 2u) << "none is there already";
-    }
-    EXPECT_EQ(count_of(*red, FrameType::kDrop, std::span(about).first(1)), 2u);
-    EXPECT_EQ(put(*red, std::span(about).first(2), version), 2u);
-    space = of_blue;
-    EXPECT_EQ(matched(*blue, about), 3u) << "another's drop is none of it";
-    EXPECT_EQ(get(*blue, about).bytes, blocks(about));
-    // A number of another session: in version 1 these are the node's.
-    space = of_blue;
-    if (version == 1) {
-      EXPECT_EQ(red->ask(FrameType::kMatch, 9, match_request(about)).error(), Errc::kPermissionDenied);
-    }
-    space = of_red;
-  }
+  const auto blue = as("blue"), red = as("red");
+  speak_of(*blue, plain);
+  EXPECT_EQ(put(*blue, about), 3u);
+  const std::uint32_t of_blue = space;
+  speak_of(*red, plain);
+  EXPECT_EQ(matched(*red, about), 0u);
+  EXPECT_EQ(get(*red, about).block_count, 0u);
+  for (const FrameType verb : {FrameType::kTouch, FrameType::kRetain, FrameType::kUnretain, FrameType::kDrop})
+    EXPECT_EQ(count_of(*red, verb, about), 0u) << frame_type_name(verb);
+  EXPECT_EQ(put(*red, std::span(about).first(2)), 2u) << "none is there already";
+  EXPECT_EQ(count_of(*red, FrameType::kDrop, std::span(about).first(1)), 2u);
+  EXPECT_EQ(put(*red, std::span(about).first(2)), 2u);
+  space = of_blue;
+  EXPECT_EQ(matched(*blue, about), 3u) << "another's drop is none of it";
+  EXPECT_EQ(get(*blue, about).bytes, blocks(about));
   EXPECT_EQ(store->with([](Store& each) { return each.namespace_count(); }), 2u);
 }
 

@@ -1,4 +1,4 @@
-// tests/sim/cluster_sim_test.cc: many seeds of a cluster whose nodes come and go. DESIGN 6, "a stale map costs misses
+// tests/sim/cluster_sim_test.cc: many seeds of a cluster whose nodes come and go: "a stale map costs misses
 // and can do no harm".
 //
 //   KV_CLUSTER_SEEDS=3000 build/release/tests/sim/cluster_sim_test   more seeds (default 60, from KV_SIM_FIRST on, 1)

@@ -1,7 +1,7 @@
 // tests/sim/sim_world.h: several nodes and clients in one thread on virtual time, with seeded faults.
 //
 // Every block's bytes are a pseudo-random function of its name, so any wrong byte that is delivered is seen. What must
-// hold, checked at every step (DESIGN section 9): delivered bytes equal PRF(name); every call ends by its deadline;
+// hold, checked at every step: delivered bytes equal PRF(name); every call ends by its deadline;
 // each Store's invariants (no slot reused while referenced, accounted bytes equal arena bytes); queues within their
 // bounds; what nobody drops stays until it is evicted; and when the faults stop, everything works again.
 //

@@ -20,8 +20,8 @@ constexpr std::uint64_t kWall = 1'800'000'000'000'000;
 constexpr ClockPair kNow{TimePoint(1h), kWall};
 constexpr std::size_t kHead = 24;
 
-std::string golden_file(int format = 2) {
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/contexts_v" + std::to_string(format) + ".bin", std::ios::binary);
+std::string golden_file() {
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/contexts.bin", std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -97,35 +97,6 @@ void expect_equal(const KeptContext& one, const KeptContext& other) {
   EXPECT_EQ(one.written_tokens, other.written_tokens);
   EXPECT_EQ(one.read_tokens, other.read_tokens);
   EXPECT_EQ(one.stored_token_seconds, other.stored_token_seconds);
-}
-
-/// Made once, of the older one: what that does not have is set here.
-std::vector<KeptContext> as_in_format_2(std::vector<KeptContext> contexts) {
-  contexts[0].priority = 8;
-  contexts[0].yielded_count = 4;
-  contexts[0].place = {
-      .prefix_count = 12,
-      .positions = std::make_shared<const std::vector<std::uint32_t>>(std::initializer_list<std::uint32_t>{0, 5, 11})};
-  contexts[1].place.prefix_count = 9;
-  return contexts;
-}
-
-TEST(ContextFileTest, AFileOfFormat1IsReadAndWrittenAsFormat2) {
-  const auto old = read_contexts(golden_file(1), kNow);
-  ASSERT_TRUE(old) << old.error().text;
-  for (const KeptContext& each : old->contexts) {
-    EXPECT_EQ(each.priority, kContextPriorityDefault);
-    EXPECT_EQ(each.yielded_count, 0u);
-    EXPECT_EQ(each.place.prefix_count, 0u);
-    EXPECT_EQ(each.place.positions, nullptr);
-  }
-  const auto again = read_contexts(write_contexts(old->contexts, kNow), kNow);
-  ASSERT_TRUE(again) << again.error().text;
-  for (std::size_t i = 0; i < 2; ++i) expect_equal(again->contexts[i], old->contexts[i]);
-  const std::string path = std::string(KV_GOLDEN_DIR) + "/contexts_v2.bin";
-  if (std::getenv("KV_WRITE_GOLDEN") != nullptr && !std::ifstream(path))
-    std::ofstream(path, std::ios::binary) << write_contexts(as_in_format_2(old->contexts), kNow);
-  EXPECT_EQ(write_contexts(as_in_format_2(old->contexts), kNow), golden_file());
 }
 
 TEST(ContextFileTest, TheFormStays) {

@@ -85,7 +85,7 @@ TEST(YieldCountsTest, TheFormStays) {
   counts.classes[0].time[3] = 1000;
   counts.classes[0].time[5] = 17;
   counts.classes[6].hits[YieldTable::kAges - 1] = 1;
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/yield_counts_v1.bin", std::ios::binary);
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/yield_counts.bin", std::ios::binary);
   const std::string golden{std::istreambuf_iterator<char>(file), {}};
   EXPECT_EQ(write_yield_counts(counts), golden);
   EXPECT_TRUE(read_yield_counts(golden));
@@ -94,7 +94,7 @@ TEST(YieldCountsTest, TheFormStays) {
 // -- the file
 
 TEST(LearnedTest, TheFormStays) {
-  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/learned_v1.bin", std::ios::binary);
+  std::ifstream file(std::string(KV_GOLDEN_DIR) + "/learned.bin", std::ios::binary);
   const std::string golden{std::istreambuf_iterator<char>(file), {}};
   const auto read = read_learned(golden);
   ASSERT_TRUE(read) << read.error().text;

@@ -200,8 +200,9 @@ TEST(FrameTest, EveryVerbHasAName) {
   EXPECT_STREQ(frame_type_name(static_cast<FrameType>(kFrameTypeMax + 1)), "unknown");
 }
 
-// -- golden frames: one of every verb, request and answer, as hex text in golden/. Their bytes never change: a peer of
-// an older version must read them. KV_WRITE_GOLDEN=1 writes the files that are missing.
+// -- golden frames: one of every verb, request and answer, as hex text in golden/. From the
+// first release on their bytes never change: a peer of the version before must read them (docs/compatibility.md).
+// KV_WRITE_GOLDEN=1 writes the files that are missing.
 
 wire::Hash hash_of(std::uint8_t first) {
   std::array<std::uint8_t, 32> bytes;
@@ -240,6 +241,8 @@ std::map<std::string, GoldenFrame> golden_frames() {
   const std::vector<std::uint64_t> offsets = {0, 131072}, ends = {65536, 131072};
   const std::vector<std::uint64_t> sums = {0x1111111111111111, 0x2222222222222222, 3, 4};
   constexpr std::uint16_t kAnswer = kFrameResponse, kPart = kFrameResponse | kFrameMore;
+  const std::vector<std::uint8_t> id_bytes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  constexpr std::uint64_t kCheck = 0x0706050403020100;
   std::map<std::string, GoldenFrame> frames;
   frames["hello.request"] = {FrameType::kHello,
                              0,
@@ -251,23 +254,26 @@ std::map<std::string, GoldenFrame> golden_frames() {
                                EXPECT_EQ(t.version_max(), 1);
                                EXPECT_EQ(t.identity()->str(), "worker-3");
                              })};
-  frames["hello.answer"] = {
-      FrameType::kHello,
-      kAnswer,
-      1,
-      "",
-      [](auto& b) {
-        b.Finish(wire::CreateHelloResponseDirect(b, 1, "node-7", 5, 0, 4 << 20, 65536, 1024, 64ull << 30));
-      },
-      checker<wire::HelloResponse>([](const auto& t) {
-        EXPECT_EQ(t.version(), 1);
-        EXPECT_EQ(t.node_id()->str(), "node-7");
-        EXPECT_EQ(t.epoch(), 5u);
-        EXPECT_EQ(t.table_bytes_max(), 4u << 20);
-        EXPECT_EQ(t.chain_blocks_max(), 65536u);
-        EXPECT_EQ(t.requests_max(), 1024u);
-        EXPECT_EQ(t.region_bytes_max(), 64ull << 30);
-      })};
+  frames["hello.answer"] = {FrameType::kHello,
+                            kAnswer,
+                            1,
+                            "",
+                            [=](auto& b) {
+                              b.Finish(wire::CreateHelloResponseDirect(b, 1, "node-7", 5, 4 << 20, 65536, 1024,
+                                                                       64ull << 30, 3, true, &id_bytes));
+                            },
+                            checker<wire::HelloResponse>([=](const auto& t) {
+                              EXPECT_EQ(t.version(), 1);
+                              EXPECT_EQ(t.node_id()->str(), "node-7");
+                              EXPECT_EQ(t.epoch(), 5u);
+                              EXPECT_EQ(t.table_bytes_max(), 4u << 20);
+                              EXPECT_EQ(t.chain_blocks_max(), 65536u);
+                              EXPECT_EQ(t.requests_max(), 1024u);
+                              EXPECT_EQ(t.region_bytes_max(), 64ull << 30);
+                              EXPECT_EQ(t.lanes_max(), 3u);
+                              EXPECT_TRUE(t.messages());
+                              EXPECT_TRUE(std::ranges::equal(*t.instance(), id_bytes));
+                            })};
   frames["open.request"] = {FrameType::kOpen,
                             0,
                             2,
@@ -278,19 +284,21 @@ std::map<std::string, GoldenFrame> golden_frames() {
                            kAnswer,
                            2,
                            "",
-                           [](auto& b) { b.Finish(wire::CreateOpenResponse(b, 1, 131072)); },
-                           checker<wire::OpenResponse>([](const auto& t) {
+                           [=](auto& b) { b.Finish(wire::CreateOpenResponseDirect(b, 1, 131072, &id_bytes)); },
+                           checker<wire::OpenResponse>([=](const auto& t) {
                              EXPECT_EQ(t.space(), 1u);
                              EXPECT_EQ(t.block_bytes(), 131072u);
+                             EXPECT_TRUE(std::ranges::equal(*t.namespace_id(), id_bytes));
                            })};
   frames["match.request"] = {
       FrameType::kMatch,
       0,
       3,
       "",
-      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, true, true)); },
+      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, true, true, kCheck)); },
       checker<wire::MatchRequest>([=](const auto& t) {
         EXPECT_EQ(t.space(), 1u);
+        EXPECT_EQ(t.namespace_check(), kCheck);
         EXPECT_EQ(t.hashes()->size(), 2u);
         EXPECT_EQ(std::memcmp(t.hashes()->Get(1), &hashes[1], 32), 0);
         EXPECT_EQ(t.token_ids()->Get(2), 0xFFFFFFFFu);
@@ -379,8 +387,9 @@ std::map<std::string, GoldenFrame> golden_frames() {
       0,
       4,
       "",
-      [=](auto& b) { b.Finish(wire::CreateGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &ends)); },
-      checker<wire::GetRequest>([](const auto& t) {
+      [=](auto& b) { b.Finish(wire::CreateGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &ends, 2, 0, 0, kCheck)); },
+      checker<wire::GetRequest>([=](const auto& t) {
+        EXPECT_EQ(t.namespace_check(), kCheck);
         EXPECT_EQ(t.lease(), 77u);
         EXPECT_EQ(t.region(), 2u);
         EXPECT_EQ(t.offsets()->Get(1), 131072u);
@@ -409,9 +418,10 @@ std::map<std::string, GoldenFrame> golden_frames() {
       5,
       "",
       [=](auto& b) {
-        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, &positions, &tokens, 2, &offsets, 250'000));
+        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, &positions, &tokens, 2, &offsets, 250'000, 0, kCheck));
       },
-      checker<wire::PutRequest>([](const auto& t) {
+      checker<wire::PutRequest>([=](const auto& t) {
+        EXPECT_EQ(t.namespace_check(), kCheck);
         EXPECT_EQ(t.positions()->Get(1), 9u);
         EXPECT_EQ(t.region(), 2u);
         EXPECT_EQ(t.deadline_us(), 250'000u);
@@ -478,76 +488,18 @@ std::map<std::string, GoldenFrame> golden_frames() {
   const auto empty = [](auto& b) { b.Finish(wire::CreateEmptyResponse(b)); };
   const auto empty_check = checker<wire::EmptyResponse>([](const auto&) {});
   frames["release.answer"] = {FrameType::kRelease, kAnswer, 7, "", empty, empty_check};
-  // Version 2 of the wire: what it added. The frames above are version 1's, and stay.
-  frames["hello.request.2"] = {FrameType::kHello,
-                               0,
-                               1,
-                               "",
-                               [](auto& b) { b.Finish(wire::CreateHelloRequestDirect(b, 1, 2, "worker-3")); },
-                               checker<wire::HelloRequest>([](const auto& t) { EXPECT_EQ(t.version_max(), 2); })};
   frames["hello.token"] = {
       FrameType::kHello,
       0,
       1,
       "",
       [](auto& b) {
-        b.Finish(wire::CreateHelloRequestDirect(b, 1, 2, "worker-3", 0, "a-token-that-is-only-good-for-this-file"));
+        b.Finish(wire::CreateHelloRequestDirect(b, 1, 1, "worker-3", "a-token-that-is-only-good-for-this-file"));
       },
       checker<wire::HelloRequest>([](const auto& t) {
         EXPECT_EQ(t.identity()->str(), "worker-3");
         EXPECT_EQ(t.token()->str(), "a-token-that-is-only-good-for-this-file");
       })};
-  const std::vector<std::uint8_t> id_bytes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  constexpr std::uint64_t kCheck = 0x0706050403020100;
-  frames["hello.answer.2"] = {FrameType::kHello,
-                              kAnswer,
-                              1,
-                              "",
-                              [=](auto& b) {
-                                b.Finish(wire::CreateHelloResponseDirect(b, 2, "node-7", 5, 0, 4 << 20, 65536, 1024,
-                                                                         64ull << 30, 0, &id_bytes));
-                              },
-                              checker<wire::HelloResponse>([=](const auto& t) {
-                                EXPECT_EQ(t.version(), 2);
-                                EXPECT_TRUE(std::ranges::equal(*t.instance(), id_bytes));
-                              })};
-  frames["open.answer.2"] = {FrameType::kOpen,
-                             kAnswer,
-                             2,
-                             "",
-                             [=](auto& b) { b.Finish(wire::CreateOpenResponseDirect(b, 1, 131072, &id_bytes)); },
-                             checker<wire::OpenResponse>(
-                                 [=](const auto& t) { EXPECT_TRUE(std::ranges::equal(*t.namespace_id(), id_bytes)); })};
-  frames["match.request.2"] = {
-      FrameType::kMatch,
-      0,
-      3,
-      "",
-      [=](auto& b) { b.Finish(wire::CreateMatchRequestDirect(b, 1, &hashes, &tokens, true, true, kCheck)); },
-      checker<wire::MatchRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
-  frames["get.request.2"] = {
-      FrameType::kGet,
-      0,
-      5,
-      "",
-      [=](auto& b) { b.Finish(wire::CreateGetRequestDirect(b, 1, &hashes, 77, 2, &offsets, &ends, 2, 0, 0, kCheck)); },
-      checker<wire::GetRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
-  frames["put.request.2"] = {
-      FrameType::kPut,
-      0,
-      6,
-      "",
-      [=](auto& b) {
-        b.Finish(wire::CreatePutRequestDirect(b, 1, &hashes, &positions, &tokens, 2, &offsets, 250'000, 0, kCheck));
-      },
-      checker<wire::PutRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
-  frames["drop.request.2"] = {
-      FrameType::kDrop,
-      0,
-      11,
-      "",
-      [=](auto& b) { b.Finish(wire::CreatePrefixRequestDirect(b, 1, &hashes, kCheck)); },
-      checker<wire::PrefixRequest>([=](const auto& t) { EXPECT_EQ(t.namespace_check(), kCheck); })};
   const std::vector<std::uint8_t> held = {3}, on_disk = {2}, results = {1, 3};
   const std::vector<std::uint32_t> lengths = {65537, 100}, indices = {1}, long_bytes = {70000}, none;
   frames["set_match.request"] = {

@@ -46,12 +46,11 @@ class LinkSpaces::OpenCall final : public Call {
     if (response == nullptr) return "open: malformed";
     mismatch_ = {};
     if (response->block_bytes() != asked().record.block_bytes()) mismatch_ = Errc::kMismatch;
-    if (spaces_.session_.terms().version >= 2) {  // the node has read the record as it was meant
-      const auto& id = asked().id.bytes;
-      const auto* name = response->namespace_id();
-      if (name == nullptr || name->size() != id.size()) return "open: no namespace_id";
-      if (std::memcmp(name->data(), id.data(), id.size()) != 0) mismatch_ = Errc::kMismatch;
-    }
+    // Of the record as the node has read it.
+    const auto& id = asked().id.bytes;
+    const auto* name = response->namespace_id();
+    if (name == nullptr || name->size() != id.size()) return "open: no namespace_id";
+    if (std::memcmp(name->data(), id.data(), id.size()) != 0) mismatch_ = Errc::kMismatch;
     handle_ = response->space();
     return {};
   }

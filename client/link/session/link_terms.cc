@@ -18,38 +18,26 @@ constexpr std::uint32_t kTableBytesLeast = 4096;  // A request of one block fits
 std::string read_hello(std::span<const std::byte> table, LinkTerms* terms) {
   const auto* hello = read_table<wire::HelloResponse>(table);
   if (hello == nullptr) return "hello: malformed";
-  if (hello->version() < kWireVersionMin || hello->version() > kWireVersion) {
+  if (hello->version() != kWireVersion)
     return "hello: version " + std::to_string(hello->version()) + " was not offered";
-  }
   if (hello->node_id() == nullptr || hello->node_id()->size() == 0 || hello->node_id()->size() > kNodeIdBytesMax) {
     return "hello: node_id must be 1 to 256 bytes";
   }
   if (hello->table_bytes_max() < kTableBytesLeast || hello->chain_blocks_max() == 0 || hello->requests_max() == 0) {
     return "hello: a limit is too small";
   }
-  if (hello->version() >= 2) {
-    const auto* instance = hello->instance();
-    if (instance == nullptr || instance->size() != terms->instance.size()) return "hello: instance must be 16 bytes";
-    std::memcpy(terms->instance.data(), instance->data(), terms->instance.size());
-  }
-  terms->version = hello->version();
+  const auto* instance = hello->instance();
+  if (instance == nullptr || instance->size() != terms->instance.size()) return "hello: instance must be 16 bytes";
+  std::memcpy(terms->instance.data(), instance->data(), terms->instance.size());
+  terms->is_agreed = true;
   terms->node_id = hello->node_id()->str();
   terms->table_bytes_max = hello->table_bytes_max();
   terms->chain_blocks_max = hello->chain_blocks_max();
   terms->requests_max = std::min<std::uint32_t>(hello->requests_max(), kRequestsMax);
   terms->region_bytes_max = hello->region_bytes_max();
-  const bool has_verbs = (hello->features() & kFeatureVerbs) != 0;
-  terms->lanes_max = has_verbs ? std::min<std::uint32_t>(hello->lanes_max(), kLanesMax) : 0;
-  terms->has_sets = (hello->features() & kFeatureSets) != 0;
-  terms->has_groups = terms->has_sets && (hello->features() & kFeatureGroups) != 0;
-  terms->has_hot_roots = (hello->features() & kFeatureHotRoots) != 0;
-  terms->has_cluster_map = (hello->features() & kFeatureClusterMap) != 0;
-  terms->has_cluster_drain = (hello->features() & kFeatureClusterDrain) != 0;
-  terms->has_erase = (hello->features() & kFeatureErase) != 0;
-  terms->has_contexts = (hello->features() & kFeatureContexts) != 0;
-  terms->has_context_parts = (hello->features() & kFeatureContextParts) != 0;
+  terms->lanes_max = std::min<std::uint32_t>(hello->lanes_max(), kLanesMax);
+  terms->has_messages = hello->messages();
   terms->map_epoch = hello->epoch();
-  terms->has_messages = (hello->features() & kFeatureMessages) != 0;
   return {};
 }
 

@@ -25,7 +25,6 @@ using rocksdb::Status;
 
 constexpr const char* kEpochKey = "epoch";
 constexpr const char* kPlaceKey = "place";
-constexpr const char* kSeedEpochKey = "seeds";
 constexpr char kNamespaceTag = 'n';
 
 Slice slice(const DiskKeyText& key) { return {key.data(), key.size()}; }
@@ -109,18 +108,12 @@ error_code RocksDisk::start_epoch(bool read_only) {
     return to_error(scan.status);
   epoch_ = last;
   if (config_.epoch > 0 && last > config_.epoch) return make_error_code(Errc::kMismatch);
-  std::string seeds;
-  if (directory_.format() == 1)
-    seed_epoch_ = last + 1;
-  else if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kSeedEpochKey, &seeds).ok())
-    seed_epoch_ = decode_epoch(seeds).value_or(0);  // lost: blocks of format 1 fail their check, and are forgotten
   if (read_only) return {};
   if (last >= kEpochMax) return make_error_code(Errc::kUnsupported);  // after 16 million starts
   error_code error = begin(config_.epoch > 0 ? config_.epoch : last + 1);
   if (!error && config_.keys) error = begin_sealing();
-  if (error) return error;
-  // Last: up to here the build that wrote format 1 can still be started on the directory.
-  return directory_.upgrade(config_.keys ? kSpillFormatSealed : kSpillFormat);
+  if (error || !config_.keys) return error;
+  return directory_.mark_sealed();  // last, after everything that could still fail
 }
 
 /// FORMAT comes after this, and the first sealed block after that: a build that knows nothing of keys never meets one.
@@ -147,7 +140,6 @@ error_code RocksDisk::begin(std::uint32_t epoch) {
   next_key_ = std::uint64_t{epoch_} << 40;
   rocksdb::WriteBatch batch;
   Status status = batch.Put(rocks_.state.get(), kEpochKey, encode_epoch(epoch_));
-  if (status.ok()) status = batch.Put(rocks_.state.get(), kSeedEpochKey, encode_epoch(seed_epoch_));
   if (status.ok() && place_) status = batch.Put(rocks_.state.get(), kPlaceKey, encode_place(*place_));
   if (status.ok()) status = rocks_.write(batch, config_.write_patience);
   return status.ok() ? flush() : to_error(status);
@@ -250,26 +242,9 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   KV_ASSERT(read->checksums.size() == stripe_count(*block_bytes));
   DiskBlock block;
   block.bytes = std::as_bytes(std::span(plain.substr(checksum_bytes)));
-  if (epoch_of(key) < seed_epoch_) {
-    if (const error_code error = use_new_seeds(key, block.bytes, read->checksums)) return error;
-  }
   block.checksums = read->checksums;
   block.owner = std::move(read);
   return block;
-}
-
-/// A block of format 1: its checksums are verified with the seed of then, and replaced by those that its name has now.
-error_code RocksDisk::use_new_seeds(DiskKey key, std::span<const std::byte> bytes,
-                                    std::vector<std::uint64_t>& checksums) const {
-  std::string value;
-  const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.records.get(), slice(encode_key(key)), &value);
-  if (!status.ok()) return status.IsNotFound() ? make_error_code(Errc::kNotFound) : to_error(status);
-  const auto record = decode_record(key, value);
-  if (!record) return record.error();
-  if (!verify_block(checksum_seed_v1(record->space, record->hash), bytes, checksums))
-    return make_error_code(Errc::kCorruptBlock);
-  block_checksums(checksum_seed(record->space, record->hash), bytes, checksums);
-  return {};
 }
 
 error_code RocksDisk::erase(std::span<const DiskKey> keys) {
@@ -314,11 +289,9 @@ error_code RocksDisk::clear() {
   if (const error_code error = ready()) return error;
   const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(DiskKey{~std::uint64_t{0}});
   const char first_space = kNamespaceTag, behind_spaces = kNamespaceTag + 1;
-  seed_epoch_ = 0;
   rocksdb::WriteBatch batch;
   Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
   if (status.ok()) status = batch.DeleteRange(rocks_.state.get(), Slice(&first_space, 1), Slice(&behind_spaces, 1));
-  if (status.ok()) status = batch.Put(rocks_.state.get(), kSeedEpochKey, encode_epoch(seed_epoch_));
   if (status.ok()) status = rocks_.write(batch, config_.write_patience);
   if (!status.ok()) return report(status, "clear");
   spaces_.clear();

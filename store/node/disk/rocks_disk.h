@@ -84,7 +84,6 @@ class RocksDisk final : public Disk {
   error_code start_epoch(bool read_only);
   error_code begin_sealing();
   bool is_sealed(DiskKey key) const { return data_keys_ != nullptr && data_keys_->is_sealed(key); }
-  error_code use_new_seeds(DiskKey key, std::span<const std::byte> bytes, std::vector<std::uint64_t>& checksums) const;
   error_code begin(std::uint32_t epoch);
   error_code ready();
   error_code heal();
@@ -103,7 +102,6 @@ class RocksDisk final : public Disk {
   mutable std::shared_mutex reopening_;  // shared by calls that may run beside heal(): read(), load() and stats()
   RocksHandles rocks_;                   // closed (db is null) if heal() could not open it again
   std::uint32_t epoch_ = 0;
-  std::uint32_t seed_epoch_ = 0;  // blocks of earlier epochs have checksums of format 1
   std::optional<DiskPlace> place_;
   std::vector<BlockFile> files_at_open_;       // sorted, disjoint
   std::atomic<std::uint64_t> first_key_ = 0;   // smaller keys were dropped

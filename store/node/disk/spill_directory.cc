@@ -157,11 +157,11 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
                        ": its blocks are encrypted, and no key was given. Nothing was changed. Give --spill-key-file, "
                        "the file of the key that it was used with");
   }
-  if (directory.format_ > kSpillFormatSealed || directory.format_ < kSpillFormatMin) {
+  if (directory.format_ != kSpillFormat && directory.format_ != kSpillFormatSealed) {
     return Failure(
         Errc::kUnsupported,
         path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
-            std::to_string(kSpillFormatMin) + " to " + std::to_string(kSpillFormatSealed) +
+            std::to_string(kSpillFormat) + " and " + std::to_string(kSpillFormatSealed) +
             ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory");
   }
   const std::string foreign = format ? "" : foreign_name(path);
@@ -223,14 +223,11 @@ Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   return {};
 }
 
-/// From here on a build that only knows the old format refuses the directory. So this is the last step of a start,
-/// after everything that could still fail.
-error_code SpillDirectory::upgrade(std::uint32_t format) {
-  KV_ASSERT(format_ >= kSpillFormatMin && format_ <= format && format <= kSpillFormatSealed);
-  if (format_ == format) return {};
-  const error_code error = replace_file(path_ / kFormatFile, format_text(format));
-  if (!error) spdlog::info("spill: {}: format {} became format {}", path_.string(), format_, format);
-  if (!error) format_ = format;
+error_code SpillDirectory::mark_sealed() {
+  if (format_ == kSpillFormatSealed) return {};
+  const error_code error = replace_file(path_ / kFormatFile, format_text(kSpillFormatSealed));
+  if (!error) spdlog::info("spill: {}: blocks are encrypted from now on", path_.string());
+  if (!error) format_ = kSpillFormatSealed;
   return error;
 }
 

@@ -41,8 +41,8 @@ class SpillDirectory {
 
   std::filesystem::path database() const { return path_ / "db"; }
   std::uint32_t format() const { return format_; }
-  /// From now on the directory has this format, kSpillFormat or kSpillFormatSealed. Durable.
-  error_code upgrade(std::uint32_t format = kSpillFormat);
+  /// From now on the directory has kSpillFormatSealed. Durable.
+  error_code mark_sealed();
   /// Whether files here can be read and written past the page cache. Tried out with a file of its own.
   bool allows_direct_io() const;
   /// One 4 KiB write that reaches the device: a full, read-only or failing disk shows here. Inside RocksDB it would

@@ -11,8 +11,7 @@
 namespace kv {
 namespace {
 
-constexpr char kRecordVersion = 2, kRecordVersionOld = 1;
-constexpr std::size_t kOldRecordBytes = kDiskRecordBytes - 8;
+constexpr char kRecordVersion = 1;
 constexpr std::uint32_t kBlockBytesMax = 1u << 30;  // as in a namespace record
 constexpr std::string_view kFormatPrefix = "kvstore-spill ";
 constexpr std::string_view kChecksumPrefix = "xxh3 ";
@@ -45,8 +44,8 @@ std::string checksum_line(std::string_view line) {
 
 }  // namespace
 
-/// Big endian, unlike all other numbers here: RocksDB orders keys
-/// byte by byte, and that order must be the order of the numbers.
+/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be the order of the
+/// numbers.
 DiskKeyText encode_key(DiskKey key) {
   DiskKeyText text;
   for (std::size_t i = 0; i < text.size(); ++i)
@@ -79,9 +78,8 @@ std::string encode_record(const DiskRecord& record) {
 /// for a lost block.
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   if (value.empty()) return make_error_code(Errc::kCorruptBlock);
-  const bool is_old = value[0] == kRecordVersionOld;
-  if (value[0] != kRecordVersion && !is_old) return make_error_code(Errc::kUnsupported);
-  if (value.size() != (is_old ? kOldRecordBytes : kDiskRecordBytes)) return make_error_code(Errc::kCorruptBlock);
+  if (value[0] != kRecordVersion) return make_error_code(Errc::kUnsupported);
+  if (value.size() != kDiskRecordBytes) return make_error_code(Errc::kCorruptBlock);
   value.remove_prefix(1);
   DiskRecord record{.key = key};
   const auto take = [&value](auto& bytes) {
@@ -93,8 +91,8 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   take(record.parent.bytes);
   record.position = load_little_endian<std::uint32_t>(value);
   record.block_bytes = load_little_endian<std::uint32_t>(value.substr(4));
-  KV_ASSERT(value.size() == (is_old ? 8 : 16));
-  if (!is_old) record.moved_from = DiskKey{load_little_endian<std::uint64_t>(value.substr(8))};
+  KV_ASSERT(value.size() == 16);
+  record.moved_from = DiskKey{load_little_endian<std::uint64_t>(value.substr(8))};
   if (record.block_bytes == 0 || record.block_bytes > kBlockBytesMax) return make_error_code(Errc::kCorruptBlock);
   return record;
 }

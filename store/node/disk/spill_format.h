@@ -15,10 +15,8 @@
 
 namespace kv {
 
-inline constexpr std::uint32_t kSpillFormat = 2;     ///< What this build writes.
-inline constexpr std::uint32_t kSpillFormatMin = 1;  ///< The oldest that it reads, and turns into its own.
-/// Of a directory with sealed blocks: builds that know nothing of them must leave it alone. Once so, always so.
-inline constexpr std::uint32_t kSpillFormatSealed = 3;
+inline constexpr std::uint32_t kSpillFormat = 1;
+inline constexpr std::uint32_t kSpillFormatSealed = 2;  ///< The same with encrypted blocks. Once so, always so.
 inline constexpr std::size_t kDiskKeyBytes = 8;
 inline constexpr std::size_t kDiskRecordBytes = 1 + 16 + 32 + 32 + 4 + 4 + 8;
 inline constexpr std::uint32_t kEpochMax = (1u << 24) - 1;  ///< A DiskKey has 24 bits for it.
@@ -32,9 +30,9 @@ using DiskKeyText = std::array<char, kDiskKeyBytes>;
 DiskKeyText encode_key(DiskKey key);
 std::optional<DiskKey> decode_key(std::string_view text);  ///< Nothing unless it is exactly kDiskKeyBytes long.
 
-/// A record's value: version 2, namespace id, hash, parent, position, block_bytes, moved_from; numbers little endian.
-/// Version 1 has no moved_from. The key is not part of the value. Errors of decode_record: kUnsupported for another
-/// version; kCorruptBlock for all that no build's encode_record makes of a record with 1 to 2^30 block_bytes.
+/// A record's value: version 1, namespace id, hash, parent, position, block_bytes, moved_from; numbers little endian.
+/// The key is not part of the value. Errors of decode_record: kUnsupported for another version; kCorruptBlock for all
+/// that encode_record makes of no record with 1 to 2^30 block_bytes.
 std::string encode_record(const DiskRecord& record);
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value);
 

@@ -55,8 +55,7 @@ error_code Get::pin(std::span<const BlockHash> hashes) {
   has_more_windows_ = is_inline_ && order_.segment_ends.size() == 1;
   // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
   const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits->inline_window_bytes;
-  if (hashes.size() <= node_.chain_blocks_max && (needs_windows || session_->version < 2))
-    hashes_.assign(hashes.begin(), hashes.end());
+  if (hashes.size() <= node_.chain_blocks_max && needs_windows) hashes_.assign(hashes.begin(), hashes.end());
   return first_pinned(pin_window(hashes));
 }
 
@@ -410,25 +409,13 @@ void Get::tell_of(const Part& part) {
   }
 }
 
-/// The checksums of a part. For a client of version 1 they are computed over the bytes, with its seeds; of bytes that
-/// are not what was stored they come out wrong, as they should.
 void Get::write_sums(const Part& part, std::uint64_t* sums) const {
-  const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
-  const std::size_t first_stripe = begin / kStripeBytes, stripes = stripe_count(length);
+  const std::size_t first_stripe = segment_begin(part.segment) / kStripeBytes;
+  const std::size_t stripes = stripe_count(segment_bytes(part.segment));
   for (std::size_t i = part.first; i < part.first + part.count; ++i, sums += stripes) {
     const ReadyBlock& block = blocks_[i];
     KV_ASSERT(first_stripe + stripes <= block.checksums.size());
     std::memcpy(sums, block.checksums.data() + first_stripe, stripes * sizeof *sums);
-    if (session_->version >= 2) continue;
-    const std::uint64_t seed = checksum_seed(space_name_, hashes_[i]);
-    const std::uint64_t seed_v1 = checksum_seed_v1(space_name_, hashes_[i]);
-    for (std::size_t s = 0; s < stripes; ++s) {
-      const std::size_t stripe = first_stripe + s, at = begin + s * kStripeBytes;
-      const auto bytes = block.bytes.subspan(at, std::min<std::uint64_t>(kStripeBytes, begin + length - at));
-      const bool is_sound = stripe_checksum(seed, stripe, bytes) == sums[s];
-      const std::uint64_t sum = stripe_checksum(seed_v1, stripe, bytes);
-      sums[s] = is_sound ? sum : ~sum;
-    }
   }
 }
 

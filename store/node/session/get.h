@@ -108,7 +108,7 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   const std::uint64_t block_bytes_;
   GetOrder order_;
 
-  std::vector<BlockHash> hashes_;  ///< Only if some blocks are on disk, or in windows, or in version 1.
+  std::vector<BlockHash> hashes_;  ///< Only if some blocks are on disk, or in windows.
   bool has_more_windows_ = false;
   std::vector<ReadyBlock> blocks_;  ///< In order, as far as they are ready.
   bool is_complete_ = true;         ///< No more will be.

@@ -52,7 +52,6 @@ struct NodeContext {
   std::unique_ptr<TableBudget> requests = std::make_unique<TableBudget>();
   std::uint64_t queued_bytes_max = TableBudget::kBytesMaxLeast;
   std::atomic<std::uint64_t> queued_bytes{0};
-  NodeHandles handles{};  ///< Of sessions that speak version 1.
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
   ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
   NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.

@@ -67,7 +67,6 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
       draining_(draining),
       request_id_(order.request_id),
       space_(space.id),
-      space_name_(space.name),
       is_set_(space.kind == SpaceKind::kSet),
       has_groups_(!order.group_counts.empty()),
       type_(is_set_ ? FrameType::kSetPut : FrameType::kPut),
@@ -81,10 +80,7 @@ Put::Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& d
              .verb = type_,
              .block_count = order.hashes.size(),
              .trace = order.trace,
-             .rest = &RequestPhases::client} {
-  // Only version 1 needs them after the offer: its checksums have other seeds.
-  if (session_->version < 2) hashes_.assign(order.hashes.begin(), order.hashes.end());
-}
+             .rest = &RequestPhases::client} {}
 
 bool Put::offer(const Frame& frame, const PutOrder& order) {
   NodeContext& node = session_->node;
@@ -230,7 +226,6 @@ void Put::send_want() {
   is_waiting_ = false;
   if (plan_.staged.empty()) return finish();
   session_->access.moved(bytes_of(0, plan_.staged.size()));
-  use_seeds_v1();
   if (is_set_) {
     session_->replies.reply(type_, request_id_, kFrameMore, [&](FlatBufferBuilder& builder) {
       std::uint32_t* index = nullptr;
@@ -244,12 +239,6 @@ void Put::send_want() {
     return wire::CreatePutWant(builder, static_cast<std::uint32_t>(plan_.stored_count),
                                static_cast<std::uint32_t>(plan_.staged.size()));
   });
-}
-
-/// What a client of version 1 claims is verified with its seeds.
-void Put::use_seeds_v1() {
-  if (hashes_.empty()) return;
-  for (Store::StagedBlock& block : plan_.staged) block.seed = checksum_seed_v1(space_name_, hashes_[block.index]);
 }
 
 // -- the data
@@ -475,16 +464,6 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   KV_ASSERT(!is_over_ && good <= count && committed_ + count <= announced_ &&
             claimed.size() == sum_count(committed_, count));
   NodeContext& node = session_->node;
-  Claimed own;
-  if (!hashes_.empty()) {  // those of version 1 were right; stored are ours, of the same bytes
-    own.resize(good * stripes_);
-    for (std::size_t i = 0; i < good; ++i) {
-      const Store::StagedBlock& block = plan_.staged[committed_ + i];
-      block_checksums(checksum_seed(space_name_, hashes_[block.index]), block.bytes,
-                      std::span(own).subspan(i * stripes_, stripes_));
-    }
-    claimed = own;
-  }
   for (std::size_t i = committed_, all = committed_ + good; i < all;) {
     const std::size_t end = std::min(i + kCommitsPerLock, all);
     if (has_groups_) {

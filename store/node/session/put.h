@@ -103,7 +103,6 @@ class Put : public std::enable_shared_from_this<Put> {
   }  ///< What is refused; else for good.
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self, SessionJob job);
   void send_want();
-  void use_seeds_v1();
   std::string check_data(const Frame& frame, const wire::PutData* data) const;
   static asio::awaitable<bool> receive(std::shared_ptr<Put> self, std::size_t count, Claimed claimed,
                                        FrameReader& reader);
@@ -128,7 +127,6 @@ class Put : public std::enable_shared_from_this<Put> {
   DrainBound& draining_;
   const std::uint64_t request_id_;
   const SpaceId space_;
-  const NamespaceId space_name_;
   const bool is_set_;
   const bool has_groups_;
   const FrameType type_;             ///< Of the request and its answers.
@@ -140,7 +138,6 @@ class Put : public std::enable_shared_from_this<Put> {
   BlockPath path_;
   TransferDetails about_;  ///< For the slow log.
 
-  std::vector<BlockHash> hashes_;  ///< Only in a session of version 1: its seeds are in `plan_`.
   Store::OfferPlan plan_;
   std::shared_ptr<StagedPutGuard> staged_;
   std::size_t announced_ = 0;  ///< Staged blocks whose data the client has said to be there.

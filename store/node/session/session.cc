@@ -446,15 +446,14 @@ bool Session::on_hello(const Frame& frame) {
   const auto* name = request->identity();
   if (name != nullptr && name->size() > 128)
     return fail(Errc::kBadRequest, count_text("hello.identity bytes", name->size(), 128));
-  if (request->version_min() > kWireVersion || request->version_max() < kWireVersionMin) {
+  if (request->version_min() > kWireVersion || request->version_max() < kWireVersion) {
     return fail(Errc::kUnsupported, "hello.version: " + std::to_string(request->version_min()) + ".." +
-                                        std::to_string(request->version_max()) + ", spoken here: " +
-                                        std::to_string(kWireVersionMin) + ".." + std::to_string(kWireVersion));
+                                        std::to_string(request->version_max()) +
+                                        ", spoken here: " + std::to_string(kWireVersion));
   }
   if (name != nullptr) {
     for (const char c : *name) identity += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
   }
-  version = std::min(request->version_max(), kWireVersion);
   PeerIdentity peer = PeerIdentity::of(*stream);
   Failure bad_token = take_token(frame, *request, peer);  // nothing of the request is read after this
   const bool has_token = peer.token.has_value();
@@ -485,14 +484,10 @@ bool Session::on_hello(const Frame& frame) {
   reader_.set_limits({limits.table_bytes_max, limits.payload_bytes_max});
   replies.reply(FrameType::kHello, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     const auto node_id = builder.CreateString(node.node_id);
-    const std::uint64_t features =
-        rdma_.features() | kFeatureHotRoots | kFeatureClusterMap |
-        (version < 2 ? 0 : kFeatureSets | kFeatureGroups | kFeatureContexts | kFeatureContextParts) |
-        (node.moves.is_here ? kFeatureClusterDrain : 0) | (node.eraser != nullptr ? kFeatureErase : 0);
-    const auto instance = version < 2 ? 0 : create_bytes(builder, node.instance);
-    return wire::CreateHelloResponse(builder, version, node_id, node.cluster.epoch(), features, limits.table_bytes_max,
+    const auto instance = create_bytes(builder, node.instance);
+    return wire::CreateHelloResponse(builder, kWireVersion, node_id, node.cluster.epoch(), limits.table_bytes_max,
                                      node.chain_blocks_max, limits.requests_max, limits.region_bytes_max, rdma_.width(),
-                                     instance);
+                                     rdma_.takes_messages(), instance);
   });
   spdlog::debug("session {} of '{}' ({}) opened", static_cast<std::uint64_t>(id), identity, stream->peer());
   return true;
@@ -575,7 +570,7 @@ void Session::on_get(const Frame& frame) {
   const std::string why = Get::check_segments(ends, space->block_bytes);
   if (!why.empty()) return refuse(frame, Errc::kBadRequest, why);
   const std::size_t first_block = request->first_block();
-  if (first_block > 0 && (first_block > hashes.size() || target.region != 0 || ends.size() > 1 || version < 2)) {
+  if (first_block > 0 && (first_block > hashes.size() || target.region != 0 || ends.size() > 1)) {
     return refuse(frame, Errc::kBadRequest,
                   "get.first_block: " + std::to_string(first_block) + " of " + std::to_string(hashes.size()) +
                       " hashes; goes with one segment, inline");

@@ -72,9 +72,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   Replies replies;
   PeerAccess access;
   Audit audit;
-  std::string identity;      ///< As the client calls itself at hello; printable.
-  std::uint8_t version = 0;  ///< Of the wire, agreed at hello. 0 before.
-  RequestPhases phases;      ///< Of the request that is being served, if it is over when it has been.
+  std::string identity;  ///< As the client calls itself at hello; printable.
+  RequestPhases phases;  ///< Of the request that is being served, if it is over when it has been.
   bool is_ending = false;
   std::size_t sending_count = 0;  ///< Gets whose bytes have not all left.
 };

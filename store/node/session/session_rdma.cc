@@ -17,10 +17,7 @@ SessionRdma::SessionRdma(SessionCore& session, std::shared_ptr<VerbsThread> thre
   lanes_ = std::make_unique<SessionLanes>(std::move(thread), session.executor, std::move(listener));
 }
 
-std::uint32_t SessionRdma::features() const {
-  if (!lanes_) return 0;
-  return kFeatureVerbs | (lanes_->config().message_count_max > 0 ? kFeatureMessages : 0);
-}
+bool SessionRdma::takes_messages() const { return lanes_ && lanes_->config().message_count_max > 0; }
 
 std::uint32_t SessionRdma::width() const { return lanes_ ? lanes_->config().lane_count_max : 0; }
 

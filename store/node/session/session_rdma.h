@@ -44,8 +44,8 @@ class SessionRdma final : public MessageChannel {
   SessionRdma(SessionCore& session, std::shared_ptr<VerbsThread> thread, MessageHandler on_message);
 
   bool is_offered() const { return lanes_ != nullptr; }
-  std::uint32_t features() const;  ///< For hello.
-  std::uint32_t width() const;     ///< For hello: lanes at most.
+  bool takes_messages() const;  ///< For hello.
+  std::uint32_t width() const;  ///< For hello: lanes at most.
 
   void on_connect(const Frame& frame);
   /// The memory of a region that is lent for RDMA, or nothing after refusing the request.

@@ -13,8 +13,6 @@ void SpaceDoor::on_open(const Frame& frame) {
   // Parsed and not merely hashed: two texts of one record would be two namespaces, with half of the hits each.
   const auto record = NamespaceRecord::parse(request->record()->string_view());
   if (!record) return session_.refuse(frame, record.error());
-  if (record->is_set() && session_.version < 2)
-    return session_.refuse(frame, Errc::kUnsupported, "open: kind: set, spoken from version 2 of the wire on");
   const auto stored = session_.access.stored(*record);
   if (!stored && stored.error().code == Errc::kPermissionDenied)
     return session_.deny(frame, Right::kBlocks, "open: " + stored.error().text);
@@ -44,18 +42,14 @@ void SpaceDoor::on_open(const Frame& frame) {
         "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
   }
   const OpenSpace opened(*space, *stored);
-  // Clients of version 1 go on using a handle after they have reconnected, so theirs are the node's. From version 2 on
-  // they open again, and a handle is worth nothing to other sessions.
-  const bool is_v1 = session_.version < 2;
-  const std::uint32_t handle = is_v1 ? node.handles.open(node.instance, opened) : spaces_.open(opened);
+  const std::uint32_t handle = spaces_.open(opened);
   session_.replies.reply(FrameType::kOpen, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
-    const auto name = is_v1 ? 0 : create_bytes(builder, opened.name.bytes);
+    const auto name = create_bytes(builder, opened.name.bytes);
     return wire::CreateOpenResponse(builder, handle, record->block_bytes(), name);
   });
 }
 
-/// Asked of each request, and not only where a namespace is opened: handles of version 1 are the node's, and a policy
-/// changes.
+/// Asked of each request, and not only where a namespace is opened: a policy changes.
 bool SpaceDoor::is_foreign(const Frame& frame, const SpaceOwner& owner) {
   const Right right = rule_for(frame.header.type).right;
   const std::string why = session_.access.space_denial(owner, right);
@@ -69,20 +63,14 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
     session_.refuse(frame, code, frame_type_name(frame.header.type) + ("." + message));
     return nullptr;
   };
-  const bool is_v1 = session_.version < 2;
   const OpenSpace* space = spaces_.find(handle);
-  if (is_v1 && space == nullptr) {
-    const auto of_node = session_.node.handles.find(handle);
-    if (of_node) space = &spaces_.remember(handle, *of_node);
-  }
   if (space != nullptr && is_foreign(frame, space->owner)) return nullptr;
   if (space != nullptr && space->owner.is_salted && space->owner.epoch != session_.access.secret_epoch())
     return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
                                         ", of a tenant secret that was replaced; open the namespace again");
-  if (is_v1 && space != nullptr) return space;  // version 1 sends no namespace_check
   if (space == nullptr) {
-    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) + ", not a handle that this " +
-                                        (is_v1 ? "node gave out" : "session was given") + "; open the namespace again");
+    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
+                                        ", not a handle that this session was given; open the namespace again");
   }
   // The client means another namespace than this handle: a mix-up of its own, or of a proxy's between two sessions.
   // Nothing is looked up, since a hit would be wrong bytes under the right hash.

@@ -11,7 +11,7 @@ namespace kv {
 
 /// Opens namespaces, and finds the one that a request is about.
 ///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
-///      with the check of that namespace (version 2 of the wire). A mix-up is an error, never another namespace.
+///      with the check of that namespace. A mix-up is an error, never another namespace.
 ///   2. A client that the policy gives a tenant meets that tenant's namespaces only, and those of shares that its
 ///   tenant
 ///      may use, by the policy as it is now.

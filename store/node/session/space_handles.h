@@ -1,17 +1,11 @@
 // store/node/session/space_handles.h: the numbers by which clients speak of namespaces.
 //
-// A number means something only to who was given it. In version 2 of the wire that is one session (SessionSpaces). In
-// version 1 a client opens on one session and speaks of the namespace on all that it has with this node, so there the
-// node keeps them (NodeHandles), and sees to it that no life's numbers mean anything in another.
+// A number means something only to the session that was given it.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <string>
 #include <unordered_map>
 
 #include "index/namespace_record.h"
@@ -39,28 +33,6 @@ struct OpenSpace {
   SpaceOwner owner;
 };
 
-/// Handles of sessions that speak version 1: running numbers from a base that the instance decides. A number that was
-/// kept over a restart is one of this life's with a probability of one in a million (kCountMax of 2^32): nothing else
-/// can be done for a client that checks nothing. Thread safety: all.
-class NodeHandles {
- public:
-  static constexpr std::size_t kCountMax = 4096;  ///< Then the oldest is forgotten: its clients open again.
-
-  std::uint32_t open(const InstanceId& instance, const OpenSpace& space);
-  std::optional<OpenSpace> find(std::uint32_t handle) const;
-
- private:
-  struct Entry {
-    OpenSpace space;
-    std::uint64_t number;  ///< In order of opening.
-  };
-  mutable std::mutex mutex_;
-  std::unordered_map<std::uint32_t, Entry> entries_;      ///< By handle.
-  std::map<std::uint64_t, std::uint32_t> handles_;        ///< By number.
-  std::unordered_map<SpaceId, std::uint32_t> handle_of_;  ///< By namespace.
-  std::uint64_t count_ = 0;                               ///< Of all that were ever opened.
-};
-
 /// What one session has open. A number that it did not open is unknown here.
 class SessionSpaces {
  public:
@@ -69,9 +41,7 @@ class SessionSpaces {
 
   /// The handle; the same as before if the namespace is open.
   std::uint32_t open(const OpenSpace& space);
-  /// Under a number of the node's (version 1).
-  const OpenSpace& remember(std::uint32_t handle, const OpenSpace& space);
-  /// nullptr if it is not open here. Valid until the next open() or remember().
+  /// nullptr if it is not open here. Valid until the next open().
   const OpenSpace* find(std::uint32_t handle);
 
  private:
