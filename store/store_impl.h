@@ -254,7 +254,7 @@ struct Store::Impl {
   std::uint64_t root_name(const BlockHash& root) const {
     return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
   }
-  void explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss) const;
+  void explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss);
   Result<Miss> explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   const Put* put_of(const Found& found, std::span<const BlockHash> hashes) const;
   void look_for_remembered(Put& put, std::size_t i) const;

@@ -81,7 +81,7 @@ Result<Store::Miss> Store::Impl::explain_in_set(SpaceId id, std::span<const Bloc
   return miss;
 }
 
-void Store::Impl::explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss) const {
+void Store::Impl::explain_departure(TreeId tree, const BlockHash& missed, TimePoint now, Miss& miss) {
   const auto known = departed.find(tree, missed, now);
   if (known.departed) {
     miss.why = known.departed->why;
