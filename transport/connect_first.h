@@ -5,7 +5,6 @@
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/this_coro.hpp>
 #include <cstddef>
 #include <deque>
 #include <exception>
@@ -85,8 +84,7 @@ Async<T> connect_first(std::size_t count, std::function<Async<T>(std::size_t)> c
       co_return race->why;
     }
     co_await race->event.wait();
-    const auto cancelled = (co_await asio::this_coro::cancellation_state).cancelled();
-    if (cancelled != asio::cancellation_type::none) co_return error_code(asio::error::operation_aborted);
+    if (!race->event.is_set()) co_return error_code(asio::error::operation_aborted);  // cancelled
     race->event.reset();
   }
 }
