@@ -1,4 +1,5 @@
 // A node on its way up: what it says of itself, who may end it, and what it refuses to begin.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -83,6 +84,7 @@ TEST(E2eStartTest, ANodeThatStartsIsAliveNotReadyAndObeysTheFirstSignal) {
   }
   ::kill(pid, SIGTERM);
   EXPECT_EQ(wait_for_child(pid), 0);
+  ::close(::open((path + "/keys").c_str(), O_WRONLY | O_NONBLOCK));  // the command ends as well
   EXPECT_THAT(text_of(path + "/log"), HasSubstr("signal 15: ended while starting: 64 of 64 MiB"));
 }
 
