@@ -83,7 +83,7 @@ class ContextCall final : public Call {
     if (until > 0) request.add_until_us(static_cast<std::uint64_t>(until));
     request.add_sliding(life.is_sliding);
     if (!after.empty()) request.add_after(behind);
-    if (!is_default) request.add_priority(*priority);
+    if (priority) request.add_priority(*priority);
     request.add_first(static_cast<std::uint32_t>(first));
     builder.Finish(request.Finish());
     session.send_frame(type, request_id(), builder);
