@@ -424,7 +424,7 @@ def test_what_the_other_nodes_have_is_told_while_one_is_dead(serve, own_node, no
         ({"model": "m", "token_ids": [1 << 32]}, 400, "32 bits"),
         ({"model": "m", "token_ids": [], "deadline": 0}, 400, "deadline"),
         ({"model": "m", "token_ids": [], "weights_epoch": -1}, 400, "weights_epoch"),
-        ({"model": "m", "token_ids": [], "lora": ["name"]}, 400, "lora"),
+        ({"model": "m", "token_ids": [], "adapter": "name"}, 400, "adapter"),
         ({"model": "m", "token_ids": [], "by_node": 1}, 400, "by_node"),
         ({"namespace": "model=x", "hashes": []}, 400, "namespace"),
         ({"namespace": {"model": []}, "hashes": []}, 400, "namespace"),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadRequest, Unsupported
+from ..errors import Unsupported
 from ..namespaces import Namespace
 
 __all__ = ["HASH_SEED", "Group", "Naming", "sglang_hashes", "vllm_hashes"]
@@ -88,16 +88,15 @@ class Naming:
         *,
         seed: str = HASH_SEED,
         cache_salt: str = "",
-        lora: Sequence[str] = (),
     ) -> list[bytes]:
         """Of all whole blocks of the tokens. Raises Unsupported where nobody but the engine can make them."""
         if self.block_size == 0:
             raise Unsupported("token_ids: the namespace does not say how its blocks are named: ask with hashes")
         if self.hash == "vllm-sha256_cbor":
-            made = vllm_hashes(tokens, self.hash_tokens, seed=seed, cache_salt=cache_salt, lora=lora)
+            made = vllm_hashes(tokens, self.hash_tokens, seed=seed, cache_salt=cache_salt)
             return made[self.block_size // self.hash_tokens - 1 :: self.block_size // self.hash_tokens]
-        if cache_salt or lora:
-            raise Unsupported(f"cache_salt, lora: only with vLLM's sha256_cbor, not {self.hash or 'this namespace'}")
+        if cache_salt:
+            raise Unsupported(f"cache_salt: only with vLLM's sha256_cbor, not {self.hash or 'this namespace'}")
         if self.hash == "sglang":
             return sglang_hashes(tokens, self.block_size)
         if self.is_chain and self.hash in ("", "kvstore"):
@@ -152,15 +151,11 @@ def vllm_hashes(
     *,
     seed: str = HASH_SEED,
     cache_salt: str = "",
-    lora: Sequence[str] = (),
 ) -> list[bytes]:
-    """vLLM's ``sha256_cbor``, as its release 0.32 makes it: SHA-256 of [hash before, [tokens], what else] in CBOR. ``lora`` is
-    an adapter's name and path. Older releases say nothing of what ``cache_salt`` and ``lora`` are, and make other hashes of them.
+    """vLLM's ``sha256_cbor``, as its release 0.32 makes it: SHA-256 of [hash before, [tokens], what else] in CBOR, without a word of
+    an adapter (kvstore.vllm.adapters). Older releases do not say that something is a salt, and make other hashes of one.
     """
-    if lora and len(lora) != 2:
-        raise BadRequest("lora: a name and a path")
-    of_all = [_array(_text("lora"), *map(_text, lora))] if lora else []
-    of_first = [*of_all, _array(_text("cache_salt"), _text(cache_salt))] if cache_salt else of_all
+    of_first = [_array(_text("cache_salt"), _text(cache_salt))] if cache_salt else []
     count = len(tokens) // hash_tokens
     numbers, ends = _cbor_numbers(tokens[: count * hash_tokens])
     begin, middle = b"\x83" + _head(2, _HASH_BYTES), _head(4, hash_tokens)
@@ -169,7 +164,7 @@ def vllm_hashes(
     start = 0
     for i in range(count):
         end = int(ends[(i + 1) * hash_tokens - 1])
-        more = of_all if i else of_first
+        more = [] if i else of_first
         found = hashlib.sha256(begin + last + middle)
         found.update(numbers[start:end])
         found.update(_array(*more) if more else b"\xf6")

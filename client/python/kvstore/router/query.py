@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class Asked:
     tokens: npt.NDArray[np.uint32] | None = None
     seed: str = HASH_SEED
     cache_salt: str = ""
-    lora: tuple[str, ...] = ()
+    #: What names end with: the request's weights_epoch, and its adapter.
     epoch: bytes = b""
     deadline: float | None = None
     by_node: bool = False
@@ -79,8 +80,7 @@ class Asked:
             tokens=_tokens(given["token_ids"]) if "token_ids" in given else None,
             seed=given.get("hash_seed", HASH_SEED),
             cache_salt=given.get("cache_salt", ""),
-            lora=_lora(given.get("lora", [])),
-            epoch=_epoch(given.get("weights_epoch")),
+            epoch=_epoch(given.get("weights_epoch")) + _adapter(given.get("adapter")),
             deadline=_seconds(given.get("deadline")),
             by_node=given.get("by_node", False),
         )
@@ -93,7 +93,7 @@ _FIELDS = {
     "token_ids",
     "hash_seed",
     "cache_salt",
-    "lora",
+    "adapter",
     "weights_epoch",
     "deadline",
     "by_node",
@@ -141,10 +141,13 @@ def _tokens(given: Any) -> npt.NDArray[np.uint32]:
     return np.array(given, np.uint32)
 
 
-def _lora(given: Any) -> tuple[str, ...]:
-    if not isinstance(given, list) or len(given) not in (0, 2) or not all(isinstance(each, str) for each in given):
-        raise BadRequest("lora: no list of a name and a path")
-    return tuple(given)
+def _adapter(given: Any) -> bytes:
+    """As the connector has it in names, and in its engine's log."""
+    if given is None:
+        return b""
+    if not isinstance(given, str) or re.fullmatch("[0-9a-f]{32}", given) is None:
+        raise BadRequest("adapter: no 32 hexadecimal digits, as the engine's log has them")
+    return b"l" + bytes.fromhex(given)
 
 
 def _epoch(given: Any) -> bytes:
@@ -362,7 +365,7 @@ class Prefixes:
         assert tokens is not None
 
         def make() -> list[bytes]:
-            return naming.hashes(namespace, tokens, seed=asked.seed, cache_salt=asked.cache_salt, lora=asked.lora)
+            return naming.hashes(namespace, tokens, seed=asked.seed, cache_salt=asked.cache_salt)
 
         # Milliseconds for a long prompt, which others need not wait for.
         return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)

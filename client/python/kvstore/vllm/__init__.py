@@ -5,8 +5,9 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
 In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), lookup.py (what
-the store has of a prompt), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (the namespace, and what is refused),
-estimate.py (which hits are worth loading), compat.py (what differs between releases of vLLM), stats.py (what is counted).
+the store has of a prompt), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (what a
+block is, and what is refused), identity.py (whose it is: what the worker has loaded), told.py (how the scheduler learns that),
+adapters.py (LoRA), estimate.py (which hits are worth loading), compat.py (what differs between releases of vLLM), stats.py (what is counted).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+from . import compat
 from .compat import HAS_CACHE_MANAGER, TRIED_VERSIONS, KVConnectorTransferResults, PageTables, has_choice_of_layout
 from .messages import Report, Stage, Step
 from .model import Model
 from .stats import KVStorePromMetrics, KVStoreStats
+from .told import stages_of
 
 if TYPE_CHECKING:
     from .scheduler import SchedulerSide
@@ -64,7 +67,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
                     self._model.layout,
                     self._model.shard_count,
                 )
-            logger.info("kvstore: blocks of %d bytes, namespace %s", self._model.block_bytes_max, self._model.namespace)
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
@@ -93,10 +95,12 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._side.bind(self._tables)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """What each worker has said of itself, by stage and rank. Other connectors' workers say other things."""
-        if self._model.stage_count == 1:
-            return
-        self._side.set_stages({stage: said for (stage, _), said in metadata.items() if isinstance(said, Stage)})
+        """What each worker has said of itself, by stage and rank."""
+        self._side.told(stages_of(metadata, self._model.rank_count))
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        """The same of releases that know no stages."""
+        self.set_xfer_handshake_metadata_pp_aware({(0, rank): said for rank, said in metadata.items()})
 
     def on_new_request(self, request: Any) -> None:
         self._side.on_new_request(request)
@@ -147,16 +151,17 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
     # -- worker
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        from .identity import identity_of
         from .worker import WorkerSide
 
-        rank = self._vllm_config.parallel_config.rank % self._model.rank_count
-        self._worker = WorkerSide(self._model, rank, kv_caches)
+        worker = compat.worker_here()
+        self._model.name_by(identity_of(self._vllm_config, self._model.options, worker))
+        parallel, model = self._vllm_config.parallel_config, self._model
+        number = parallel.rank % (model.rank_count * model.stage_count)
+        self._worker = WorkerSide(model, number % model.rank_count, kv_caches, worker, number)
 
     def get_handshake_metadata(self) -> Stage | None:
-        model = self._model
-        if model.stage_count == 1:
-            return None
-        return Stage(model.namespace.text, tuple(group.block_bytes for group in model.groups))
+        return self._worker.stage if self._worker is not None and compat.is_heard(self) else None
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         """The first that a worker hears of a step. Loads are started after it where nobody waits for them in it."""

@@ -8,16 +8,23 @@ given the block pool alone, and says which pages have failed; with several cache
 from __future__ import annotations
 
 import enum
+import multiprocessing
 import os
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import torch
 import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.platforms import current_platform
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+
+from ..errors import Unsupported
 
 __all__ = [
     "HAS_CACHE_MANAGER",
@@ -27,18 +34,24 @@ __all__ = [
     "CacheHitSource",
     "KVConnectorTransferResults",
     "PageTables",
+    "adapters_of",
     "current_stream",
+    "draft_of",
     "draws_hashes",
     "engine_name",
+    "files_of",
     "has_choice_of_layout",
     "has_heads_apart",
     "hash_tokens",
     "head_count",
     "heads_text",
     "hit_tokens",
+    "is_heard",
     "is_plain",
     "layout_of",
+    "load_began",
     "packing",
+    "reads_files",
     "replicas_of",
     "states_of",
     "tensors_of",
@@ -46,6 +59,7 @@ __all__ = [
     "tokens_in_flight",
     "why_not_here",
     "why_too_old",
+    "worker_here",
 ]
 
 #: Releases that the tests ran with.
@@ -234,6 +248,84 @@ def draws_hashes(algorithm: str) -> bool:
     """Whether each process makes other hashes of the same tokens. Up to 0.28, of any algorithm."""
     is_drawn = algorithm.startswith("xxhash") or not hasattr(kv_cache_utils, "resolve_none_hash_seed")
     return is_drawn and os.environ.get("PYTHONHASHSEED") is None
+
+
+# -- the worker, of which connectors are told nothing
+
+_IMPORTED = time.time()
+
+
+def _callers() -> Iterator[Any]:
+    """Whose methods have called, from the inside out."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if "self" in frame.f_locals:
+            yield frame.f_locals["self"]
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def worker_here() -> Any:
+    """vLLM's worker, which is calling its connector: nothing else leads to the model that it has loaded."""
+    for each in _callers():
+        if hasattr(each, "model_runner") and hasattr(each, "get_model"):
+            return each
+    raise Unsupported(f"{engine_name()}: a connector is not called by a worker, so that nobody knows what was loaded")
+
+
+def is_heard(connector: Any) -> bool:
+    """Whether what this connector says before the first step comes to its other half: MultiConnector passes on one of its parts'
+    words, and others need theirs more.
+    """
+    for each in _callers():
+        for part in getattr(each, "_connectors", ()):
+            if part is not connector and _speaks(part):
+                return False
+    return True
+
+
+def _speaks(part: Any) -> bool:
+    return type(part).get_handshake_metadata is not base.KVConnectorBase_V1.get_handshake_metadata
+
+
+def draft_of(worker: Any) -> Any:
+    """The draft model that it has loaded."""
+    get = getattr(worker, "get_draft_model", None)
+    return None if get is None else get()
+
+
+def adapters_of(worker: Any) -> Any:
+    """Adapters that it has in memory, by number, or None."""
+    manager = getattr(getattr(worker.model_runner, "lora_manager", None), "_adapter_manager", None)
+    return None if manager is None else manager.list_adapters()
+
+
+def load_began() -> float:
+    """A time before which files have to be as they are, to be what was loaded. A process of vLLM's begins with it; any other
+    imports this when an engine is configured.
+    """
+    return _IMPORTED if multiprocessing.parent_process() is None else psutil.Process().create_time()
+
+
+def reads_files(load_config: Any) -> bool:
+    """Whether what is loaded is in files as they are."""
+    from vllm.model_executor.model_loader import get_model_loader
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    return type(get_model_loader(load_config)) is DefaultModelLoader
+
+
+def files_of(load_config: Any, folder: str, source: Any) -> list[str]:
+    """Of a folder, those that vLLM loads for ``source``, a model or a part of one."""
+    from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
+
+    found = DefaultModelLoader(load_config)._prepare_weights(
+        folder,
+        getattr(source, "subfolder", None),
+        None,
+        getattr(source, "fall_back_to_pt_during_load", getattr(source, "fall_back_to_pt", True)),
+        getattr(source, "allow_patterns_overrides", None),
+    )
+    return list(found[1])
 
 
 class PageTables:

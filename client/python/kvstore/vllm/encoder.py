@@ -22,20 +22,25 @@ from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
 from .._breaker import Breaker
-from .._identity import digest
 from .._numa import numa_nodes_of
 from .._options import check_options, client_of
 from .._outputs import HEADER_BYTES, decoded, encoded
 from ..errors import Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
-from ..sets import SetGetResult, SetMatchResult
+from ..sets import SetGetResult, SetMatchResult, SetSpace
 from . import compat
-from .model import StoreOptions, identity_of
+from .identity import Loaded, difference, identity_of, is_named
+from .model import StoreOptions
 from .stats import Metrics, Sums, Teller
 
 try:
-    from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata, ECConnectorRole
+    from vllm.distributed.ec_transfer.ec_connector.base import (
+        ECConnectorBase,
+        ECConnectorMetadata,
+        ECConnectorRole,
+        ECConnectorWorkerMetadata,
+    )
 except ImportError as _error:
     raise Unsupported(f"{compat.engine_name()} has no connectors for encoders' outputs: {_error}") from _error
 try:
@@ -96,6 +101,19 @@ class Step(ECConnectorMetadata):  # type: ignore[misc]
 
 
 @dataclass
+class Word(ECConnectorWorkerMetadata):  # type: ignore[misc]
+    """From the workers to the scheduler, once: the record of the namespace that outputs are in."""
+
+    namespace: str
+
+    def aggregate(self, other: ECConnectorWorkerMetadata) -> Word:
+        assert isinstance(other, Word)
+        if why := difference(self.namespace, other.namespace):
+            raise Unsupported(f"workers of one engine have different models: {why}")
+        return self
+
+
+@dataclass
 class _Item:
     """An output that is looked up, then loaded. ``is_over``: it is here, or will not come."""
 
@@ -113,29 +131,28 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
 
     1. An output is said to be there only when all of its bytes are in the scheduler's process, verified.
     2. A request waits for the store until both timeouts at most; what has not come then is encoded.
-    3. Nothing raises into vLLM, and the store need not be there.
+    3. Once the engine has started nothing raises into vLLM, and the store need not be there.
+    4. Nothing is looked up before a worker has told which model it has: an engine's first step encodes.
     """
 
     def __init__(self, vllm_config: Any, role: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role)
         self._options = EncoderOptions.of(vllm_config.ec_transfer_config.ec_connector_extra_config)
         options = self._options
-        self.namespace = Namespace(
-            identity_of(vllm_config, options)
-            | {
-                "block_bytes_max": options.output_bytes_max,
-                "hash": "vllm-mm",
-                "x.engine": f"{compat.engine_name()} {current_platform.device_type} encoder",
-                # What the encoder is given, and how much of what it makes is kept.
-                "x.multimodal": digest(str(getattr(vllm_config.model_config, "multimodal_config", None))),
-            }
-        )
+        lora = vllm_config.lora_config
+        if lora is not None and getattr(lora, "enable_tower_connector_lora", False):
+            raise Unsupported(
+                "enable_tower_connector_lora: an output's name has an adapter's name, and not what the adapter is"
+            )
+        #: Made by a worker, which has the model; the scheduler's half is told it after the first step.
+        self.namespace: Namespace | None = None
+        self._is_told = role == ECConnectorRole.SCHEDULER
         self._client = client_of(
             options,
             identity=f"vllm-encoder-{role.name.lower()}",
             numa_nodes=numa_nodes_of(options.numa_nodes),
         )
-        self._space = self._client.open_set(self.namespace, wait=False)
+        self._space: SetSpace | None = None
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         self.counters: Counter[str] = Counter()
         self._teller = Teller(COUNTERS)
@@ -145,8 +162,10 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         self._loads: dict[str, npt.NDArray[np.uint8]] = {}
         self._saves: list[tuple[int, Future[Any]]] = []
         self._does_save = self.is_producer and vllm_config.parallel_config.rank == 0
-        if role == ECConnectorRole.SCHEDULER:
-            logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
+
+    def _open(self, namespace: Namespace) -> None:
+        self.namespace = namespace
+        self._space = self._client.open_set(namespace, wait=False)
 
     def _failed(self, kind: str, why: object) -> None:
         self.counters[f"failed_{kind}"] += 1
@@ -190,7 +209,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     def _advance(self, identifier: str, item: _Item) -> None:
         name = self._name(identifier)
         if item.match is None:
-            if not self._breakers["lookups"].allows():
+            if self._space is None or not self._breakers["lookups"].allows():
                 item.is_over = True
                 return
             item.match = self._space.submit_match([name], deadline=self._options.lookup_timeout, lease=True)
@@ -207,6 +226,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             if not match.held[0] or not self._breakers["loads"].allows():
                 item.is_over = True
                 return
+            assert self._space is not None
             self.counters["hit_outputs"] += 1
             item.data = np.empty(size, np.uint8)
             item.get = self._space.submit_get([name], [item.data], deadline=self._options.load_timeout)
@@ -249,7 +269,52 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
                     del self._items[feature.identifier]
         return False, None
 
+    def update_connector_output(self, connector_output: Any) -> None:
+        word = connector_output.ec_connector_worker_meta
+        if isinstance(word, Word) and self.namespace is None:
+            self._open(Namespace.from_text(word.namespace))
+            logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
+
     # -- worker
+
+    def start_worker_services(self) -> None:
+        """The model is loaded."""
+        self._name_by(compat.worker_here())
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        if self.namespace is None and not self._is_told:  # releases that do not say when the model is loaded
+            self._name_by(compat.worker_here())
+
+    def _name_by(self, worker: Any) -> None:
+        config, options = self._vllm_config, self._options
+        identity = identity_of(config, options, worker)
+        if not is_named(identity):
+            loaded = Loaded(worker)
+            if not loaded.is_seen or config.parallel_config.world_size != 1:
+                logger.warning(
+                    "kvstore: weights are no files on this machine: encoders' outputs are not shared, unless one worker has all of "
+                    "them where they can be seen"
+                )
+                self._is_told = True
+                return
+            identity["x.weights"] = "loaded " + loaded.digest(False).hex()
+        self._open(
+            Namespace(
+                identity
+                | {
+                    "block_bytes_max": options.output_bytes_max,
+                    "hash": "vllm-mm",
+                    "x.engine": f"{compat.engine_name()} {current_platform.device_type} encoder",
+                }
+            )
+        )
+
+    def build_connector_worker_meta(self) -> Word | None:
+        if self._is_told or self.namespace is None:
+            return None
+        self._is_told = True
+        return Word(self.namespace.text)
 
     def start_load_caches(self, encoder_cache: dict[str, torch.Tensor], **kwargs: Any) -> None:
         step = self._get_connector_metadata()
@@ -262,7 +327,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             encoder_cache[identifier] = output.to(current_platform.device_type)
 
     def save_caches(self, encoder_cache: dict[str, torch.Tensor], mm_hash: str, **kwargs: Any) -> None:
-        if not self._does_save:
+        if not self._does_save or self._space is None:
             return
         try:
             self._save(mm_hash, encoder_cache[mm_hash])
@@ -283,6 +348,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         if data is None:
             self.counters["dropped_outputs"] += 1
             return
+        assert self._space is not None
         future = self._space.submit_put([self._name(identifier)], [data], deadline=self._options.save_timeout)
         self._saves.append((nbytes, future))
 

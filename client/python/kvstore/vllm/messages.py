@@ -36,21 +36,26 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it."""
+    """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it. ``adapter``: the number of the
+    adapter that has computed them, and which one each worker must still have under it.
+    """
 
     job: int
     blocks: list[Block]
     reuse: Reuse = None
+    adapter: tuple[int, dict[int, bytes]] | None = None
 
 
 @dataclass
 class Stage(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From a worker to the scheduler, once: what a pipeline stage stores. ``namespace`` is a record's text, ``block_bytes`` are
-    of one part, for each cache group.
+    """From a worker to the scheduler, once: what it stores. ``namespace`` is a record's text, ``block_bytes`` are of one part, for
+    each cache group. ``weights`` is a digest of what the worker has in memory; ``is_named``: the namespace has the weights too.
     """
 
     namespace: str
     block_bytes: tuple[int, ...]
+    weights: bytes = b""
+    is_named: bool = True
 
 
 @dataclass
@@ -61,6 +66,10 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
     saves: list[Save] = field(default_factory=list)
     #: That the model computes in this step.
     token_count: int = 0
+    #: The reset of the caches after which workers have to say which weights they have; 0: they need not.
+    reset: int = 0
+    #: Adapters that this step computes with, by number; and whether workers have to say what they are.
+    adapters: dict[int, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,13 +78,17 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
 
     ``gathered``: of each save, how many workers no longer need its pages. ``loaded``: of each load, how many workers have
     ended it, and the index of the first block that did not come to all of these, or None. ``load_seconds``: of whole loads that
-    were measured. ``computed``: tokens and seconds of a step of prefill.
+    were measured. ``computed``: tokens and seconds of a step of prefill. By workers' numbers: ``stages``; ``weights`` with the reset
+    that they answer to; and of ``adapters`` by their own numbers what each worker has loaded.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)
     loaded: dict[int, tuple[int, int | None]] = field(default_factory=dict)
     load_seconds: dict[int, float] = field(default_factory=dict)
     computed: tuple[int, float] = 0, 0.0
+    stages: dict[int, Stage] = field(default_factory=dict)
+    weights: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    adapters: dict[int, dict[int, bytes]] = field(default_factory=dict)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
@@ -90,7 +103,18 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
         load_seconds = dict(self.load_seconds)
         for job, seconds in other.load_seconds.items():
             load_seconds[job] = max(seconds, load_seconds.get(job, 0.0))
-        return Report(gathered, loaded, load_seconds, max(self.computed, other.computed))
+        return Report(
+            gathered,
+            loaded,
+            load_seconds,
+            max(self.computed, other.computed),
+            self.stages | other.stages,
+            self.weights | other.weights,
+            {
+                number: self.adapters.get(number, {}) | other.adapters.get(number, {})
+                for number in {*self.adapters, *other.adapters}
+            },
+        )
 
 
 def first_of(one: int | None, other: int | None) -> int | None:

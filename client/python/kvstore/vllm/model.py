@@ -1,26 +1,28 @@
-"""What an engine's blocks are: its cache groups, their sizes, and the namespace they belong to.
+"""What an engine's blocks are: its cache groups, their sizes, and how they lie in the namespace that a worker names.
 
 Everything that cannot be served right is refused here, at the engine's start, by name.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
+from vllm.utils.hashing import get_hash_fn_by_name
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from .. import _options
-from .._identity import computed, digest, short, weights_digest
+from .._identity import digest, short
 from .._options import check_options
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
-__all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine", "identity_of"]
+__all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine"]
 
 
 @dataclass(frozen=True)
@@ -86,8 +88,8 @@ class Model:
     """An engine's blocks, as the scheduler and all workers see them alike.
 
     1. Equal namespaces mean equal bytes under equal names, whatever process made them.
-    2. Both halves of the connector make the same namespace: nothing in it comes from one of them alone. Ranks of other
-       pipeline stages have namespaces of their own, which they tell the scheduler.
+    2. The scheduler's half makes no namespace: it is told those of all workers. Ranks of other pipeline stages have
+       namespaces of their own.
     3. A block is stored in parts, each under a name of its own. A part has some kv heads of all layers of a stage, so ranks
        of other tensor-parallel sizes take other numbers of them. Exactly one rank stores a part.
     """
@@ -108,6 +110,7 @@ class Model:
         self.hashes_per_block, rest = divmod(self.block_size, hash_tokens)
         if rest != 0:
             raise Unsupported(f"hashes of {hash_tokens} tokens, pages of {self.block_size}")
+        self._algorithm = str(config.cache_config.prefix_caching_hash_algo)
         #: Whether a hit may end inside a page, at a hash: then what a page and the states hold there is stored under that hash.
         self.has_tails = compat.hit_tokens(config, cache) == hash_tokens < self.block_size
         self.page_count = int(cache.num_blocks)
@@ -136,7 +139,9 @@ class Model:
                 f"{compat.engine_name()}: several cache groups, sliding windows and states are served from 0.30 on. "
                 "--disable-hybrid-kv-cache-manager makes one group of full attention and windows"
             )
-        self.namespace = self._namespace(config)
+        #: Where its blocks are, once that is known: a worker makes it (``name_by``), and tells the scheduler's half.
+        self.namespace: Namespace | None = None
+        self._packing = compat.packing(config, self.block_size, self.is_mla)
 
     @property
     def block_bytes_max(self) -> int:
@@ -156,6 +161,14 @@ class Model:
                 suffix = self.part_name(self.name(b"", group, epoch), part)
                 names += [block_hash + suffix for block_hash in hashes] if suffix else hashes
         return names
+
+    @cached_property
+    def hasher(self) -> Callable[[Any], list[bytes]]:
+        """vLLM's own: hashes of a request's tokens that ``block_hashes`` lacks."""
+        made: Callable[[Any], list[bytes]] = get_request_block_hasher(
+            self.hash_tokens, get_hash_fn_by_name(self._algorithm)
+        )
+        return made
 
     def hash_count(self, request: Any) -> int:
         """How many of the request's blocks have a name."""
@@ -211,16 +224,17 @@ class Model:
         text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
         return Group(layers, page_bytes, window, f"{text} {digest(layers)[:8]}", part_count=self.parts_per_rank)
 
-    def _namespace(self, config: Any) -> Namespace:
-        return Namespace(
-            identity_of(config, self.options)
+    def name_by(self, identity: Mapping[str, Any]) -> Namespace:
+        """``identity``: what the worker's model is (identity.py)."""
+        self.namespace = Namespace(
+            dict(identity)
             | {
                 "block_bytes_max": self.block_bytes_max,
                 # Inside a page only: how pages of layers and blocks follow each other does not shape a block.
                 # One head is the same in every order.
                 "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
                 # Pages are copied as they are, and releases or processors may pack them differently.
-                "x.engine": f"{compat.engine_name()} {compat.packing(config, self.block_size, self.is_mla)}",
+                "x.engine": f"{compat.engine_name()} {self._packing}",
                 "x.block_size": self.block_size,
                 # A chain of hashes over other numbers of tokens has other hashes.
                 "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
@@ -229,27 +243,7 @@ class Model:
                 "layer_range": _layer_range(self.groups) if self.stage_count > 1 else None,
             }
         )
-
-
-def identity_of(config: Any, options: StoreOptions) -> dict[str, Any]:
-    """Fields of a namespace that say whose the blocks are: the model, its weights, and how blocks are named."""
-    model = config.model_config
-    is_folder = os.path.isdir(model.model)
-    return {
-        "kind": "set",
-        "tenant": options.tenant or None,
-        "model": options.model or (os.path.basename(os.path.normpath(model.model)) if is_folder else model.model),
-        "revision": model.revision,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "quantization": model.quantization,
-        "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
-        "salt": options.salt or None,
-        "weights_epoch": options.weights_epoch,
-        "x.config": digest(computed(model.hf_config.to_dict())),
-        "x.weights": weights_digest(model.model) if is_folder else None,
-        "x.draft": _draft(config.speculative_config),
-        "x.load_format": f"dummy-{model.seed}" if str(config.load_config.load_format) == "dummy" else None,
-    }
+        return self.namespace
 
 
 def _check_connector(config: Any) -> None:
@@ -311,16 +305,6 @@ def _check_speculation(speculative: Any, parallel: Any) -> None:
             f"speculative_config: draft_tensor_parallel_size is {ranks}, only that of the model is supported: "
             f"{parallel.tensor_parallel_size}"
         )
-
-
-def _draft(speculative: Any) -> str | None:
-    """Another draft keeps something else."""
-    if speculative is None or speculative.method != "draft_model":
-        return None
-    model = speculative.draft_model_config
-    hugging_face = computed(model.hf_config.to_dict())
-    weights = weights_digest(model.model) if os.path.isdir(model.model) else [model.model, model.revision]
-    return digest([hugging_face, str(model.dtype), model.quantization, weights])
 
 
 def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, ...], int, int, str]:

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from vllm.logger import init_logger
 
 from .._breaker import Breaker
 from .._options import client_of
 from .._reuse import Reuse, reuse_number
-from ..errors import Busy, Error, Unsupported
+from ..errors import Busy, Error
 from ..namespaces import Namespace
+from ..sets import SetSpace
+from .adapters import Adapters, Named
 from .compat import CacheHitSource, states_of, tokens_in_flight
 from .estimate import Estimate
 from .lookup import Lookup, tail_hashes, tails_of
 from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .stats import KVStoreStats, Teller
+from .told import Told
 
 __all__ = ["SchedulerSide"]
 
@@ -53,8 +56,11 @@ class _Request:
     request: Any
     #: What its kv_transfer_params say of when its blocks will be asked for again.
     reuse: Reuse = None
-    #: What its kv_transfer_params say of the weights, in its blocks' names. None: nothing that could be shared.
-    epoch: bytes | None = b""
+    #: What its kv_transfer_params say of the weights. None: nothing that could be shared.
+    own_epoch: bytes | None = b""
+    #: The same and what its adapter is, in its blocks' names. None: nothing can be looked up or stored.
+    epoch: bytes | None = None
+    named: Any = None
     #: Whether it has begun with pages of another epoch, or of an unknown one.
     is_mixed: bool = False
     #: Leading blocks whose pages' epoch has been noted.
@@ -77,6 +83,17 @@ class _Request:
     load_disk_tokens: int = 0
     #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
     leases: list[int] = field(default_factory=list)
+
+    @property
+    def adapter(self) -> int | None:
+        """Its number."""
+        lora = self.request.lora_request
+        return None if lora is None else int(lora.lora_int_id)
+
+    @property
+    def blocks(self) -> Any:
+        """The request, with its blocks' hashes as they are named."""
+        return self.request if self.named is None else self.named.follow()
 
 
 @dataclass
@@ -108,22 +125,24 @@ class SchedulerSide:
         self._options = model.options
         self._does_load, self._does_save = loads, saves
         self._client = client_of(model.options, identity="vllm-scheduler", deadline=model.options.load_timeout)
-        #: Of each pipeline stage. Of other stages than the first, workers tell: until then nothing is looked up.
-        self._spaces = [self._client.open_set(model.namespace, deadline=model.options.load_timeout)]
-        self._block_bytes = [np.array([group.block_bytes for group in model.groups])]
+        #: What workers have said of the weights; until then nothing is looked up, loaded or stored.
+        self._told = Told(model.rank_count, model.stage_count)
+        #: Of each pipeline stage.
+        self._spaces: list[SetSpace] = []
+        self._block_bytes: list[npt.NDArray[np.int64]] = []
+        self._worker_count = model.rank_count * model.stage_count
+        self._adapters = Adapters(self._worker_count)
         self._breaker = Breaker()
         self._estimate = Estimate()
         #: Requests that other connectors have loaded blocks for, until a step with them has ended.
         self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
-        self._epoch = b""
         #: Whether any request has said a weights_epoch; then, of each page that was filled since.
         self._has_epochs = False
         self._page_epochs: dict[int, bytes | None] = {}
         self._manager: Any = None
         self._last_job = 0
         self._step = Step()
-        self._worker_count = model.rank_count * model.stage_count
         self._loads: dict[int, _LoadUnderWay] = {}
         self._has_states = any(group.is_state for group in model.groups)
         #: Pages of saves that workers have not reported, and how many workers have not.
@@ -156,18 +175,16 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         self._manager = manager
 
-    def set_stages(self, stages: dict[int, Stage]) -> None:
-        """Of a model that is divided by its layers, all stages have to hold a block."""
-        if sorted(stages) != list(range(self._model.stage_count)):
-            raise Unsupported(
-                f"pipeline stages {sorted(stages)} have told what they store, of {self._model.stage_count}"
-            )
-        said = [stages[i] for i in range(len(stages))]
-        self._spaces = [
-            self._client.open_set(Namespace.from_text(each.namespace), deadline=self._options.load_timeout)
-            for each in said
-        ]
-        self._block_bytes = [np.array(each.block_bytes) for each in said]
+    def told(self, stages: dict[int, Stage]) -> None:
+        """By workers' numbers. Of a model that is divided by its layers, all stages have to hold a block."""
+        if not self._told.take(stages):
+            return
+        self._model.namespace = Namespace.from_text(self._told.stages[0].namespace)
+        for each in self._told.stages:
+            namespace = Namespace.from_text(each.namespace)
+            self._spaces.append(self._client.open_set(namespace, deadline=self._options.load_timeout))
+            self._block_bytes.append(np.array(each.block_bytes))
+            logger.info("kvstore: blocks of %d bytes, namespace %s", max(each.block_bytes), namespace)
 
     # -- lookups
 
@@ -176,10 +193,19 @@ class SchedulerSide:
 
     def _meet(self, request: Any) -> _Request:
         known = self._requests[request.request_id] = _Request(
-            request, reuse=self._reuse_of(request), epoch=self._epoch_of(request)
+            request, reuse=self._reuse_of(request), own_epoch=self._epoch_of(request)
         )
+        if known.adapter is not None:
+            known.named = Named(request, self._model.hasher)
+            self._adapters.met(request)
+        self._name(known)
         self._has_epochs |= known.epoch != b""
         return known
+
+    def _name(self, known: _Request) -> None:
+        """By what is known of its adapter now."""
+        adapter = b"" if known.adapter is None else self._adapters.epoch(known.adapter)
+        known.epoch = None if adapter is None or known.own_epoch is None else known.own_epoch + adapter
 
     def _known(self, request: Any) -> _Request:
         return self._requests.get(request.request_id) or self._meet(request)
@@ -209,18 +235,18 @@ class SchedulerSide:
     def _look_up(self, known: _Request) -> None:
         """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
         request = known.request
-        count = min(self._model.hash_count(request), (request.num_tokens - 1) // self._model.block_size)
-        known.lookup = Lookup(count, time.monotonic(), tails_of(self._model, request))
+        blocks = known.blocks
+        count = min(self._model.hash_count(blocks), (request.num_tokens - 1) // self._model.block_size)
+        known.lookup = Lookup(count, time.monotonic(), tails_of(self._model, blocks))
         if (
-            known.epoch is None
-            or len(self._spaces) < self._model.stage_count
+            self._ending(known) is None
             or not self._does_load
             or self._is_too_little(max([count * self._model.block_size, *known.lookup.tails[-1:]]))
         ):
             return
         if known.failed_loads >= _FAILED_LOADS_MAX or request.skip_reading_prefix_cache or not self._breaker.allows():
             return
-        names = self._names(known, count) + self._names_of(known, tail_hashes(self._model, request, known.lookup.tails))
+        names = self._names(known, count) + self._names_of(known, tail_hashes(self._model, blocks, known.lookup.tails))
         try:
             for space in self._spaces:
                 known.lookup.futures.append(
@@ -244,10 +270,15 @@ class SchedulerSide:
 
     def _names(self, known: _Request, count: int) -> list[bytes]:
         """Of the leading blocks, as [group, part, block]."""
-        return self._names_of(known, self._model.hashes(known.request, 0, count))
+        return self._names_of(known, self._model.hashes(known.blocks, 0, count))
 
     def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
-        return self._model.part_names(hashes, self._epoch + (known.epoch or b""))
+        return self._model.part_names(hashes, self._ending(known) or b"")
+
+    def _ending(self, known: _Request) -> bytes | None:
+        """What names of the request's blocks end with: the weights, if not the namespace's, and the adapter. None: not known."""
+        weights = self._told.epoch
+        return None if weights is None or known.epoch is None else weights + known.epoch
 
     def _failed(self, what: str, error: object) -> None:
         self.counters["failures"] += 1
@@ -354,13 +385,13 @@ class SchedulerSide:
         tokens = known.computed * block_size + external_tokens
         end, tail = divmod(tokens, block_size)
         assert lookup is not None and tail in (0, lookup.tail_hit % block_size), (external_tokens, lookup)
-        hashes = self._model.hashes(request, known.computed, end)
+        hashes = self._model.hashes(known.blocks, known.computed, end)
         # Where a hit ends inside a page, so does the state that is needed.
         needed = [
             0 if not group.is_state else end if tail else group.first_needed(end, block_size)
             for group in self._model.groups
         ]
-        epoch = self._epoch + (known.epoch or b"")
+        epoch = self._ending(known) or b""
         blocks = [
             Block(self._model.name(block_hash, g, epoch), g, table[i], i)
             for i, block_hash in enumerate(hashes, known.computed)
@@ -368,7 +399,7 @@ class SchedulerSide:
             if i >= needed[g] and table[i] != _NULL_PAGE
         ]
         if tail:
-            block_hash = self._model.tail_hash(request, tokens)
+            block_hash = self._model.tail_hash(known.blocks, tokens)
             blocks += [
                 Block(self._model.name(block_hash, g, epoch), g, table[end], end) for g, table in enumerate(pages)
             ]
@@ -410,6 +441,13 @@ class SchedulerSide:
                 self._save_tails(known, self._manager.get_block_ids(known.request.request_id), kept)
         step, self._step = self._step, Step()
         step.token_count = sum(output.num_scheduled_tokens.values())
+        if step.token_count > 0:  # asleep, workers have no weights: they look in a step that computes
+            step.reset = self._told.resets if self._told.is_asking else 0
+            step.adapters = {
+                known.adapter: self._adapters.epoch(known.adapter) is None
+                for known, _ in scheduled
+                if known.adapter is not None
+            }
         return step
 
     def _doubt(self, fresh: list[_Request]) -> None:
@@ -476,7 +514,8 @@ class SchedulerSide:
         request = known.request
         if not self._may_save(known):
             return
-        end = min(self._model.hash_count(request), token_count // self._model.block_size)
+        blocks_of = known.blocks
+        end = min(self._model.hash_count(blocks_of), token_count // self._model.block_size)
         if not self._options.save_decode:
             end = min(end, request.num_prompt_tokens // self._model.block_size)
         if end <= known.saved:
@@ -486,10 +525,10 @@ class SchedulerSide:
         first, known.saved = known.saved, end
         kept = {(g, tokens): page for g, page, tokens in states}
         groups, size = self._model.groups, self._model.block_size
-        epoch = self._epoch + (known.epoch or b"")
+        epoch = self._ending(known) or b""
         blocks = [
             Block(self._model.name(block_hash, g, epoch), g, page, i)
-            for i, block_hash in enumerate(self._model.hashes(request, first, end), first)
+            for i, block_hash in enumerate(self._model.hashes(blocks_of, first, end), first)
             for g, table in enumerate(pages)
             if (page := kept.get((g, (i + 1) * size), _NULL_PAGE) if groups[g].is_state else _page_of(table, i))
             != _NULL_PAGE
@@ -503,7 +542,7 @@ class SchedulerSide:
     def _may_save(self, known: _Request) -> bool:
         if not self._does_save or not known.is_admitted or known.is_fresh or known.is_loading:
             return False
-        return self._is_settled(known) and known.epoch is not None and not known.is_mixed
+        return self._is_settled(known) and self._ending(known) is not None and not known.is_mixed
 
     @property
     def _save_room(self) -> int:
@@ -519,12 +558,12 @@ class SchedulerSide:
         if not self._may_save(known):
             return
         groups, size = self._model.groups, self._model.block_size
-        epoch = self._epoch + (known.epoch or b"")
+        epoch = self._ending(known) or b""
         for tokens in dict.fromkeys(each for _, _, each in states if each % size != 0):
             if not self._options.save_decode and tokens > known.request.num_prompt_tokens:
                 continue
             kept = {g: page for g, page, each in states if each == tokens}
-            block_hash = self._model.tail_hash(known.request, tokens)
+            block_hash = self._model.tail_hash(known.blocks, tokens)
             at = [
                 kept.get(g, _NULL_PAGE) if group.is_state else _page_of(pages[g], tokens // size)
                 for g, group in enumerate(groups)
@@ -549,12 +588,16 @@ class SchedulerSide:
             self._saves_moved = time.monotonic()
         self._held[self._last_job] = held, self._worker_count
         self._held_count += len(held)
-        self._step.saves.append(Save(self._last_job, blocks, known.reuse))
+        adapter = None if known.adapter is None else self._adapters.tag(known.adapter)
+        self._step.saves.append(Save(self._last_job, blocks, known.reuse, adapter))
         self.counters["saved_blocks"] += len(blocks)
         self.counters["saved_tokens"] += token_count
 
     def received(self, report: Report) -> None:
         """What the workers have done."""
+        self.told(report.stages)
+        self._told.take_weights(report.weights)
+        self._named(self._adapters.told(report.adapters))
         if report.gathered:
             self._saves_moved = time.monotonic()
         for job, count in report.gathered.items():
@@ -596,6 +639,17 @@ class SchedulerSide:
                 known.failed_loads += 1
                 self.counters["loads_failed"] += 1
 
+    def _named(self, adapters: list[int]) -> None:
+        """It is known what these adapters are: what their requests have computed can be stored."""
+        for known in self._requests.values() if adapters else ():
+            if known.adapter in adapters:
+                was = known.epoch
+                self._name(known)
+                if was is None:
+                    known.noted = known.load_begin  # those pages are of this epoch
+                elif known.epoch != was:
+                    known.is_mixed = True
+
     @property
     def has_pending_saves(self) -> bool:
         return bool(self._held)
@@ -630,10 +684,8 @@ class SchedulerSide:
         that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
         """
         model = self._model
-        count = min(
-            count, model.hash_count(known.request), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count)
-        )
-        if known.epoch is None or known.is_mixed or not self._breaker.allows():
+        count = min(count, model.hash_count(known.blocks), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
+        if self._ending(known) is None or known.is_mixed or not self._breaker.allows():
             return
         with contextlib.suppress(Error):  # it is a hint
             for part in (count, count // 2):
@@ -648,11 +700,12 @@ class SchedulerSide:
         return self._teller.tell(self.counters, {"lookups": not self._breaker.allows()})
 
     def reset(self) -> None:
-        """The weights may have changed: what was stored until now is not this engine's any longer. Others keep it."""
-        self._epoch = os.urandom(8)
+        """The weights may have changed: workers look, in the next step that computes, and until then nothing has a name."""
+        self._told.reset()
         for known in self._requests.values():
             self._release(known)
             known.saved = 0
+            known.is_mixed = True  # its pages are of the weights before, unless it gets others
 
     def close(self) -> None:
         self._client.close()

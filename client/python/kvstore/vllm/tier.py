@@ -12,7 +12,6 @@ what KVStoreConnector stores, they have its names: what came by one of the two i
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -33,11 +32,15 @@ from .._options import check_options, client_of
 from ..errors import BadRequest, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
-from ..sets import SetGetResult, SetMatchResult, SetPutResult
+from ..sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 from . import compat
-from .model import Model, Options, StoreOptions, check_engine, identity_of
+from .identity import Loaded, identity_of, is_named
+from .messages import Stage
+from .model import Model, Options, StoreOptions, check_engine
+from .told import Told, stages_of
 
 try:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import OffloadingWorkerMetadata
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
     from vllm.v1.kv_offload.base import (
@@ -92,8 +95,25 @@ _PAUSED = _METRIC + "paused"
 _engine: ContextVar[tuple[Any, Any] | None] = ContextVar("kvstore_engine", default=None)
 
 
+@dataclass
+class _Report(OffloadingWorkerMetadata):  # type: ignore[misc]
+    """vLLM's own, and what workers say of their weights, by their numbers. All say it in the same step."""
+
+    stages: dict[int, Stage] = field(default_factory=dict)
+    weights: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+
+    def aggregate(self, other: Any) -> _Report:
+        both = super().aggregate(other)
+        return _Report(
+            both.completed_jobs,
+            both.transfer_stats,
+            self.stages | getattr(other, "stages", {}),
+            self.weights | getattr(other, "weights", {}),
+        )
+
+
 class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
-    """vLLM's own, whose tiers can ask which model it is of."""
+    """vLLM's own, whose tiers are told which model it is of."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         token = _engine.set((vllm_config, kv_cache_config))
@@ -101,6 +121,72 @@ class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
             super().__init__(vllm_config, role, kv_cache_config)
         finally:
             _engine.reset(token)
+        parallel = vllm_config.parallel_config
+        self._rank_count = int(parallel.tensor_parallel_size)
+        self._number = parallel.rank % (self._rank_count * int(parallel.pipeline_parallel_size))
+        #: Of a worker: what it has loaded, and what the scheduler's half has not been told.
+        self._weights: Loaded | None = None
+        self._stage: Stage | None = None
+        self._news: dict[str, dict[int, Any]] = {}
+
+    @property
+    def _tiers(self) -> list[KVStoreTier]:
+        tiers = getattr(self.scheduler.manager, "secondary_tiers", ())
+        return [each for each in tiers if isinstance(each, KVStoreTier)]
+
+    # -- worker
+
+    def register_kv_caches(self, kv_caches: Any) -> None:
+        super().register_kv_caches(kv_caches)
+        worker = compat.worker_here()
+        identity = identity_of(self._vllm_config, StoreOptions(), worker)
+        self._weights = Loaded(worker)
+        text = "".join(f"{name}={value}\n" for name, value in sorted(identity.items()) if value is not None)
+        self._stage = Stage(text, (), self._weights.digest(is_named(identity)), is_named(identity))
+        self._news = {"stages": {self._number: self._stage}}
+
+    def get_handshake_metadata(self) -> Stage | None:
+        return self._stage if compat.is_heard(self) else None
+
+    def bind_connector_metadata(self, connector_metadata: Any) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        reset = getattr(connector_metadata, "kvstore_reset", 0)
+        if reset and self._weights is not None and self._stage is not None:
+            self._news["weights"] = {self._number: (reset, self._weights.digest(self._stage.is_named))}
+
+    def build_connector_worker_meta(self) -> Any:
+        told = super().build_connector_worker_meta()
+        if not self._news:
+            return told
+        news, self._news = self._news, {}
+        told = OffloadingWorkerMetadata() if told is None else told
+        return _Report(told.completed_jobs, told.transfer_stats, **news)
+
+    # -- scheduler
+
+    def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
+        for tier in self._tiers:
+            tier.told(stages_of(metadata, self._rank_count))
+
+    def on_new_request(self, request: Any) -> None:
+        for tier in self._tiers:
+            tier.has_adapter = request.lora_request is not None
+        super().on_new_request(request)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        made = super().build_connector_meta(scheduler_output)
+        # Asleep, workers have no weights: they look in a step that computes.
+        if scheduler_output.total_num_scheduled_tokens > 0:
+            made.kvstore_reset = max((tier.reset_asked for tier in self._tiers), default=0)
+        return made
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, _Report):
+            for tier in self._tiers:
+                tier.told(report.stages)
+                tier.told_weights(report.weights)
+        super().update_connector_output(connector_output)
 
 
 with contextlib.suppress(ValueError):  # registered already
@@ -134,6 +220,7 @@ class _Chunks:
 
     1. A chunk is one block, or one of each rank: a row of the pool has what ranks keep of a chunk one after another.
     2. Where ``why_apart`` is empty, blocks are KVStoreConnector's own, under its names.
+    3. There is no namespace before ``name_by``.
     """
 
     def __init__(self, spec: Any, view: memoryview, options: TierOptions) -> None:
@@ -146,6 +233,7 @@ class _Chunks:
             )
         config, cache = engine
         check_engine(config)
+        self.parallel = config.parallel_config
         if getattr(config.cache_config, "calculate_kv_scales", False):
             raise Unsupported("calculate_kv_scales: each engine has scales of its own, so no other can read its blocks")
         self._pool = np.asarray(view).view(np.uint8)
@@ -164,19 +252,20 @@ class _Chunks:
                 self.why_apart = _why_rows_differ(self._model, spec, cache)
             except (Unsupported, BadRequest) as error:
                 self.why_apart = str(error)
+        self.namespace: Namespace | None = None
+        self._options = options
+        self._of_rows = _fields_of_rows(config, cache, spec, row_bytes)
         if self.why_apart or self._model is None:
             self._model = None
-            self.namespace = _namespace_of_rows(config, cache, spec, options, row_bytes)
             self._sizes: list[int] = [row_bytes]
             self._ranks = range(1)
             self._rank_bytes = row_bytes
         else:
-            self.namespace = self._model.namespace
             self._sizes = [group.block_bytes for group in self._model.groups]
             self._ranks = range(self._model.part_count)
             self._rank_bytes = int(spec.cpu_page_size_per_worker)
-        #: Drawn by a reset of the engine's caches: from then on names are this engine's own.
-        self.epoch = b""
+        #: What names end with: the weights, if they are not the namespace's. None: they are not known.
+        self.epoch: bytes | None = None
         self._rows = self._pool[:, : self._sizes[0]]
         #: Whether a chunk's name is its hash, and its block a row.
         self.is_plain = self._model is not None and len(self._sizes) == len(self._ranks) == 1
@@ -185,12 +274,24 @@ class _Chunks:
     def parts(self) -> int:
         return len(self._ranks)
 
+    def name_by(self, identity: dict[str, Any]) -> Namespace:
+        """``identity``: what the workers' model is, whatever this tier's options say."""
+        said = identity | {
+            "model": short(self._options.model or identity["model"]),
+            "tenant": self._options.tenant or None,
+            "salt": self._options.salt or None,
+            "weights_epoch": self._options.weights_epoch,
+        }
+        self.namespace = Namespace(said | self._of_rows) if self._model is None else self._model.name_by(said)
+        return self.namespace
+
     @property
     def keys_max(self) -> int:
         return _KEYS_MAX if self.is_plain else max(1, _NAMES_MAX // self.parts)
 
     def names(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.uint8] | list[bytes]:
         """As [key, rank]."""
+        assert self.epoch is not None
         if self.epoch:
             keys = [OffloadKey(key + self.epoch) for key in keys]
         elif self.is_plain:
@@ -270,28 +371,25 @@ def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
     return ""
 
 
-def _namespace_of_rows(config: Any, cache: Any, spec: Any, options: StoreOptions, row_bytes: int) -> Namespace:
+def _fields_of_rows(config: Any, cache: Any, spec: Any, row_bytes: int) -> dict[str, Any]:
     """Of whole rows, whose bytes nobody but such an engine understands."""
     parallel = config.parallel_config
     groups = [[list(group.layer_names), str(group.kv_cache_spec)] for group in cache.kv_cache_groups]
     platform = current_platform.device_type
     if platform == "cpu":
         platform = compat.packing(config, int(config.cache_config.block_size), is_mla=False)
-    return Namespace(
-        identity_of(config, options)
-        | {
-            "block_bytes_max": row_bytes,
-            "layout": f"vllm-row-{compat.layout_of(config, cache)}",
-            "x.engine": f"{compat.engine_name()} {platform}",
-            "x.kv_dtype": short(str(config.cache_config.cache_dtype)),
-            "x.blocks_per_chunk": spec.blocks_per_chunk,
-            "x.hash_tokens": spec.tokens_per_hash,
-            "x.groups": digest(groups),
-            "x.ranks": f"{parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}",
-            "x.row": f"{'replicated' if spec.replicated_layout else 'ranks'}"
-            f"{' canonical' if spec.config.canonical_layout else ''}",
-        }
-    )
+    return {
+        "block_bytes_max": row_bytes,
+        "layout": f"vllm-row-{compat.layout_of(config, cache)}",
+        "x.engine": f"{compat.engine_name()} {platform}",
+        "x.kv_dtype": short(str(config.cache_config.cache_dtype)),
+        "x.blocks_per_chunk": spec.blocks_per_chunk,
+        "x.hash_tokens": spec.tokens_per_hash,
+        "x.groups": digest(groups),
+        "x.ranks": f"{parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}",
+        "x.row": f"{'replicated' if spec.replicated_layout else 'ranks'}"
+        f"{' canonical' if spec.config.canonical_layout else ''}",
+    }
 
 
 class _Batch:
@@ -323,6 +421,10 @@ class _Job:
     done: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
 
+class _WithAdapter:
+    """Of a request: its chunks' keys have an adapter's name and path, and not what it is."""
+
+
 class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     """What vLLM's manager of tiers calls, all in the scheduler's thread.
 
@@ -333,7 +435,8 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     3. A job is reported once, a little after its timeout at the latest. Then nobody touches its rows of the pool.
     4. A key that a load did not bring is a miss for that request, which else would ask for it for ever.
     5. The store need not be there, now or ever.
-    6. After a reset of the engine's caches, which means new weights, it neither finds nor overwrites what was stored before.
+    6. After a reset of the engine's caches nothing is looked up or stored until the workers have said which weights they have.
+    7. Requests with an adapter share nothing here.
     """
 
     medium = Medium.STORAGE
@@ -361,7 +464,12 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             numa_nodes=numa_nodes_of(self._options.numa_nodes),
             staging_bytes=self._options.staging_bytes,
         )
-        self._space = self._client.open_set(self._chunks.namespace, wait=False)
+        parallel = self._chunks.parallel
+        self._words = Told(int(parallel.tensor_parallel_size), int(parallel.pipeline_parallel_size))
+        #: Opened when workers have told which model they have.
+        self._space: SetSpace | None = None
+        #: Of the request that is about to come.
+        self.has_adapter = False
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         #: Of each request, where each key it has looked up is asked for.
         self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
@@ -374,14 +482,37 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._events: list[OffloadingEvent] | None = [] if has_events else None
         self.counters: Counter[str] = Counter()
         self._told: dict[str, int] | None = None
-        logger.info(
-            "kvstore: chunks of %d bytes, namespace %s", self._chunks.namespace.block_bytes, self._chunks.namespace
-        )
         if self._chunks.why_apart:
             logger.info("kvstore: chunks are not shared with KVStoreConnector: %s", self._chunks.why_apart)
 
+    # -- which model and weights chunks are of
+
+    def told(self, stages: dict[int, Stage]) -> None:
+        """By workers, once."""
+        if not self._words.take(stages):
+            return
+        said = [dict(line.split("=", 1) for line in each.namespace.splitlines()) for each in self._words.stages]
+        identity: dict[str, Any] = said[0]
+        if len(said) > 1:  # a row has all stages' layers
+            identity["x.rotation"] = digest([each.get("x.rotation") for each in said])
+        namespace = self._chunks.name_by(identity)
+        self._chunks.epoch = self._words.epoch
+        self._space = self._client.open_set(namespace, wait=False)
+        logger.info("kvstore: chunks of %d bytes, namespace %s", namespace.block_bytes, namespace)
+
+    def told_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
+        """By workers, after a reset of the caches."""
+        self._words.take_weights(weights)
+        self._chunks.epoch = self._words.epoch
+
+    @property
+    def reset_asked(self) -> int:
+        """The reset after which workers have not said which weights they have, or 0."""
+        return self._words.resets if self._words.is_asking else 0
+
     @property
     def namespace(self) -> Namespace:
+        assert self._chunks.namespace is not None
         return self._chunks.namespace
 
     @property
@@ -426,7 +557,13 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             logger.warning(
                 "kvstore: a request has a weights_epoch: until the caches are reset nothing is loaded or stored"
             )
+        if self.has_adapter:
+            req_context.set_state(_WithAdapter())
         return RequestOffloadingContext()
+
+    def _is_shared(self, req_context: ReqContext) -> bool:
+        """Whether the request's chunks have names that say what they are."""
+        return self._chunks.epoch is not None and not self._is_mixed and req_context.get_state(_WithAdapter) is None
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         self._asked.pop(req_context.req_id, None)
@@ -435,7 +572,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         asked = self._asked.setdefault(req_context.req_id, {})
         place = asked.get(key)
         if place is None:
-            if self._is_mixed or not self._breakers["lookups"].allows():
+            if not self._is_shared(req_context) or not self._breakers["lookups"].allows():
                 return LookupResult.MISS
             if not self._unsent or len(self._unsent[-1].keys) >= self._chunks.keys_max:
                 self._unsent.append(_Batch())
@@ -475,6 +612,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _look(self, batch: _Batch) -> None:
         try:
+            assert self._space is not None
             batch.future = self._space.submit_match(
                 self._chunks.names(batch.keys), deadline=self._options.lookup_timeout, prefetch=True
             )
@@ -505,12 +643,14 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
         left = job.began + timeout - time.monotonic()
         keys = job.keys[job.sent : job.sent + self._chunks.keys_max]
-        if not keys or left <= 0 or self._is_mixed or not self._breakers[kind].allows():
+        is_shared = self._is_shared(job.job.req_context)
+        if not keys or left <= 0 or not is_shared or not self._breakers[kind].allows():
             return False
         rows = job.job.chunk_ids[job.sent : job.sent + len(keys)]
         try:
             names = self._chunks.names(keys)
             blocks, rows = self._chunks.blocks(keys, rows)
+            assert self._space is not None
             submit = self._space.submit_get if is_load else self._space.submit_put
             job.future = submit(names, blocks, rows=rows, deadline=left)
         except Exception as error:
@@ -600,7 +740,8 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
                 self._take(job)
             self._end(job)
         self._jobs = []
-        self._chunks.epoch = os.urandom(16)
+        self._words.reset()
+        self._chunks.epoch = None
         self._is_mixed = False
         self._unsent.clear()
         self._asked.clear()

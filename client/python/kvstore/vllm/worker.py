@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +21,10 @@ from ..futures import Future
 from ..layouts import Cache
 from ..sets import SetGetResult, SetPutResult
 from . import compat
+from .adapters import LoadedAdapters
 from .estimate import DeviceClock, HostClock
-from .messages import Block, Load, Report, Save, Step, first_of
+from .identity import Loaded, is_named
+from .messages import Block, Load, Report, Save, Stage, Step, first_of
 from .model import Model
 from .pages import Lane, Staging, bind_pages, device_of
 from .stats import KVStoreStats, Teller
@@ -132,8 +135,25 @@ class WorkerSide:
        that a GPU still reads.
     """
 
-    def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor]) -> None:
+    def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:
+        """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage."""
         self._model = model
+        assert model.namespace is not None
+        self._number = number
+        self._weights = Loaded(worker)
+        self._adapters = LoadedAdapters(worker)
+        self._is_named = is_named(model.namespace.fields)
+        if not self._is_named and not self._weights.is_seen:
+            logger.warning(
+                "kvstore: weights are no files on this machine, and this processor's kernels hide them: no engine shares with this one"
+            )
+        #: What the scheduler's half has to know before anything is looked up.
+        self.stage = Stage(
+            model.namespace.text,
+            tuple(group.block_bytes for group in model.groups),
+            self._weights.digest(self._is_named),
+            self._is_named,
+        )
         self._options = model.options
         shard = rank // model.replicas
         #: Of each block, what this rank holds.
@@ -166,7 +186,7 @@ class WorkerSide:
         self._saves: deque[_Save] = deque()
         self._gathers: deque[_Gather] = deque()
         self._puts: list[_Put] = []
-        self._report = Report()
+        self._report = Report(stages={number: self.stage})
         self._clock = HostClock() if device is None else DeviceClock(compat.timed_event)
         self._computed_seconds = 0.0
         self.counters: dict[str, int] = dict.fromkeys(
@@ -186,6 +206,8 @@ class WorkerSide:
         self._teller = Teller()
 
     def begin_step(self, step: Step) -> None:
+        if step.reset:
+            self._report.weights[self._number] = step.reset, self._weights.digest(self._is_named)
         self._clock.begin(step.token_count)
 
     # -- loads
@@ -342,9 +364,10 @@ class WorkerSide:
         self._computed_seconds += seconds
         if measured:  # a report costs the scheduler time: there is none for every token of an answer
             self._report.computed = measured[-1]
+        self._tell_adapters(step)
         self._end_puts()
         self._end_gathers()
-        self._saves.extend(_Save(save, now) for save in step.saves)
+        self._saves.extend(_Save(save, now, self._sent_before(save)) for save in step.saves)
         computed = self._save_lane.now() if self._save_lane is not None and self._saves else None
         while self._saves:
             each = self._saves[0]
@@ -363,6 +386,24 @@ class WorkerSide:
             self._saves.popleft()
             self._report_gathered(each)
         self._end_gathers()
+
+    def _tell_adapters(self, step: Step) -> None:
+        """What the step has computed with: vLLM loads an adapter in the first step that uses it, and may load it again."""
+        for number, is_asked in step.adapters.items():
+            if is_asked or self._adapters.has_changed(number):
+                content = self._adapters.digest(number)
+                if content is not None:
+                    self._report.adapters[number] = {self._number: content}
+
+    def _sent_before(self, save: Save) -> int:
+        """All of its blocks, if another adapter than the scheduler's half thought has computed them: they have wrong names."""
+        if save.adapter is None:
+            return 0
+        number, expected = save.adapter
+        if self._adapters.digest(number) == expected.get(self._number):
+            return 0
+        self.counters["dropped_blocks"] += len(save.blocks)
+        return len(save.blocks)
 
     def _report_gathered(self, save: _Save) -> None:
         if save.gathers == 0 and save.sent == len(save.save.blocks):
@@ -449,7 +490,8 @@ class WorkerSide:
 
     def take_report(self) -> Report | None:
         report, self._report = self._report, Report()
-        return report if report.gathered or report.loaded or report.computed[0] > 0 else None
+        has_news = report.gathered or report.loaded or report.stages or report.weights or report.adapters
+        return report if has_news or report.computed[0] > 0 else None
 
     # -- life
 

@@ -1,13 +1,16 @@
 """A vLLM engine in a process of its own, told what to do by lines of JSON.
 
 The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
-log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache;
+log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache (with ``connector`` the
+connector is told, too); ``{"scale": factor}`` changes the weights in place, with VLLM_ENABLE_V1_MULTIPROCESSING=0;
 ``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so. ``{"pages": [token, ...]}`` gives, for
 each block of such a prompt and each cache group, a digest of what the engine has in the page, or null where it has none; it
 needs VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
 A ``generate`` may have ``images``: of each prompt the seeds of its images, which stand where the prompt has tiny.IMAGE_TOKEN; the answer
 then says how many the model has encoded so far, with VLLM_ENABLE_V1_MULTIPROCESSING=0.
+
+It may have ``lora``: name, number and path of an adapter; with ``in_place`` that is loaded again.
 
 ``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
 a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
@@ -58,6 +61,32 @@ def count_encoded(llm: Any) -> list[int]:
     return count
 
 
+def reset(llm: Any, connector: bool) -> bool:
+    """Pages of saves come back within milliseconds."""
+    more = {"reset_connector": True} if connector else {}
+    until = time.monotonic() + 10
+    while not (done := bool(llm.reset_prefix_cache(**more))) and time.monotonic() < until:
+        time.sleep(0.01)
+    return done
+
+
+def metrics_of(llm: Any, prefix: str) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for each in llm.get_metrics():
+        if each.name.startswith(prefix) and hasattr(each, "value"):
+            labels = [f"{k}={v}" for k, v in sorted(each.labels.items()) if k not in ("engine", "model_name")]
+            name = ",".join([each.name, *labels])
+            sums[name] = sums.get(name, 0) + each.value
+    return sums
+
+
+def scale(llm: Any, factor: float) -> None:
+    """An update of weights in place: embeddings are what no kernel of the CPU hides."""
+    model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
+    (weight,) = (each for name, each in model.named_parameters() if name.endswith("embed_tokens.weight"))
+    weight.data[:, 0] *= factor
+
+
 def pages_of(llm: Any, tokens: list[int]) -> list[list[str | None]]:
     """Of each block and cache group, a digest of all layers' bytes. What a request finds in the cache is what is read."""
     import torch
@@ -87,7 +116,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what vLLM prints is no answer
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
-    os.environ.update(HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.update(VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
 
     def answer(value: Any) -> None:
         answers.write(json.dumps(value) + "\n")
@@ -127,22 +157,17 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "reset" in asked:
-            until = time.monotonic() + 10
-            while not (done := llm.reset_prefix_cache()) and time.monotonic() < until:
-                time.sleep(0.01)
-            answer({"reset": done})
+            answer({"reset": reset(llm, asked.get("connector", False))})
+            continue
+        if "scale" in asked:
+            scale(llm, asked["scale"])
+            answer({"scaled": True})
             continue
         if "pages" in asked:
             answer(pages_of(llm, asked["pages"]))
             continue
         if "metrics" in asked:
-            sums: dict[str, float] = {}
-            for each in llm.get_metrics():
-                if each.name.startswith(asked["metrics"]) and hasattr(each, "value"):
-                    labels = [f"{k}={v}" for k, v in sorted(each.labels.items()) if k not in ("engine", "model_name")]
-                    name = ",".join([each.name, *labels])
-                    sums[name] = sums.get(name, 0) + each.value
-            answer(sums)
+            answer(metrics_of(llm, asked["metrics"]))
             continue
         salt = {"cache_salt": asked["salt"]} if "salt" in asked else {}
         prompts: list[Any] = [{"prompt_token_ids": tokens} | salt for tokens in asked["generate"]]
@@ -154,8 +179,13 @@ def main() -> None:
         sampling = vllm.SamplingParams(
             temperature=0, max_tokens=asked.get("max_tokens", 16), ignore_eos=True, detokenize=False, logprobs=1
         )
+        lora = None
+        if "lora" in asked:
+            from vllm.lora.request import LoRARequest
+
+            lora = LoRARequest(*asked["lora"], load_inplace=asked.get("in_place", False))
         began = time.perf_counter()
-        outputs = llm.generate(prompts, sampling, use_tqdm=False)
+        outputs = llm.generate(prompts, sampling, use_tqdm=False, lora_request=lora)
         seconds = time.perf_counter() - began
         answer(
             {

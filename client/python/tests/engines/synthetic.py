@@ -9,11 +9,13 @@ from __future__ import annotations
 import copy
 import inspect
 import itertools
+import math
 import os
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,7 +43,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from kvstore.vllm import KVStoreConnector
+from kvstore.vllm import KVStoreConnector, compat
 from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource, KVConnectorTransferResults
 
 
@@ -63,8 +65,38 @@ HAS_PLACES = "layer_stride" in KVCacheTensor.__dataclass_fields__
 TAKES_HASH_TOKENS = "hash_block_size" in inspect.signature(Scheduler).parameters
 #: From 0.32 on vLLM asks where hits come from.
 HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__
+#: Models are made in the process that then loads them.
+compat.load_began = lambda: math.inf
 if not HAS_CACHE_MANAGER:
     os.environ.setdefault("PYTHONHASHSEED", "0")  # without it, each process draws other hashes
+
+
+class Worker:
+    """What vLLM's worker is to its connector: it has loaded a model and adapters, and it is who calls."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        self.model = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
+        self.change(weight)
+        #: By number.
+        self.adapters: dict[int, Any] = {}
+        manager = SimpleNamespace(list_adapters=lambda: self.adapters)
+        self.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
+
+    def get_model(self) -> torch.nn.Module:
+        return self.model
+
+    def change(self, weight: float) -> None:
+        """As an update of the weights does."""
+        for each in self.model.parameters():
+            torch.nn.init.constant_(each, weight)
+
+    def load(self, lora: Any, content: int) -> None:
+        if lora.load_inplace or lora.lora_int_id not in self.adapters:
+            layer = SimpleNamespace(module_name=lora.lora_name, rank=1, lora_a=torch.full((1, 4), content))
+            self.adapters[lora.lora_int_id] = SimpleNamespace(id=lora.lora_int_id, loras={"q": layer})
+
+    def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        return method(*arguments)
 
 
 def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", **more: Any) -> VllmConfig:
@@ -144,6 +176,14 @@ def cache_config(
     return KVCacheConfig(**{name: value for name, value in given.items() if name in KNOWN})
 
 
+def named(model: Any, config: VllmConfig) -> Any:
+    """A Model with the namespace that a worker gives it."""
+    from kvstore.vllm.identity import identity_of
+
+    model.name_by(identity_of(config, model.options, Worker()))
+    return model
+
+
 def ours(connector: Any) -> Any:
     """The store's connector: itself, or the last in MultiConnector."""
     return (getattr(connector, "sub_connectors", None) or getattr(connector, "_connectors", [connector]))[-1]
@@ -168,8 +208,12 @@ class Engine:
         stages: int = 1,
         states: bool = False,
         hash_tokens: int = BLOCK,
+        weight: float = 1.0,
+        adapters: dict[str, int] | None = None,
         **more: Any,
     ) -> None:
+        #: What an adapter's folder has in it, by its path. What it computes depends on that alone.
+        self.contents = adapters or {}
         self.config = engine_config(model, endpoint, **more)
         self.config.cache_config.num_gpu_blocks = page_count
         self.config.parallel_config.tensor_parallel_size = ranks * replicas
@@ -194,6 +238,8 @@ class Engine:
         self.cache = caches[0]
         #: Of each worker, by stage and then by rank.
         self.workers: list[Any] = []
+        #: vLLM's own, in the same order.
+        self.loaded: list[Worker] = []
         # [layer, page, head, token, word, part] of each worker, and its first layer and head
         self.words: list[Any] = []
         self.corners: list[tuple[int, int]] = []
@@ -210,7 +256,9 @@ class Engine:
             config.parallel_config = copy.copy(config.parallel_config)
             config.parallel_config.rank = number
             self.workers.append(KVConnectorFactory.create_connector(config, KVConnectorRole.WORKER, caches[stage]))
-            self.workers[-1].register_kv_caches(
+            self.loaded.append(Worker(weight))
+            self.loaded[-1].call(
+                self.workers[-1].register_kv_caches,
                 {
                     name: self._given(
                         memory[i, 0].flatten(1)[:, None, None].view(torch.uint8)
@@ -220,7 +268,7 @@ class Engine:
                     )
                     for group in caches[stage].kv_cache_groups
                     for i, name in enumerate(group.layer_names)
-                }
+                },
             )
         self.worker = self.workers[0] if self.workers else None
         self.is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in self.cache.kv_cache_groups]
@@ -242,13 +290,7 @@ class Engine:
             log_stats=True,
             **({"hash_block_size": hash_tokens} if TAKES_HASH_TOKENS else {}),
         )
-        if stages > 1 and self.workers:
-            self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(
-                {
-                    divmod(number, ranks * replicas): worker.get_handshake_metadata()
-                    for number, worker in enumerate(self.workers)
-                }
-            )
+        self._collect_words(ranks * replicas)
         self.between: Callable[[], None] = lambda: None
         self.tokens: dict[str, list[int]] = {}
         self.cached: dict[str, int] = {}
@@ -258,6 +300,15 @@ class Engine:
         self.has_computed = False
         self.stats = (type(self.worker) if self.worker else KVStoreConnector).build_kv_connector_stats()
         self.hits_by_source: dict[CacheHitSource, int] = {}
+
+    def _collect_words(self, rank_count: int) -> None:
+        """What vLLM passes on before the first step."""
+        said = {
+            divmod(number, rank_count): worker.call(connector.get_handshake_metadata)
+            for number, (worker, connector) in enumerate(zip(self.loaded, self.workers, strict=True))
+        }
+        if said := {at: each for at, each in said.items() if each is not None}:
+            self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(said)
 
     # -- where the pages lie: on the host
 
@@ -307,6 +358,7 @@ class Engine:
             for words in self.words:
                 words[:, copied.dst_block_id] = words[:, copied.src_block_id]
         self.has_computed = output.total_num_scheduled_tokens > 0
+        self._load_adapters(output.num_scheduled_tokens)
         sampled = self._compute(output.num_scheduled_tokens)
         self._end_forward()
         names = list(output.num_scheduled_tokens)
@@ -324,6 +376,12 @@ class Engine:
                 self.tokens[answer.request_id] += answer.new_token_ids
             if each.scheduler_stats is not None:
                 self._count(each.scheduler_stats)
+
+    def _load_adapters(self, names: Iterable[str]) -> None:
+        for name in names:
+            lora = self.scheduler.requests[name].lora_request
+            for worker in self.loaded if lora is not None else ():
+                worker.load(lora, self.contents.get(lora.lora_path, zlib.crc32(lora.lora_path.encode())))
 
     def _told(self, number: int, output: Any, names: list[str], sampled: dict[str, list[int]]) -> ModelRunnerOutput:
         """What a worker says at a step's end. Those in ``silent`` do not look at their loads."""
@@ -393,6 +451,9 @@ class Engine:
                 self.cached[name] = begin
             full = tables[0]
             value = int(self.words[0][0, full[(begin - 1) // BLOCK], 0, (begin - 1) % BLOCK, 0, 0]) if begin else 7
+            if begin == 0 and request.lora_request is not None:
+                path = request.lora_request.lora_path
+                value += self.contents.get(path, zlib.crc32(path.encode()))
             for position in range(begin, end):
                 value = (value * 6364136223846793005 + request.all_token_ids[position] * 1442695040888963407 + 1) & MASK
                 for g, table in enumerate(tables):

@@ -22,7 +22,7 @@ import numpy as np
 import tiny
 import torch
 from conftest import Node
-from synthetic import engine_config
+from synthetic import Worker, engine_config
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.factory import ECConnectorFactory
 
@@ -57,6 +57,8 @@ class Engine:
         self.cache: dict[str, torch.Tensor] = {}
         self.encoded: list[str] = []
         self.freed: list[str] = []
+        Worker().call(self.worker.start_worker_services)
+        self._step([])
         for each in (self.scheduler, self.worker):
             for _ in range(50):
                 if each._client.ping(deadline=0.1) != [None]:
@@ -93,6 +95,8 @@ class Engine:
             self.cache[identifier] = output_of(identifier)
             self.worker.save_caches(encoder_cache=self.cache, mm_hash=identifier)
         self.encoded += computed
+        word = pickle.loads(pickle.dumps(self.worker.build_connector_worker_meta()))
+        self.scheduler.update_connector_output(SimpleNamespace(ec_connector_worker_meta=word))
         self.worker.clear_connector_metadata()
 
     def settle(self) -> None:

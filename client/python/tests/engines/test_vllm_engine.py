@@ -63,6 +63,7 @@ class Engine:
         beside: dict[str, Any] | None = None,
         threads: int = 1,
         in_process: bool = False,
+        env: dict[str, str] | None = None,
         **arguments: Any,
     ) -> None:
         """``in_process``: all of the engine is in one process, and can say what its pages hold."""
@@ -92,7 +93,8 @@ class Engine:
                     "OMP_NUM_THREADS": str(threads),
                     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                     "VLLM_ENABLE_V1_MULTIPROCESSING": str(int(not in_process)),
-                },
+                }
+                | (env or {}),
             )
         self._write(arguments)
         self._is_ready = False
@@ -125,10 +127,17 @@ class Engine:
         self.begin(*prompts, **more)
         return self.end()
 
-    def reset(self) -> None:
+    def reset(self, connector: bool = False) -> None:
+        """``connector``: as if the weights might have changed."""
         self.wait_ready()
-        self._write({"reset": True})
+        self._write({"reset": True, "connector": connector})
         assert self._read() == {"reset": True}
+
+    def scale(self, factor: float) -> None:
+        """Changes weights in place. Of an engine in a process of its own."""
+        self.wait_ready()
+        self._write({"scale": factor})
+        assert self._read() == {"scaled": True}
 
     def metrics(self, prefix: str) -> dict[str, float]:
         self.wait_ready()
@@ -167,12 +176,12 @@ def same(one: Any, other: Any) -> bool:
     return bool(one["tokens"] == other["tokens"] and one["logprobs"] == other["logprobs"])
 
 
-def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any) -> Any:
+def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any, **more: Any) -> Any:
     """Asks until the store's blocks are used; the tokens are some of the expected each time."""
     until = time.monotonic() + 90
     while True:
         engine.reset()
-        answer = engine.generate(prompt)
+        answer = engine.generate(prompt, **more)
         assert answer["tokens"] in [each["tokens"] for each in expected]
         if answer["cached"] == [tokens]:
             return answer

@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import tiny
 from conftest import ROOT, Node
-from synthetic import BLOCK, Engine, cache_config, engine_config
+from synthetic import BLOCK, Engine, cache_config, engine_config, named
 from test_router import Service
 from test_vllm_engine import free_port
 from test_vllm_scheduler import prompt_of, settle
@@ -77,13 +77,13 @@ def test_hashes_are_vllms(size: int) -> None:
     kv_cache_utils.init_none_hash(sha256_cbor)
     seed = kv_cache_utils.get_none_hash_seed()
     dice = random.Random(size)
-    for salt, lora in (("", ()), ("tenant-a", ()), ("", ("sql", "/adapters/sql")), ("t", ("sql", "/a"))):
-        if not HAS_TAGS and (salt or lora):
+    for salt in ("", "tenant-a"):
+        if not HAS_TAGS and salt:
             continue
         ids = [dice.randrange(1 << dice.choice([5, 8, 16, 32])) for _ in range(size * 7 + size // 2)]
         request: Any = SimpleNamespace(
             mm_features=[],
-            lora_request=SimpleNamespace(lora_name=lora[0], lora_path=lora[1]) if lora else None,
+            lora_request=None,
             cache_salt=salt,
             prompt_embeds=None,
         )
@@ -93,14 +93,14 @@ def test_hashes_are_vllms(size: int) -> None:
             extra, _ = kv_cache_utils.generate_block_hash_extra_keys(request, begin, end, 0)
             last = kv_cache_utils.hash_block_tokens(sha256_cbor, last, ids[begin:end], extra)
             expected.append(last)
-        assert vllm_hashes(np.array(ids, np.uint32), size, seed=seed, cache_salt=salt, lora=lora) == expected
+        assert vllm_hashes(np.array(ids, np.uint32), size, seed=seed, cache_salt=salt) == expected
 
 
 @pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_records_name_blocks_as_the_connector_does(model: Path, windows: bool, parts: int) -> None:
     config = engine_config(model, "unix:///nowhere", options={"head_groups": parts})
-    made = Model(config, cache_config(50, windows))
+    made = named(Model(config, cache_config(50, windows)), config)
     naming = Naming.of(made.namespace)
     hashes = [random.randbytes(32) for _ in range(5)]
     for epoch in (b"", b"w" + bytes(8)):

@@ -19,7 +19,7 @@ import tiny
 import torch
 import vllm
 from conftest import Node
-from synthetic import BLOCK, HAS_SOURCES, KNOWN, Engine, cache_config, engine_config, ours
+from synthetic import BLOCK, HAS_SOURCES, KNOWN, Engine, cache_config, engine_config, named, ours
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1, KVConnectorRole
 from vllm.v1.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -35,7 +35,7 @@ from kvstore._breaker import Breaker
 from kvstore.vllm import KVStoreConnector, compat
 from kvstore.vllm.compat import HAS_CACHE_MANAGER, CacheHitSource
 from kvstore.vllm.estimate import Estimate
-from kvstore.vllm.messages import Report, Step
+from kvstore.vllm.messages import Report, Stage, Step
 from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
@@ -188,40 +188,182 @@ def test_salts_never_share(engines: Any, own_node: Node) -> None:
     assert third.last_cached() == 9 * BLOCK
 
 
-def test_adapters_never_share(engines: Any, own_node: Node) -> None:
+def lora(number: int, name: str = "", path: str = "", **more: Any) -> Any:
     from vllm.lora.request import LoRARequest
 
-    def adapter(number: int) -> LoRARequest:
-        return LoRARequest(f"adapter-{number}", number, f"/adapters/{number}")
+    return LoRARequest(name or f"adapter-{number}", number, path or f"/adapters/{number}", **more)
 
-    prompt = prompt_of(10 * BLOCK, 7)
-    first = engines(own_node.endpoint)
-    first.generate(prompt, lora_request=adapter(1))
+
+def test_adapters_share_by_what_they_are(engines: Any, own_node: Node) -> None:
+    """Whatever they are called, and wherever they lie. An adapter's first request in an engine is computed: nobody knows before
+    what will be loaded.
+    """
+    prompt, other = prompt_of(10 * BLOCK, 7), prompt_of(10, 8)
+    contents = {"/adapters/1": 1, "/elsewhere": 1, "/adapters/2": 2}
+    first = engines(own_node.endpoint, adapters=contents)
+    expected = first.generate(prompt, lora_request=lora(1))
     settle(first, 10)
-    for request in (adapter(2), None):
-        other = engines(own_node.endpoint)
-        other.generate(prompt, lora_request=request)
-        assert other.last_cached() == 0
-    same = engines(own_node.endpoint)
-    same.generate(prompt, lora_request=adapter(1))
-    assert same.last_cached() == 9 * BLOCK
+    for request in (lora(2), None):
+        engine = engines(own_node.endpoint, adapters=contents)
+        engine.generate(other, lora_request=request)
+        assert engine.generate(prompt, lora_request=request) != expected
+        assert engine.last_cached() == 0
+    for request in (lora(1), lora(3, "other-name", "/elsewhere")):
+        engine = engines(own_node.endpoint, adapters=contents)
+        engine.generate(other, lora_request=request)
+        assert engine.generate(prompt, lora_request=request) == expected
+        assert engine.last_cached() == 9 * BLOCK
+    # Name and path are not enough.
+    trained = engines(own_node.endpoint, adapters={"/adapters/1": 4})
+    trained.generate(other, lora_request=lora(1))
+    assert trained.generate(prompt, lora_request=lora(1)) == engines(None, adapters={"/adapters/1": 4}).generate(
+        prompt, lora_request=lora(1)
+    )
+    assert trained.last_cached() == 0
 
 
-def test_a_reset_of_the_cache_forgets_what_the_store_has_for_this_engine_alone(engines: Any, own_node: Node) -> None:
-    prompt = prompt_of(10 * BLOCK, 8)
-    engine = engines(own_node.endpoint)
-    expected = engine.generate(prompt)
+def test_salts_of_an_adapters_requests_never_share(engines: Any, own_node: Node) -> None:
+    prompt, other = prompt_of(10 * BLOCK, 120), prompt_of(10, 121)
+    first = engines(own_node.endpoint)
+    first.generate(prompt, lora_request=lora(1), cache_salt="a")
+    settle(first, 10)
+    second = engines(own_node.endpoint)
+    second.generate(other, lora_request=lora(1))
+    for salt, hit in (("b", 0), (None, 0), ("a", 9 * BLOCK)):
+        second.scheduler.reset_prefix_cache()
+        second.generate(prompt, lora_request=lora(1), cache_salt=salt)
+        assert second.last_cached() == hit
+
+
+def test_an_adapter_that_is_loaded_again_in_place_has_other_blocks(engines: Any, own_node: Node) -> None:
+    prompt, other = prompt_of(10 * BLOCK, 122), prompt_of(10, 123)
+    engine = engines(own_node.endpoint, adapters={"/adapters/1": 1})
+    engine.generate(prompt, lora_request=lora(1))
     settle(engine, 10)
-    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
-    assert engine.generate(prompt) == expected
+    engine.contents["/adapters/1"] = 2  # trained further
+    assert engine.scheduler.reset_prefix_cache()
+    expected = engines(None, adapters={"/adapters/1": 2}).generate(prompt, lora_request=lora(1))
+    assert engine.generate(prompt, lora_request=lora(1, load_inplace=True)) == expected
     assert engine.last_cached() == 0
-    settle(engine, 20)
+    second = engines(own_node.endpoint, adapters={"/adapters/1": 2})
+    second.generate(other, lora_request=lora(1))
+    until = time.monotonic() + 20
+    while True:
+        assert second.generate(prompt, lora_request=lora(1)) == expected
+        if second.last_cached() == 9 * BLOCK:
+            break
+        assert time.monotonic() < until
+        second.scheduler.reset_prefix_cache()
+        engine.generate(other, lora_request=lora(1))
+
+
+def test_what_another_adapter_has_computed_is_not_stored_under_the_first_ones_name(
+    engines: Any, own_node: Node
+) -> None:
+    """vLLM had let go of the adapter, and has loaded what its folder has now. The scheduler hears of it after the step."""
+    prompt, other = prompt_of(10 * BLOCK, 124), prompt_of(10, 125)
+    engine = engines(own_node.endpoint, adapters={"/adapters/1": 1})
+    engine.generate(other, lora_request=lora(1))
+    engine.contents["/adapters/1"] = 2
+    for worker in engine.loaded:
+        worker.adapters.clear()
+    engine.generate(prompt, lora_request=lora(1))
+    engine.generate(other, lora_request=lora(1))
+    assert engine.worker_side.counters["dropped_blocks"] > 0
+    second = engines(own_node.endpoint, adapters={"/adapters/1": 1})
+    expected = second.generate(other, lora_request=lora(1)), second.generate(prompt, lora_request=lora(1))
+    assert second.last_cached() == 0
+    assert expected == tuple(
+        engines(None, adapters={"/adapters/1": 1}).generate(each, lora_request=lora(1)) for each in (other, prompt)
+    )
+
+
+def test_an_adapter_whose_folder_changes_shares_nothing_until_it_is_loaded_again(
+    engines: Any, own_node: Node, tmp_path: Path
+) -> None:
+    prompt = prompt_of(10 * BLOCK, 126)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"1")
+    contents = {str(tmp_path): 1}
+    engine = engines(own_node.endpoint, adapters=contents)
+    engine.generate(prompt, lora_request=lora(1, "a", str(tmp_path)))
+    settle(engine, 10)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"22")
+    assert engine.scheduler.reset_prefix_cache()
+    lookups = engine.side.counters["lookups"]
+    engine.generate(prompt, lora_request=lora(1, "a", str(tmp_path)))
+    assert engine.side.counters["lookups"] == lookups and engine.last_cached() == 0
+    contents[str(tmp_path)] = 2
+    for worker in engine.loaded:
+        worker.adapters.clear()
+    engine.generate(prompt_of(10, 127), lora_request=lora(1, "a", str(tmp_path)))
+    engine.generate(prompt_of(3 * BLOCK, 128), lora_request=lora(1, "a", str(tmp_path)))
+    assert engine.side.counters["lookups"] == lookups + 1
+
+
+def reset(engine: Any, weight: float | None = None) -> None:
+    """As an update of weights, or sleep and pause without one."""
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    for worker in engine.loaded if weight is not None else ():
+        worker.change(weight)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_reset_with_unchanged_weights_goes_on_with_what_was_stored(engines: Any, own_node: Node, ranks: int) -> None:
+    prompt, other = prompt_of(10 * BLOCK, 8), prompt_of(10, 9)
+    engine = engines(own_node.endpoint, ranks=ranks)
+    expected = engine.generate(prompt)
+    settle(engine, 10, *range(ranks))
+    reset(engine)
+    lookups = engine.side.counters["lookups"]
+    engine.generate(prompt)  # computed: the workers look at their weights in this step
+    assert engine.side.counters["lookups"] == lookups and engine.last_cached() == 0
     assert engine.scheduler.reset_prefix_cache()
     assert engine.generate(prompt) == expected
     assert engine.last_cached() == 9 * BLOCK
-    other = engines(own_node.endpoint)
-    other.generate(prompt)
-    assert other.last_cached() == 9 * BLOCK
+    new = engine.generate(other + prompt)
+    second = engines(own_node.endpoint, ranks=ranks)
+    until = time.monotonic() + 20
+    while True:
+        assert second.generate(other + prompt) == new
+        if second.last_cached() == 10 * BLOCK:
+            break
+        assert time.monotonic() < until
+        second.scheduler.reset_prefix_cache()
+        engine.generate(other)
+
+
+def test_engines_with_the_same_new_weights_share_after_a_reset(engines: Any, own_node: Node) -> None:
+    prompt, other = prompt_of(10 * BLOCK, 8), prompt_of(10, 9)
+    one, two, three = (engines(own_node.endpoint) for _ in range(3))
+    one.generate(prompt)
+    settle(one, 10)
+    for engine, weight in ((one, 2.0), (two, 2.0), (three, 3.0)):
+        reset(engine, weight)
+        engine.generate(other)
+    one.generate(prompt)
+    assert one.last_cached() == 0
+    settle(one, 20)
+    two.generate(prompt)
+    assert two.last_cached() == 9 * BLOCK
+    three.generate(prompt)
+    assert three.last_cached() == 0
+    # The first weights again.
+    reset(one, 1.0)
+    one.generate(other)
+    one.generate(prompt)
+    assert one.last_cached() == 9 * BLOCK
+
+
+def test_what_ran_when_the_caches_were_reset_is_not_stored(engines: Any, own_node: Node) -> None:
+    """Its pages were begun with the weights before."""
+    engine = engines(own_node.endpoint)
+    name = engine.add(prompt_of(4 * BLOCK, 130), max_tokens=3 * BLOCK)
+    while len(engine.tokens[name]) < 2:
+        engine.step()
+    saved = engine.side.counters["saved_blocks"]
+    engine.scheduler.reset_prefix_cache(reset_connector=True)
+    engine.run()
+    assert engine.side.counters["saved_blocks"] == saved
 
 
 def test_requests_with_other_weights_epochs_never_share(engines: Any, own_node: Node) -> None:
@@ -844,16 +986,49 @@ def test_what_another_connectors_workers_say_is_ignored(model: Path) -> None:
     config = engine_config(model, "unix:///nowhere")
     connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
     connector.set_xfer_handshake_metadata_pp_aware({(0, 0): object()})
+    assert connector._side._spaces == []
     connector.shutdown()
 
 
+def test_nothing_is_looked_up_or_stored_before_the_workers_have_told(
+    engines: Any, own_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As beside a connector whose workers' words come first: then the first step's report tells."""
+    monkeypatch.setattr(KVStoreConnector, "get_handshake_metadata", lambda self: None)
+    prompt = prompt_of(10 * BLOCK, 131)
+    engine = engines(own_node.endpoint)
+    expected = engine.generate(prompt)
+    assert engine.side.counters["lookups"] == 0
+    settle(engine, 10)
+    assert engine.scheduler.reset_prefix_cache()
+    assert engine.generate(prompt) == expected
+    assert engine.last_cached() == 9 * BLOCK
+
+
+@pytest.mark.parametrize(
+    ("field", "of_rank"),
+    [("x.weights", 1), ("x.rotation", 1), ("x.config", 2)],
+)
 @pytest.mark.skipif(not HAS_STAGES, reason="of releases whose stages can tell")
-def test_a_pipeline_whose_stages_do_not_tell_is_refused(model: Path) -> None:
+def test_workers_that_have_loaded_something_else_end_the_engine(model: Path, field: str, of_rank: int) -> None:
+    """Two ranks, two stages; the stages' rotations may differ, for each has its own layers."""
     config = engine_config(model, "unix:///nowhere")
-    config.parallel_config.pipeline_parallel_size = 2
+    config.parallel_config.tensor_parallel_size = config.parallel_config.pipeline_parallel_size = 2
     connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
-    with pytest.raises(kvstore.Error, match="pipeline stages \\[\\] have told what they store, of 2"):
-        connector.set_xfer_handshake_metadata_pp_aware({(0, 0): object()})
+
+    def said(number: int) -> Stage:
+        fields = {
+            "kind": "set",
+            "model": "m",
+            "block_bytes_max": 1,
+            "x.weights": "w",
+            "x.rotation": number // 2,
+            "x.config": "c",
+        }
+        return Stage(kvstore.Namespace(fields | ({field: "other"} if number == of_rank else {})).text, (1,))
+
+    with pytest.raises(kvstore.Error, match=f"ranks . and {of_rank}, {field} is .*'other'"):
+        connector.set_xfer_handshake_metadata_pp_aware({divmod(i, 2): said(i) for i in range(4)})
     connector.shutdown()
 
 
@@ -1268,7 +1443,7 @@ def test_all_ranks_of_mla_hold_the_same_and_one_stores(model: Path) -> None:
     for ranks in (1, 4):
         config = engine_config(model, "unix:///nowhere", options={"head_groups": 8})
         config.parallel_config.tensor_parallel_size = ranks
-        made.append(Model(config, cache))
+        made.append(named(Model(config, cache), config))
     assert [(each.replicas, each.part_count) for each in made] == [(1, 1), (4, 1)]
     assert made[0].namespace == made[1].namespace
 
@@ -1286,18 +1461,22 @@ def test_engines_on_a_gpu_share_what_has_the_same_bytes(model: Path, monkeypatch
     spec = MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=576, dtype=torch.bfloat16)
     rows = [KVCacheGroupSpec(["layer.0"], spec)]
     config = engine_config(model, "unix:///nowhere")
-    host = [Model(config, cache_config(20)), Model(config, cache_config(20, kv_cache_groups=rows))]
+
+    def made(cache: KVCacheConfig) -> Model:
+        return named(Model(config, cache), config)
+
+    host = [made(cache_config(20)), made(cache_config(20, kv_cache_groups=rows))]
     on_cuda(monkeypatch)
     # vLLM's default there has tokens before heads.
     there = [
-        Model(config, cache_config(20, kv_cache_layout="LBNHC")),
-        Model(config, cache_config(20, kv_cache_layout="BLNHC", kv_cache_groups=rows)),
+        made(cache_config(20, kv_cache_layout="LBNHC")),
+        made(cache_config(20, kv_cache_layout="BLNHC", kv_cache_groups=rows)),
     ]
     assert host[1].namespace == there[1].namespace, "a token of MLA's is a row, whatever computes it"
     assert host[0].namespace != there[0].namespace, "the CPU keeps all keys of a head before its values"
-    heads_first = Model(config, cache_config(20, kv_cache_layout="LBHNC"))
+    heads_first = made(cache_config(20, kv_cache_layout="LBHNC"))
     assert heads_first.namespace not in (host[0].namespace, there[0].namespace)
-    other = Model(config, cache_config(20, kv_cache_layout="BLHNC"))
+    other = made(cache_config(20, kv_cache_layout="BLHNC"))
     assert other.namespace == heads_first.namespace, "where layers lie does not shape a block"
 
 

@@ -26,7 +26,7 @@ from conftest import Node
 from proxy import PUT_DATA, SET_GET, Proxy
 from synthetic import Engine
 from test_vllm_engine import free_port
-from test_vllm_scheduler import prompt_of
+from test_vllm_scheduler import lora, prompt_of
 from tier_cpu import transfer_config
 from vllm.v1.kv_offload.base import LookupResult, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob
@@ -270,12 +270,43 @@ def test_a_reset_of_the_caches_forgets_what_the_store_has_for_this_engine_alone(
     expected = stored(one, prompt)
     before = tier_of(one).counters["stored_chunks"]
     reset(one)
+    for worker in one.loaded:
+        worker.change(2.0)
     assert stored(one, prompt) == expected
     assert one.last_cached() == 0
     assert tier_of(one).counters["stored_chunks"] > before  # under names of its own
     other = engines(own_node.endpoint, **shape)
     assert other.generate(prompt) == expected
     assert other.last_cached() >= 544
+
+
+def test_a_reset_with_unchanged_weights_goes_on_with_what_was_stored(engines: Any, own_node: Node) -> None:
+    prompt = prompt_of(600, 50)
+    one, other = engines(own_node.endpoint), engines(own_node.endpoint)
+    expected = stored(one, prompt)
+    reset(other)
+    assert other.generate(prompt_of(10, 51)) != expected  # the workers look at their weights
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 576
+    reset(other)
+    for worker in other.loaded:
+        worker.change(2.0)
+    other.generate(prompt_of(10, 51))
+    assert other.generate(prompt) == expected
+    assert other.last_cached() == 0
+
+
+def test_requests_with_an_adapter_share_nothing(engines: Any, own_node: Node) -> None:
+    """vLLM tells its tiers an adapter's name and path alone."""
+    prompt = prompt_of(600, 52)
+    one, other = (engines(own_node.endpoint, adapters={"/adapters/1": i}) for i in (1, 2))
+    one.generate(prompt, lora_request=lora(1))
+    settle(one)
+    assert tier_of(one).counters["stored_chunks"] == 0
+    assert other.generate(prompt, lora_request=lora(1)) == engines(None, adapters={"/adapters/1": 2}).generate(
+        prompt, lora_request=lora(1)
+    )
+    assert other.last_cached() == 0
 
 
 def test_after_a_request_of_other_weights_nothing_is_shared_until_a_reset(engines: Any, own_node: Node) -> None:

@@ -1,0 +1,262 @@
+"""What an engine computes, by what its worker has loaded and resolved: files of weights, configuration, tables of rotations, code.
+
+Only a worker knows: models write into their configuration while they are loaded, and choose rotations by the engine's options.
+So a worker makes the identity, once, and the scheduler's half is told it (messages.Stage).
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import huggingface_hub
+from vllm.logger import init_logger
+
+from .._identity import (
+    computed,
+    digest,
+    loaded_digest,
+    model_name,
+    remote_code_digest,
+    rotation_digest,
+    short,
+    weights_digest,
+)
+from ..errors import BadRequest, Unsupported
+from . import compat
+from .model import StoreOptions
+
+__all__ = ["Loaded", "difference", "identity_of", "is_named"]
+
+logger = init_logger("vllm.kvstore")
+
+#: What a rotation's module keeps beside tables, of these types, is part of what it computes.
+_PLAIN = (bool, int, float, str)
+#: The same, but it says how a kernel does it.
+_NOT_ROTATION = ("training", "use_flashinfer", "use_aiter", "call_super_init", "dump_patches", "max_seq_len_cached")
+#: Of rotations of transformers' own: recomputed by the longest sequence of a step.
+_BY_LENGTH = ("dynamic", "longrope")
+#: Of images and the like: how many of them, where they are kept, and what computes them.
+_NOT_MULTIMODAL = (
+    *("limit_per_prompt", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_shm_cache_max_object_size_mb"),
+    *(
+        "mm_hasher_algorithm",
+        "mm_encoder_only",
+        "mm_encoder_tp_mode",
+        "mm_encoder_attn_backend",
+        "interleave_mm_strings",
+    ),
+)
+#: Beside weights: how these are quantised, where the configuration does not say it.
+_QUANTISATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+
+
+class Loaded:
+    """The parameters that a worker has in memory: whether they are still the same, and what they are."""
+
+    def __init__(self, worker: Any) -> None:
+        self._models = [each for each in (worker.get_model(), compat.draft_of(worker)) if each is not None]
+        self._hidden = self._hidden_now()
+        #: Whether all parameters can be seen: some kernels of the CPU keep a copy that nobody can read.
+        self.is_seen = not self._hidden
+
+    def _hidden_now(self) -> list[Any]:
+        """What stands for each layer whose weight was taken away: what computes with it."""
+        modules = (each for model in self._models for each in model.modules())
+        return [
+            getattr(each, "cpu_linear", weight)
+            for each in modules
+            if (weight := each._parameters.get("weight")) is not None and weight.numel() == 0
+        ]
+
+    def digest(self, is_named: bool) -> bytes:
+        """Of what can be seen. Nobody else's, if what cannot be seen was replaced, or is not named by files (``is_named``)."""
+        hidden = self._hidden_now()
+        if hidden and not is_named:
+            return os.urandom(16)
+        if len(hidden) != len(self._hidden) or any(a is not b for a, b in zip(hidden, self._hidden, strict=True)):
+            return os.urandom(16)
+        named = ((f"{i} {name}", each) for i, model in enumerate(self._models) for name, each in _parameters(model))
+        return bytes.fromhex(loaded_digest(named))[:16]
+
+
+def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
+    for name, each in model.state_dict(keep_vars=True).items():
+        if hasattr(each, "partitions"):  # of vLLM's SharedWeightParameter
+            yield from ((f"{name}.{key}", part) for key, part in each.partitions.items())
+        elif hasattr(each, "numel") and each.numel() > 0:
+            yield name, each
+
+
+def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, Any]:
+    """Fields of a namespace that say whose the blocks are: the model, its weights, and how blocks are named. Equal for all ranks
+    of a pipeline stage.
+    """
+    model = config.model_config
+    loaded = worker.get_model()
+    return {
+        "kind": "set",
+        "tenant": options.tenant or None,
+        "model": short(options.model or model_name(str(model.model))),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "quantization": model.quantization,
+        "x.quantization": _text(getattr(model, "quantization_config", None)),
+        "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
+        "salt": options.salt or None,
+        "weights_epoch": options.weights_epoch,
+        "x.config": digest(computed(model.hf_config)),
+        "x.weights": _weights(config, model, loaded),
+        "x.rotation": _rotation(loaded),
+        "x.code": _code(config, model),
+        "x.draft": _draft(config, worker),
+        # What an encoder is given, and how much of what it makes is kept.
+        "x.multimodal": _multimodal(model),
+    }
+
+
+def difference(one: str, other: str) -> str:
+    """Names the fields in which two records differ."""
+    fields = [dict(line.split("=", 1) for line in text.splitlines()) for text in (one, other)]
+    names = sorted(name for name in {*fields[0], *fields[1]} if fields[0].get(name) != fields[1].get(name))
+    return "; ".join(f"{name} is {fields[0].get(name)!r} and {fields[1].get(name)!r}" for name in names)
+
+
+def _weights(config: Any, model: Any, loaded: Any) -> str:
+    """By the content of the files that were loaded. Where these are not on this machine, blocks' names have a digest of what is
+    in memory, rank by rank (scheduler.py).
+    """
+    files = _files(config, model, loaded)
+    if files is not None:
+        return weights_digest(files)
+    if str(config.load_config.load_format) == "dummy":
+        return f"dummy {model.seed}"
+    parallel = config.parallel_config
+    return f"loaded {parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}"
+
+
+def is_named(identity: Mapping[str, Any]) -> bool:
+    """Whether the weights are among the identity's fields."""
+    return not str(identity["x.weights"]).startswith("loaded ")
+
+
+def _files(config: Any, model: Any, loaded: Any) -> list[str] | None:
+    """Those that vLLM's loader has read, or None: they are not here, or may have been written since."""
+    if os.path.isfile(str(model.model)):
+        return [str(model.model)]
+    place = _folder(config, str(model.model), model.revision)
+    if place is None or not compat.reads_files(config.load_config):
+        return None
+    is_snapshot = place != model.model
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    if is_snapshot and commit is not None and os.path.basename(place) != commit:
+        logger.warning(
+            "kvstore: %s has moved from %s to %s while it was loaded: weights are named by what is in memory",
+            model.model,
+            commit,
+            os.path.basename(place),
+        )
+        return None
+    files = compat.files_of(config.load_config, place, loaded)
+    for other in getattr(loaded, "secondary_weights", ()) or ():
+        inner = _folder(config, str(other.model_or_path), other.revision)
+        if inner is None:
+            return None
+        files += compat.files_of(config.load_config, inner, other)
+    if not is_snapshot and any(os.stat(each).st_ctime > compat.load_began() for each in files):
+        logger.warning(
+            "kvstore: weights in %s were written while they were loaded: they are named by what is in memory", place
+        )
+        return None
+    return files + [each for name in _QUANTISATION for each in glob.glob(os.path.join(place, name))]
+
+
+def _folder(config: Any, model: str, revision: str | None) -> str | None:
+    """Where the model's files are: its own folder, or the hub's snapshot of that revision on this machine."""
+    if os.path.isdir(model):
+        return model
+    try:
+        return str(
+            huggingface_hub.snapshot_download(
+                model, revision=revision, cache_dir=config.load_config.download_dir, local_files_only=True
+            )
+        )
+    except Exception:  # whatever it raises, it does not know
+        return None
+
+
+def _rotations(loaded: Any) -> Iterator[Any]:
+    """Modules that have tables of rotations."""
+    for each in loaded.modules():
+        kind = type(each).__name__.lower()
+        tables = any(
+            "inv_freq" in name or "cos" in name or "sin" in name for name, _ in each.named_buffers(recurse=False)
+        )
+        if tables or "rotary" in kind or "rope" in kind:
+            yield each
+
+
+def _rotation(loaded: Any) -> str | None:
+    """Of the values of all tables, and which part of them is used."""
+    found = set()
+    for each in _rotations(loaded):
+        kinds = getattr(each, "rope_type", None)
+        for kind in kinds.values() if isinstance(kinds, dict) else [kinds]:
+            if kind in _BY_LENGTH and any("inv_freq" in name for name, _ in each.named_buffers(recurse=False)):
+                raise Unsupported(
+                    f"rope_type: {kind!r} of {type(each).__name__} makes other rotations when a sequence of the same step is longer, "
+                    "so that a block's keys are not its own"
+                )
+        said = {
+            name: value
+            for name, value in vars(each).items()
+            if isinstance(value, _PLAIN) and not name.startswith("_") and name not in _NOT_ROTATION
+        }
+        tables = {name: each for name, each in each.named_buffers(recurse=False) if each is not None}
+        found.add(digest([type(each).__name__, said, rotation_digest(tables) if tables else ""]))
+    return digest(sorted(found)) if found else None
+
+
+def _code(config: Any, model: Any) -> str | None:
+    """Of what the model brings with it and the engine runs."""
+    if not model.trust_remote_code:
+        return None
+    place = _folder(config, str(model.model), model.code_revision or model.revision)
+    if place is None:
+        raise Unsupported(f"trust_remote_code: the code of {model.model} is not on this machine")
+    return remote_code_digest(place)
+
+
+def _draft(config: Any, worker: Any) -> str | None:
+    """Another draft keeps something else."""
+    speculative = config.speculative_config
+    if speculative is None or speculative.method != "draft_model":
+        return None
+    model, loaded = speculative.draft_model_config, compat.draft_of(worker)
+    if loaded is None:
+        raise Unsupported("speculative_config: the worker does not say which draft model it has loaded")
+    files = _files(config, model, loaded)
+    if files is None:
+        raise BadRequest("speculative_config: the draft model's weights are not files on this machine")
+    return digest(
+        [
+            computed(model.hf_config),
+            str(model.dtype),
+            model.quantization,
+            weights_digest(files),
+            _rotation(loaded),
+            _code(config, model),
+        ]
+    )
+
+
+def _text(said: Any) -> str | None:
+    return None if said is None else digest(str(said))
+
+
+def _multimodal(model: Any) -> str | None:
+    said = getattr(model, "multimodal_config", None)
+    if said is None:
+        return None
+    return digest({name: str(value) for name, value in vars(said).items() if name not in _NOT_MULTIMODAL})

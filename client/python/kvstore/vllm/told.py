@@ -1,0 +1,117 @@
+"""What the workers have told the scheduler's half: which namespaces their blocks belong to, and which weights they have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.logger import init_logger
+
+from .._identity import digest
+from ..errors import Unsupported
+from .identity import difference
+from .messages import Stage
+
+__all__ = ["Told", "stages_of"]
+
+logger = init_logger("vllm.kvstore")
+
+#: Fields in which pipeline stages may differ: what each of them holds.
+_OF_STAGE = ("block_bytes_max", "layer_range", "x.groups", "x.rotation")
+
+
+class Told:
+    """Until all workers have told, ``epoch`` is None: then nothing is looked up, loaded or stored.
+
+    1. Ranks of one stage have told the same record, and stages the same but for what each holds. Else the engine ends.
+    2. Equal epochs mean equal weights: none while the namespace's weights are those in memory, else a digest of these.
+    """
+
+    def __init__(self, rank_count: int, stage_count: int) -> None:
+        """``rank_count``: of one pipeline stage; workers' numbers count these first."""
+        self._rank_count, self._stage_count = rank_count, stage_count
+        self._workers = range(rank_count * stage_count)
+        self._said: dict[int, Stage] = {}
+        #: Of each worker, since the last reset.
+        self._weights: dict[int, bytes] = {}
+        #: How many resets there were: a worker's answer counts for the last one.
+        self.resets = 0
+        self.epoch: bytes | None = None
+
+    @property
+    def stages(self) -> list[Stage]:
+        """One of each pipeline stage; none until all workers have told."""
+        if len(self._said) < len(self._workers):
+            return []
+        return [self._said[i * self._rank_count] for i in range(self._stage_count)]
+
+    def take(self, said: dict[int, Stage]) -> bool:
+        """By workers' numbers. Whether all have told now, and had not before."""
+        if self.stages or not said:
+            return False
+        self._said.update(said)
+        if not self.stages:
+            return False
+        self._check()
+        if self.resets == 0:
+            self._weights = {worker: each.weights for worker, each in self._said.items()}
+            self.epoch = self._epoch()
+        return True
+
+    def _check(self) -> None:
+        first = self._said[0]
+        for worker in self._workers:
+            each = self._said[worker]
+            same = self._said[worker // self._rank_count * self._rank_count]
+            why = difference(same.namespace, each.namespace)
+            if not why and same.block_bytes != each.block_bytes:
+                why = f"blocks are of {same.block_bytes} and {each.block_bytes} bytes"
+            if not why and same is each:
+                why = difference(_without(first.namespace), _without(each.namespace))
+            if why:
+                raise Unsupported(
+                    f"workers of one engine have different models: of ranks {self._number(same)} and {worker}, {why}"
+                )
+
+    def _number(self, stage: Stage) -> int:
+        return next(worker for worker, each in self._said.items() if each is stage)
+
+    def _epoch(self) -> bytes:
+        if all(
+            self._said[worker].is_named and self._said[worker].weights == self._weights[worker]
+            for worker in self._workers
+        ):
+            return b""
+        return bytes.fromhex(digest([self._weights[worker].hex() for worker in self._workers]))[:16]
+
+    # -- weights that change
+
+    def reset(self) -> None:
+        """They may have: nothing has a name until the workers have looked."""
+        self.resets += 1
+        self._weights = {}
+        self.epoch = None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether workers have to say what they have in memory."""
+        return self.epoch is None and bool(self.stages)
+
+    def take_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
+        """By workers' numbers, with the number of the reset that they answer to."""
+        if self.epoch is not None:
+            return
+        self._weights.update({worker: each for worker, (reset, each) in weights.items() if reset == self.resets})
+        if self.stages and len(self._weights) == len(self._workers):
+            self.epoch = self._epoch()
+            logger.info(
+                "kvstore: after a reset of the caches weights are %s", "unchanged" if self.epoch == b"" else "others"
+            )
+
+
+def _without(text: str) -> str:
+    return "".join(line + "\n" for line in text.splitlines() if line.split("=", 1)[0] not in _OF_STAGE)
+
+
+def stages_of(metadata: dict[Any, Any], rank_count: int) -> dict[int, Stage]:
+    """Of what vLLM collects from workers, by stage and rank. Other connectors' workers say other things."""
+    return {stage * rank_count + rank: said for (stage, rank), said in metadata.items() if isinstance(said, Stage)}
