@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <regex>
 
 #include "index/block_hash.h"
 #include "tests/e2e/node_process.h"
@@ -314,6 +315,31 @@ TEST(E2eToolsTest, ASupportBundleHasWhatHelpsAndNoSecret) {
   std::ifstream written(file);
   EXPECT_EQ(json::parse(written)["doctor"]["exit_status"], 1);
   EXPECT_EQ(ctl(to_file).status, 1) << "it is there already";
+}
+
+TEST(E2eToolsTest, AMisspeltVariableIsToldAndNothingElseIsSaidOfIt) {
+  const Finished said =
+      ctl({"size", "--layers=2", "--kv-heads=1", "--parameters=1e6"}, {"KVSTORE_ENDPOINT=tcp://127.0.0.1:1"});
+  EXPECT_EQ(said.status, 0) << said.err;
+  EXPECT_EQ(
+      said.err,
+      "kvstorectl: warning: KVSTORE_ENDPOINT: an environment variable that means nothing to kvstore's programs; did "
+      "you mean 'KVSTORE_ENDPOINTS'?\n");
+}
+
+TEST(E2eToolsTest, EachVariableOfAnyHelpMeansSomething) {
+  std::vector<std::string> environment;
+  const std::regex named("Env:(KVSTORE_\\w+)");
+  for (const std::vector<std::string>& verb :
+       std::vector<std::vector<std::string>>{{"status"}, {"contexts", "export"}, {"config", "list"}, {"doctor"}}) {
+    std::vector<std::string> arguments = verb;
+    arguments.push_back("--help");
+    const std::string help = ctl(arguments).out;
+    for (auto at = std::sregex_iterator(help.begin(), help.end(), named); at != std::sregex_iterator(); ++at)
+      environment.push_back((*at)[1].str() + "=x");
+  }
+  ASSERT_GT(environment.size(), 5u);
+  EXPECT_EQ(ctl({"size", "--layers=2", "--kv-heads=1", "--parameters=1e6"}, environment).err, "");
 }
 
 TEST(E2eToolsTest, CtlSeesAndChangesWhatANodeHolds) {

@@ -6,10 +6,12 @@ Every call is one entry into C++ and needs the GIL only to check its arguments a
 from __future__ import annotations
 
 import atexit
+import logging
 import math
 import os
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -46,6 +48,13 @@ Date: TypeAlias = "datetime | float"
 
 # Before Python takes itself apart: calls in flight stop where they are, and no thread of C++ runs on.
 atexit.register(_kvstore.abandon_all)
+
+
+@cache
+def _tell_unknown_variables() -> None:
+    """Once a process: a misspelt variable is otherwise no different from none."""
+    for each in _kvstore.unknown_variables():
+        logging.getLogger("kvstore").warning("%s", each)
 
 
 def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tuple[float, bool, float]:
@@ -128,6 +137,7 @@ class Client:
         follow_cluster: bool = True,
         staging_bytes: int = 0,
     ) -> None:
+        _tell_unknown_variables()
         self.deadline = seconds(deadline)
         self._at_once = not wait_while_away
         access = access_of(

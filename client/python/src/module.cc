@@ -1,5 +1,10 @@
 // The extension module kvstore._kvstore. What users see is the Python around it (client/python/kvstore).
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
 #include "base/assert.h"
+#include "base/variables.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/errors.h"
 
@@ -7,6 +12,7 @@ NB_MODULE(_kvstore, module) {
   kv::set_assert_policy(kv::AssertPolicy::kThrow);  // a bug here must not take the engine down
   nanobind::set_leak_warnings(false);               // at the end of a process objects stay alive on purpose
   module.attr("__version__") = KVSTORE_VERSION;
+  module.def("unknown_variables", [] { return kv::unknown_client_variables(environ); });
   kv::python::bind_errors(module);
   kv::python::bind_namespace(module);
   kv::python::bind_client(module);

@@ -10,6 +10,7 @@ import pytest
 from conftest import Node, namespace, tokens
 
 import kvstore
+from kvstore.client import _tell_unknown_variables
 from kvstore.errors import BadRequest, PermissionDenied
 
 TOKEN = "a-token-that-is-long-enough-for-a-test"
@@ -60,3 +61,13 @@ def test_a_token_by_argument_file_and_environment(guarded, tmp_path, monkeypatch
         put(token=TOKEN[:-1] + "T")
     with pytest.raises(BadRequest, match="5 characters"):
         put(token="short")
+
+
+def test_a_misspelt_variable_is_told_once(monkeypatch, caplog):
+    _tell_unknown_variables.cache_clear()
+    monkeypatch.setenv("KVSTORE_ENDPOINT", "unix:///nowhere")
+    for _ in range(2):
+        kvstore.Client("unix:///nowhere").close()
+    told = [each.getMessage() for each in caplog.records if each.name == "kvstore"]
+    assert len(told) == 1
+    assert "did you mean 'KVSTORE_ENDPOINTS'?" in told[0]

@@ -12,10 +12,13 @@
 //   limit.h            what this machine allows: memcpy, and bare sockets against raw_server.h
 //   policies/policies.h  what each eviction policy makes of a trace, in this process
 //   loads/generate.h   traces of made-up loads
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 
+#include "base/variables.h"
 #include "client/tools/bench/chat.h"
 #include "client/tools/bench/limit.h"
 #include "client/tools/bench/loads/generate.h"
@@ -36,6 +39,8 @@ int main(int argc, char** argv) {
   kv::add_chat_command(app);
   kv::add_policies_command(app);
   kv::add_generate_command(app);
+  for (const std::string& variable : kv::unknown_client_variables(environ))
+    std::fprintf(stderr, "kvstore-bench: warning: %s\n", variable.c_str());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

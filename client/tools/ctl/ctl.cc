@@ -27,6 +27,8 @@ void add_sure_flag(CLI::App& command, bool& is_sure) {
 
 }  // namespace kv
 
+#include "base/variables.h"
+
 int main(int argc, char** argv) {
   CLI::App app("kvstorectl: look at kvstore nodes and change what they keep");
   app.require_subcommand(1);
@@ -58,6 +60,8 @@ int main(int argc, char** argv) {
   kv::add_config_commands(app);
   kv::add_spill_command(app);
   kv::add_support_command(app);
+  for (const std::string& variable : kv::unknown_client_variables(environ))
+    std::fprintf(stderr, "kvstorectl: warning: %s\n", variable.c_str());
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

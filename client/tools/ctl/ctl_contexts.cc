@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/quantity.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/ctl_chain.h"
 #include "client/tools/json_text.h"

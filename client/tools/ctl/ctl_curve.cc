@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/quantity.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
