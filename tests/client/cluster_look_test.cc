@@ -97,6 +97,16 @@ TEST(ClusterLookTest, WhatANodeCouldNotHandOverIsAWarningWithItsReasons) {
   EXPECT_EQ(find(findings, "second copies of c")->verdict, Verdict::kNote);
 }
 
+TEST(ClusterLookTest, NodesThatRefuseOneAnothersCertificatesAreNoFirewall) {
+  auto words = well();
+  words[0].values["cluster_node/c/reached"] = 0;
+  words[0].values["cluster_node/c/refused_by_tls"] = 1;
+  const Findings findings = check_cluster(words);
+  EXPECT_EQ(find(findings, "node to node")->found, "not reached: a -> c (TLS)");
+  EXPECT_NE(find(findings, "node to node")->advice.find("tls-allowed-name"), std::string::npos);
+  EXPECT_EQ(find(findings, "node to node")->advice.find("firewall"), std::string::npos);
+}
+
 TEST(ClusterLookTest, ALeaseThatHasEndedIsAFailure) {
   auto words = well();
   words[0].values["cluster_lease_left_seconds"] = -1;

@@ -65,18 +65,25 @@ void check_clocks(const std::vector<MemberWord>& words, Findings& findings) {
 void check_pairs(const std::vector<MemberWord>& words, Findings& findings) {
   std::string unreached;
   std::size_t pairs = 0;
+  bool is_tls = false;  // one of them, at least
   for (const MemberWord& word : words) {
     for (const MemberWord& other : words) {
       const std::string name = "cluster_node/" + other.id + "/reached";
       if (!word.values.contains(name) || !other.has_answered) continue;  // one that is away is reported as that
       ++pairs;
-      if (value_of(word, name) == 0) unreached += (unreached.empty() ? "" : ", ") + word.id + " -> " + other.id;
+      if (value_of(word, name) != 0) continue;
+      const bool is_refused = word.values.contains("cluster_node/" + other.id + "/refused_by_tls");
+      unreached += (unreached.empty() ? "" : ", ") + word.id + " -> " + other.id + (is_refused ? " (TLS)" : "");
+      is_tls = is_tls || is_refused;
     }
   }
   if (pairs == 0) return;
   findings.push_back({"node to node", unreached.empty() ? Verdict::kOk : Verdict::kFailed,
                       unreached.empty() ? std::to_string(pairs) + " ways, all open" : "not reached: " + unreached,
                       unreached.empty() ? ""
+                      : is_tls          ? "one side refuses the other's certificate, and its log says why: "
+                                          "tls-allowed-name must have the names of the cluster's own nodes, tls-ca who "
+                                          "signed them (docs/security.md). What moves between them is lost"
                                         : "both answer here: is there a firewall between them, or an address in "
                                           "`advertise` that only some machines know? What moves between them is lost"});
 }

@@ -27,7 +27,10 @@ struct MoveBoard {
   /// Another member, and whether it answered this node the last time it was asked.
   struct Peer {
     std::string id;
-    bool is_reached;
+    bool is_reached = false;
+    std::string why;  ///< Why not, as far as it is known.
+    /// One side does not accept the other's certificate: no question of the network.
+    bool is_refused_by_tls() const { return !is_reached && why.find("tls: ") != std::string::npos; }
   };
   void set_peers(std::vector<Peer> peers) {
     const std::lock_guard lock(mutex_);

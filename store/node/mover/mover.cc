@@ -11,6 +11,7 @@
 
 #include "base/assert.h"
 #include "base/checksum.h"
+#include "base/printable.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/thread_border.h"
 #include "transport/endpoint.h"
@@ -523,11 +524,21 @@ asio::awaitable<void> Mover::step() {
 asio::awaitable<void> Mover::ping_others() {
   if (!view_ || !target_ || is_unsettled() || clock_.now() < next_pings_) co_return;
   std::vector<MoveBoard::Peer> peers;
-  for (const NodeConfig& node : target_->nodes) peers.push_back({node.name, false});
+  for (const NodeConfig& node : target_->nodes) peers.push_back({.id = node.name});
   const auto times = co_await mover().client->ping(kPingDeadline);
   next_pings_ = clock_.now() + kPings;
   if (!times || times->size() != peers.size()) co_return;
-  for (std::size_t i = 0; i < peers.size(); ++i) peers[i].is_reached = (*times)[i].count() >= 0;
+  const std::vector<NodeStatus> nodes = mover().client->nodes();
+  const std::vector<MoveBoard::Peer> before = moves_.peers();
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    MoveBoard::Peer& peer = peers[i];
+    peer.is_reached = (*times)[i].count() >= 0;
+    if (peer.is_reached || i >= nodes.size() || peer.id == config_.node_id) continue;
+    peer.why = printable(nodes[i].last_error_text.empty() ? nodes[i].last_error.message() : nodes[i].last_error_text);
+    const auto last = std::ranges::find(before, peer.id, &MoveBoard::Peer::id);
+    if (last == before.end() || last->is_reached || last->why != peer.why)
+      spdlog::warn("cluster: node {} is not reached: {}", peer.id, peer.why);
+  }
   std::erase_if(peers, [this](const MoveBoard::Peer& peer) { return peer.id == config_.node_id; });
   moves_.set_peers(std::move(peers));
 }

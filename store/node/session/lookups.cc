@@ -133,8 +133,10 @@ void add_node(NodeContext& node, Add&& add) {
   if (node.moves.is_here) {
     add("cluster_settled", static_cast<double>(node.moves.settled));
     add_all(node.moves.stats());
-    for (const MoveBoard::Peer& peer : node.moves.peers())
+    for (const MoveBoard::Peer& peer : node.moves.peers()) {
       add(("cluster_node/" + peer.id + "/reached").c_str(), peer.is_reached ? 1 : 0);
+      if (peer.is_refused_by_tls()) add(("cluster_node/" + peer.id + "/refused_by_tls").c_str(), 1);
+    }
     for (const auto& [why, paths] : node.moves.unmoved())
       add(("cluster_unmoved/" + why).c_str(), static_cast<double>(paths));
   }
