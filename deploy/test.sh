@@ -26,6 +26,8 @@
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
 #   deploy/test.sh --page        the status page in a real Chromium, on nodes with 0, 10 and a million blocks (skipped where Chromium cannot
 #                                be installed). Pictures of it: build/test-logs/page/
+#   deploy/test.sh --docs        the commands of README.md and docs/*.md, run as they stand, each page in namespaces of its own (skipped where
+#                                there are none). KV_BUILD names another build folder than build/release
 #   deploy/test.sh --kubernetes  deploy/kubernetes: rendered, and held against what kvstore-node has (skipped without kubectl or kustomize)
 #   deploy/test.sh --packages    Debian packages for Debian 12 and 13, each built there and installed in a bare one: docs/install.md line by
 #                                line, clients in C, C++ and Python, upgrade, removal, purge, the container file (debootstrap; half an
@@ -53,19 +55,19 @@ steps=()
 for argument in "$@"; do
   case $argument in
     --quick) steps+=(release) ;;
-    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --page | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
+    --asan | --tsan | --fuzz | --planted | --rdma | --cuda | --python | --observe | --page | --docs | --engines | --debian12 | --debian13) steps+=("${argument#--}") ;;
     --kubernetes | --packages12 | --packages13) steps+=("${argument#--}") ;;
     --packages) steps+=(packages12 packages13) ;;
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
-    --all) steps=(release python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,44s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --all) steps=(release docs python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
+    -h | --help) sed -n '2,46s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
-  steps=(release python observe page kubernetes cuda rdma_half)
+  steps=(release docs python observe page kubernetes cuda rdma_half)
   # On two cores the time does not suffice for all of these. Each commit begins with another one, so that each has its turn.
   rest=("asan fuzz" tsan debian13_store planted_tenth)
   first=$(($(commit_number) / 3 % ${#rest[@]}))
@@ -404,6 +406,21 @@ step_page() {
   build release kvstore-node kvstore_c || return 0
   pytest_step page tests/page "$root/tests/page" "$debian_python" 400
   sed -n '/^page: /s/^/   /p' "$logs/page.log"
+}
+
+# What cannot be run here is in the log, with the reason.
+step_docs() {
+  begin 'docs: the commands of README.md and docs/'
+  if cut docs; then return; fi
+  local folder=${KV_BUILD:-build/release} log=$logs/docs.log
+  if [ "$folder" = build/release ]; then build release kvstore-node kvstorectl kvstore-bench kvstore_c || return 0; fi
+  KV_BUILD=$folder timeout "$(left 300)" tests/docs/run_docs.py > "$log" 2>&1 || sed -n '/^FAILED/,/^passed/p' "$log"
+  if ! read -r good bad skip < <(sed -n 's/^docs: \([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$log"); then
+    tail -n 20 "$log"
+    good=0 bad=1 skip=0
+  fi
+  [ "$skip" = 0 ] || skips+=("docs: $skip blocks or statements: $log names each with its reason")
+  count docs "$good" "$bad" "$skip"
 }
 
 step_kubernetes() {
