@@ -2,17 +2,18 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <thread>
 
 #include "base/assert.h"
 #include "base/numa.h"
+#include "base/printable.h"
+#include "base/spelling.h"
 #include "store/count_pool.h"
 #include "store/node/access/access.h"
+#include "store/node/machine/spill_place.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
 #include "transport/frame_message.h"
@@ -20,22 +21,6 @@
 
 namespace kv {
 namespace {
-
-constexpr const char* kAbout =
-    R"(kvstore-node: keeps the KV blocks of LLM prefixes in memory and gives them to workers.
-
-Examples:
-  kvstore-node                                            4 GiB, tcp://127.0.0.1:7400, metrics on 127.0.0.1:7401
-  kvstore-node --capacity 64GiB --listen unix:///run/kvstore/kvstore.sock --listen tcp://127.0.0.1:7400
-  kvstore-node --config /etc/kvstore/kvstore-node.toml --check-config
-  kvstore-node --capacity-blocks 10000 --capacity-block-bytes 2MiB      exactly 10,000 blocks of 2 MiB
-  kvstore-node --config /etc/kvstore/kvstore-node.toml --autotune        what to set on this machine, and why
-
-Each option can stand in the TOML file under its long name (capacity = "64GiB") and in the environment
-as KVSTORE_ and its name in capitals (KVSTORE_CAPACITY=64GiB). A flag wins over the environment, that over the file.
-Signals: SIGTERM and SIGINT drain and exit 0; SIGHUP reads certificates, policy-file, tenant-secret-file,
-spill-key-file and the TOML file again, where they are given. `kvstorectl config list` shows which options can be changed
-while the node runs.)";
 
 /// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
@@ -58,8 +43,9 @@ struct GivenOptions::Given {
   double weight = 0;
   Duration etcd_lease = 10s;
   bool allows_plain_network = false;
-  std::map<std::string, Source> sources;  ///< By name; those that are not here have their defaults.
-  std::string file;                       ///< --config.
+  std::map<std::string, OptionPlace> places;  ///< By name; those that are not here have their defaults.
+  std::string file;                           ///< --config.
+  std::vector<std::string> unknown_variables;
 };
 
 namespace {
@@ -68,19 +54,20 @@ using Given = GivenOptions::Given;
 
 // -- the table: name, where to, limits, help, group, excludes
 
+constexpr Form kEndpointForm{"tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"};
+constexpr Form kPemForm{"a file in PEM form that this user can read"};
+
 std::vector<OptionRow> memory_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
-      fixed("others know the node by it",
-            {"node-id", &o.node_id, kAny, "Name of this node in logs and answers (default: the host name)"}),
-      fixed("clients are connected there", {"listen", &given.listen, kAny,
+      fixed("others know the node by it", {"node-id", &o.node_id, Form{"1 to 128 bytes, without '/' in a cluster"},
+                                           "Name of this node in logs and answers (default: the host name)"}),
+      fixed("clients are connected there", {"listen", &given.listen, kEndpointForm,
                                             "Where clients connect: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; "
-                                            "may be repeated. Port 0 picks a free "
-                                            "one"}),
-      fixed("the admin server listens there", {"admin", &given.admin, kAny,
+                                            "may be repeated. Port 0 picks a free one"}),
+      fixed("the admin server listens there", {"admin", &given.admin, Form{"HOST:PORT, https://HOST:PORT or none"},
                                                "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz), "
-                                               "https://HOST:PORT with TLS; 'none' for no "
-                                               "server"}),
+                                               "https://HOST:PORT with TLS; 'none' for no server"}),
       live({"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"}),
       live({"capacity-blocks", &given.capacity_blocks, kAny,
             "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"}),
@@ -88,17 +75,15 @@ std::vector<OptionRow> memory_rows(Given& given) {
        "Capacity can be changed while the node runs, up to this, such as 256GiB; RDMA is off then, whose devices keep "
        "what they have registered. 0: a restart changes it"},
       {"capacity-block-bytes", &given.capacity_block_bytes, kSize, "Size of those blocks, a multiple of 4096"},
-      fixed(
-          "what was learned is one policy's",
-          {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
-           "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
-           "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one of "
-           "several "
-           "nodes that do not learn together, by --etcd or --peer (auto)"}),
+      fixed("what was learned is one policy's",
+            {"eviction-policy", &given.eviction_policy, OneOf{"auto", "yield", "lru", "lfu"},
+             "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
+             "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one "
+             "of several nodes that do not learn together, by --etcd or --peer (auto)"}),
       {"curve", &o.store.curve.is_on, kAny,
        "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
       {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
-      {"numa-nodes", &o.numa_nodes, kAny,
+      {"numa-nodes", &o.numa_nodes, Form{"auto, off, or NUMA nodes such as 0-1"},
        "NUMA nodes, such as 1 or 0-1: memory for blocks lies on them in turns, and the node's threads keep to their "
        "processors. auto: on all there are, without keeping to any; off: wherever the kernel puts it"},
   };
@@ -108,18 +93,18 @@ std::vector<OptionRow> disk_rows(Given& given) {
   constexpr const char* kDisk = "Disk tier";
   NodeOptions& o = given.options;
   return {
-      live({"spill-path", &o.spill_paths, kAny,
+      live({"spill-path", &o.spill_paths, Form{"a directory, or one to be made in a directory that is there"},
             "Directory of the disk tier, one node's own; none: memory only. May be repeated, one for each device",
             kDisk}),
       fixed("directories are opened when the node starts; SIGHUP reads the file again",
-            {"spill-key-file", &o.spill_keys.file, kAny,
+            {"spill-key-file", &o.spill_keys.file, Form{"a file of keys, 64 hexadecimal digits on a line"},
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
              "written to disk is encrypted (docs/security.md). None: it is not",
              kDisk}),
       // It may well have a password or a token in it.
       secret(fixed(
           "directories are opened when the node starts; SIGHUP runs the command again",
-          {"spill-key-command", &o.spill_keys.command, kAny,
+          {"spill-key-command", &o.spill_keys.command, Form{"a command for /bin/sh"},
            "Instead of that file: a command for /bin/sh that prints its lines, out of a KMS or a TPM, within 30 s",
            kDisk})),
       live(
@@ -134,17 +119,14 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "Share of memory kept free by writing ahead of puts", kDisk}),
       live({"spill-put-wait-seconds", &o.session.spill_wait, RealLimits{0, 5},
             "A put waits this long for the disk, at most half of its time (its deadline, at most 5 s), before blocks "
-            "that "
-            "are not on it are evicted; 0: never",
+            "that are not on it are evicted; 0: never",
             kDisk}),
       fixed("it needs to know when each block was stored",
             {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
              "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk}),
       live({"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
             "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in "
-            "the "
-            "time "
-            "that a block stays on disk; 0: write everything",
+            "the time that a block stays on disk; 0: write everything",
             kDisk}),
       live({"spill-write-rate", &o.spill.write_bytes_per_second, kSizeOrZero,
             "Bytes a second written at most, such as 500MiB; 0: no limit", kDisk}),
@@ -165,8 +147,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
        "Of several directories, one that does not answer for this long is left out until it does"},
       live({"spill-drop-wait-seconds", &o.session.drop_wait, RealLimits{0, 3600},
             "A drop's answer waits this long for the disk to keep the drop; then it says that the drop holds until the "
-            "next "
-            "start"}),
+            "next start"}),
       live({"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
             "A stop no longer waits for a disk that finishes nothing for this long", kDisk}),
       live({"spill-save", &o.spill_save, kAny, "At a clean stop, write what is in memory, for the next start", kDisk}),
@@ -178,10 +159,10 @@ std::vector<OptionRow> rdma_rows(Given& given) {
   VerbsConfig& verbs = given.options.verbs;
   return {
       {"rdma", &given.rdma, OneOf{"auto", "on", "off"},
-       "Move blocks by RDMA: auto (if there is a device), on (do not start without), off. "
-       "`kvstorectl doctor --rdma` checks a machine for it",
+       "Move blocks by RDMA: auto (if there is a device), on (do not start without), off. `kvstorectl doctor --rdma` "
+       "checks a machine for it",
        kRdma},
-      {"rdma-device", &verbs.devices.names, kAny,
+      {"rdma-device", &verbs.devices.names, Form{"a device such as mlx5_0, or mlx5_0@10.0.0.1"},
        "A device to use, such as mlx5_0, or mlx5_0@10.0.0.1 for one of its addresses; may be repeated. Its link may "
        "come later. None: those nearest to this node's processor whose link is up, at most 4",
        kRdma},
@@ -204,43 +185,44 @@ std::vector<OptionRow> cluster_rows(Given& given) {
   EtcdConfig& etcd = given.options.etcd;
   MembershipConfig& membership = given.options.membership;
   return {
-      {"etcd", &etcd.endpoints, kAny,
+      {"etcd", &etcd.endpoints, Form{"http://HOST:PORT or https://HOST:PORT"},
        "http://HOST:PORT or https://HOST:PORT of an etcd member; may be repeated. Nodes with the same etcd and "
        "etcd-prefix are a cluster, whose clients need the address of any of them. None: this node stands alone, or on "
-       "a "
-       "list that clients have",
+       "a list that clients have",
        kCluster},
-      {"etcd-prefix", &membership.prefix, kAny, "Of this cluster's keys in etcd", kCluster},
-      {"etcd-ca", &etcd.ca_file, kAny, "PEM file of who signed etcd's certificates (default: the system's)", kCluster},
-      {"etcd-cert", &etcd.cert_file, kAny, "PEM file of this node's certificate for etcd", kCluster},
-      {"etcd-key", &etcd.key_file, kAny, "PEM file of its key", kCluster},
-      {"etcd-user", &etcd.user, kAny, "User of etcd, where it asks for one", kCluster},
-      {"etcd-password-file", &etcd.password_file, kAny, "File whose first line is that user's password", kCluster},
+      {"etcd-prefix", &membership.prefix, Form{"2 to 256 bytes that begin with '/' and do not end so"},
+       "Of this cluster's keys in etcd", kCluster},
+      {"etcd-ca", &etcd.ca_file, kPemForm, "PEM file of who signed etcd's certificates (default: the system's)",
+       kCluster},
+      {"etcd-cert", &etcd.cert_file, kPemForm, "PEM file of this node's certificate for etcd", kCluster},
+      {"etcd-key", &etcd.key_file, kPemForm, "PEM file of its key", kCluster},
+      {"etcd-user", &etcd.user, Form{"a name, with etcd-password-file"}, "User of etcd, where it asks for one",
+       kCluster},
+      {"etcd-password-file", &etcd.password_file, Form{"a file that this user can read, with etcd-user"},
+       "File whose first line is that user's password", kCluster},
       {"etcd-lease-seconds", &given.etcd_lease, RealLimits{2, 300},
        "A node that etcd has not heard of for so long is off the map", kCluster},
-      {"advertise", &membership.self.endpoints, kAny,
+      {"advertise", &membership.self.endpoints, kEndpointForm,
        "Where clients reach this node: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH; may be repeated (default: as "
        "listen)",
        kCluster},
       {"weight", &given.weight, RealLimits{0, kMemberWeightMax},
        "This node's share of the blocks, in proportion (default: its capacity in GiB)", kCluster},
-      {"zone", &membership.self.zone, kAny, "Where this node stands; shown, and for clients to come", kCluster},
+      {"zone", &membership.self.zone, Form{"a name without blanks"},
+       "Where this node stands; shown, and for clients to come", kCluster},
       live({"move-rate", &given.options.move_rate, kSizeOrZero,
             "Bytes a second, such as 256MiB, that this node hands to others when they join, or it leaves; 0: hands "
-            "nothing "
-            "over",
+            "nothing over",
             kCluster}),
       live({"copy-uses", &given.options.copy_uses, IntegerLimits{0, 255},
             "A prefix that was used so often, the put that brought it included, gets a second copy on the node that "
-            "would "
-            "own "
-            "it next; 0: none does. 2 is everything that was asked for again",
+            "would own it next; 0: none does. 2 is everything that was asked for again",
             kCluster}),
       live({"hand-over-seconds", &given.options.hand_over_max, RealLimits{0, 86400},
             "After SIGTERM the node hands over what it owns for so long at most, before it leaves", kCluster}),
       {"join-seconds", &given.options.join_max, RealLimits{0, 86400},
        "A node that joins is given what will be its own for so long at most, before it serves", kCluster},
-      {"peer", &given.options.peers, kAny,
+      {"peer", &given.options.peers, kEndpointForm,
        "tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH of a node of a static list, with which this one learns which "
        "blocks are used again; may be repeated, and may be this node itself. With --etcd all nodes of the cluster are",
        kCluster},
@@ -256,22 +238,22 @@ std::vector<OptionRow> tls_rows(Given& given) {
   constexpr const char* kTls = "TLS and access (docs/security.md)";
   NodeOptions& o = given.options;
   return {
-      {"tls-cert", &o.tls.cert_file, kAny,
+      {"tls-cert", &o.tls.cert_file, kPemForm,
        "PEM file of this node's certificate, and of those between it and the CA; for tls:// and https://", kTls},
-      {"tls-key", &o.tls.key_file, kAny, "PEM file of its private key", kTls},
-      {"tls-ca", &o.tls.ca_file, kAny, "PEM file of who signs clients' certificates; each client has to show one",
+      {"tls-key", &o.tls.key_file, kPemForm, "PEM file of its private key", kTls},
+      {"tls-ca", &o.tls.ca_file, kPemForm, "PEM file of who signs clients' certificates; each client has to show one",
        kTls},
-      {"tls-crl", &o.tls.crl_file, kAny, "PEM file of revoked certificates, one list for each CA", kTls},
-      {"tls-allowed-name", &o.tls.allowed_names, kAny,
+      {"tls-crl", &o.tls.crl_file, kPemForm, "PEM file of revoked certificates, one list for each CA", kTls},
+      {"tls-allowed-name", &o.tls.allowed_names, Form{"a DNS name, *.NAME, a URI or URI/*"},
        "A name (subject alternative name) that a client's certificate may have: a URI, URI/* for all below it, a DNS "
        "name, or *.NAME; may be repeated. None: every certificate of the CA",
        kTls},
-      {"policy-file", &o.policy_file, kAny,
+      {"policy-file", &o.policy_file, Form{"a TOML file of roles (docs/security.md)"},
        "TOML file of who may do what: certificates' names, tokens and Unix users to roles. None: whoever is let in may "
-       "do "
-       "everything",
+       "do everything",
        kTls},
-      {"tenant-secret-file", &o.tenant_secret_file, kAny,
+      {"tenant-secret-file", &o.tenant_secret_file,
+       Form{"a file with 64 hexadecimal digits that others cannot read, with policy-file"},
        "File with 64 hexadecimal digits, the same on all nodes of a cluster: tenants' namespaces are named by it, so "
        "that no record of one finds another's. Needs policy-file",
        kTls},
@@ -282,8 +264,7 @@ std::vector<OptionRow> tls_rows(Given& given) {
             kTls}),
       live({"tls-handshakes-per-second", &o.handshakes_per_second, RealLimits{0, 1000000},
             "Connections that begin to prove who they are, half of them from one address; more are closed at once. 0: "
-            "no "
-            "bound",
+            "no bound",
             kTls}),
       {"plaintext-on-trusted-network", &given.allows_plain_network, kAny,
        "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
@@ -302,8 +283,7 @@ std::vector<OptionRow> session_rows(Given& given) {
             "Sessions at once; more are refused"}),
       live({"session-share-max", &o.sessions.peer_share_max, RealLimits{0.01, 1},
             "Share of them that one peer (a Unix user, a TCP address) may hold while alone; some stay free for others; "
-            "1: "
-            "all"}),
+            "1: all"}),
       live({"session-idle-seconds", &o.sessions.idle_min, RealLimits{1, 1e9},
             "A session that did nothing for this long, lends no memory and holds no lease may be closed to make room"}),
       live({"index-bytes-max", &o.store.index_bytes_max, kAnySize,
@@ -369,76 +349,50 @@ std::vector<OptionRow> all_rows(Given& given) {
 
 // -- from the command line to the rows
 
-/// The command line, and as flags what only the environment has. CLI11 would ask the environment after the file, so
-/// that the file would win. Last argument first, as CLI11 wants it.
-std::vector<std::string> arguments_of(int argc, const char* const* argv, const std::vector<OptionRow>& rows) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
-  const auto is_given = [&](const std::string& flag) {
-    return std::any_of(argv + 1, argv + argc,
-                       [&](const std::string& each) { return each == flag || each.starts_with(flag + "="); });
-  };
-  const auto add = [&](const std::string& name) {
-    const char* const value = std::getenv(environment_name(name).c_str());
-    if (value != nullptr && !is_given("--" + name)) arguments.push_back("--" + name + "=" + value);
-  };
-  add("config");
-  for (const OptionRow& row : rows) add(row.name);
-  std::reverse(arguments.begin(), arguments.end());
-  return arguments;
-}
-
 std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
   std::cerr << "kvstore-node: " << message << "\nRun with --help for more information.\n";
   *exit_code = 2;
   return std::nullopt;
 }
 
-GivenOptions::Source source_of(const std::string& name, const std::vector<std::string>& flags) {
-  const auto is_it = [&](const std::string& each) {
-    return each == "--" + name || each.starts_with("--" + name + "=");
-  };
-  if (std::ranges::any_of(flags, is_it)) return GivenOptions::Source::kFlag;
-  return std::getenv(environment_name(name).c_str()) != nullptr ? GivenOptions::Source::kEnvironment
-                                                                : GivenOptions::Source::kFile;
+/// "", or what is wrong.
+std::string take_switches(const OptionSources& sources, NodeOptions& options) {
+  NodeOptions::Autotune& autotune = options.autotune;
+  options.check_only = sources.switches.contains("check-config");
+  autotune = {.is_asked = sources.switches.contains("autotune"),
+              .as_json = sources.switches.contains("json"),
+              .as_toml = sources.switches.contains("toml")};
+  if ((autotune.as_json || autotune.as_toml) && !autotune.is_asked)
+    return std::string(autotune.as_json ? "--json" : "--toml") + ": is for --autotune, which is not given";
+  return autotune.as_json && autotune.as_toml ? "--toml: given beside --json; allowed is one of them" : "";
 }
 
 /// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake, of which *wrong tells.
 bool read_given(int argc, const char* const* argv, Given& given, int* exit_code, std::string* wrong) {
   KV_ASSERT(argc > 0 && exit_code != nullptr);
-  CLI::App app(kAbout, "kvstore-node");
-  app.set_version_flag("--version", "kvstore-node " KV_VERSION);
-  app.set_config("--config", "", "TOML file with any of these options");
-  app.allow_config_extras(false);  // a misspelt key is an error, not a default in silence
   const std::vector<OptionRow> rows = all_rows(given);
-  add_options(app, rows);
-  app.add_flag("--check-config", given.options.check_only, "Check the options, print the result and exit");
-  NodeOptions::Autotune& autotune = given.options.autotune;
-  auto* const is_asked = app.add_flag("--autotune", autotune.is_asked,
-                                      "Measure this machine for a node with these options, say what to set and why, "
-                                      "and exit. Writes 256 MiB to each --spill-path, and takes them away again")
-                             ->configurable(false);
-  auto* const as_json = app.add_flag("--json", autotune.as_json, "With --autotune: one JSON document, for scripts");
-  as_json->configurable(false)->needs(is_asked);
-  app.add_flag("--toml", autotune.as_toml, "With --autotune: lines for the TOML file")
-      ->configurable(false)
-      ->needs(is_asked)
-      ->excludes(as_json);
-  try {
-    app.parse(arguments_of(argc, argv, rows));
-  } catch (const CLI::Success& done) {  // --help, --version
-    *exit_code = app.exit(done);
-    return false;
-  } catch (const CLI::ParseError& error) {
-    *wrong = error.what();
-    *exit_code = 2;
+  for (const std::string_view each : std::vector<std::string_view>(argv + 1, argv + argc)) {
+    if (each != "--help" && each != "-h" && each != "--version") continue;
+    std::cout << (each == "--version" ? "kvstore-node " KV_VERSION "\n" : help_of(rows));
+    *exit_code = 0;
     return false;
   }
-  const std::vector<std::string> flags(argv + 1, argv + argc);
+  OptionSources sources;
+  *wrong = read_sources(argc, argv, rows, {"check-config", "autotune", "json", "toml"}, &sources);
+  if (wrong->empty()) *wrong = take_switches(sources, given.options);
   for (const OptionRow& row : rows) {
-    if (app.get_option(std::string("--") + row.name)->count() > 0) given.sources[row.name] = source_of(row.name, flags);
+    const auto text = sources.options.find(row.name);
+    if (text == sources.options.end() || !wrong->empty()) continue;
+    *wrong = assign(row, text->second.values);
+    if (!wrong->empty()) *wrong = with_place(*wrong, text->second.place);
+    given.places[row.name] = text->second.place;
   }
-  if (const auto& file = app.get_option("--config")->results(); !file.empty()) given.file = file.front();
-  return true;
+  if (wrong->empty() && given.options.check_only && !sources.unknown_variables.empty())
+    *wrong = sources.unknown_variables.front();
+  given.file = sources.file;
+  given.unknown_variables = std::move(sources.unknown_variables);
+  if (!wrong->empty()) *exit_code = 2;
+  return wrong->empty();
 }
 
 // -- from the rows to the options. Each returns what is wrong, or "".
@@ -449,7 +403,9 @@ std::string set_node_id(Given& given) {
     char host[256] = {};
     id = ::gethostname(host, sizeof host - 1) == 0 ? host : "node";
   }
-  return id.size() > 128 ? "node-id: longer than 128 bytes" : "";
+  return id.size() > 128
+             ? "node-id: '" + printable(id.substr(0, 32)) + "...' has " + std::to_string(id.size()) + " bytes"
+             : "";
 }
 
 bool is_network(const Endpoint& endpoint) {
@@ -467,11 +423,11 @@ std::string set_listen(Given& given) {
     const auto endpoint = parse_endpoint(text);
     if (!endpoint) return "listen: " + endpoint.error().text;
     if (endpoint->scheme == Endpoint::Scheme::kSim)
-      return "listen: " + text + ": allowed are tcp://, tls:// and unix://";
+      return "listen: '" + text + "'; allowed: tcp://, tls:// and unix://";
     if (is_plain_network(*endpoint) && !given.allows_plain_network) {
       return "listen: " + text +
              ": refused, because whoever reaches it could read all blocks: plain TCP is neither encrypted nor "
-             "authenticated. Allowed are tls:// with TLS certificates (tls-cert, tls-key, tls-ca), loopback addresses "
+             "authenticated; allowed: tls:// with TLS certificates (tls-cert, tls-key, tls-ca), loopback addresses "
              "(tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// sockets; or, in a closed network, "
              "plaintext-on-trusted-network";
     }
@@ -479,7 +435,7 @@ std::string set_listen(Given& given) {
     given.options.network_count += is_network(*endpoint);
     given.options.listen.push_back(*endpoint);
   }
-  return given.options.listen.empty() ? "listen: none given, at least one is needed" : "";
+  return given.options.listen.empty() ? "listen: [] is none; at least one is needed" : "";
 }
 
 std::string set_admin(Given& given) {
@@ -492,10 +448,12 @@ std::string set_admin(Given& given) {
   options.admin_tls = given.admin.starts_with(kHttps);
   const auto endpoint = parse_endpoint((options.admin_tls ? "tls://" : "tcp://") +
                                        given.admin.substr(options.admin_tls ? kHttps.size() : 0));
-  if (!endpoint) return "admin: " + endpoint.error().text;
+  if (!endpoint)
+    return "admin: '" + given.admin + "'; allowed: HOST:PORT with a port of 0 to 65535, https://HOST:PORT or none";
   if (is_plain_network(*endpoint) && !given.allows_plain_network) {
     return "admin: " + given.admin +
-           ": refused; allowed are https://HOST:PORT with TLS certificates (tls-cert, tls-key, tls-ca), loopback "
+           ": refused, because whoever reaches it could read and change all; allowed: https://HOST:PORT with TLS "
+           "certificates (tls-cert, tls-key, tls-ca), loopback "
            "addresses such as 127.0.0.1:7401, and, in a closed network, plaintext-on-trusted-network";
   }
   options.plain_network_count += is_plain_network(*endpoint);
@@ -512,9 +470,14 @@ std::string set_tls(Given& given) {
                          return endpoint.scheme == Endpoint::Scheme::kTls;
                        });
   if (!is_used && options.tls.is_given()) {
-    return "tls-cert, tls-key, tls-ca, tls-crl, tls-allowed-name: given, and nothing uses them; tls://HOST:PORT in "
-           "listen "
-           "or https://HOST:PORT in admin does";
+    const TlsConfig& tls = options.tls;
+    const char* const first = !tls.cert_file.empty()  ? "tls-cert"
+                              : !tls.key_file.empty() ? "tls-key"
+                              : !tls.ca_file.empty()  ? "tls-ca"
+                              : !tls.crl_file.empty() ? "tls-crl"
+                                                      : "tls-allowed-name";
+    return std::string(first) + ": given, and nothing uses it; allowed: together with tls://HOST:PORT in listen or " +
+           "https://HOST:PORT in admin";
   }
   if (!is_used) return "";
   const auto read = TlsCredentials::read(options.tls, TlsSide::kNode);
@@ -543,27 +506,29 @@ std::string set_capacity(Given& given) {
   // Blocks of one size, without waste: the arena is cut into exactly so many.
   if (given.capacity_blocks > 0) {
     if (given.capacity_block_bytes % 4096 != 0) {
-      return "capacity-block-bytes: " + std::to_string(given.capacity_block_bytes) + ", must be a multiple of 4096";
+      return "capacity-block-bytes: " + std::to_string(given.capacity_block_bytes) + "; allowed: multiples of 4096";
     }
     if (given.capacity_blocks > kBytesMax / given.capacity_block_bytes)
-      return "capacity-blocks: " + std::to_string(given.capacity_blocks) + ", more than 64 TiB in all";
+      return "capacity-blocks: " + std::to_string(given.capacity_blocks) +
+             ", more than 64 TiB in all; allowed: up to " + std::to_string(kBytesMax / given.capacity_block_bytes) +
+             " of capacity-block-bytes";
     arena.capacity_bytes = given.capacity_blocks * given.capacity_block_bytes;
     arena.granule_bytes = given.capacity_block_bytes;
   } else if (arena.capacity_bytes < (1 << 20)) {
-    return "capacity: " + std::to_string(arena.capacity_bytes) + " bytes, at least 1MiB is needed";
+    return "capacity: " + std::to_string(arena.capacity_bytes) + " bytes; allowed: 1MiB to 64 TiB";
   }
   KV_ASSERT(arena.capacity_bytes > 0 && arena.capacity_bytes <= kBytesMax);
   if (arena.capacity_bytes_max == 0) return "";
   const char* const field = given.capacity_blocks > 0 ? "capacity-blocks" : "capacity";
   if (arena.capacity_bytes > arena.capacity_bytes_max) {
-    return std::string(field) + ": " + std::to_string(arena.capacity_bytes) + " bytes, more than capacity-max, " +
-           std::to_string(arena.capacity_bytes_max);
+    return std::string(field) + ": " + std::to_string(arena.capacity_bytes) +
+           " bytes, more than capacity-max; allowed: up to " + std::to_string(arena.capacity_bytes_max);
   }
   if (arena.capacity_bytes % arena.granule_bytes != 0 || arena.capacity_bytes_max % arena.granule_bytes != 0) {
     const bool is_max = arena.capacity_bytes % arena.granule_bytes == 0;
     return std::string(is_max ? "capacity-max" : field) + ": " +
            std::to_string(is_max ? arena.capacity_bytes_max : arena.capacity_bytes) +
-           " bytes; with capacity-max both must be multiples of " + std::to_string(arena.granule_bytes);
+           " bytes; allowed: with capacity-max both are multiples of " + std::to_string(arena.granule_bytes);
   }
   return "";
 }
@@ -576,22 +541,27 @@ std::string set_disk(Given& given) {
   const std::vector<std::string>& paths = options.spill_paths;
   std::uint64_t& capacity_bytes = options.store.disk.capacity_bytes;
   if (given.spill_capacity_blocks > kBytesMax / given.capacity_block_bytes)
-    return "spill-capacity-blocks: " + std::to_string(given.spill_capacity_blocks) + ", more than 64 TiB in all";
+    return "spill-capacity-blocks: " + std::to_string(given.spill_capacity_blocks) +
+           ", more than 64 TiB in all; allowed: up to " + std::to_string(kBytesMax / given.capacity_block_bytes);
   if (given.spill_capacity_blocks > 0) capacity_bytes = given.spill_capacity_blocks * given.capacity_block_bytes;
   for (auto each = paths.begin(); each != paths.end(); ++each) {
-    if (each->empty()) return "spill-path: ''; wanted is a directory. To have none, leave the option out and restart";
-    if (std::find(paths.begin(), each, *each) != each) return "spill-path: " + *each + " is given twice";
+    if (each->empty()) return "spill-path: ''; allowed: a directory. To have none, leave the option out and restart";
+    if (std::find(paths.begin(), each, *each) != each)
+      return "spill-path: " + *each + " is given twice; allowed: each directory once";
   }
   if (paths.size() > kPlaceCount) {
-    return "spill-path: " + std::to_string(paths.size()) + " directories, at most " + std::to_string(kPlaceCount);
+    return "spill-path: " + std::to_string(paths.size()) + " directories; allowed: at most " +
+           std::to_string(kPlaceCount);
   }
-  if (paths.empty() && capacity_bytes > 0) return "spill-path: not given, needed with spill-capacity";
+  if (paths.empty() && capacity_bytes > 0)
+    return std::string(given.spill_capacity_blocks > 0 ? "spill-capacity-blocks" : "spill-capacity") +
+           ": given without spill-path; allowed: both or neither";
   if (!paths.empty() && capacity_bytes == 0)
-    return "spill-capacity: not given, needed with spill-path (for example 100GiB)";
+    return "spill-path: given without spill-capacity; allowed: both (spill-capacity = \"100GiB\") or neither";
   if (paths.empty() && options.spill_keys.is_given())
-    return "spill-path: not given, needed with " + std::string(options.spill_keys.option());
+    return std::string(options.spill_keys.option()) + ": given without spill-path; allowed: both or neither";
   if (!options.spill_keys.file.empty() && !options.spill_keys.command.empty())
-    return "spill-key-command: given beside spill-key-file; allowed is one of them";
+    return "spill-key-command: given beside spill-key-file; allowed: one of them";
   options.store.spill.write_through = given.spill_policy == "write-through";
   // What is being written is pinned: a disk that hangs must leave most of the memory to puts.
   options.spill.batch_bytes =
@@ -599,6 +569,15 @@ std::string set_disk(Given& given) {
   // The whole tier counts as stuck only when leaving a directory out has not helped.
   options.spill.stuck_after = options.spill_hang * (paths.size() > 1 ? 2 : 1);
   options.spill.drain_give_up_after = options.spill_hang * 30;
+  return "";
+}
+
+/// Only of what a start finds: a disk that has gone since then is no concern of other options.
+std::string check_spill_places(Given& given) {
+  for (const std::string& path : given.options.spill_paths) {
+    if (const std::string why = check_spill_place(path); !why.empty())
+      return "spill-path: '" + printable(path) + "': " + why;
+  }
   return "";
 }
 
@@ -613,8 +592,7 @@ std::string set_rdma(Given& given) {
   if (options.store.arena.capacity_bytes_max > 0) {
     if (options.rdma == NodeOptions::Rdma::kOn)
       return "rdma: on, and capacity-max is given: RDMA devices keep the memory that they have registered, so it "
-             "cannot "
-             "be given back";
+             "cannot be given back; allowed: rdma without capacity-max, or capacity-max without rdma";
     options.rdma = NodeOptions::Rdma::kOff;
   }
   // One reads about as fast as two devices of 100 Gbit/s write.
@@ -626,21 +604,25 @@ std::string set_cluster(Given& given) {
   NodeOptions& options = given.options;
   const std::vector<std::string>& peers = options.peers;
   if (peers.size() > CountPool::kPeersMax)
-    return "peer: " + std::to_string(peers.size()) + " are given, at most " + std::to_string(CountPool::kPeersMax);
+    return "peer: " + std::to_string(peers.size()) + " are given; allowed: at most " +
+           std::to_string(CountPool::kPeersMax);
   for (auto each = peers.begin(); each != peers.end(); ++each) {
     if (const auto read = parse_endpoint(*each); !read) return "peer: " + read.error().text;
-    if (std::find(peers.begin(), each, *each) != each) return "peer: " + *each + " is given twice";
+    if (std::find(peers.begin(), each, *each) != each)
+      return "peer: " + *each + " is given twice; allowed: each node once";
   }
-  if (!peers.empty() && !options.etcd.endpoints.empty()) return "peer: not with etcd, which knows all nodes";
+  if (!peers.empty() && !options.etcd.endpoints.empty())
+    return "peer: given beside etcd, which knows all nodes; allowed: one of them";
   MembershipConfig& membership = options.membership;
   if (options.etcd.endpoints.empty()) {
-    if (!membership.self.endpoints.empty()) return "advertise: needs etcd, where it is written";
+    if (!membership.self.endpoints.empty())
+      return "advertise: given without etcd, where it would be written; allowed: with etcd";
     return "";
   }
   if (const std::string why = check_etcd(options.etcd); !why.empty()) return why;
   if (membership.prefix.size() < 2 || membership.prefix.size() > 256 || membership.prefix.front() != '/' ||
       membership.prefix.back() == '/') {
-    return "etcd-prefix: '" + membership.prefix + "', must begin with '/', must not end so, and has 2 to 256 bytes";
+    return "etcd-prefix: '" + membership.prefix + "'; allowed: 2 to 256 bytes that begin with '/' and do not end so";
   }
   membership.lease = std::chrono::ceil<std::chrono::seconds>(given.etcd_lease);
   membership.self.id = options.node_id;
@@ -689,9 +671,9 @@ std::string set_machine(Given& given) {
 /// In this order: of several mistakes the first is told, and the disk's sizes need the capacity, as the policy does.
 /// `reads_files`: certificates and policy too. Their files may be bad by now, and are no concern of other options.
 std::string derive(Given& given, bool reads_files) {
-  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &set_policy,
-                         &set_rdma, &set_cluster, &set_machine}) {
-    if (!reads_files && (set == &set_tls || set == &set_policy)) continue;
+  for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_spill_places,
+                         &set_policy, &set_rdma, &set_cluster, &set_machine}) {
+    if (!reads_files && (set == &set_tls || set == &set_policy || set == &check_spill_places)) continue;
     if (std::string wrong = set(given); !wrong.empty()) return wrong;
   }
   given.options.store.has_tenants = !given.options.policy_file.empty();
@@ -703,6 +685,24 @@ std::string derive(Given& given, bool reads_files) {
 const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name) {
   const auto found = std::ranges::find(rows, name, [](const OptionRow& row) { return std::string_view(row.name); });
   return found == rows.end() ? nullptr : &*found;
+}
+
+/// A refusal by derive() begins with an option's name. It also gets the value, what is allowed and where it stands, as
+/// far as it does not say so itself.
+std::string explained(const Given& given, std::string wrong) {
+  Given copy = given;
+  const std::vector<OptionRow> rows = all_rows(copy);
+  const OptionRow* const row = find_row(rows, std::string_view(wrong).substr(0, wrong.find(':')));
+  if (row == nullptr) return wrong;
+  const auto place = given.places.find(row->name);
+  if (wrong.find("allowed") == std::string::npos) wrong += "; allowed: " + allowed_text(*row);
+  if (place == given.places.end()) return wrong + " (not given: the default)";
+  const std::vector<std::string> values = values_of(*row);
+  const bool is_shown = values.empty() || std::ranges::any_of(values, [&](const std::string& value) {
+                          return wrong.find(value) != std::string::npos;
+                        });
+  if (!is_shown && !row->is_secret) wrong += "; given: '" + printable(values.front()) + "'";
+  return with_place(wrong, place->second);
 }
 
 }  // namespace
@@ -722,22 +722,26 @@ std::optional<GivenOptions> GivenOptions::read(int argc, const char* const* argv
 std::optional<NodeOptions> GivenOptions::options(std::string* wrong, bool reads_files) const {
   Given derived = *given_;
   *wrong = derive(derived, reads_files);
+  if (!wrong->empty()) *wrong = explained(*given_, *wrong);
   return wrong->empty() ? std::optional(std::move(derived.options)) : std::nullopt;
 }
 
 const std::string& GivenOptions::file() const { return given_->file; }
+const std::vector<std::string>& GivenOptions::unknown_variables() const { return given_->unknown_variables; }
 
 std::vector<GivenOptions::Entry> GivenOptions::list() const {
   Given now = *given_, before;
   const std::vector<OptionRow> rows = all_rows(now), defaults = all_rows(before);
   std::vector<Entry> entries;
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    const auto source = given_->sources.find(rows[i].name);
+    const auto found = given_->places.find(rows[i].name);
+    const OptionPlace place = found == given_->places.end() ? OptionPlace{} : found->second;
     entries.push_back({.name = rows[i].name,
                        .values = values_of(rows[i]),
                        .otherwise = values_of(defaults[i]),
-                       .source = source == given_->sources.end() ? Source::kDefault : source->second,
-                       .is_list = std::holds_alternative<std::vector<std::string>*>(rows[i].to),
+                       .source = place.source,
+                       .place = place.text,
+                       .is_list = is_list(rows[i]),
                        .fixed = rows[i].fixed,
                        .allowed = allowed_text(rows[i]),
                        .is_secret = rows[i].is_secret});
@@ -757,16 +761,21 @@ std::string GivenOptions::set(const std::string& name, const std::vector<std::st
   Given next = *given_, before;
   const std::vector<OptionRow> rows = all_rows(next), defaults = all_rows(before);
   const OptionRow* const row = find_row(rows, name);
-  if (row == nullptr) return name + ": there is no such option; `kvstorectl config list` shows all";
+  if (row == nullptr) {
+    std::vector<std::string> names;
+    for (const OptionRow& each : rows) names.emplace_back(each.name);
+    const std::string meant = did_you_mean(name, names);
+    return name + ": there is no such option" + (meant.empty() ? "; `kvstorectl config list` shows all" : meant);
+  }
   if (std::string wrong = assign(*row, values); !wrong.empty()) return wrong;
   // Of two that exclude one another the one that is set counts.
   for (const OptionRow& other : rows) {
     if (name != other.excludes && std::string_view(row->excludes) != other.name) continue;
     copy_value(other, *find_row(defaults, other.name));
-    next.sources.erase(other.name);
+    next.places.erase(other.name);
   }
-  next.sources[name] = source;
-  if (source == Source::kDefault) next.sources.erase(name);
+  next.places[name] = {source, ""};
+  if (source == Source::kDefault) next.places.erase(name);
   *given_ = std::move(next);
   return "";
 }
@@ -775,9 +784,9 @@ void GivenOptions::take(const std::string& name, const GivenOptions& from) {
   Given other = *from.given_;
   const std::vector<OptionRow> rows = all_rows(*given_), others = all_rows(other);
   copy_value(*find_row(rows, name), *find_row(others, name));
-  const auto source = other.sources.find(name);
-  given_->sources.erase(name);
-  if (source != other.sources.end()) given_->sources[name] = source->second;
+  const auto place = other.places.find(name);
+  given_->places.erase(name);
+  if (place != other.places.end()) given_->places[name] = place->second;
 }
 
 const char* GivenOptions::source_name(Source source) {

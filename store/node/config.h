@@ -11,6 +11,7 @@
 #include "store/node/disk/spill_keys.h"
 #include "store/node/membership/etcd.h"
 #include "store/node/membership/membership.h"
+#include "store/node/option_sources.h"
 #include "store/node/rdma/verbs_node.h"
 #include "store/node/session/session.h"
 #include "store/node/slow_log.h"
@@ -80,12 +81,13 @@ struct NodeOptions {
 /// the same checks as at the start. A change does nothing by itself (live/settings.h).
 class GivenOptions {
  public:
-  enum class Source : std::uint8_t { kDefault, kFile, kEnvironment, kFlag, kSet };
+  using Source = OptionSource;
   static const char* source_name(Source source);
   struct Entry {
     std::string name;
     std::vector<std::string> values, otherwise;  ///< As `set` takes them; the default.
     Source source;
+    std::string place;  ///< As OptionPlace has it.
     bool is_list;
     std::string fixed;    ///< Why it cannot be changed while the node runs; empty: it can.
     std::string allowed;  ///< In words.
@@ -107,6 +109,8 @@ class GivenOptions {
   std::optional<NodeOptions> options(std::string* wrong, bool reads_files = true) const;
   std::vector<Entry> list() const;  ///< In the order of --help.
   const std::string& file() const;  ///< The TOML file; empty: none.
+  /// Variables of the environment that look like options and are none. An error with --check-config.
+  const std::vector<std::string>& unknown_variables() const;
   /// Returns "", or what is wrong, by name, value and what is allowed; then nothing changes.
   std::string set(const std::string& name, const std::vector<std::string>& values, Source source);
   void take(const std::string& name, const GivenOptions& from);  ///< The value and its source. Requires: it is one.
@@ -120,8 +124,7 @@ class GivenOptions {
 
 /// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the
 /// environment over the file. Returns nothing and sets `*exit_code` when the process should end instead: after --help
-/// or
-/// --version, or with a message on stderr that names the option, the value and what is allowed.
+/// or --version, or with a message on stderr that names the option, the value, what is allowed, and where it stands.
 std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code);
 
 }  // namespace kv

@@ -36,6 +36,7 @@
 #include "store/node/log_format.h"
 #include "store/node/machine/autotune.h"
 #include "store/node/machine/room.h"
+#include "store/node/machine/spill_place.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
 #include "store/node/mover/mover_thread.h"
@@ -284,6 +285,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   if (options.tls.is_given() || !options.policy_file.empty() || options.spill_keys.is_given() || !given.file().empty())
     hangup.add(SIGHUP);
   const bool has_config_file = !given.file().empty();
+  for (const std::string& variable : given.unknown_variables()) spdlog::warn("config: {}", variable);
   Settings settings(std::move(given), options, std::move(read));
 
   NodeMetrics metrics(KV_VERSION);
@@ -759,6 +761,10 @@ int main(int argc, char** argv) {
               << options->store.arena.capacity_bytes << " bytes, " << options->threads << " I/O threads, listening on";
     for (const auto& endpoint : options->listen) std::cout << " " << endpoint.to_string();
     std::cout << "\n";
+    for (const std::string& path : options->spill_paths) {
+      if (const std::string place = kv::new_spill_place(path); !place.empty())
+        std::cout << "spill-path " << path << " " << place << "\n";
+    }
     return 0;
   }
   if (options->autotune.is_asked) {

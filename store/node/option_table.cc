@@ -1,74 +1,22 @@
 #include "store/node/option_table.h"
 
 #include <CLI/CLI.hpp>
-#include <cctype>
+#include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <concepts>
 #include <iterator>
-#include <sstream>
+#include <limits>
+#include <string_view>
 #include <type_traits>
 
-#include "base/assert.h"
+#include "base/printable.h"
+#include "base/quantity.h"
+#include "base/spelling.h"
+#include "base/variables.h"
 
 namespace kv {
 namespace {
-
-/// As CLI11 writes defaults of its own.
-template <class T>
-std::string text_of(T value) {
-  std::ostringstream text;
-  text << value;
-  return text.str();
-}
-
-/// An option whose value is read as T and kept as something else, which CLI11 can neither read nor show.
-template <class T, class Keep>
-CLI::Option* add_converted(CLI::App& app, const std::string& flag, const char* help, T before, Keep keep) {
-  return app
-      .add_option_function<T>(
-          flag, [keep](const T& value) { keep(value); }, help)
-      ->default_str(text_of(before));
-}
-
-/// CLI11 shows a default as it prints the value. Types that it prints or reads wrongly go through one that it knows.
-CLI::Option* add_target(CLI::App& app, const std::string& flag, const OptionTarget& target, const char* help) {
-  return std::visit(
-      [&](auto* to) -> CLI::Option* {
-        using T = std::remove_pointer_t<decltype(to)>;
-        KV_ASSERT(to != nullptr);
-        if constexpr (std::is_same_v<T, Duration>) {
-          using Seconds = std::chrono::duration<double>;
-          const auto keep = [to](double value) { *to = std::chrono::duration_cast<Duration>(Seconds(value)); };
-          return add_converted<double>(app, flag, help, Seconds(*to).count(), keep);
-        } else if constexpr (std::is_same_v<T, std::chrono::microseconds>) {
-          const auto keep = [to](std::size_t value) { *to = std::chrono::microseconds(value); };
-          return add_converted<std::size_t>(app, flag, help, static_cast<std::size_t>(to->count()), keep);
-        } else if constexpr (std::is_same_v<T, std::uint8_t>) {  // which CLI11 would take for a letter
-          const auto keep = [to](unsigned value) {
-            KV_ASSERT(value <= 255);  // its limits
-            *to = static_cast<std::uint8_t>(value);
-          };
-          return add_converted<unsigned>(app, flag, help, *to, keep);
-        } else {
-          return app.add_option(flag, *to, help)->capture_default_str();
-        }
-      },
-      target);
-}
-
-void limit(CLI::Option& option, std::monostate) { static_cast<void>(option); }
-void limit(CLI::Option& option, IntegerLimits limits) { option.check(CLI::Range(limits.min, limits.max)); }
-void limit(CLI::Option& option, RealLimits limits) { option.check(CLI::Range(limits.min, limits.max)); }
-void limit(CLI::Option& option, const OneOf& words) { option.check(CLI::IsMember(words)); }
-void limit(CLI::Option& option, SizeLimits limits) {
-  option.transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
-  if (limits.text != nullptr) option.check(CLI::Range(limits.min, limits.max, limits.text));
-}
-
-CLI::Option* add_limited(CLI::App& app, const OptionRow& row) {
-  CLI::Option* const option = add_target(app, std::string("--") + row.name, row.to, row.help);
-  std::visit([option](const auto& limits) { limit(*option, limits); }, row.limits);
-  return option;
-}
 
 template <class T>
 std::string shortest(T value) {  // that is read back as the same value
@@ -90,11 +38,13 @@ std::string text_of_limits(const OptionTarget& to, std::monostate) {
   if (std::holds_alternative<std::string*>(to) || std::holds_alternative<std::vector<std::string>*>(to)) return "text";
   return std::holds_alternative<double*>(to) || std::holds_alternative<Duration*>(to) ? "a number" : "a whole number";
 }
-std::string text_of_limits(const OptionTarget&, IntegerLimits limits) {
-  return std::to_string(limits.min) + " to " + std::to_string(limits.max);
+std::string text_of_limits(const OptionTarget& to, IntegerLimits limits) {
+  const std::string range = std::to_string(limits.min) + " to " + std::to_string(limits.max);
+  return std::holds_alternative<std::chrono::microseconds*>(to) ? range + " microseconds, such as 50us or 1ms" : range;
 }
-std::string text_of_limits(const OptionTarget&, RealLimits limits) {
-  return shortest(limits.min) + " to " + shortest(limits.max);
+std::string text_of_limits(const OptionTarget& to, RealLimits limits) {
+  const std::string range = shortest(limits.min) + " to " + shortest(limits.max);
+  return std::holds_alternative<Duration*>(to) ? range + " seconds, such as 10s or 500ms" : range;
 }
 std::string text_of_limits(const OptionTarget&, SizeLimits limits) {
   return limits.text == nullptr ? "a size such as 64GiB" : std::string(limits.text) + ", such as 64GiB";
@@ -104,6 +54,92 @@ std::string text_of_limits(const OptionTarget&, const OneOf& words) {
   for (std::size_t i = 0; i < words.size(); ++i)
     text += (i == 0 ? "" : i + 1 < words.size() ? ", " : " or ") + words[i];
   return text;
+}
+std::string text_of_limits(const OptionTarget&, Form form) { return form.text; }
+
+/// What --help shows behind the flag.
+std::string type_of(const OptionRow& row) {
+  if (const auto* const words = std::get_if<OneOf>(&row.limits)) {
+    std::string text;
+    for (const std::string& word : *words) text += (text.empty() ? "TEXT:{" : ",") + word;
+    return text + "}";
+  }
+  if (std::holds_alternative<SizeLimits>(row.limits)) return "SIZE";
+  if (std::holds_alternative<bool*>(row.to)) return "BOOLEAN";
+  if (is_list(row) || std::holds_alternative<std::string*>(row.to)) return "TEXT";
+  const bool is_time =
+      std::holds_alternative<Duration*>(row.to) || std::holds_alternative<std::chrono::microseconds*>(row.to);
+  return is_time ? "TIME" : "NUMBER";
+}
+
+// -- from text, each into a variable of its own: true if it is one, within limits
+
+template <class Limits>
+bool is_within(double value, const Limits& limits) {
+  if constexpr (std::is_same_v<Limits, IntegerLimits> || std::is_same_v<Limits, RealLimits>)
+    return value >= limits.min && value <= limits.max;
+  return true;
+}
+
+bool is_within_all(double value, const OptionLimits& limits) {
+  return std::visit([value](const auto& each) { return is_within(value, each); }, limits);
+}
+
+template <class T>
+bool read_number(std::string_view text, T* number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+bool read(const std::string& text, const OptionLimits& limits, std::string* to) {
+  const auto* const words = std::get_if<OneOf>(&limits);
+  if (words != nullptr && std::ranges::find(*words, text) == words->end()) return false;
+  *to = text;
+  return true;
+}
+
+bool read(const std::string& text, const OptionLimits&, bool* to) {
+  const bool is_true = text == "true" || text == "on" || text == "yes" || text == "1";
+  if (!is_true && text != "false" && text != "off" && text != "no" && text != "0") return false;
+  *to = is_true;
+  return true;
+}
+
+bool read(const std::string& text, const OptionLimits& limits, double* to) {
+  double number = 0;
+  if (!read_number(text, &number) || !std::isfinite(number) || !is_within_all(number, limits)) return false;
+  *to = number;
+  return true;
+}
+
+bool read(const std::string& text, const OptionLimits& limits, Duration* to) {
+  constexpr double kSecondsMax = 1e9;  // which nanoseconds hold
+  double seconds = 0;
+  if (!parse_seconds(text, &seconds) || seconds > kSecondsMax || !is_within_all(seconds, limits)) return false;
+  *to = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  return true;
+}
+
+bool read(const std::string& text, const OptionLimits& limits, std::chrono::microseconds* to) {
+  double microseconds = 0;
+  if (!parse_microseconds(text, &microseconds) || microseconds > 1e15 || !is_within_all(microseconds, limits))
+    return false;
+  *to = std::chrono::microseconds(std::llround(microseconds));
+  return true;
+}
+
+template <std::unsigned_integral T>
+bool read(const std::string& text, const OptionLimits& limits, T* to) {
+  std::uint64_t number = 0;
+  if (const auto* const sizes = std::get_if<SizeLimits>(&limits)) {
+    if (!parse_bytes(text, &number)) return false;
+    if (sizes->text != nullptr && (number < sizes->min || number > sizes->max)) return false;
+  } else if (!read_number(text, &number) || !is_within_all(static_cast<double>(number), limits)) {
+    return false;
+  }
+  if (number > std::numeric_limits<T>::max()) return false;
+  *to = static_cast<T>(number);
+  return true;
 }
 
 }  // namespace
@@ -140,40 +176,42 @@ std::vector<std::string> values_of(const OptionRow& row) {
       row.to);
 }
 
-/// By CLI11, as at the start: what one takes the other takes too. Its words name flags, and not always what is allowed.
+bool is_list(const OptionRow& row) { return std::holds_alternative<std::vector<std::string>*>(row.to); }
+
 std::string assign(const OptionRow& row, const std::vector<std::string>& values) {
   if (auto* const* const list = std::get_if<std::vector<std::string>*>(&row.to)) return **list = values, "";
-  if (values.empty()) return std::string(row.name) + ": no value; allowed: " + allowed_text(row);
-  std::string given;
-  for (const std::string& value : values) given += (given.empty() ? "'" : ", '") + value + "'";
-  if (auto* const* const text = std::get_if<std::string*>(&row.to);
-      text != nullptr && values.size() == 1 && std::holds_alternative<std::monostate>(row.limits))
-    return **text = values.front(), "";  // it may be empty
-  if (values.size() > 1) return std::string(row.name) + ": " + given + " are several values, it takes one";
-  CLI::App app;
-  add_limited(app, row);
-  std::vector<std::string> arguments;  // last one first, as CLI11 wants them
-  for (const std::string& value : values)
-    arguments.insert(arguments.begin(), "--" + std::string(row.name) + "=" + value);
-  try {
-    app.parse(arguments);
-  } catch (const CLI::ParseError&) {
+  const auto refused = [&row](const std::string& given) {
     return std::string(row.name) + ": " + given + "; allowed: " + allowed_text(row);
-  }
-  return "";
-}
-
-std::string environment_name(std::string_view option) {
-  std::string name = "KVSTORE_";
-  for (const char c : option) name += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return name;
+  };
+  std::string given;
+  for (const std::string& value : values)
+    given += (given.empty() ? "'" : ", '") + (row.is_secret ? "(set)" : printable(value)) + "'";
+  if (values.empty()) return refused("no value");
+  if (values.size() > 1) return refused(given + " are several values, where it takes one");
+  const bool is_read = std::visit(
+      [&](auto* to) {
+        if constexpr (std::is_same_v<decltype(to), std::vector<std::string>*>)
+          return false;  // above
+        else
+          return read(values.front(), row.limits, to);
+      },
+      row.to);
+  if (is_read) return "";
+  const auto* const words = std::get_if<OneOf>(&row.limits);
+  return refused(given) + (words == nullptr ? "" : did_you_mean(values.front(), *words));
 }
 
 /// `excludes` names an option of an earlier row: CLI11 knows only those that were added before.
 void add_options(CLI::App& app, const std::vector<OptionRow>& rows) {
   for (const OptionRow& row : rows) {
-    CLI::Option* const option = add_limited(app, row);
-    option->envname(environment_name(row.name));
+    const std::string flag = std::string("--") + row.name;
+    CLI::Option* const option = is_list(row) ? app.add_option_function<std::vector<std::string>>(
+                                                   flag, [](const auto&) {}, row.help)
+                                             : app.add_option_function<std::string>(
+                                                   flag, [](const auto&) {}, row.help);
+    std::string otherwise;
+    for (const std::string& value : values_of(row)) otherwise += (otherwise.empty() ? "" : ",") + value;
+    option->type_name(type_of(row))->default_str(otherwise)->envname(node_variable(row.name));
     if (*row.group != '\0') option->group(row.group);
     if (*row.excludes != '\0') option->excludes(app.get_option(std::string("--") + row.excludes));
   }

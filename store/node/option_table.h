@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -19,7 +18,8 @@ class App;
 
 namespace kv {
 
-/// Where the value goes. The type says how it is written: a Duration in seconds ("0.05"), the rest as it is.
+/// Where the value goes. The type says how it is written: a Duration as "10s", "500ms" or bare seconds ("0.05"),
+/// microseconds as "50us" or bare, the rest as it is.
 using OptionTarget = std::variant<std::string*, std::vector<std::string>*, bool*, double*, std::uint64_t*,
                                   std::uint32_t*, std::uint8_t*, Duration*, std::chrono::microseconds*>;
 
@@ -38,14 +38,18 @@ inline constexpr SizeLimits kAnySize{};
 inline constexpr SizeLimits kSizeOrZero{0, std::uint64_t{1} << 46, "0 to 64 TiB"};
 inline constexpr SizeLimits kSize{1, std::uint64_t{1} << 46, "1 byte to 64 TiB"};  // "-1" would be 2^64 - 1
 using OneOf = std::vector<std::string>;
+/// What a text has to be, in words; whoever uses it holds it against that.
+struct Form {
+  const char* text;
+};
 inline constexpr std::monostate kAny{};  ///< Whatever the type can hold.
-using OptionLimits = std::variant<std::monostate, IntegerLimits, RealLimits, SizeLimits, OneOf>;
+using OptionLimits = std::variant<std::monostate, IntegerLimits, RealLimits, SizeLimits, OneOf, Form>;
 
 /// Why an option cannot be changed while the node runs, where nothing more is to be said.
 inline constexpr const char* kReadAtStart = "it is read once, when the node starts";
 
 struct OptionRow {
-  const char* name;  ///< Without dashes: --NAME, NAME in the file, KVSTORE_NAME in the environment.
+  const char* name;  ///< Without dashes: --NAME, NAME in the file, KVSTORE_NODE_NAME in the environment.
   OptionTarget to;   ///< Outlives the parse. What it holds before is the default, and --help shows it.
   OptionLimits limits;
   const char* help;
@@ -67,18 +71,17 @@ inline OptionRow fixed(const char* why, OptionRow row) {
   return row;
 }
 
-/// Adds the rows to `app` in their order, which is that of --help.
+/// Adds the rows to `app` in their order, for --help.
 void add_options(CLI::App& app, const std::vector<OptionRow>& rows);
 
 /// What the row's variable holds, as assign() takes it: one text, or one for each element of a list.
 std::vector<std::string> values_of(const OptionRow& row);
 std::string allowed_text(const OptionRow& row);  ///< "1 to 256", "trace, debug or info".
-/// Sets the row's variable as a flag would. Returns "", or what is wrong: name, value and what is allowed; then the
-/// variable is unspecified.
+bool is_list(const OptionRow& row);
+/// Sets the row's variable. Returns "", or what is wrong: name, value and what is allowed; then the variable is as it
+/// was.
 std::string assign(const OptionRow& row, const std::vector<std::string>& values);
 
 void copy_value(const OptionRow& to, const OptionRow& from);  ///< Of the same option, elsewhere.
-
-std::string environment_name(std::string_view option);  ///< spill-path: KVSTORE_SPILL_PATH
 
 }  // namespace kv

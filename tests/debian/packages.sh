@@ -62,7 +62,7 @@ value() { sed -n "s/^$1=//p" "$unit" | tail -n 1; }
 runs() { [ -e $pid ] && kill -0 "$(cat $pid)" 2> /dev/null; }
 as_the_unit() {
   setpriv --reuid="$(value User)" --regid="$(value Group)" --init-groups --no-new-privs --bounding-set=-all --inh-caps=-all \
-    env -i PATH="$PATH" LANG=C.UTF-8 KVSTORE_CAPACITY=256MiB bash -c "umask $(value UMask); exec $1"
+    env -i PATH="$PATH" LANG=C.UTF-8 KVSTORE_NODE_CAPACITY=256MiB bash -c "umask $(value UMask); exec $1"
 }
 start() {
   install -d -o kvstore -g kvstore -m "$(value RuntimeDirectoryMode)" "/run/$(value RuntimeDirectory)"

@@ -124,7 +124,7 @@ TEST(E2eConfigTest, AFlagWinsOverTheEnvironmentAndThatOverTheFile) {
   const TempDir directory;
   const std::string file = directory.path() + "/node.toml";
   std::ofstream(file) << "node-id = \"from-file\"\ncapacity = \"64MiB\"\nthreads = 3\n";
-  const Finished all = check({"--config", file, "--node-id", "from-flag"}, {"KVSTORE_CAPACITY=32MiB"});
+  const Finished all = check({"--config", file, "--node-id", "from-flag"}, {"KVSTORE_NODE_CAPACITY=32MiB"});
   EXPECT_EQ(all.status, 0) << all.err;
   EXPECT_THAT(all.out, HasSubstr("from-flag"));
   EXPECT_THAT(all.out, HasSubstr(std::to_string(32 << 20)));

@@ -438,9 +438,12 @@ TEST_F(E2eDirectoriesTest, ABadOneIsRefusedWithItsNameAndChangesNothing) {
   refused(newer, "spill format 9");
   refused(c, "in use by process");
   EXPECT_THAT(use(*node, {a, a + "/"}).err, HasSubstr(a + ": is in use by process"));
-  refused(folder.path() + "/thesis/../foreign/thesis.tex/x", "cannot be used");
+  refused(folder.path() + "/thesis/../foreign/thesis.tex/x", "is no directory");
+  const std::string typo = folder.path() + "/dsik/kv";
+  refused(typo, "dsik is not there");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/dsik")) << "and nothing is drained into it";
   EXPECT_TRUE(std::filesystem::exists(foreign + "/thesis.tex"));
-  EXPECT_THAT(set(*node, "spill-path=").err, HasSubstr("wanted is a directory"));
+  EXPECT_THAT(set(*node, "spill-path=").err, HasSubstr("allowed: a directory"));
   EXPECT_THAT(use(*node, {b, b}).err, HasSubstr("given twice"));
   EXPECT_EQ(config(*node, {"get", "spill-path"}).out, a + "\n");
   EXPECT_EQ(node->metric("kvstore_disk_directories"), 1);

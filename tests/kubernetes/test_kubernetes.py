@@ -136,6 +136,8 @@ def _certificates_go() -> Iterator[None]:
 def check_config(folder: str, config: Path) -> subprocess.CompletedProcess[str]:
     text = config_text(folder).replace("/etc/kvstore/tls", str(certificates()))
     config.write_text(text)
+    # The volume of the disk is the pod's.
+    own = {name: value.replace("/var/lib/kvstore", str(config.parent)) for name, value in variables(folder).items()}
     return subprocess.run(
         # Its capacity is for the pod; this machine may have less.
         [str(NODE), "--config", str(config), "--capacity", "64MiB", "--check-config"],
@@ -143,7 +145,7 @@ def check_config(folder: str, config: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         check=False,
-        env={**variables(folder), "PATH": os.environ["PATH"]},
+        env={**own, "PATH": os.environ["PATH"]},
     )
 
 
@@ -159,8 +161,9 @@ def test_each_key_and_each_variable_is_an_option(folder: str) -> None:
     keys = set(re.findall(r"^#? ?([a-z][a-z-]*) = ", config_text(folder), re.MULTILINE))
     assert keys
     assert keys <= options
-    named = {name for name in variables(folder) if name.startswith("KVSTORE_")}
-    assert {name.removeprefix("KVSTORE_").lower().replace("_", "-") for name in named} <= options
+    named = {name for name in variables(folder) if name.startswith("KVSTORE_")} - {"KVSTORE_NODE_ID"}  # node-id
+    assert all(name.startswith("KVSTORE_NODE_") for name in named)
+    assert {name.removeprefix("KVSTORE_NODE_").lower().replace("_", "-") for name in named} <= options
     assert {each.removeprefix("--") for each in container(folder)["args"] if each.startswith("--")} <= options
 
 
@@ -182,9 +185,9 @@ def test_ports_are_those_of_the_configuration_and_all_others_go_by_their_names(f
         assert container(folder)[probe]["httpGet"]["port"] in ports
     for endpoint in one(folder, "PodMonitor")["spec"]["podMetricsEndpoints"]:
         assert endpoint["port"] in ports
-    if "KVSTORE_ADVERTISE" in variables(folder):
+    if "KVSTORE_NODE_ADVERTISE" in variables(folder):
         service = one(folder, "Service")["metadata"]["name"]
-        assert variables(folder)["KVSTORE_ADVERTISE"] == f"tls://kvstore-0.{service}.default.svc:{ports['kvstore']}"
+        assert variables(folder)["KVSTORE_NODE_ADVERTISE"] == f"tls://kvstore-0.{service}.default.svc:{ports['kvstore']}"
 
 
 @pytest.mark.parametrize("folder", RENDERED)
@@ -216,7 +219,7 @@ def test_each_mount_has_its_volume_and_each_volume_its_source(folder: str) -> No
     assert config["mountPath"] == container(folder)["args"][1]
     # What the node names is where something is mounted that it may write, or the Secret.
     paths = re.findall(r'"(?:unix://)?(/[a-z][^"]*)"', config_text(folder))
-    spill = variables(folder).get("KVSTORE_SPILL_PATH")
+    spill = variables(folder).get("KVSTORE_NODE_SPILL_PATH")
     for path in [*paths, *([spill] if spill else [])]:
         assert any(path.startswith(each["mountPath"] + "/") for each in mounts), path
 
@@ -238,7 +241,7 @@ def test_memory_holds_the_arena_and_a_fifth_more(folder: str) -> None:
 def test_files_on_disk_fit_into_the_claim() -> None:
     (claim,) = one("overlays/disk", "StatefulSet")["spec"]["volumeClaimTemplates"]
     capacity = size(re.search(r'^capacity = "(\w+)"', config_text("overlays/disk"), re.MULTILINE)[1])  # type: ignore[index]
-    spill = size(variables("overlays/disk")["KVSTORE_SPILL_CAPACITY"])
+    spill = size(variables("overlays/disk")["KVSTORE_NODE_SPILL_CAPACITY"])
     wanted = 1.05 * (1.25 * (spill + capacity) + 2 * 2**30)
     assert size(claim["spec"]["resources"]["requests"]["storage"]) >= wanted
     # The kubelet would make the directory writable by the group at each start; a node refuses that.

@@ -6,7 +6,7 @@
 #       [--client-rate RATE] [--node-args "..."] -- COMMAND...
 #
 # COMMAND runs in a namespace of its own, with KVSTORE_ENDPOINTS naming the nodes (tcp://10.177.0.11:7400 and so on) and
-# KVSTORE_NODE_PIDS. --rate: of each node's link, each way (qdisc tbf). --delay, --loss: of what each node sends (netem); with
+# KV_NODE_PIDS. --rate: of each node's link, each way (qdisc tbf). --delay, --loss: of what each node sends (netem); with
 # --slow only of node N, 0 for the first. Needs root, ip and tc; exit status 77, and one line that says why, where it may
 # not do this. Leaves nothing behind.
 set -euo pipefail
@@ -90,7 +90,7 @@ for i in $(seq 0 $((nodes - 1))); do
   pids+=($!)
   endpoints=$endpoints${endpoints:+,}tcp://10.177.0.$((11 + i)):7400
 done
-export KVSTORE_ENDPOINTS=$endpoints KVSTORE_NODE_PIDS="${pids[*]}"
+export KVSTORE_ENDPOINTS=$endpoints KV_NODE_PIDS="${pids[*]}"
 ip netns exec "$tag-c" "$build/client/tools/kvstorectl" ping --wait 30s --count 1 > "$scratch/ping.log" 2>&1 ||
   { cat "$scratch/ping.log" >&2; exit 1; }
 ip netns exec "$tag-c" "$@"

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -222,9 +223,9 @@ TEST_F(ConfigTest, ClusterOptionsReachMembership) {
 TEST_F(ConfigTest, WrongClusterOptionsAreRefusedWithOptionAndReason) {
   expect_refused({"--etcd=127.0.0.1:2379"}, {"etcd: '127.0.0.1:2379'", "http://HOST:PORT"});
   expect_refused({"--etcd=http://h"}, {"etcd: 'http://h'", "http://HOST:PORT"});
-  expect_refused({"--advertise=tcp://10.0.0.1:7400"}, {"advertise", "needs etcd"});
+  expect_refused({"--advertise=tcp://10.0.0.1:7400"}, {"advertise", "given without etcd"});
   expect_refused({"--etcd=http://h:1", "--advertise=http://x:1"}, {"advertise", "http://x:1"});
-  expect_refused({"--etcd=http://h:1", "--etcd-prefix=kvstore"}, {"etcd-prefix: 'kvstore'", "must begin with '/'"});
+  expect_refused({"--etcd=http://h:1", "--etcd-prefix=kvstore"}, {"etcd-prefix: 'kvstore'", "begin with '/'"});
   expect_refused({"--etcd=http://h:1", "--etcd-prefix=/kvstore/"}, {"etcd-prefix"});
   expect_refused({"--etcd=http://h:1", "--etcd-cert=/dev/null"}, {"etcd-cert", "etcd-key"});
   expect_refused({"--etcd=http://h:1", "--etcd-user=a"}, {"etcd-user", "etcd-password-file"});
@@ -274,7 +275,7 @@ TEST_F(ConfigTest, TlsNeedsItsFilesAndFilesNeedTls) {
 
   expect_refused({"--listen", "tls://0.0.0.0:7400"}, {"tls-cert", "needed"});
   expect_refused({"--admin", "https://127.0.0.1:7401"}, {"tls-cert", "needed"});
-  expect_refused(given, {"nothing uses them", "tls://HOST:PORT"});
+  expect_refused(given, {"nothing uses it", "tls://HOST:PORT"});
   expect_refused(with({"--listen=tls://0.0.0.0:1", "--tls-crl=/nowhere"}), {"tls-crl", "/nowhere", "No such file"});
   expect_refused(with({"--listen=tls://0.0.0.0:1", "--tls-allowed-name=*"}), {"tls-allowed-name", "'*'", "allowed"});
   expect_refused(with({"--listen=tcp://0.0.0.0:1", "--admin=https://0.0.0.0:1"}), {"tcp://0.0.0.0:1", "loopback"});
@@ -317,6 +318,206 @@ TEST_F(ConfigTest, BadValuesAreRefusedWithOptionAndReason) {
   expect_refused({"stray"}, {"stray"});
 }
 
+// Each mistake is told with its option, its value, where it stands and what is allowed.
+TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
+  constexpr const char* kFile = "FILE";  // its path
+  struct Mistake {
+    std::vector<std::string> flags;
+    std::string file;  ///< Of two lines: the first is a comment.
+    std::string variable, value;
+    std::vector<std::string> told;
+  };
+  const CertificateFiles files;
+  const std::string empty_file = files.write("empty.pem", "");
+  const std::string bad_policy = files.write("bad.toml", "[a]\nmatch = [\"unix\"]\nroles = [\"admin\"]\n");
+  const std::string sized = "spill-capacity = \"1GiB\"\n";
+  const std::vector<Mistake> mistakes = {
+      // Values that are none.
+      {{}, "capacity = \"64QiB\"", "", "", {"capacity: '64QiB'", "FILE, line 2", "allowed: 1 byte to 64 TiB"}},
+      {{}, "capacity = -1", "", "", {"capacity: '-1'", "FILE, line 2", "allowed: 1 byte to 64 TiB"}},
+      {{"--capacity", "lots"}, "", "", "", {"capacity: 'lots'", "flag --capacity", "such as 64GiB"}},
+      {{}, "", "KVSTORE_NODE_CAPACITY", "65TiB", {"capacity: '65TiB'", "variable KVSTORE_NODE_CAPACITY", "64 TiB"}},
+      {{"--capacity=4096"}, "", "", "", {"capacity: 4096", "flag --capacity", "allowed: 1MiB"}},
+      {{}, "lease-seconds = \"soon\"", "", "", {"lease-seconds: 'soon'", "FILE, line 2", "0.001 to 3600 seconds"}},
+      {{}, "lease-seconds = \"2h\"", "", "", {"lease-seconds: '2h'", "FILE, line 2", "such as 10s or 500ms"}},
+      {{"--busy-poll-us=2s"}, "", "", "", {"busy-poll-us: '2s'", "flag --busy-poll-us", "such as 50us or 1ms"}},
+      {{"--threads", "some"}, "", "", "", {"threads: 'some'", "flag --threads", "allowed: 0 to 1024"}},
+      {{}, "threads = 2.5", "", "", {"threads: '2.5'", "FILE, line 2", "allowed: 0 to 1024"}},
+      {{}, "", "KVSTORE_NODE_CHAIN_BLOCKS_MAX", "80001", {"chain-blocks-max: '80001'", "variable", "1 to 80000"}},
+      {{}, "pinned-fraction-max = 1.5", "", "", {"pinned-fraction-max: '1.5'", "FILE, line 2", "allowed: 0 to 1"}},
+      {{}, "weight = nan", "", "", {"weight: 'nan'", "FILE, line 2", "allowed: 0 to 1"}},
+      {{}, "curve = maybe", "", "", {"curve: 'maybe'", "FILE, line 2", "allowed: true or false"}},
+      {{}, "log-level = \"wran\"", "", "", {"log-level: 'wran'", "FILE, line 2", "allowed: trace", "mean 'warn'?"}},
+      {{"--rdma=maybe"}, "", "", "", {"rdma: 'maybe'", "flag --rdma", "allowed: auto, on or off"}},
+      {{}, "capacity = [\"1GiB\", \"2GiB\"]", "", "", {"capacity: '1GiB', '2GiB'", "FILE, line 2", "allowed", "one"}},
+      {{"--capacity=1GiB", "--capacity=2GiB"}, "", "", "", {"'1GiB', '2GiB'", "flag --capacity", "allowed"}},
+      {{"--threads"}, "", "", "", {"threads: no value", "flag --threads", "allowed: 0 to 1024"}},
+      {{"--node-id", std::string(129, 'x')},
+       "",
+       "",
+       "",
+       {"node-id: 'xxx", "flag --node-id", "allowed: 1 to 128 bytes"}},
+      // Names that are none.
+      {{}, "capcity = \"1GiB\"", "", "", {"capcity: there is no such option", "FILE, line 2", "mean 'capacity'?"}},
+      {{"--spil-path=/x"}, "", "", "", {"'--spil-path=/x'", "no such option", "mean 'spill-path'?", "command line"}},
+      {{}, "check-config = true", "", "", {"check-config", "command line only", "FILE, line 2"}},
+      {{"stray"}, "", "", "", {"'stray'", "allowed: --NAME VALUE"}},
+      // Files that are none.
+      {{"--config=/no/such.toml"}, "", "", "", {"config: /no/such.toml", "No such file", "allowed", "flag --config"}},
+      {{}, "", "KVSTORE_NODE_CONFIG", "/tmp", {"config: /tmp: is a directory", "allowed", "KVSTORE_NODE_CONFIG"}},
+      {{}, "[cache]", "", "", {"FILE, line 2", "'[cache]'", "no sections", "allowed: NAME = VALUE"}},
+      {{}, "capacity 64GiB", "", "", {"FILE, line 2", "'capacity 64GiB'", "allowed: NAME = VALUE"}},
+      {{}, "capacity = \"64GiB", "", "", {"FILE, line 2", "capacity", "a quote is not closed"}},
+      {{}, "listen = [\"unix:///a\"", "", "", {"FILE, line 2", "listen", "'[' is not closed"}},
+      {{},
+       "threads = 1\nthreads = 2",
+       "",
+       "",
+       {"threads: stands there twice", "FILE, line 3", "line 2", "allowed: once"}},
+      {{}, "capacity =", "", "", {"FILE, line 2", "capacity: a value is missing", "allowed"}},
+      // Addresses.
+      {{}, "listen = [\"7400\"]", "", "", {"listen", "7400", "FILE, line 2", "tcp://HOST:PORT"}},
+      {{},
+       "listen = \"tcp://0.0.0.0:7400\"",
+       "",
+       "",
+       {"listen: tcp://0.0.0.0:7400", "FILE, line 2", "allowed: tls://"}},
+      {{"--admin=0.0.0.0:7401"}, "", "", "", {"admin: 0.0.0.0:7401", "flag --admin", "allowed: https://"}},
+      {{"--admin=127.0.0.1:99999"}, "", "", "", {"admin", "127.0.0.1:99999", "flag --admin", "allowed: HOST:PORT"}},
+      {{}, "etcd = \"127.0.0.1:2379\"", "", "", {"etcd: '127.0.0.1:2379'", "FILE, line 2", "http://HOST:PORT"}},
+      {{}, "advertise = \"tcp://10.0.0.1:7400\"", "", "", {"advertise", "tcp://10.0.0.1:7400", "line 2", "allowed"}},
+      {{"--peer=tcp://h:1", "--peer=tcp://h:1"}, "", "", "", {"peer: tcp://h:1", "flag --peer", "allowed: each"}},
+      // Options that do not fit together.
+      {{"--capacity-blocks=7"},
+       "capacity = \"1GiB\"",
+       "",
+       "",
+       {"capacity-blocks: '7'", "flag", "'1GiB'", "FILE, line 2", "allowed: one"}},
+      {{"--capacity-blocks=7", "--capacity-block-bytes=5000"},
+       "",
+       "",
+       "",
+       {"capacity-block-bytes: 5000", "flag", "allowed: multiples of 4096"}},
+      {{"--capacity=2GiB"},
+       "capacity-max = \"1GiB\"",
+       "",
+       "",
+       {"capacity: 2147483648", "flag --capacity", "allowed: up to 1073741824"}},
+      {{}, sized, "", "", {"spill-capacity: given without spill-path", "'1GiB'", "FILE, line 2", "allowed: both"}},
+      {{"--spill-path=/tmp"},
+       "",
+       "",
+       "",
+       {"spill-path: given without spill-capacity", "'/tmp'", "flag", "allowed: both"}},
+      {{"--spill-path=/no/such/kv"},
+       sized,
+       "",
+       "",
+       {"spill-path: '/no/such/kv': /no/such is not there", "mounted?", "flag --spill-path", "allowed: a directory"}},
+      {{},
+       sized + "spill-path = \"/dev/null\"",
+       "",
+       "",
+       {"spill-path: '/dev/null': is no directory", "FILE, line 3", "allowed: a directory"}},
+      {{},
+       sized,
+       "KVSTORE_NODE_SPILL_PATH",
+       "/dev/null/kv",
+       {"spill-path: '/dev/null/kv': /dev/null is no directory", "variable KVSTORE_NODE_SPILL_PATH", "allowed"}},
+      {{"--rdma=on", "--capacity-max=8GiB"},
+       "",
+       "",
+       "",
+       {"rdma: on", "flag --rdma", "allowed: rdma without capacity-max"}},
+      {{"--etcd=http://h:1", "--etcd-user=root"},
+       "",
+       "",
+       "",
+       {"etcd-user: given alone", "'root'", "flag --etcd-user", "allowed"}},
+      // Files that options name.
+      {{"--listen=tls://0.0.0.0:1", "--tls-cert=/no.pem", "--tls-key=/no.key", "--tls-ca=/no.ca"},
+       "",
+       "",
+       "",
+       {"tls-", "/no.", "flag --tls-", "allowed: a file in PEM form"}},
+      {{"--listen=tls://0.0.0.0:1", "--tls-cert=" + empty_file, "--tls-key=" + empty_file, "--tls-ca=" + empty_file},
+       "",
+       "",
+       "",
+       {"tls-", empty_file, "flag --tls-", "allowed: a file in PEM form"}},
+      {{},
+       "tls-cert = \"/a.pem\"",
+       "",
+       "",
+       {"tls-cert: given, and nothing uses it", "'/a.pem'", "FILE, line 2", "allowed"}},
+      {{},
+       "policy-file = \"" + bad_policy + "\"",
+       "",
+       "",
+       {"policy-file: [a] roles: 'admin'", bad_policy, "FILE, line 2", "allowed"}},
+      {{"--policy-file=/nowhere"}, "", "", "", {"policy-file: /nowhere", "flag --policy-file", "allowed"}},
+      {{"--numa-nodes=8000"}, "", "", "", {"numa-nodes", "8000", "flag --numa-nodes", "allowed: auto, off"}},
+      {{"--etcd=http://h:1"}, "zone = \"a b\"", "", "", {"zone", "'a b'", "FILE, line 2", "allowed"}},
+      // Variables that mean nothing.
+      {{"--check-config"},
+       "",
+       "KVSTORE_NODE_CAPCITY",
+       "1GiB",
+       {"KVSTORE_NODE_CAPCITY", "environment", "mean 'KVSTORE_NODE_CAPACITY'?"}},
+      {{"--check-config"}, "", "KVSTORE_CAPACITY", "1GiB", {"KVSTORE_CAPACITY", "mean 'KVSTORE_NODE_CAPACITY'?"}},
+  };
+  EXPECT_GE(mistakes.size(), 41u);
+  for (const Mistake& each : mistakes) {
+    std::vector<std::string> flags = each.flags;
+    const std::string path = each.file.empty() ? "" : file_with("# of a hand\n" + each.file + "\n");
+    if (!path.empty()) flags.insert(flags.end(), {"--config", path});
+    if (!each.variable.empty()) ::setenv(each.variable.c_str(), each.value.c_str(), 1);
+    EXPECT_FALSE(parse(flags)) << testing::PrintToString(each.told);
+    if (!each.variable.empty()) ::unsetenv(each.variable.c_str());
+    EXPECT_EQ(exit_code, 2) << testing::PrintToString(each.told);
+    for (std::string word : each.told) {
+      if (word.starts_with(kFile)) word.replace(0, std::string(kFile).size(), path);
+      EXPECT_THAT(error, HasSubstr(word));
+    }
+    EXPECT_EQ(error.find("INI"), std::string::npos) << "a library's own words: " << error;
+  }
+}
+
+TEST_F(ConfigTest, SizesAndTimesAreTakenAsPeopleWriteThem) {
+  const NodeOptions options = good({"--config",
+                                    file_with("capacity = \"2G\"  # of blocks\nget-seconds = '2m'\nput-seconds = "
+                                              "\"500ms\"\nlisten = [ # two\n  \"unix:///a#b\",\n  'tcp://127.0.0.1:0', "
+                                              "]\nbusy-poll-us = \"1ms\"\nlog-json = on\r\n"),
+                                    "--hello-seconds=2s"});
+  EXPECT_EQ(options.store.arena.capacity_bytes, 2ull << 30);
+  EXPECT_EQ(options.session.get_timeout, 120s);
+  EXPECT_EQ(options.session.put_timeout, 500ms);
+  EXPECT_EQ(options.session.hello_timeout, 2s);
+  EXPECT_EQ(options.busy_poll.count(), 1000);
+  ASSERT_EQ(options.listen.size(), 2u);
+  EXPECT_EQ(options.listen[0].to_string(), "unix:///a#b");
+  EXPECT_TRUE(options.log_json);
+}
+
+TEST_F(ConfigTest, AMisspeltVariableIsNoErrorAtAStartAndToldThere) {
+  set_environment("KVSTORE_NODE_CAPCITY", "1GiB");
+  EXPECT_EQ(good({}).store.arena.capacity_bytes, 4ull << 30);
+  const std::array<const char*, 1> argv = {"kvstore-node"};
+  int ignored = 0;
+  std::string wrong;
+  const auto given = GivenOptions::read(1, argv.data(), &ignored, &wrong);
+  ASSERT_TRUE(given) << wrong;
+  EXPECT_THAT(given->unknown_variables(), testing::ElementsAre(HasSubstr("'KVSTORE_NODE_CAPACITY'")));
+}
+
+TEST_F(ConfigTest, AClientsVariablesAreNoOptionsOfTheNode) {
+  set_environment("KVSTORE_TLS_CERT", "/client.pem");
+  set_environment("KVSTORE_ZONE", "of-a-client");
+  EXPECT_FALSE(good({"--check-config"}).tls.is_given());
+  set_environment("KVSTORE_NODE_ZONE", "of-a-node");
+  EXPECT_EQ(good({}).membership.self.zone, "of-a-node");
+}
+
 TEST_F(ConfigTest, AFileSetsEverythingUnderItsLongName) {
   const std::string file = file_with(
       "# a comment\n"
@@ -336,8 +537,8 @@ TEST_F(ConfigTest, AFileSetsEverythingUnderItsLongName) {
 
 TEST_F(ConfigTest, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
   const std::string file = file_with("node-id = \"file\"\nlease-seconds = 1\nput-seconds = 1\n");
-  set_environment("KVSTORE_LEASE_SECONDS", "2");
-  set_environment("KVSTORE_PUT_SECONDS", "2");
+  set_environment("KVSTORE_NODE_LEASE_SECONDS", "2");
+  set_environment("KVSTORE_NODE_PUT_SECONDS", "2");
   const NodeOptions options = good({"--config", file, "--put-seconds", "3"});
   EXPECT_EQ(options.node_id, "file");
   EXPECT_EQ(options.store.lease_duration, 2s);
@@ -345,9 +546,9 @@ TEST_F(ConfigTest, FlagsWinOverTheEnvironmentAndThatOverTheFile) {
 }
 
 TEST_F(ConfigTest, TheEnvironmentNamesTheFileAndTheListeners) {
-  set_environment("KVSTORE_CONFIG", file_with("node-id = \"by-env\"\n"));
-  set_environment("KVSTORE_CAPACITY", "16MiB");
-  set_environment("KVSTORE_LISTEN", "tcp://127.0.0.1:9");
+  set_environment("KVSTORE_NODE_CONFIG", file_with("node-id = \"by-env\"\n"));
+  set_environment("KVSTORE_NODE_CAPACITY", "16MiB");
+  set_environment("KVSTORE_NODE_LISTEN", "tcp://127.0.0.1:9");
   const NodeOptions options = good({});
   EXPECT_EQ(options.node_id, "by-env");
   EXPECT_EQ(options.store.arena.capacity_bytes, 16u << 20);
@@ -365,7 +566,7 @@ TEST_F(ConfigTest, FilesThatAreMissingMisspeltOrBrokenAreRefused) {
 TEST_F(ConfigTest, HelpTeachesAndEndsWithSuccess) {
   EXPECT_FALSE(parse({"--help"}));
   EXPECT_EQ(exit_code, 0);
-  for (const char* word : {"Examples", "--capacity", "--listen", "KVSTORE_CAPACITY", "SIGTERM", "--config"}) {
+  for (const char* word : {"Examples", "--capacity", "--listen", "KVSTORE_NODE_CAPACITY", "SIGTERM", "--config"}) {
     EXPECT_THAT(out, HasSubstr(word));
   }
 }

@@ -58,9 +58,9 @@ TEST(GivenOptionsTest, EachOptionTakesItsOwnValueAgain) {
 }
 
 TEST(GivenOptionsTest, ValuesAreShownAsPeopleWriteThemWithWhereTheyComeFrom) {
-  ::setenv("KVSTORE_PUT_SECONDS", "7.5", 1);
+  ::setenv("KVSTORE_NODE_PUT_SECONDS", "7.5", 1);
   const GivenOptions options = given({"--capacity", "1536MiB", "--spill-path", "/a", "--spill-path", "/b"});
-  ::unsetenv("KVSTORE_PUT_SECONDS");
+  ::unsetenv("KVSTORE_NODE_PUT_SECONDS");
   EXPECT_THAT(entry_of(options, "capacity").values, ElementsAre("1536MiB"));
   EXPECT_THAT(entry_of(options, "capacity").otherwise, ElementsAre("4GiB"));
   EXPECT_EQ(entry_of(options, "capacity").source, GivenOptions::Source::kFlag);

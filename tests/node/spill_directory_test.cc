@@ -11,6 +11,7 @@
 #include <fstream>
 #include <string>
 
+#include "store/node/machine/spill_place.h"
 #include "tests/node/disk_fixture.h"
 
 namespace kv {
@@ -68,6 +69,20 @@ TEST_F(SpillDirectoryTest, WhatAnEarlierVersionLeftReadableIsClosed) {
   { open(); }
   EXPECT_EQ(mode_of(path), 0755u) << "as the operator made it";
   EXPECT_EQ(mode_of(path / "db"), 0700u);
+}
+
+TEST_F(SpillDirectoryTest, OnlyTheDirectoryItselfIsMadeAndNothingAboveIt) {
+  const fs::path typo = root / "dsik" / "kv";
+  expect_refused(typo, ENOENT, (root / "dsik").string() + " is not there: is the name right, is its disk mounted?");
+  EXPECT_FALSE(fs::exists(root / "dsik"));
+  EXPECT_THAT(new_spill_place(root / "new" / ""), HasSubstr("is not there yet; the node makes it, on the file system"));
+  EXPECT_TRUE(SpillDirectory::open(root / "new" / "", false));
+  EXPECT_EQ(new_spill_place(root / "new"), "");
+  EXPECT_EQ(check_spill_place(root / "new"), "");
+  std::ofstream(root / "file") << "mine";
+  EXPECT_EQ(check_spill_place(root / "file"), "is no directory");
+  EXPECT_THAT(check_spill_place(root / "file" / "kv"), HasSubstr("file is no directory"));
+  EXPECT_EQ(check_spill_place("made-here"), "") << "in the working directory, which is there";
 }
 
 TEST_F(SpillDirectoryTest, ALinkIsRefused) {

@@ -18,6 +18,7 @@
 
 #include "base/assert.h"
 #include "store/node/disk/spill_format.h"
+#include "store/node/machine/spill_place.h"
 
 namespace kv {
 namespace {
@@ -73,12 +74,12 @@ std::string octal(mode_t mode) {
   return text;
 }
 
-/// The directory, and its parents as far as they are not there. Only the directory itself gets our mode.
-error_code make_directories(const fs::path& path) {
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (error) return as_error_code(error);
-  return ::mkdir(path.c_str(), kDirectoryMode) == 0 || errno == EEXIST ? error_code() : last_errno();
+/// The directory with our mode, where it is not there yet. None above it (machine/spill_place.h).
+error_code make_directory(const fs::path& path) {
+  const std::string place = new_spill_place(path);
+  if (::mkdir(path.c_str(), kDirectoryMode) != 0) return errno == EEXIST ? error_code() : last_errno();
+  spdlog::info("spill: {} {}", path.string(), place);
+  return {};
 }
 
 /// Whether nobody but this user (and root) can put a file into the directory or take one away.
@@ -126,7 +127,9 @@ std::string read_small_file(const fs::path& file, std::size_t bytes_max) {
 Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool read_only, bool has_keys) {
   // Without the slash at the end: "link/" would follow the link.
   const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
-  error_code error = read_only ? error_code() : make_directories(path);
+  if (const std::string why = read_only ? "" : check_spill_place(path); !why.empty())
+    return Failure(system_error(ENOENT), path.string() + ": " + why);
+  error_code error = read_only ? error_code() : make_directory(path);
   SpillDirectory directory(path, File());
   if (!error) {
     directory.directory_ = File(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));

@@ -5,11 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "base/printable.h"
 
 namespace kv {
 namespace {
@@ -38,8 +41,9 @@ std::string toml_line(const ConfigLine& line) {
   return text + "]";
 }
 
-/// Where the line's comment begins, or its length; and how many brackets stay open before that.
-std::size_t comment_of(std::string_view line, int* open) {
+/// Where the line's comment begins, or its length; and how many brackets stay open before that. `quote`: the one that
+/// stays open, or 0.
+std::size_t comment_of(std::string_view line, int* open, char* open_quote = nullptr) {
   char quote = '\0';
   for (std::size_t i = 0; i < line.size(); ++i) {
     if (quote == '"' && line[i] == '\\') {
@@ -54,7 +58,70 @@ std::size_t comment_of(std::string_view line, int* open) {
       *open += line[i] == '[' ? 1 : line[i] == ']' ? -1 : 0;
     }
   }
+  if (open_quote != nullptr) *open_quote = quote;
   return line.size();
+}
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
+}
+
+/// Takes the first line off.
+std::string_view take_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  text.remove_prefix(std::min(text.size(), line.size() + 1));
+  return line;
+}
+
+/// Takes one value off the front: a quoted text, whose quotes are closed, or all before a comma or bracket. Returns
+/// what is wrong, or "".
+std::string take_value(std::string_view& text, std::string* value) {
+  const char quote = text.front();
+  if (quote != '"' && quote != '\'') {
+    const std::string_view bare = trimmed(text.substr(0, text.find_first_of(",]")));
+    text.remove_prefix(std::min(text.size(), text.find_first_of(",]")));
+    *value = bare;
+    return bare.empty() ? "a value is missing before ','" : "";
+  }
+  for (text.remove_prefix(1); !text.starts_with(quote); text.remove_prefix(1)) {
+    if (text.size() < 2) return "a quote is not closed";
+    if (quote == '"' && text.front() == '\\') {
+      text.remove_prefix(1);
+      const char c = text.front();
+      if (c != '"' && c != '\\' && c != 'n' && c != 't')
+        return "'\\" + std::string(1, c) + "' is not understood; allowed after '\\' are '\"', '\\', 'n' and 't'";
+      *value += c == 'n' ? '\n' : c == 't' ? '\t' : c;
+    } else {
+      *value += text.front();
+    }
+  }
+  text = trimmed(text.substr(1));
+  return "";
+}
+
+/// One value, or several in brackets. The text's quotes and brackets are closed.
+std::string take_values(std::string_view text, std::vector<std::string>* values) {
+  const bool is_list = text.starts_with('[');
+  if (is_list) text = trimmed(text.substr(1));
+  while (!text.empty() && !(is_list && text.front() == ']')) {
+    if (std::string wrong = take_value(text, &values->emplace_back()); !wrong.empty()) return wrong;
+    if (is_list && text.starts_with(',')) {
+      text = trimmed(text.substr(1));
+    } else if (!(is_list && text.starts_with(']')) && !text.empty()) {
+      return "'" + std::string(text.substr(0, 40)) + "' stands behind the value" +
+             (is_list ? "; values of a list have commas between them" : "; a list stands in []");
+    }
+  }
+  if (is_list && trimmed(text.substr(1)) != "")
+    return "'" + std::string(text.substr(1, 40)) + "' stands behind the list";
+  return "";
+}
+
+bool is_name(std::string_view text) {
+  return !text.empty() &&
+         std::ranges::all_of(text, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_'; });
 }
 
 bool sets(std::string_view line, std::string_view name) {
@@ -66,16 +133,58 @@ bool sets(std::string_view line, std::string_view name) {
 
 }  // namespace
 
+std::string read_config_text(std::string_view toml, std::vector<ConfigStatement>* statements) {
+  std::size_t next = 1;
+  while (!toml.empty()) {
+    const std::size_t number = next;
+    const auto wrong = [number](const std::string& why) { return "line " + std::to_string(number) + ": " + why; };
+    int open = 0;
+    char quote = '\0';
+    // The line without its comment; of a list all its lines.
+    const auto take = [&] {
+      const std::string_view line = take_line(toml);
+      ++next;
+      return std::string(trimmed(line.substr(0, comment_of(line, &open, &quote))));
+    };
+    std::string text = take();
+    const bool is_section = text.starts_with('[');
+    while (open > 0 && quote == '\0' && !toml.empty() && !is_section) text += " " + take();
+    if (text.empty()) continue;
+    const std::string shown = "'" + printable(text.substr(0, 60)) + "'";
+    if (is_section) return wrong(shown + ": this file has no sections; allowed: NAME = VALUE");
+    if (quote != '\0') return wrong(shown + ": a quote is not closed");
+    if (open != 0) return wrong(shown + (open > 0 ? ": a '[' is not closed" : ": a ']' without '['"));
+    const std::size_t equals = text.find('=');
+    const std::string_view name = trimmed(std::string_view(text).substr(0, equals));
+    if (equals == std::string::npos || !is_name(name)) return wrong(shown + ": allowed: NAME = VALUE");
+    const std::string_view value = trimmed(std::string_view(text).substr(equals + 1));
+    ConfigStatement statement{.name = std::string(name), .values = {}, .line = number};
+    if (value.empty()) return wrong(statement.name + ": a value is missing; allowed: NAME = VALUE");
+    if (const std::string why = take_values(value, &statement.values); !why.empty())
+      return wrong(statement.name + ": " + printable(why));
+    statements->push_back(std::move(statement));
+  }
+  return "";
+}
+
+std::string read_config_file(const std::string& path, std::string* text) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) return path + ": is a directory";
+  errno = 0;
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream was;
+  if (!in) return path + ": cannot be read: " + std::strerror(errno);
+  was << in.rdbuf();  // fails of an empty file
+  *text = was.str();
+  if (text->size() > kFileBytesMax) return path + ": is larger than 1 MiB";
+  return "";
+}
+
 std::string with_options(std::string_view toml, const std::vector<ConfigLine>& lines) {
   std::string text;
   std::vector<bool> is_done(lines.size());
-  const auto next_line = [&toml] {
-    const std::string_view line = toml.substr(0, toml.find('\n'));
-    toml.remove_prefix(std::min(toml.size(), line.size() + 1));
-    return line;
-  };
   while (!toml.empty()) {
-    const std::string_view line = next_line();
+    const std::string_view line = take_line(toml);
     const auto found = std::ranges::find_if(lines, [&](const ConfigLine& each) { return sets(line, each.name); });
     if (found == lines.end()) {
       text += std::string(line) + '\n';
@@ -83,7 +192,7 @@ std::string with_options(std::string_view toml, const std::vector<ConfigLine>& l
     }
     int open = 0;
     const std::string comment(line.substr(comment_of(line, &open)));
-    while (open > 0 && !toml.empty()) comment_of(next_line(), &open);  // a list over several lines
+    while (open > 0 && !toml.empty()) comment_of(take_line(toml), &open);  // a list over several lines
     const auto i = static_cast<std::size_t>(found - lines.begin());
     if (is_done[i]) continue;  // said twice: the last one would count
     is_done[i] = true;
@@ -107,11 +216,9 @@ std::string write_config_file(const std::string& path, const std::vector<ConfigL
   // A link stays one: what it names is replaced.
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return path + ": " + error.message();
-  std::ifstream in(real, std::ios::binary);
-  std::ostringstream was;
-  was << in.rdbuf();
-  if (!in || was.str().size() > kFileBytesMax) return path + ": cannot be read, or is larger than 1 MiB";
-  const std::string text = with_options(was.str(), lines);
+  std::string was;
+  if (std::string wrong = read_config_file(real, &was); !wrong.empty()) return wrong;
+  const std::string text = with_options(was, lines);
 
   struct stat status {};
   if (::stat(real.c_str(), &status) != 0) return failed("stat");

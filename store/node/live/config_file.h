@@ -1,6 +1,8 @@
-// store/node/live/config_file.h: values written into a TOML file, of which everything else stays as people wrote it.
+// store/node/live/config_file.h: the TOML file of kvstore-node: its options with their lines, and values written into
+// it, of which everything else stays as people wrote it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +14,18 @@ struct ConfigLine {
   std::vector<std::string> values;
   bool is_list = false;
 };
+
+/// `name = value` of a file. A value is a string ("" or ''), a number or true; several in [], also over several lines.
+struct ConfigStatement {
+  std::string name;
+  std::vector<std::string> values;
+  std::size_t line;  ///< Where it begins, counted from 1.
+};
+/// Returns "", or what is wrong: "line 3: ...". Whether there is such an option, and whether it takes these values, is
+/// not looked at.
+std::string read_config_text(std::string_view toml, std::vector<ConfigStatement>* statements);
+/// "", or what is wrong: the path, and why it cannot be read.
+std::string read_config_file(const std::string& path, std::string* text);
 
 /// The text with these options set: their lines are replaced where they stand, comments behind them stay, and others
 /// come at the end. Without sections, as kvstore-node has it.

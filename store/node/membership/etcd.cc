@@ -153,9 +153,12 @@ std::string check_etcd(const EtcdConfig& config) {
   for (const std::string& text : config.endpoints) {
     if (const auto address = parse_address(text); !address) return address.error().text;
   }
-  if (config.cert_file.empty() != config.key_file.empty()) return "etcd-cert: needs etcd-key, and the other way round";
+  if (config.cert_file.empty() != config.key_file.empty())
+    return std::string(config.cert_file.empty() ? "etcd-key" : "etcd-cert") +
+           ": given alone; allowed: etcd-cert and etcd-key";
   if (config.user.empty() != config.password_file.empty())
-    return "etcd-user: needs etcd-password-file, and the other way round";
+    return std::string(config.user.empty() ? "etcd-password-file" : "etcd-user") +
+           ": given alone; allowed: etcd-user and etcd-password-file";
   for (const auto& [option, path] :
        {std::pair("etcd-ca", &config.ca_file), std::pair("etcd-cert", &config.cert_file),
         std::pair("etcd-key", &config.key_file), std::pair("etcd-password-file", &config.password_file)}) {
