@@ -499,7 +499,7 @@ engine_step() {
   PYTHONPATH=$tools install_package "engines-$engine" "$site" "$python" || return 0
   local other others=()
   for other in vllm sglang lmcache; do
-    [ "$other" = "$engine" ] || others+=("--ignore-glob=*/test_${other}_*")
+    [ "$other" = "$engine" ] || others+=("--ignore-glob=*/test_${other}_*" "--ignore-glob=*/test_identity_${other}*")
   done
   pytest_step "engines $engine" client/python/tests/engines "$site" "$python" 1800 "${others[@]}"
   plant_in_engine "$engine" "$site" "$python"

@@ -5,7 +5,8 @@ python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
 In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (memory that is lent to nodes), pools.py (host
-pools as the kernels see them), model.py (options, the namespace), figures.py (what /metrics tell), compat.py (what differs between releases of SGLang).
+pools as the kernels see them), model.py (options, the namespace), identity.py (what the engine has loaded), figures.py (what
+/metrics tell), compat.py (what differs between releases of SGLang).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..errors import BadRequest, Mismatch, Unsupported
 from . import compat
 from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult, StorageMetrics
 from .figures import Figures
+from .identity import Watch, callers, facts, facts_of_ranks
 from .model import Options, PoolText, Ranks, namespace_of
 from .store import Gate, Guarded, Move, Pool, together
 
@@ -55,12 +57,13 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
             raise Unsupported(f"{compat.engine_name()}: {why}")
         self._options = Options.of(storage_config.extra_config or {})
         self._ranks = Ranks.of(storage_config)
-        self._facts = compat.facts(storage_config.model_name)
-        if self._facts.weights is None and self._facts.load_format is None and self._options.weights_epoch is None:
-            logger.warning(
-                "kvstore: the weights of %s are not on this machine yet: pages are shared by the model's name and revision",
-                self._facts.model,
-            )
+        found = callers()
+        if compat.is_engine() and (found.scheduler is None or found.controller is None):
+            raise Unsupported(f"{compat.engine_name()}: its scheduler, which knows what is loaded, is not found")
+        self._facts = facts_of_ranks(
+            lambda: facts(storage_config.model_name, found, self._options.weights_epoch), found
+        )
+        self._watch = Watch(found, self._ranks.pp_size)
         self._client = client_of(
             self._options,
             identity=f"sglang-{self._ranks.tp_rank}",
@@ -68,7 +71,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         )
         tell_numa(logger, self._client)
         self._pools: dict[str, Pool | None] = {}
-        self._epoch = b""
+        self._cleared = b""
         self._clear_count = 0
         Guarded.__init__(self, {name: Gate(name) for name in ("lookups", "loads", "saves")})
         self._tells = bool(storage_config.enable_storage_metrics)
@@ -124,6 +127,13 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
 
     # -- how calls are made
 
+    def _epoch(self) -> bytes | None:
+        """What names carry besides, since the cache was cleared or weights changed; None: nothing is known of the weights."""
+        if not self._watch.is_known:
+            return None
+        epochs = self._cleared + self._watch.epoch
+        return hashlib.sha256(epochs).digest()[:16] if self._watch.epoch else epochs
+
     def _until(self, timeout: float) -> float:
         return time.monotonic() + timeout
 
@@ -132,8 +142,10 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         is_load = kind == "loads"
         until = self._until(self._options.load_timeout if is_load else self._options.save_timeout)
         began = time.monotonic()
-        epoch = self._epoch
+        epoch = self._epoch()
         results: list[list[bool]] = [[False] * len(keys) for _, keys, _ in asked]
+        if epoch is None:
+            return results
         moves: list[Move] = []
         order = []
         nbytes = 0
@@ -171,12 +183,15 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         until = self._until(self._options.lookup_timeout)
         self._add("lookups", 1)
         results = [[False] * len(keys) for _, keys in asked]
+        epoch = self._epoch()
+        if epoch is None:
+            return results
         moves, order = [], []
         for i, (name, keys) in enumerate(asked):
             pool = self._pool(name)
             if pool is not None and keys:
                 order.append(i)
-                moves.append(pool.look(list(keys), self._epoch, until))
+                moves.append(pool.look(list(keys), epoch, until))
         for i, held in zip(order, together(moves), strict=True):
             results[i] = held
         return results
@@ -292,7 +307,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         with self._lock:
             self._clear_count += 1
             count = self._clear_count
-            self._epoch = hashlib.sha256(f"{compat.engine_seed()} {count}".encode()).digest()[:16]
+            self._cleared = hashlib.sha256(f"{compat.engine_seed()} {count}".encode()).digest()[:16]
         logger.info("kvstore: cleared %d times: nothing of what was stored before is found by this engine", count)
 
     def get_stats(self) -> Any:

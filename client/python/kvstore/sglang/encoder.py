@@ -30,6 +30,7 @@ from .._outputs import HEADER_BYTES, header
 from ..errors import BadRequest, Error
 from ..namespaces import Namespace
 from . import compat
+from .identity import Callers, facts
 from .store import Gate, Guarded
 
 __all__ = ["EncoderOptions", "KVStoreEmbeddings"]
@@ -103,27 +104,23 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
 
     def __init__(self, storage_config: Any = None) -> None:
         options = self._options = EncoderOptions.of(os.environ.get(OPTIONS, ""))
-        facts = compat.facts(None)
-        if facts.weights is None and facts.load_format is None and options.weights_epoch is None:
-            logger.warning(
-                "kvstore: the weights of %s are not on this machine yet: outputs are shared by the model's name and revision",
-                facts.model,
-            )
+        model = facts(None, Callers(), options.weights_epoch)
         self.namespace = Namespace(
             {
                 "kind": "set",
-                "model": short(options.model or facts.model),
-                "revision": facts.revision,
-                "quantization": facts.quantization,
+                "model": short(options.model or model.model),
+                "revision": model.revision,
+                "quantization": model.quantization,
                 "block_bytes_max": options.output_bytes_max,
                 "hash": "sglang-mm",
                 "salt": options.salt or None,
                 "tenant": options.tenant or None,
                 "weights_epoch": options.weights_epoch,
                 "x.engine": f"{compat.engine_name()} encoder",
-                "x.config": facts.config,
-                "x.weights": facts.weights,
-                "x.load_format": facts.load_format,
+                "x.config": model.config,
+                "x.weights": model.weights,
+                "x.code": model.code,
+                "x.load_format": model.load_format,
                 # What the encoder is given, and what computes it.
                 "x.multimodal": compat.multimodal(),
             }

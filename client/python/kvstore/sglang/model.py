@@ -12,7 +12,8 @@ from typing import Any
 from .._identity import short
 from .._options import StoreOptions, check_options
 from ..namespaces import Namespace
-from .compat import Facts, engine_name
+from .compat import engine_name
+from .identity import Facts
 
 __all__ = ["Options", "PoolText", "Ranks", "namespace_of"]
 
@@ -110,6 +111,9 @@ def namespace_of(facts: Facts, options: Options, ranks: Ranks, pool: PoolText) -
             "x.config": facts.config,
             "x.weights": facts.weights,
             "x.draft": facts.draft,
+            "x.code": facts.code,
+            "lora": facts.adapters,
+            "rope": facts.rotation,
             "x.load_format": facts.load_format,
             "x.parts": pool.part_count if pool.part_count > 1 else None,
             "x.rank": pool.rank,

@@ -1,7 +1,7 @@
 """An SGLang engine in a process of its own, told what to do by lines of JSON.
 
 The first line has Engine's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n}`` gives tokens, log-probabilities
-and where cached tokens came from, of each; ``{"flush": true}`` empties the engine's own caches, on the device and on the host.
+and where cached tokens came from, of each; ``{"flush": true}`` empties the engine's own caches, on the device and on the host; ``{"update": folder}`` has it load other weights.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ def main() -> None:
             while not (done := bool(getattr(engine.flush_cache(), "success", True))) and time.monotonic() < until:
                 time.sleep(0.01)
             answer({"flush": done})
+            continue
+        if "update" in asked:
+            done = engine.update_weights_from_disk(asked["update"])
+            answer({"update": bool(getattr(done, "success", done[0] if isinstance(done, (list, tuple)) else done))})
             continue
         sampling = {"temperature": 0, "max_new_tokens": asked.get("max_tokens", 16), "ignore_eos": True}
         began = time.perf_counter()

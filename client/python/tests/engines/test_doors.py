@@ -330,6 +330,7 @@ class HiCache(Door):
             "save_timeout": seconds,
             "salt": salt,
         } | self.more
+        options["weights_epoch"] = 1
         extra = {"backend_name": "kvstore", "interface_v1": int(interface != "copying"), "endpoints": endpoint}
         self.storage = KVStoreHiCache(
             HiCacheStorageConfig(
@@ -462,6 +463,7 @@ class Embeddings(Door):
             "save_timeout": seconds,
             "salt": salt,
         } | self.more
+        options["weights_epoch"] = 1
         # A node refuses what is larger than all that it has.
         given = json.dumps(options | {"endpoints": endpoint, "output_bytes_max": 1 << 20})
         with mock.patch.dict(os.environ, {OPTIONS: given}):

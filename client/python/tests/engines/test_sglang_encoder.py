@@ -43,7 +43,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made: list[KVStoreEmbeddings] = []
 
     def make(endpoint: str, **options: Any) -> KVStoreEmbeddings:
-        given = {"endpoints": endpoint, "lookup_timeout": 5.0, "load_timeout": 5.0} | options
+        given = {"endpoints": endpoint, "weights_epoch": 1, "lookup_timeout": 5.0, "load_timeout": 5.0} | options
         monkeypatch.setenv(OPTIONS, json.dumps(given))
         register()
         store = EmbeddingStoreFactory.create_backend("mooncake")  # the only name that SGLang's flag takes
@@ -331,6 +331,12 @@ def test_outputs_over_the_limit_are_not_stored(stores: Any, own_node: Node) -> N
         ptr, size = pool.at(0, rows)
         assert store.batch_put([str(rows)], [ptr], [size]) == [is_stored]
     assert store.counters["refused_outputs"] == 1
+
+
+def test_an_encoder_that_does_not_say_what_it_has_loaded_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS, '{"endpoints": "unix:///nowhere"}')
+    with pytest.raises(kvstore.errors.Unsupported, match="weights: the engine does not say what it has loaded"):
+        KVStoreEmbeddings()
 
 
 def test_options_are_checked(stores: Any) -> None:

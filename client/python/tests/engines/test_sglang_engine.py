@@ -122,6 +122,12 @@ class Engine:
         self._write({"flush": True})
         assert self._read() == {"flush": True}
 
+    def tell(self, what: dict[str, Any]) -> None:
+        self.wait_ready()
+        self._write(what)
+        answer = self._read()
+        assert answer == dict.fromkeys(what, True), answer
+
     def begin_close(self) -> None:
         if self.process.poll() is None and self.process.stdin is not None:
             self.process.stdin.close()

@@ -55,7 +55,9 @@ RANKS: dict[str, int] = {
 def sglang_context() -> Iterator[None]:
     # A small extension for page hashes is compiled at first use, and ninja may be the environment's own.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
-    set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu", page_size=PAGE))
+    set_global_server_args_for_scheduler(
+        ServerArgs(model_path="dummy", load_format="dummy", device="cpu", page_size=PAGE)
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
