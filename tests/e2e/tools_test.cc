@@ -63,6 +63,12 @@ TEST(E2eToolsTest, EveryHelpTeachesWithAnExample) {
 TEST(E2eToolsTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(ctl({}).status, 2);
   EXPECT_EQ(ctl({"no-such-verb"}).status, 2);
+  const Finished misspelt = ctl({"staus"}), below = ctl({"cluster", "darin", "n1"}), measured = bench({"replya"});
+  EXPECT_EQ(misspelt.status, 2);
+  EXPECT_THAT(misspelt.err, HasSubstr("no command 'staus'; did you mean 'status'?"));
+  EXPECT_EQ(below.status, 2);
+  EXPECT_THAT(below.err, HasSubstr("did you mean 'drain'?"));
+  EXPECT_THAT(measured.err, HasSubstr("did you mean 'replay'?"));
   EXPECT_EQ(ctl({"status", "--endpoint", "nonsense"}).status, 2);
   EXPECT_EQ(ctl({"match", "--space", "x", "not-hex"}).status, 2);
   EXPECT_EQ(ctl({"drop", "--space", "x"}).status, 2) << "a drop without hashes must be asked for by --all";

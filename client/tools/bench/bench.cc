@@ -26,6 +26,7 @@
 #include "client/tools/bench/replay.h"
 #include "client/tools/bench/run.h"
 #include "client/tools/bench/submit.h"
+#include "client/tools/misspelt_verb.h"
 
 int main(int argc, char** argv) {
   CLI::App app("kvstore-bench: how fast a node is, next to what this machine allows, and whether every byte is right");
@@ -44,6 +45,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string misspelt = kv::misspelt_verb(app, argc, argv);
+        error.get_exit_code() != 0 && !misspelt.empty()) {
+      std::fprintf(stderr, "kvstore-bench: %s\n", misspelt.c_str());
+      return 2;
+    }
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "kvstore-bench: %s\n", error.what());

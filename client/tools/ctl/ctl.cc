@@ -9,6 +9,8 @@
 #include <exception>
 #include <iostream>
 
+#include "client/tools/misspelt_verb.h"
+
 namespace kv {
 
 void confirm(const std::string& verb, const std::string& what, bool is_sure) {
@@ -65,6 +67,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (const std::string misspelt = kv::misspelt_verb(app, argc, argv);
+        error.get_exit_code() != 0 && !misspelt.empty()) {
+      std::fprintf(stderr, "kvstorectl: %s\n", misspelt.c_str());
+      return 2;
+    }
     return app.exit(error) == 0 ? 0 : 2;
   } catch (const kv::ToolFailed& failed) {
     return failed.is_said ? 1 : (std::fprintf(stderr, "kvstorectl: %s\n", failed.what()), 1);
