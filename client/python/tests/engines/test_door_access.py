@@ -121,7 +121,7 @@ def test_the_namespace_is_told_where_the_engines_own_lines_are(doors: Any, own_n
     if HERE == "sglang":
         logger.setLevel(logging.INFO)  # as its server does
     try:
-        doors(own_node.endpoint)
+        doors(own_node.endpoint).load(FOUR)  # by then workers have told what they loaded
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
