@@ -43,8 +43,8 @@ void MapVotes::silent(std::size_t node, TimePoint now) { votes_[node].silent_sin
 
 void MapVotes::took(const ClusterStatus& map, TimePoint now) {
   epoch_ = map.epoch;
-  digest_ = digest_of(map);
-  since_ = now;
+  const std::uint64_t digest = digest_of(map);
+  if (std::exchange(digest_, digest) != digest) since_ = now;  // else its epoch alone has grown
 }
 
 bool MapVotes::is_known(std::size_t node, std::uint64_t epoch) const {
@@ -54,7 +54,8 @@ bool MapVotes::is_known(std::size_t node, std::uint64_t epoch) const {
 
 bool MapVotes::agrees(std::size_t node) const {
   const auto vote = votes_.find(node);
-  return vote != votes_.end() && vote->second.has_map && vote->second.digest == digest_;
+  return vote != votes_.end() && vote->second.has_map && vote->second.digest == digest_ &&
+         vote->second.map.epoch <= epoch_;
 }
 
 /// The largest that two of them reach.
@@ -116,31 +117,33 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
   const std::size_t own_in_force = in_force == groups.end() ? 0 : in_force->second.own;
   const std::size_t count_in_force = in_force == groups.end() ? 0 : in_force->second.count;
   const Group* best = nullptr;
-  const auto take = [&best](const Group& group) {
-    if (best == nullptr || group.epoch() > best->epoch()) best = &group;
-  };
-  for (const auto& [digest, group] : groups) {  // 1
-    if (digest == digest_) continue;
-    const bool is_borne_out = group.own >= 2 || (group.members >= 2 && group.epoch() > overruled_);
-    if (is_later(group) && is_borne_out) take(group);
-  }
-  if (best == nullptr) {  // 4
-    bool is_overruled = false;
+  const auto take_where = [&](auto is_wanted) {
+    if (best != nullptr) return;
     for (const auto& [digest, group] : groups) {
-      if (digest == digest_ || is_later(group)) continue;
-      const bool by_list = group.fresh_own >= 2 && own_in_force < 2;
-      const bool by_members = group.map->epoch > 0 && group.fresh_members >= 2 && count_in_force < 2;
-      if (!by_list && !by_members) continue;
-      take(group);
-      is_overruled = is_overruled || by_list;
+      if (is_wanted(digest, group) && (best == nullptr || group.epoch() > best->epoch())) best = &group;
     }
-    if (is_overruled) overruled_ = std::max(overruled_, epoch_);
+  };
+  // The map in force is among them: its epoch follows that of those who tell it.
+  take_where([&](std::uint64_t, const Group& group) { return is_later(group) && group.own >= 2; });  // 1
+  take_where([&](std::uint64_t digest, const Group& group) {                                         // 4
+    return digest != digest_ && !is_later(group) && group.fresh_own >= 2 && own_in_force < 2;
+  });
+  if (best != nullptr && !is_later(*best)) {
+    overruled_ = std::max(overruled_, epoch_);
+    if (in_force != groups.end()) overruled_ = std::max(overruled_, std::ranges::max(in_force->second.epochs));
   }
+  take_where([&](std::uint64_t, const Group& group) {  // 1
+    return is_later(group) && group.members >= 2 && group.epoch() > overruled_;
+  });
+  take_where([&](std::uint64_t digest, const Group& group) {  // 4
+    const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);
+    return is_earlier && group.fresh_members >= 2 && count_in_force < 2;
+  });
   const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);
   if (best == nullptr && is_alone) {  // 2
     const auto& [digest, group] = *groups.begin();
     const bool is_fresh = group.fresh_own + group.fresh_members > 0;
-    if (digest != digest_ && group.map->epoch > 0 && (is_later(group) || is_fresh)) best = &group;
+    if (is_later(group) || (digest != digest_ && group.map->epoch > 0 && is_fresh)) best = &group;
   }
   const bool is_split =
       electors.size() > 1 && std::ranges::all_of(groups, [](const auto& each) { return each.second.count == 1; });

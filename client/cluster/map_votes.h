@@ -52,7 +52,8 @@ class MapVotes {
   void took(const ClusterStatus& map, TimePoint now);  ///< It is in force.
   /// Whether it has told the map of that epoch: a question would tell nothing new.
   bool is_known(std::size_t node, std::uint64_t epoch) const;
-  bool agrees(std::size_t node) const;  ///< Its vote is for the map in force, or the own list.
+  /// Its vote is for the map in force, or the own list, and of no later epoch.
+  bool agrees(std::size_t node) const;
   /// Who of the voters is to be asked next: who did not vote, else whose vote is the oldest. voters.size(): nobody.
   std::size_t next_to_ask(std::span<const Voter> voters, TimePoint asked_since, TimePoint now) const;
 

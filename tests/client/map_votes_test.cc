@@ -62,6 +62,16 @@ TEST_F(MapVotesTest, AMapIsTakenUpOnceASecondNodeTellsIt) {  // 1
   EXPECT_EQ(settle(), 8u) << "the same state, which each read at a revision of its own; both reach this one";
 }
 
+TEST_F(MapVotesTest, TheEpochOfTheMapInForceFollowsThoseWhoTellIt) {
+  make_three();
+  tell(0, 20, {"a", "b", "c"});
+  EXPECT_FALSE(votes.agrees(0)) << "a second one is asked";
+  EXPECT_EQ(settle(), 5u);
+  tell(1, 18, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 18u);
+  EXPECT_TRUE(votes.agrees(1));
+}
+
 TEST_F(MapVotesTest, TwoOfThreeLinksToOneNodeAreOneVoter) {
   make_three();
   voter(3, true, false).id = "a";  // an alias of the first
