@@ -69,7 +69,7 @@ std::vector<OptionRow> memory_rows(Given& given) {
                                                "HOST:PORT of the admin HTTP server (/metrics, /healthz, /readyz), "
                                                "https://HOST:PORT with TLS; 'none' for no server"}),
       live({"capacity", &o.store.arena.capacity_bytes, kSize, "Memory for blocks, such as 64GiB"}),
-      live({"capacity-blocks", &given.capacity_blocks, kAny,
+      live({"capacity-blocks", &given.capacity_blocks, kAnyValue,
             "Memory for exactly this many blocks of --capacity-block-bytes instead", "", "capacity"}),
       {"capacity-max", &o.store.arena.capacity_bytes_max, kSizeOrZero,
        "Capacity can be changed while the node runs, up to this, such as 256GiB; RDMA is off then, whose devices keep "
@@ -80,9 +80,9 @@ std::vector<OptionRow> memory_rows(Given& given) {
              "Which blocks go, and which come in: those that bring most hits, learned while running (yield); the least "
              "recently used go, and everything comes in (lru); recency and frequency (lfu); or yield, but lru on one "
              "of several nodes that do not learn together, by --etcd or --peer (auto)"}),
-      {"curve", &o.store.curve.is_on, kAny,
+      {"curve", &o.store.curve.is_on, kAnyValue,
        "Tell from a sample what the hit rate would be with less memory, or more (kvstorectl curve)"},
-      {"no-huge-pages", &given.no_huge_pages, kAny, "Do not use reserved huge pages even if there are enough"},
+      {"no-huge-pages", &given.no_huge_pages, kAnyValue, "Do not use reserved huge pages even if there are enough"},
       {"numa-nodes", &o.numa_nodes, Form{"auto, off, or NUMA nodes such as 0-1"},
        "NUMA nodes, such as 1 or 0-1: memory for blocks lies on them in turns, and the node's threads keep to their "
        "processors. auto: on all there are, without keeping to any; off: wherever the kernel puts it"},
@@ -111,7 +111,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
           {"spill-capacity", &o.store.disk.capacity_bytes, kSize,
            "Blocks kept on disk besides those in memory, such as 800GiB. The files take up to 1.25 x (this + capacity)",
            kDisk}),
-      live({"spill-capacity-blocks", &given.spill_capacity_blocks, kAny,
+      live({"spill-capacity-blocks", &given.spill_capacity_blocks, kAnyValue,
             "Exactly this many blocks of --capacity-block-bytes instead", kDisk, "spill-capacity"}),
       live({"spill-policy", &given.spill_policy, OneOf{"eviction", "write-through"},
             "When a block is written: eviction (its memory is wanted soon), write-through (it was stored)", kDisk}),
@@ -122,7 +122,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "that are not on it are evicted; 0: never",
             kDisk}),
       fixed("it needs to know when each block was stored",
-            {"spill-skip-unused", &o.store.spill.skip_unused, kAny,
+            {"spill-skip-unused", &o.store.spill.skip_unused, kAnyValue,
              "While the disk or spill-write-rate is behind: evict blocks that were never used again unwritten", kDisk}),
       live({"spill-chance-min", &o.store.spill.chance_min, RealLimits{0, 1},
             "With a full disk and --eviction-policy yield: evict unwritten what is less likely than this to be used in "
@@ -150,7 +150,8 @@ std::vector<OptionRow> disk_rows(Given& given) {
             "next start"}),
       live({"spill-stop-seconds", &o.spill.give_up_after, RealLimits{0.01, 3600},
             "A stop no longer waits for a disk that finishes nothing for this long", kDisk}),
-      live({"spill-save", &o.spill_save, kAny, "At a clean stop, write what is in memory, for the next start", kDisk}),
+      live({"spill-save", &o.spill_save, kAnyValue, "At a clean stop, write what is in memory, for the next start",
+            kDisk}),
   };
 }
 
@@ -266,7 +267,7 @@ std::vector<OptionRow> tls_rows(Given& given) {
             "Connections that begin to prove who they are, half of them from one address; more are closed at once. 0: "
             "no bound",
             kTls}),
-      {"plaintext-on-trusted-network", &given.allows_plain_network, kAny,
+      {"plaintext-on-trusted-network", &given.allows_plain_network, kAnyValue,
        "Listen beyond loopback without TLS too: whoever reaches these addresses may read, write and drop everything",
        kTls},
   };
@@ -326,7 +327,7 @@ std::vector<OptionRow> session_rows(Given& given) {
       live({"drain-seconds", &o.drain_timeout, RealLimits{0, 3600}, "For running transfers to end after SIGTERM"}),
       live({"log-level", &o.log_level, OneOf{"trace", "debug", "info", "warn", "error"},
             "trace, debug, info, warn or error"}),
-      {"log-json", &o.log_json, kAny, "One JSON object a line instead of text"},
+      {"log-json", &o.log_json, kAnyValue, "One JSON object a line instead of text"},
       fixed("its memory is taken at the start",
             {"events-count", &o.store.event_count_max, IntegerLimits{0, 1 << 24},
              "Changes of what is here that are kept for routers, 80 bytes each (/events.json); 0: none"}),
@@ -476,8 +477,7 @@ std::string set_tls(Given& given) {
                               : !tls.ca_file.empty()  ? "tls-ca"
                               : !tls.crl_file.empty() ? "tls-crl"
                                                       : "tls-allowed-name";
-    return std::string(first) + ": given, and nothing uses it; allowed: together with tls://HOST:PORT in listen or " +
-           "https://HOST:PORT in admin";
+    return std::string(first) + ": nothing uses it; allowed: with tls://HOST:PORT in listen or https:// in admin";
   }
   if (!is_used) return "";
   const auto read = TlsCredentials::read(options.tls, TlsSide::kNode);
@@ -722,12 +722,13 @@ std::optional<GivenOptions> GivenOptions::read(int argc, const char* const* argv
 std::optional<NodeOptions> GivenOptions::options(std::string* wrong, bool reads_files) const {
   Given derived = *given_;
   *wrong = derive(derived, reads_files);
-  if (!wrong->empty()) *wrong = explained(*given_, *wrong);
+  if (!wrong->empty()) *wrong = kv::explained(*given_, *wrong);
   return wrong->empty() ? std::optional(std::move(derived.options)) : std::nullopt;
 }
 
 const std::string& GivenOptions::file() const { return given_->file; }
 const std::vector<std::string>& GivenOptions::unknown_variables() const { return given_->unknown_variables; }
+std::string GivenOptions::explained(const std::string& wrong) const { return kv::explained(*given_, wrong); }
 
 std::vector<GivenOptions::Entry> GivenOptions::list() const {
   Given now = *given_, before;
@@ -787,17 +788,6 @@ void GivenOptions::take(const std::string& name, const GivenOptions& from) {
   const auto place = other.places.find(name);
   given_->places.erase(name);
   if (place != other.places.end()) given_->places[name] = place->second;
-}
-
-const char* GivenOptions::source_name(Source source) {
-  switch (source) {
-    case Source::kDefault: return "default";
-    case Source::kFile: return "file";
-    case Source::kEnvironment: return "environment";
-    case Source::kFlag: return "flag";
-    case Source::kSet: return "set";
-  }
-  return "?";
 }
 
 std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int* exit_code) {

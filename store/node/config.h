@@ -82,7 +82,6 @@ struct NodeOptions {
 class GivenOptions {
  public:
   using Source = OptionSource;
-  static const char* source_name(Source source);
   struct Entry {
     std::string name;
     std::vector<std::string> values, otherwise;  ///< As `set` takes them; the default.
@@ -111,6 +110,9 @@ class GivenOptions {
   const std::string& file() const;  ///< The TOML file; empty: none.
   /// Variables of the environment that look like options and are none. An error with --check-config.
   const std::vector<std::string>& unknown_variables() const;
+  /// What is wrong with an option's value, beginning with its name: with the value, what is allowed and where it
+  /// stands.
+  std::string explained(const std::string& wrong) const;
   /// Returns "", or what is wrong, by name, value and what is allowed; then nothing changes.
   std::string set(const std::string& name, const std::vector<std::string>& values, Source source);
   void take(const std::string& name, const GivenOptions& from);  ///< The value and its source. Requires: it is one.

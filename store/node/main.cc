@@ -754,7 +754,7 @@ int main(int argc, char** argv) {
     if (const std::string refused =
             kv::capacity_refusal(kv::read_memory_facts(), kv::RoomOf::kMachine, arena.capacity_bytes, arena.huge_pages);
         !refused.empty()) {
-      std::cerr << "kvstore-node: " << refused << "\n";
+      std::cerr << "kvstore-node: " << (given ? given->explained(refused) : refused) << "\n";
       return 2;
     }
     std::cout << "configuration is valid: node-id " << options->node_id << ", capacity "

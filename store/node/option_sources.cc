@@ -123,7 +123,9 @@ std::string check_excludes(const std::vector<OptionRow>& rows, const OptionSourc
   for (const OptionRow& row : rows) {
     const auto own = sources.options.find(row.name), other = sources.options.find(row.excludes);
     if (own == sources.options.end() || other == sources.options.end()) continue;
-    const auto text = [](const OptionText& given) { return with_place("'" + given.values.front() + "'", given.place); };
+    const auto text = [](const OptionText& given) {
+      return with_place("'" + (given.values.empty() ? "" : printable(given.values.front())) + "'", given.place);
+    };
     return std::string(row.name) + ": " + text(own->second) + " is given beside " + row.excludes + ", " +
            text(other->second) + "; allowed: one of them";
   }
@@ -131,6 +133,17 @@ std::string check_excludes(const std::vector<OptionRow>& rows, const OptionSourc
 }
 
 }  // namespace
+
+const char* source_name(OptionSource source) {
+  switch (source) {
+    case OptionSource::kDefault: return "default";
+    case OptionSource::kFile: return "file";
+    case OptionSource::kEnvironment: return "environment";
+    case OptionSource::kFlag: return "flag";
+    case OptionSource::kSet: return "set";
+  }
+  return "?";
+}
 
 std::string with_place(const std::string& wrong, const OptionPlace& place) {
   return wrong + (place.text.empty() ? "" : " (" + place.text + ")");

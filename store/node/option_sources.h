@@ -14,6 +14,8 @@ namespace kv {
 
 enum class OptionSource : std::uint8_t { kDefault, kFile, kEnvironment, kFlag, kSet };
 
+const char* source_name(OptionSource source);  ///< "file"; "environment".
+
 /// For a person who has to find it.
 struct OptionPlace {
   OptionSource source = OptionSource::kDefault;

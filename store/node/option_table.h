@@ -42,7 +42,7 @@ using OneOf = std::vector<std::string>;
 struct Form {
   const char* text;
 };
-inline constexpr std::monostate kAny{};  ///< Whatever the type can hold.
+inline constexpr std::monostate kAnyValue{};  ///< Whatever the type can hold.
 using OptionLimits = std::variant<std::monostate, IntegerLimits, RealLimits, SizeLimits, OneOf, Form>;
 
 /// Why an option cannot be changed while the node runs, where nothing more is to be said.

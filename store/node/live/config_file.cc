@@ -114,6 +114,7 @@ std::string take_values(std::string_view text, std::vector<std::string>* values)
              (is_list ? "; values of a list have commas between them" : "; a list stands in []");
     }
   }
+  if (is_list && text.empty()) return "a '[' is not closed";
   if (is_list && trimmed(text.substr(1)) != "")
     return "'" + std::string(text.substr(1, 40)) + "' stands behind the list";
   return "";

@@ -136,7 +136,7 @@ Settings::Outcome Settings::set(const std::vector<Assignment>& assignments, bool
   for (const Assignment& each : assignments) {
     const Entry* const entry = find_entry(then, each.name);
     if (entry->source == GivenOptions::Source::kFlag || entry->source == GivenOptions::Source::kEnvironment)
-      outcome.notes.push_back(each.name + ": at the next start the " + GivenOptions::source_name(entry->source) +
+      outcome.notes.push_back(each.name + ": at the next start the " + source_name(entry->source) +
                               " wins over the file");
   }
   return outcome;
@@ -205,7 +205,7 @@ std::string Settings::list_json() const {
     options.push_back({{"name", entry.name},
                        {"value", value_json(entry, entry.values)},
                        {"default", value_json(entry, entry.otherwise)},
-                       {"source", GivenOptions::source_name(entry.source)},
+                       {"source", source_name(entry.source)},
                        {"is_live", why.empty()},
                        {"why_not", why},
                        {"allowed", entry.allowed}});
