@@ -105,7 +105,7 @@ class GetCall final : public Call {
   }
   std::string check(const wire::GetPart& part) const;  ///< Empty, or how it breaks 1.
   /// Where block `own` of the node's part lands in the segment at hand, and how its bytes are verified.
-  BlockTarget target(const CallSession& session, std::size_t own, std::span<const std::uint64_t> sums) const;
+  BlockTarget target(std::size_t own, std::span<const std::uint64_t> sums) const;
   void tell(std::size_t own, std::span<const std::uint64_t> sums) const;
   void next_segment();
   void landed(std::size_t good, std::size_t count);  ///< Of `count` blocks after next_block_, the first `good` passed.
@@ -201,7 +201,7 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     std::vector<BlockTarget>& targets = session.land();
     for (std::size_t i = 0; i < count; ++i) {
       tell(first + i, sums_of(i));
-      targets.push_back(target(session, first + i, sums_of(i)));
+      targets.push_back(target(first + i, sums_of(i)));
     }
     part_blocks_ = count;
     return {};
@@ -209,7 +209,7 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
   // The bytes are in the region already: they are verified while the node copies the next part.
   for (std::size_t i = 0; i < count; ++i) {
     tell(first + i, sums_of(i));
-    landed(is_device || passes(target(session, first + i, sums_of(i))) ? 1 : 0, 1);
+    landed(is_device || passes(target(first + i, sums_of(i))) ? 1 : 0, 1);
   }
   // Verifying takes the I/O thread's time: the session yields after so many bytes, and deadlines of others are kept.
   if (plan->verify && !is_device) session.verified(count * bytes);
@@ -233,7 +233,7 @@ std::string GetCall::check(const wire::GetPart& part) const {
   return {};
 }
 
-BlockTarget GetCall::target(const CallSession& session, std::size_t own, std::span<const std::uint64_t> sums) const {
+BlockTarget GetCall::target(std::size_t own, std::span<const std::uint64_t> sums) const {
   const std::size_t begin = segment_begin(segment_), bytes = segment_bytes(segment_);
   const std::span<std::byte> block = plan->blocks[chain->position(own)];
   KV_ASSERT(own < limit_ && begin + bytes <= block.size());  // before anything lands there
