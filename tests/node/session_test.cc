@@ -181,56 +181,6 @@ TEST_F(SessionTest, AGetInlineComesSegmentBySegment) {
   EXPECT_EQ(client->answer().as<wire::GetResponse>().block_count(), 3u);
 }
 
-/// Clients of either version of the wire, each with the checksum seeds of its own, share blocks, in parts and through a
-/// region as well. A put with the other version's checksums is refused.
-TEST_F(SessionTest, ClientsOfBothVersionsShareBlocksWithChecksumsOfTheirOwn) {
-  const std::uint8_t versions[] = {1, 2};
-  std::uint32_t salt = 0;
-  for (const std::uint8_t writing : versions) {
-    for (const std::uint8_t reading : versions) {
-      for (const bool lends : {false, true}) {
-        SCOPED_TRACE(std::to_string(writing) + " to " + std::to_string(reading) + (lends ? ", lent" : ""));
-        const auto writer = greet(writing);
-        const std::uint32_t of_writer = space;
-        const auto reader = greet(reading);
-        const std::uint32_t of_reader = std::exchange(space, of_writer);
-        const auto hashes = chain(++salt, 3);
-        const auto memory = SharedMemory::create(3 * kBlockBytes).value();
-        const Bytes all = blocks(hashes);
-        std::memcpy(memory->bytes().data(), all.data(), all.size());
-        const std::vector<std::uint64_t> offsets = {0, kBlockBytes, 2 * kBlockBytes};
-        const auto offer = [&](std::uint64_t id, std::uint8_t sums_of) {
-          const std::uint32_t region = lends ? lend(*writer, *memory) : 0;
-          const auto want =
-              writer->ask(FrameType::kPut, id, lends ? put_request(hashes, region, offsets) : put_request(hashes));
-          EXPECT_EQ(want.as<wire::PutWant>().block_count(), 3u);
-          return writer->ask(FrameType::kPutData, id, put_data(3, sums(hashes, sums_of)), lends ? Bytes() : all);
-        };
-        EXPECT_EQ(offer(9, static_cast<std::uint8_t>(3 - writing)).error(), Errc::kCorruptBlock);
-        EXPECT_EQ(offer(10, writing).as<wire::PutResponse>().stored(), 3u);
-        space = of_reader;
-        const std::vector<std::uint64_t> ends = {kStripeBytes, kBlockBytes};
-        reader->send(FrameType::kGet, 11, get_request(hashes, 0, {}, ends));
-        const auto expected = sums(hashes, reading);
-        for (std::uint32_t segment = 0; segment < 2; ++segment) {
-          const auto answer = reader->answer();
-          const auto& part = answer.as<wire::GetPart>();
-          ASSERT_EQ(part.block_count(), 3u);
-          for (std::uint32_t i = 0; i < 3; ++i) {
-            if (segment == 0) {
-              EXPECT_EQ(part.checksums()->Get(i), expected[3 * i]);
-            } else {
-              EXPECT_EQ(part.checksums()->Get(2 * i), expected[3 * i + 1]);
-              EXPECT_EQ(part.checksums()->Get(2 * i + 1), expected[3 * i + 2]);
-            }
-          }
-        }
-        EXPECT_EQ(reader->answer().as<wire::GetResponse>().block_count(), 3u);
-      }
-    }
-  }
-}
-
 /// 64 bits of an engine, wherever they lie among zeros, and numbers that count up: no block passes for its neighbour.
 TEST_F(SessionTest, AChecksumOfAnEnginesOtherBlockIsRefusedWhereverItsBitsAre) {
   const auto client = greet();
