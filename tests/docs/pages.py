@@ -74,16 +74,15 @@ cc hello.c -I. -L"$KV_BUILD/client" -Wl,-rpath,"$KV_BUILD/client" -lkvstore -o h
 printf '0 %.0s' $(seq 64) > prompt.txt
 python3 - <<'KV_PY'
 import hashlib, json, subprocess
-said = json.loads(subprocess.run(["kvstorectl", "namespaces", "--json"], capture_output=True, text=True, check=True).stdout)
-found = [space for node in said["nodes"] for space in node["namespaces"]]
-record = found[0]["record"]
-text = record if isinstance(record, str) else "".join(f"{key}={value}\\n" for key, value in sorted(record.items()))
+listing = subprocess.run(["kvstorectl", "namespaces", "--json"], capture_output=True, text=True, check=True).stdout
+space = json.loads(listing)["namespaces"][0]
+text = space["record"]
 last = hashlib.sha256(text.encode()).digest()
 with open("system-prompt.txt", "w") as out:
     for _ in range(4):
         last = hashlib.sha256(last + bytes(4 * 16)).digest()
         out.write(last.hex() + "\\n")
-open("id", "w").write(found[0]["id"][:8])
+open("id", "w").write(hashlib.sha256(text.encode()).hexdigest()[:8])
 open("record.txt", "w").write(text)
 KV_PY
 """
@@ -203,10 +202,12 @@ PAGES = {
         substitute={"my-model": "example", "tls://other-cluster:7400": "tcp://127.0.0.1:7500"},
         after={
             "kvstorectl contexts delete support-prompt": "kvstorectl contexts create support-prompt --space example --tokens prompt.txt --ttl 1h > /dev/null\n"
+            "rm support-prompt.kvctx\n"
         },
     ),
     "docs/install.md": Page(
         before=START,
+        substitute={"editor /etc/kvstore/kvstore-node.toml": "true"},
         skip={
             "cp -r /usr/share/doc/libkvstore-dev/examples": "needs the package (deploy/test.sh --packages)",
             "/tmp/first_hit/build/first_hit_c": "needs the package (deploy/test.sh --packages)",

@@ -83,8 +83,9 @@ def blocks_of(text: str) -> list[Block]:
                 found.append(Block(at + 2, lines[at + 1 : end]))
             end += 1
         elif re.match(r" {4,}\S", lines[at]) and (at == 0 or not lines[at - 1].strip()):
-            is_file = re.match(r" +# /\S+", lines[at]) is not None  # which may have empty lines
-            while end < len(lines) and re.match(r" {4}", lines[end] or (next_line(lines, end) if is_file else "")):
+            # A file, and what a session shows, may have empty lines.
+            is_open = re.match(r" +(# /\S|\$ )", lines[at]) is not None
+            while end < len(lines) and re.match(r" {4}", lines[end] or (next_line(lines, end) if is_open else "")):
                 end += 1
             indent = min(len(line) - len(line.lstrip()) for line in lines[at:end] if line.strip())
             found.append(Block(at + 1, [line[indent:] for line in lines[at:end]]))
@@ -154,7 +155,7 @@ def as_run(statement: str, page: Page, used: set[str]) -> str:
     said = next((words for words in page.says if statement.startswith(words)), None)
     text = substituted(statement, page, used)
     if said is None:
-        return f"serve {text}" if is_daemon(text) else text
+        return f"serve {text}" if is_daemon(statement) else text
     used.add(said)
     command, _, comment = text.partition("  #")
     return shows(comment.strip(), command.strip())
