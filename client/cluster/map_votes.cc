@@ -152,6 +152,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (epoch_ == 0) most = electors.size();
     for (const auto& [digest, group] : groups) {
       if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
+      if (!is_later(group) && group.fresh_own + group.fresh_members == 0) continue;  // it may not have looked yet
       most = group.named;
       best = &group;
     }
