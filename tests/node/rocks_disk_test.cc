@@ -433,7 +433,7 @@ std::map<std::string, std::string> snapshot(const std::filesystem::path& path) {
 
 TEST_F(RocksDiskTest, ANewerFormatIsRefusedAndLeftUntouched) {
   { open(); }
-  std::ofstream(path / "FORMAT") << format_text(kSpillFormat + 1) << "more that only it knows\n";
+  std::ofstream(path / "FORMAT") << format_text(kSpillFormatSealed + 1) << "more that only it knows\n";
   const auto before = snapshot(path);
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
@@ -471,7 +471,7 @@ TEST_F(RocksDiskTest, APathThatIsAFileIsRefusedWithAdvice) {
   std::ofstream(path.string()) << "not a directory";
   const auto disk = RocksDisk::open(config(), &opening);
   ASSERT_FALSE(disk);
-  EXPECT_THAT(disk.error().text, HasSubstr("--spill-path"));
+  EXPECT_THAT(disk.error().text, HasSubstr(path.string() + ": is no directory"));
 }
 
 TEST_F(RocksDiskTest, AToolThatOnlyReadsChangesNothing) {
