@@ -10,30 +10,30 @@
 namespace kv {
 namespace {
 
-NodeStats node_with(std::initializer_list<std::pair<std::string, double>> values) {
+NodeStats node_that_says(std::initializer_list<std::pair<std::string, double>> values) {
   NodeStats node;
   node.name = "n";
   node.values = values;
   return node;
 }
 
-const Finding* find(const Findings& findings, const std::string& check) {
+const Finding* finding_of(const Findings& findings, const std::string& check) {
   const auto found = std::ranges::find(findings, check, &Finding::check);
   return found == findings.end() ? nullptr : &*found;
 }
 
-Verdict verdict_of(const Findings& findings, const std::string& check) {
-  const Finding* const found = find(findings, check);
+Verdict verdict_in(const Findings& findings, const std::string& check) {
+  const Finding* const found = finding_of(findings, check);
   EXPECT_TRUE(found) << check;
   return found == nullptr ? Verdict::kOk : found->verdict;
 }
 
 TEST(DoctorCountersTest, ANodeThatIsWellHasNothingToDo) {
-  const Findings findings = check_counters(node_with({{"disk_is_on", 1},
-                                                      {"disk_blocks", 100},
-                                                      {"evicted_blocks", 1000},
-                                                      {"lost_unspilled_blocks", 10},
-                                                      {"checksum_failures", 0}}));
+  const Findings findings = check_counters(node_that_says({{"disk_is_on", 1},
+                                                           {"disk_blocks", 100},
+                                                           {"evicted_blocks", 1000},
+                                                           {"lost_unspilled_blocks", 10},
+                                                           {"checksum_failures", 0}}));
   ASSERT_EQ(findings.size(), 2u);
   for (const Finding& each : findings) {
     EXPECT_EQ(each.verdict, Verdict::kOk) << each.check;
@@ -42,19 +42,20 @@ TEST(DoctorCountersTest, ANodeThatIsWellHasNothingToDo) {
 }
 
 TEST(DoctorCountersTest, ANodeWithoutADiskIsNotBlamedForOne) {
-  EXPECT_TRUE(check_counters(node_with({{"evicted_blocks", 1000}})).empty());
-  NodeStats silent = node_with({{"disk_is_on", 0}});
+  EXPECT_TRUE(check_counters(node_that_says({{"evicted_blocks", 1000}})).empty());
+  NodeStats silent = node_that_says({{"disk_is_on", 0}});
   silent.error = Errc::kUnavailable;
   EXPECT_TRUE(check_counters(silent).empty()) << "that it does not answer is reported as that";
 }
 
 TEST(DoctorCountersTest, ADiskThatIsOffOrInPartIsAWarningAndOneThatOpensANote) {
-  EXPECT_EQ(verdict_of(check_counters(node_with({{"disk_is_on", 0}})), "disk of n"), Verdict::kWarning);
-  EXPECT_EQ(verdict_of(check_counters(node_with({{"disk_is_on", 0}, {"disk_is_loading", 1}})), "disk of n"),
+  EXPECT_EQ(verdict_in(check_counters(node_that_says({{"disk_is_on", 0}})), "disk of n"), Verdict::kWarning);
+  EXPECT_EQ(verdict_in(check_counters(node_that_says({{"disk_is_on", 0}, {"disk_is_loading", 1}})), "disk of n"),
             Verdict::kNote);
-  EXPECT_EQ(verdict_of(check_counters(node_with({{"disk_is_on", 1}, {"disk_directories_left_out", 1}})), "disk of n"),
-            Verdict::kWarning);
-  EXPECT_EQ(verdict_of(check_counters(node_with({{"disk_is_on", 1}, {"disk_outages", 2}})), "disk of n"),
+  EXPECT_EQ(
+      verdict_in(check_counters(node_that_says({{"disk_is_on", 1}, {"disk_directories_left_out", 1}})), "disk of n"),
+      Verdict::kWarning);
+  EXPECT_EQ(verdict_in(check_counters(node_that_says({{"disk_is_on", 1}, {"disk_outages", 2}})), "disk of n"),
             Verdict::kNote);
 }
 
@@ -66,9 +67,9 @@ TEST(DoctorCountersTest, EachLossIsAWarning) {
       {"checksum_failures", "checksums of n"},           {"put_conflict_blocks", "conflicting puts of n"},
       {"sessions_refused", "connections of n"}};
   for (const auto& [name, check] : losses) {
-    const Findings findings = check_counters(node_with({{"disk_is_on", 1}, {name, 1}}));
-    EXPECT_EQ(verdict_of(findings, check), Verdict::kWarning) << name;
-    EXPECT_NE(find(findings, check)->advice, "") << name;
+    const Findings findings = check_counters(node_that_says({{"disk_is_on", 1}, {name, 1}}));
+    EXPECT_EQ(verdict_in(findings, check), Verdict::kWarning) << name;
+    EXPECT_NE(finding_of(findings, check)->advice, "") << name;
   }
 }
 

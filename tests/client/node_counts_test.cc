@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-NodeStats node_with(std::initializer_list<std::pair<std::string, double>> values) {
+NodeStats counts(std::initializer_list<std::pair<std::string, double>> values) {
   NodeStats node;
   node.name = "n";
   node.values = values;
@@ -17,7 +17,7 @@ NodeStats node_with(std::initializer_list<std::pair<std::string, double>> values
 }
 
 TEST(NodeCountsTest, TheHitRateIsOfMatchesAndOfGetsOnlyWhereNobodyMatches) {
-  const NodeStats gets = node_with({{"get_hit_blocks", 6}, {"get_disk_blocks", 2}, {"get_miss_blocks", 2}});
+  const NodeStats gets = counts({{"get_hit_blocks", 6}, {"get_disk_blocks", 2}, {"get_miss_blocks", 2}});
   EXPECT_EQ(lookups_since_start(gets).found, 8);
   EXPECT_EQ(lookups_since_start(gets).asked, 10);
   NodeStats both = gets;
