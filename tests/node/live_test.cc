@@ -246,12 +246,16 @@ TEST_F(SettingsTest, HangupTakesUpTheFileButForWhatWasSetAndWhatNeedsARestart) {
 
 /// A command that brings keys may have a password in it.
 TEST_F(SettingsTest, ASecretIsShownAsSetAndNoMore) {
-  write("spill-path = \"/tmp\"\nspill-key-command = \"vault --token=hunter2 get\"\n");
+  write(
+      "spill-path = \"/tmp/kvstore-live\"\nspill-capacity = \"1GiB\"\nspill-key-command = \"vault --token=hunter2 "
+      "get\"\n");
   start({"--config", file});
   EXPECT_THAT(settings->list_json(), testing::Not(HasSubstr("hunter2")));
   EXPECT_EQ(shown("spill-key-command").at("value"), "(set)");
   EXPECT_EQ(shown("spill-key-command").at("default"), "");
-  write("spill-path = \"/tmp\"\nspill-key-command = \"vault --token=hunter3 get\"\n");
+  write(
+      "spill-path = \"/tmp/kvstore-live\"\nspill-capacity = \"1GiB\"\nspill-key-command = \"vault --token=hunter3 "
+      "get\"\n");
   const Settings::Outcome outcome = settings->reload();
   EXPECT_THAT(outcome.notes, ElementsAre("spill-key-command = (set) needs a restart"));
   for (const auto& each : given({"--config", file}).list()) {

@@ -15,6 +15,8 @@
 #include <filesystem>
 #include <thread>
 
+#include "index/block_hash.h"
+#include "index/namespace_record.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -74,6 +76,9 @@ class BlockingClient {
  private:
   Socket socket_;
 };
+
+constexpr const char* kRecord = "block_bytes=65536\nblock_size=16\nmodel=m\n";
+const std::uint64_t kCheck = namespace_check(NamespaceRecord::parse(kRecord).value().id());
 
 class ServerTest : public testing::Test {
  protected:
@@ -192,15 +197,13 @@ TEST_F(ServerTest, AnIdleSessionMakesRoomAndABusyOneStays) {
   auto busy = connect(endpoint), idle = connect(endpoint);
   ASSERT_TRUE(busy.hello());
   ASSERT_TRUE(idle.hello());
-  busy.send(FrameType::kOpen, 2, [](FlatBufferBuilder& b) {
-    return wire::CreateOpenRequestDirect(b, "block_bytes=65536\nblock_size=16\nmodel=m\n");
-  });
+  busy.send(FrameType::kOpen, 2, [](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, kRecord); });
   FrameHeader header;
   ASSERT_FALSE(busy.receive(header));
   const std::uint32_t space = read_table<wire::OpenResponse>(busy.table)->space();
   busy.send(FrameType::kPut, 3, [&](FlatBufferBuilder& b) {
     const std::vector<wire::Hash> hashes(1);
-    return wire::CreatePutRequestDirect(b, space, &hashes);
+    return wire::CreatePutRequestDirect(b, space, &hashes, nullptr, nullptr, 0, nullptr, 0, 0, kCheck);
   });
   ASSERT_FALSE(busy.receive(header));
   // The table learns once a second who is idle; until then newcomers are told to come again, or take each other's
@@ -236,15 +239,13 @@ TEST_F(ServerTest, StopWaitsForATransferUpToItsTimeout) {
   const Endpoint endpoint = start({.threads = 1});
   auto client = connect(endpoint);
   ASSERT_TRUE(client.hello());
-  client.send(FrameType::kOpen, 2, [](FlatBufferBuilder& b) {
-    return wire::CreateOpenRequestDirect(b, "block_bytes=65536\nblock_size=16\nmodel=m\n");
-  });
+  client.send(FrameType::kOpen, 2, [](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, kRecord); });
   FrameHeader header;
   ASSERT_FALSE(client.receive(header));
   const std::uint32_t space = read_table<wire::OpenResponse>(client.table)->space();
   client.send(FrameType::kPut, 3, [&](FlatBufferBuilder& b) {
     const std::vector<wire::Hash> hashes(1);
-    return wire::CreatePutRequestDirect(b, space, &hashes);
+    return wire::CreatePutRequestDirect(b, space, &hashes, nullptr, nullptr, 0, nullptr, 0, 0, kCheck);
   });
   ASSERT_FALSE(client.receive(header));
   ASSERT_NE(header.flags & kFrameMore, 0);
