@@ -253,7 +253,7 @@ def test_the_hook_before_a_stop_is_a_command_and_there_is_time_for_it(folder: st
     hook = container(folder).get("lifecycle", {}).get("preStop")
     defaults = {
         name: float(value)
-        for name, value in re.findall(r"^ +--([a-z-]+) FLOAT:.*\]=([0-9.]+)", node_help(), re.MULTILINE)
+        for name, value in re.findall(r"^ +--([a-z-]+) TIME=([0-9.]+)", node_help(), re.MULTILINE)
     }
     seconds = sum(defaults[name] for name in ("hand-over-seconds", "drain-seconds", "spill-stop-seconds"))
     if hook:
