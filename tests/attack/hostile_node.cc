@@ -173,9 +173,9 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
       }));
     case FrameType::kOpen:
       return one(table_of([&](FlatBufferBuilder& b) {
-        const NamespaceId id = record_.id();
-        const auto* const bytes = reinterpret_cast<const std::uint8_t*>(id.bytes.data());
-        return wire::CreateOpenResponse(b, 1, record_.block_bytes(), b.CreateVector(bytes, id.bytes.size()));
+        const NamespaceId name = record_.id();
+        const auto* const bytes = reinterpret_cast<const std::uint8_t*>(name.bytes.data());
+        return wire::CreateOpenResponse(b, 1, record_.block_bytes(), b.CreateVector(bytes, name.bytes.size()));
       }));
     case FrameType::kMatch: {
       const auto count = static_cast<std::uint32_t>(hashes_of(frame.as<wire::MatchRequest>().hashes()).size());
