@@ -88,8 +88,10 @@ TEST(TokenNamesTest, ATokenGoesToNamesThatAPersonWrote) {
   config.nodes = {{.endpoint = "tls://kv-0.kv.test.svc:7400"}, {.endpoint = "unix:///run/own.sock"}};
   config.token = Secret(kToken);
   config.tls.node_names = {"*.other.example", "spiffe://a/node/*"};
+  std::string server_name;
   const auto talks = [&](const std::string& to, std::vector<std::string> names, bool is_told = true) {
-    const ClientShared shared(context.get_executor(), config, network, clock, nullptr);
+    ClientShared shared(context.get_executor(), config, network, clock, nullptr);
+    shared.config.tls.server_name = server_name;  // afterwards: there are no files here
     const Endpoint endpoint = parse_endpoint(to).value();
     const NamedStream stream(std::move(names));
     return !shared.may_connect(endpoint, is_told) && !shared.may_talk(endpoint, stream, is_told);
@@ -104,8 +106,9 @@ TEST(TokenNamesTest, ATokenGoesToNamesThatAPersonWrote) {
   EXPECT_TRUE(talks("tls://n1.other.example:1", {"dns:n1.other.example"}));
   EXPECT_TRUE(talks("tls://10.0.0.1:1", {"uri:spiffe://a/node/1"}));
   EXPECT_TRUE(talks("tls://worker.example:1", {"dns:worker.example"}, /*is_told=*/false)) << "a person wrote it";
-  config.tls.server_name = "kv.example";
+  server_name = "kv.example";
   EXPECT_TRUE(talks("tls://10.0.0.2:1", {"dns:kv.example"})) << "which the handshake has proved";
+  server_name.clear();
   config.tls = {};
   config.token = {};
   EXPECT_TRUE(talks("unix:///run/other.sock", {})) << "there is nothing to give away";

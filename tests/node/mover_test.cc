@@ -264,6 +264,10 @@ TEST_F(MoverTest, WhatATenantHasIsHandedOverForThatTenantAndEachNodeNamesItByIts
   }
   std::filesystem::remove_all(folder);
   run_until([&] { return is_serving("a") && is_serving("b") && is_serving("c"); });
+  // A token goes to no node that a map alone names.
+  config.nodes.clear();
+  for (const char* const name : {"a", "b", "c"})
+    config.nodes.push_back({.endpoint = std::string("sim://") + name, .name = ""});
   start_client();
   put_all(40);
   const NamespaceRecord shared = record.with({{"share", "prompts"}}).value();
