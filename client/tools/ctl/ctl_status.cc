@@ -67,11 +67,11 @@ std::string fraction_cell(double part, double whole) {
 
 /// Since the node's start, not of late: `kvstorectl top` has the rate of the last interval.
 std::string hit_rate_cell(const NodeStats& stats) {
-  const Lookups lookups = lookups_since_start(stats);
+  const LookupCounts lookups = lookups_since_start(stats);
   return fraction_cell(lookups.found, lookups.asked);
 }
 
-nlohmann::json hit_rate_json(const Lookups& lookups) {
+nlohmann::json hit_rate_json(const LookupCounts& lookups) {
   return lookups.asked > 0 ? nlohmann::json(lookups.found / lookups.asked) : nlohmann::json();
 }
 
@@ -357,7 +357,7 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
       continue;
     }
     const auto rate = [&](std::string_view name) { return rate_of(before.stats[i], node, name, seconds); };
-    const Lookups lookups = lookups_between(before.stats[i], node);
+    const LookupCounts lookups = lookups_between(before.stats[i], node);
     const double used = stat(node, "allocated_bytes");
     table.add({node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
                fraction_cell(used, stat(node, "capacity_bytes")),

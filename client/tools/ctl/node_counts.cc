@@ -14,15 +14,15 @@ bool has_stat(const NodeStats& stats, std::string_view name) {
   return std::ranges::any_of(stats.values, [&](const auto& value) { return value.first == name; });
 }
 
-Lookups lookups_between(const NodeStats& before, const NodeStats& now) {
+LookupCounts lookups_between(const NodeStats& before, const NodeStats& now) {
   const auto of = [&](const std::string& verb) {
     const auto made = [&](const char* what) {  // 0 after a restart of the node, whose counters then begin anew
       return std::max(0.0, stat(now, verb + what) - stat(before, verb + what));
     };
     const double found = made("_hit_blocks") + made("_disk_blocks");
-    return Lookups{found, found + made("_miss_blocks")};
+    return LookupCounts{found, found + made("_miss_blocks")};
   };
-  const Lookups matches = of("match");
+  const LookupCounts matches = of("match");
   return matches.asked > 0 ? matches : of("get");
 }
 

@@ -14,10 +14,10 @@ bool has_stat(const NodeStats& stats, std::string_view name);
 /// Blocks that clients looked up at a node, and those of them that it had: the one meaning of "hit rate" everywhere,
 /// that of the status page. A match looks up. A get asks for what a match has found, so its own share is near 1 always;
 /// it counts only where nobody matches.
-struct Lookups {
+struct LookupCounts {
   double found = 0, asked = 0;
 };
-Lookups lookups_between(const NodeStats& before, const NodeStats& now);
-inline Lookups lookups_since_start(const NodeStats& now) { return lookups_between({}, now); }
+LookupCounts lookups_between(const NodeStats& before, const NodeStats& now);
+inline LookupCounts lookups_since_start(const NodeStats& now) { return lookups_between({}, now); }
 
 }  // namespace kv
