@@ -196,6 +196,7 @@ class SimNode {
   static asio::awaitable<void> run(std::shared_ptr<Life> life, std::shared_ptr<Session> session) {
     co_await session->run();
     life->sessions.erase(session.get());
+    session.reset();  // before its node, to which it gives back the memory that it holds
   }
 
   asio::io_context& context_;
