@@ -49,7 +49,7 @@ class NamespaceRecord {
   std::string owner() const;
   /// Without the salt, which is for nobody's eyes and which each node makes for itself.
   NamespaceRecord unsalted() const;
-  std::string unsalted_text() const;  ///< unsalted().text(), without making the record.
+  std::string unsalted_text() const;                   ///< unsalted().text(), without making the record.
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
   /// Whether the record says that block hashes come from hash_chain(): it has no field `hash`.
   bool has_own_chain() const;
