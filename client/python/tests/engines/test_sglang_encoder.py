@@ -32,6 +32,7 @@ from test_sglang_pools import sglang_context  # noqa: F401  # a fixture that eac
 
 import kvstore
 from kvstore._outputs import encoded
+from kvstore.sglang import compat
 from kvstore.sglang.encoder import OPTIONS, KVStoreEmbeddings
 from kvstore.sglang.encoder_server import register
 
@@ -334,6 +335,10 @@ def test_outputs_over_the_limit_are_not_stored(stores: Any, own_node: Node) -> N
 
 
 def test_an_encoder_that_does_not_say_what_it_has_loaded_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_published() -> None:
+        raise ValueError
+
+    monkeypatch.setattr(compat, "get_server_args", not_published)  # another test of this process may have done so
     monkeypatch.setenv(OPTIONS, '{"endpoints": "unix:///nowhere"}')
     with pytest.raises(kvstore.errors.Unsupported, match="weights: the engine does not say what it has loaded"):
         KVStoreEmbeddings()
