@@ -396,7 +396,7 @@ class ClusterWorld : private Dice {
       if (how == 2) made.weight = 1e-300;
       if (how == 3) made.endpoints = {chance(0.5) ? "sim://" + self.id : "tls://" + std::string(250, '1') + ":1"};
     }
-    if (chance(0.2)) told.extent_blocks = pick(0, 4);
+    if (chance(0.2)) told.extent_blocks = static_cast<std::uint32_t>(pick(0, 4));
     tell(self.id + " lies, epoch " + std::to_string(told.epoch) + ", way " + std::to_string(how));
     member.start_lying(std::move(told));
     ++outcome_.lies;
