@@ -19,10 +19,9 @@
 
 namespace kv {
 
-/// The caller waits up to `patience`, whatever the disk does. A call that is given up goes on, so it must own
-/// everything that it touches.
+/// The caller waits up to `patience`, even if the disk hangs. An abandoned call runs on, so it owns all that it uses.
 ///   1. At most `thread_count` calls run; the others wait in order. With one thread they run one after the other.
-///   2. A disk that hangs holds one call of each thread that asks, as long as they ask only while is_stuck() is false.
+///   2. A hanging disk holds one call per asking thread, as long as threads ask only while is_stuck() is false.
 /// Thread safety: all from any thread but the constructor. The destructor waits for calls, however long they take.
 class CallThreads {
  public:
@@ -32,7 +31,7 @@ class CallThreads {
   }
   ~CallThreads() { threads_.join(); }
 
-  /// A call that was begun; wait() for it once.
+  /// A call that has begun; wait() for it once.
   template <class T>
   struct Begun {
     std::mutex mutex;
@@ -48,10 +47,10 @@ class CallThreads {
     begun->since = clock_.now();
     watch_.begin();
     asio::post(threads_, [this, begun, call = std::move(call)]() mutable {
-      // What throws has no answer, as what hangs: the caller's patience ends.
+      // A call that throws has no result, like one that hangs: the caller's patience ends.
       std::optional<T> result;
       within_border(NodeThread::kSpill, [&] { result = call(); });
-      watch_.end();  // before the result is seen: whoever gets it may ask whether all threads are idle
+      watch_.end();  // before the result is visible: its receiver may ask whether all threads are idle
       const std::lock_guard lock(begun->mutex);
       KV_ASSERT(!begun->result);
       begun->result = std::move(result);
@@ -59,10 +58,10 @@ class CallThreads {
     });
     return begun;
   }
-  /// Nothing: the call takes longer than the patience, and goes on.
+  /// nullopt: the call takes longer than the patience, and goes on.
   template <class T>
   std::optional<T> wait(const std::shared_ptr<Begun<T>>& begun) {
-    // In short steps, since the clock may be one that a test moves.
+    // In short steps, since a test may move the clock.
     constexpr std::chrono::milliseconds kLook{5};
     KV_ASSERT(begun != nullptr);
     std::unique_lock lock(begun->mutex);

@@ -9,8 +9,8 @@
 
 namespace kv {
 
-/// Watches the calls of one thread, or of several threads that work off one queue. The sign of life is a call that
-/// ends: a disk that is slow but finishes something now and then is not stuck. Thread safety: all from any thread.
+/// Watches the calls of one thread, or of several threads with a common queue. The sign of life is a call that ends: a
+/// slow disk that completes a call now and then is not stuck. Thread safety: all from any thread.
 class CallWatch {
  public:
   explicit CallWatch(const Clock& clock) : clock_(clock) {}
@@ -28,7 +28,7 @@ class CallWatch {
   };
 
   void begin() {
-    // The sign first: with the count first, is_stuck() could see a call together with a sign of long ago.
+    // The sign first: with the count first, is_stuck() could pair a call with an old sign.
     if (running_ == 0) last_sign_ = ticks();
     ++running_;
   }
@@ -38,7 +38,7 @@ class CallWatch {
     const int before = running_.fetch_sub(1);
     KV_ASSERT(before > 0);
   }
-  /// Calls are under way, and none has ended for longer than `after`.
+  /// Calls are under way, and all of them have run for longer than `after` since the last end.
   bool is_stuck(Duration after) const { return running_ > 0 && ticks() - last_sign_ > after.count(); }
   bool is_idle() const { return running_ == 0; }
   std::uint64_t finished_count() const { return finished_; }

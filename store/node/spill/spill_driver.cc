@@ -15,28 +15,28 @@
 namespace kv {
 namespace {
 
-constexpr Duration kPollInterval = 20ms;  ///< Between looks at the Store when nobody notifies, and while stopping.
-constexpr int kNiceness = 10;             ///< Of threads that nobody waits for.
+constexpr Duration kPollInterval = 20ms;  ///< Between looks at the Store without a notification, and while stopping.
+constexpr int kNiceness = 10;             ///< Of background threads.
 constexpr std::chrono::milliseconds kScrubWait{5};
 constexpr Duration kStatsInterval = 100ms;
-constexpr Duration kDrainSaid = 10s;        ///< Between lines in the log that say how far it is.
-constexpr Duration kEndDrainPause = 200ms;  ///< Before another try to close a directory that is empty.
-constexpr Duration kErasuresWait = 1s;      ///< Erasures are written out after so long at the latest.
-/// Of a load. While it lasts, the log's old end cannot be given back, so it does not go on for ever.
+constexpr Duration kDrainSaid = 10s;        ///< Between progress lines in the log.
+constexpr Duration kEndDrainPause = 200ms;  ///< Between attempts to close an empty directory.
+constexpr Duration kErasuresWait = 1s;      ///< The longest that erasures stay unwritten.
+/// Attempts to load. Bounded, because the log's old end cannot be given back during a load.
 constexpr int kLoadTries = 5;
-constexpr std::size_t kRecordsPerLock = 128;  ///< Of a load: some ten microseconds under the lock.
+constexpr std::size_t kRecordsPerLock = 128;  ///< During a load: some ten microseconds under the lock.
 
-/// Lowers this thread's priority: serving goes first. (On Linux a niceness belongs to a thread.)
+/// Lowers this thread's priority, since serving goes first. (On Linux a niceness belongs to a thread.)
 void yield_to_others() { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness); }
 
-/// What threw is not written: the work's blocks are let go as after any failure of the disk.
+/// After an exception all of the work counts as unwritten: its blocks are released as after any disk failure.
 SpillOutcome carry_out_within_border(const SpillWork& work, Disk& disk) {
   SpillOutcome outcome{.is_written = std::vector<bool>(work.writes.size(), false), .error = Errc::kDiskFailed};
   within_border(NodeThread::kSpill, [&] { outcome = carry_out(work, disk); });
   return outcome;
 }
 
-/// Errors where trying again does not help before somebody has changed something.
+/// Errors that persist until the operator changes something.
 bool is_refusal(error_code error) {
   if (error == Errc::kUnsupported || error == Errc::kMismatch || error == Errc::kBusy) return true;
   return error.category() == boost::system::generic_category() &&
@@ -77,8 +77,8 @@ SpillDriver::~SpillDriver() {
   if (writer_.joinable()) writer_.join();  // the writer has joined the other two
 }
 
-/// The opener is a thread of its own, since opening may repair for minutes while the node serves from memory. start()
-/// waits only for a directory to be refused, which is a mistake in the configuration and must stop the start.
+/// The opener has a thread of its own, since opening may repair for minutes while the node serves from memory. start()
+/// waits only for a refused directory, which is a configuration mistake and must stop the start.
 std::string SpillDriver::start(Duration patience) {
   KV_ASSERT(!writer_.joinable());
   loading_ = true;
@@ -94,14 +94,14 @@ std::string SpillDriver::start(Duration patience) {
       if (open_disk_ != nullptr) scrub();
     });
   });
-  // Each goes on where it was: what was not written, or not kept, is work again.
+  // After an exception each loop resumes: unwritten blocks and unkept drops are work again.
   dropper_ = std::thread([this] {
     while (!within_border(NodeThread::kSpill, [this] { keep_drops(); })) std::this_thread::sleep_for(kPollInterval);
   });
   writer_ = std::thread([this] {
     yield_to_others();
     while (!within_border(NodeThread::kSpill, [this] { write_loop(); })) std::this_thread::sleep_for(kPollInterval);
-    // The others first: a load that still runs would bring blocks back that are being saved, and a drop that came
+    // The others end first: a load still running would bring back blocks that are being saved, and a drop that came
     // before the stop is to be kept.
     opener_.join();
     dropper_.join();
@@ -128,11 +128,11 @@ bool SpillDriver::stop(bool save) {
   TimePoint last_sign = clock_.now();
   const auto is_done = [&] {
     if (written.wait_for(kPollInterval) != std::future_status::ready || !reader_.watch().is_idle()) return false;
-    // One of several directories may hang although nobody waits for it.
+    // One of several directories may hang without a caller waiting for it.
     return open_disk_ == nullptr || open_disk_.load()->hanging(Duration::zero()).empty();
   };
   while (!is_done()) {
-    // A slow disk may take minutes to save. It is given up only when nothing at all gets done.
+    // A slow disk may take minutes to save. It is given up only when it completes no call at all.
     if (const std::uint64_t now_finished = finished_calls(); now_finished != finished) {
       finished = now_finished;
       last_sign = clock_.now();
@@ -158,8 +158,8 @@ bool SpillDriver::flush() {
   return !error;
 }
 
-/// Writes what is in memory, as long as the disk works. Sessions are over by now: nothing is stored meanwhile, so the
-/// loop ends when memory is empty or no further block can be written.
+/// Writes all blocks in memory, as long as the disk works. Sessions are over by now, so the loop ends when memory is
+/// empty or the disk takes no further block.
 void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
@@ -168,7 +168,7 @@ void SpillDriver::save() {
   for (std::uint64_t before = in_memory(); is_on_;) {
     const bool has_written = work_once(/*everything=*/true) > 0;
     const std::uint64_t after = in_memory();
-    // A call may write nothing and still make progress: it lets go of blocks that lie on disk already.
+    // A call may make progress without writing: it releases blocks that are already on disk.
     if (!has_written && after >= before) break;
     before = after;
     if (clock_.now() - reported < 5s) continue;
@@ -177,8 +177,8 @@ void SpillDriver::save() {
   }
 }
 
-/// Called for every put. Once the writer is notified, further calls
-/// only look at a flag, under a lock that is nearly always free.
+/// Called for every put. Once the writer is notified, further calls only check a flag, under a lock that is nearly
+/// always free.
 void SpillDriver::notify() {
   {
     const std::lock_guard lock(mutex_);
@@ -205,10 +205,10 @@ void SpillDriver::write_loop() {
       if (is_on_)
         worked += drain_once();
       else if (drain_)
-        drain_->failing_since.reset();  // nobody asks it meanwhile
+        drain_->failing_since.reset();  // the directory is not asked meanwhile
       if (worked == 0) {
-        // The next call after the pause is a trial. Without a pause if
-        // a directory was left out just now: the others may well work.
+        // The next call after the pause is a trial. If a directory was disabled just now, the trial is immediate: the
+        // other directories may well work.
         if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
         break;
       }
@@ -221,7 +221,7 @@ void SpillDriver::write_loop() {
   }
 }
 
-/// Stats are asked for by threads that must not hang with the disk. They get those of a moment ago.
+/// Threads that ask for stats must not hang with the disk, so they get a recent copy.
 void SpillDriver::keep_stats() {
   if (clock_.now() < stats_due_) return;
   stats_due_ = clock_.now() + kStatsInterval;
@@ -235,14 +235,13 @@ DiskStats SpillDriver::last_stats() const {
   return stats_;
 }
 
-/// Returns the bytes that were written, at least 1 if anything
-/// was done; 0 when there is nothing to do, or the disk fails.
+/// Returns the bytes written, at least 1 if any work was done; 0 when idle or when the disk fails.
 std::uint64_t SpillDriver::work_once(bool everything) {
   tell_places(disk_->places(), disk_->leaving());
   const SpillWork work =
       store_.with([&](Store& store) { return store.spill_work(config_.batch_bytes, clock_.now(), everything); });
   if (work.empty()) {
-    // With nothing to write, a flush is the trial of a disk that failed.
+    // Without anything to write, a flush is the trial of a failed disk.
     if (!is_on_ && flush()) recovered();
     if (is_on_ && forgettable_ != 0) forget_drops();
     return 0;
@@ -255,7 +254,7 @@ std::uint64_t SpillDriver::work_once(bool everything) {
   store_.with([&](Store& store) { store.finish_spill(work, outcome); });
   if (outcome.lost_count > 0)
     spdlog::warn("spill: {} blocks were damaged or gone when their segment was given back", outcome.lost_count);
-  // finish_spill() has been told: what was not written is still in memory, and is work again after the pause.
+  // After finish_spill() the unwritten blocks are still in memory, and are work again after the pause.
   if (outcome.error) {
     failed("write", outcome.error);
     return 0;
@@ -291,7 +290,7 @@ void SpillDriver::tell_places(std::vector<DiskPlace> places, std::span<const Lea
   store_.with([&](Store& store) { store.set_disk_places(std::move(places), leave); });
 }
 
-/// What lies in directories that leave, of which the first is being emptied. False: none does.
+/// Counts the blocks in leaving directories and picks the first directory for draining. False: no directory is leaving.
 bool SpillDriver::look_at_leaving() {
   const std::vector<LeavingDirectory> leaving = disk_->leaving();
   const auto is_leaving = [&](DiskPlace place) {
@@ -321,13 +320,12 @@ DiskTier::PlaceUse SpillDriver::use_of(DiskPlace place) {
   return store_.with([&](Store& store) { return store.disk_place_use(place); });
 }
 
-/// Moves a batch out of a directory that leaves. Returns the bytes that were written, at least 1 if there is more to do
-/// at once.
+/// Moves a batch out of a leaving directory. Returns the bytes written, at least 1 if more work is due at once.
 std::uint64_t SpillDriver::drain_once() {
   if (!look_at_leaving()) return 0;
   const DiskPlace place = drain_->from.place;
   const std::string& name = drain_->from.name;
-  if (std::ranges::find(leaving_, place) == leaving_.end()) return 1;  // the Store does not know yet
+  if (std::ranges::find(leaving_, place) == leaving_.end()) return 1;  // not yet reported to the Store
   const TimePoint now = clock_.now();
   if (now < drain_due_) return 0;
   const DiskTier::PlaceUse use = use_of(place);
@@ -340,7 +338,7 @@ std::uint64_t SpillDriver::drain_once() {
   const std::uint64_t rate = drain_bytes_per_second_;
   const std::uint64_t bytes_max =
       rate == 0 ? config_.batch_bytes : std::clamp<std::uint64_t>(rate / 8, 1, config_.batch_bytes);
-  // Where the others have no room, what is worth least goes, wherever it lies, so that the rest can come along.
+  // When the other directories lack room, evict the least valuable blocks of any directory so that the rest fits.
   const std::uint64_t room = last_stats().free_bytes;
   const std::uint64_t needed = use.bytes + 8 * config_.batch_bytes;
   std::size_t evicted = 0;
@@ -349,7 +347,7 @@ std::uint64_t SpillDriver::drain_once() {
         [&](Store& store) { return store.evict_from_disk(std::min(needed - room, config_.batch_bytes), now); });
   }
   const SpillWork work = store_.with([&](Store& store) { return store.drain_work(place, bytes_max, now); });
-  if (work.empty()) {  // none among so many entries of the log
+  if (work.empty()) {  // the log entries looked at held no block of this place
     count_drained({}, {}, evicted, 0);
     return 1;
   }
@@ -363,7 +361,7 @@ std::uint64_t SpillDriver::drain_once() {
   if (moved.block_count == 0 && !outcome.unreadable.empty() && !is_refused)
     return drain_fails(use, outcome.error.message());
   drain_->failing_since.reset();
-  if (is_refused) {  // by the others
+  if (is_refused) {  // by the directories that stay
     failed("write", outcome.error);
     return 0;
   }
@@ -389,8 +387,8 @@ DiskTier::PlaceUse SpillDriver::count_drained(const SpillWork& work, const Spill
   return moved;
 }
 
-/// The directory gives no blocks. What it does not give in time is lost: whoever takes a broken device out must not
-/// wait for it for ever.
+/// The directory yields no blocks. Blocks that it does not yield in time are lost: removing a broken device must not
+/// take for ever.
 std::uint64_t SpillDriver::drain_fails(const DiskTier::PlaceUse& use, const std::string& why) {
   const TimePoint now = clock_.now();
   drain_due_ = now + std::min(config_.retry_after, config_.drain_give_up_after / 4);
@@ -413,10 +411,10 @@ std::uint64_t SpillDriver::drain_fails(const DiskTier::PlaceUse& use, const std:
   return 1;
 }
 
-/// Nothing lives there any more. False: not yet, look again later.
+/// Closes the empty directory. False: not yet, try again later.
 bool SpillDriver::end_drain() {
   drain_due_ = clock_.now() + kEndDrainPause;
-  if (!flush()) return false;  // what was moved is not lost with a kill from here on
+  if (!flush()) return false;  // moved blocks are safe from a kill from here on
   if (const error_code error = disk_->remove(drain_->from.place); error) {
     if (error != Errc::kNotFound && error != Errc::kBusy)
       spdlog::warn("spill: {} cannot be closed yet: {}", drain_->from.name, error.message());
@@ -451,7 +449,7 @@ void SpillDriver::keep_drop(const DiskDrop& drop, std::function<void(bool)> done
   done(false);
 }
 
-/// On the caller's thread: nobody else waits for it, and writes go on.
+/// Runs on the caller's thread; writes go on meanwhile.
 Result<DiskPurge> SpillDriver::purge(std::span<const DiskDrop> dropped,
                                      const std::function<bool(const DiskPurge&)>& goes_on) {
   Disk* const disk = open_disk_;
@@ -469,15 +467,15 @@ Result<std::vector<std::string>> SpillDriver::namespaces_on_disk() const {
   return records;
 }
 
-/// On a thread of its own: an answer waits for each drop, and the writer may be busy with 8 MiB. Drops that come while
-/// the disk keeps some share the next sync.
+/// Has its own thread: clients wait for each drop, and the writer may be busy with 8 MiB. Drops that arrive during a
+/// sync share the next one.
 void SpillDriver::keep_drops() {
   std::unique_lock lock(drop_mutex_);
   while (!stopping_) {
     drop_wake_.wait_for(lock, kPollInterval, [this] { return !drops_.empty() || stopping_; });
     Disk* const disk = open_disk_;
     if (drops_.empty() || disk == nullptr) {
-      // The disk is not open yet: look again a little later. Waiting for a drop would not wait, there is one.
+      // The disk is not open yet: try again a little later. Waiting for a drop would return at once.
       if (!drops_.empty() && !stopping_) drop_wake_.wait_for(lock, kPollInterval);
       continue;
     }
@@ -486,7 +484,7 @@ void SpillDriver::keep_drops() {
     std::vector<DiskDrop> drops;
     for (const WaitingDrop& each : batch) {
       drops.push_back(each.drop);
-      // A drop that came before the disk was open knows no key yet. It means all that earlier starts wrote.
+      // A drop from before the disk was open has no key yet. It covers everything that earlier starts wrote.
       const DiskKey first{std::uint64_t{disk->epoch()} << 40};
       drops.back().before = std::max(drops.back().before, first);
     }
@@ -501,7 +499,7 @@ void SpillDriver::keep_drops() {
     for (const WaitingDrop& each : batch) each.done(!error);
     lock.lock();
   }
-  // Nobody keeps drops from here on. Answers wait for those in the queue, so they are told at once.
+  // Drops are refused from here on. Requests wait for the queued ones, so answer those at once.
   takes_drops_ = false;
   const std::vector<WaitingDrop> rest = std::exchange(drops_, {});
   lock.unlock();
@@ -509,20 +507,20 @@ void SpillDriver::keep_drops() {
   for (const WaitingDrop& each : rest) each.done(false);
 }
 
-/// By the writer, when nothing is left to be erased.
+/// Called by the writer once no erasures are left.
 void SpillDriver::forget_drops() {
-  // Taken, not read: what becomes forgettable meanwhile is for the next call.
+  // Exchanged, not read: drops that become forgettable meanwhile are for the next call.
   const DiskKey before{forgettable_.exchange(0)};
   if (std::ranges::none_of(disk_->drops(), [before](const DiskDrop& drop) { return drop.before <= before; })) return;
   if (!flush()) return forgettable_ = static_cast<std::uint64_t>(before), void();
   writing_.begin();
   const error_code error = disk_->forget_drops(before);
   writing_.end();
-  if (error == Errc::kBusy) return;  // a directory has not erased everything yet: the next start forgets
+  if (error == Errc::kBusy) return;  // a directory has erasures left: the next start forgets the drops
   if (error) failed("forget drops", error);
 }
 
-/// An outage is logged once, however many calls fail in it. Any thread of the driver may be first: exchange() decides.
+/// An outage is logged once, however many of its calls fail. Any thread of the driver may be first: exchange() decides.
 void SpillDriver::failed(const char* what, error_code error) {
   const std::string trouble = std::string(what) + ": " + error.message();
   set_trouble(trouble);
@@ -539,12 +537,12 @@ void SpillDriver::recovered() {
   spdlog::info("spill: the disk works again");
 }
 
-/// A disk that hangs makes no call fail, so nothing sets is_on_: only the time that a call has taken so far shows it.
+/// A hanging disk fails no call, so is_on_ stays set: only the duration of the current call shows the hang.
 bool SpillDriver::is_stuck() const {
   const bool is_stuck =
       std::ranges::any_of(std::initializer_list<const CallWatch*>{&writing_, &scrubbing_, &dropping_, &reader_.watch()},
                           [this](const CallWatch* watch) { return watch->is_stuck(Duration(stuck_after_.load())); });
-  // Any thread may be the one that finds out. exchange() leaves the line in the log to one of them.
+  // Any thread may notice first. exchange() lets only one write the log line.
   if (is_stuck_said_ != is_stuck && is_stuck_said_.exchange(is_stuck) != is_stuck) {
     const Disk* const disk = open_disk_;
     const std::string which = disk != nullptr ? disk->hanging(Duration(stuck_after_.load())) : "";
@@ -592,7 +590,7 @@ void SpillDriver::open_disk() {
       store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch(), drops); });
       set_trouble("");
       is_on_ = true;
-      // Last: from here on others use the disk, and the Store must know its epoch by then.
+      // Last: from here on other threads use the disk, and the Store must have its epoch by then.
       open_disk_ = disk_.get();
       break;
     }
@@ -609,7 +607,7 @@ void SpillDriver::open_disk() {
 }
 
 /// Rebuilds the index from the records, newest first. Until end_load() the Store keeps every old block on disk alive,
-/// known or not; after a load that failed, blocks that were not told stay unknown until the next start.
+/// indexed or not. After a failed load, blocks that were not loaded stay unindexed until the next start.
 void SpillDriver::load() {
   const TimePoint began = clock_.now();
   KV_ASSERT(disk_ != nullptr && open_disk_ != nullptr);
@@ -623,7 +621,7 @@ void SpillDriver::load() {
   }
   const std::uint64_t count = store_.with([&](Store& store) { return store.end_load(!error && !stopping_); });
   if (error) failed("load", error);
-  // A complete load has erased what was dropped before this start, so those drops concern nothing any more.
+  // A complete load has erased all blocks dropped before this start, so those drops are obsolete.
   if (!error && !stopping_) forgettable_ = std::max<std::uint64_t>(forgettable_, std::uint64_t{disk_->epoch()} << 40);
   spdlog::info("spill: {} blocks of earlier starts are there again after {} ms{}", count,
                std::chrono::duration_cast<std::chrono::milliseconds>(clock_.now() - began).count(),
@@ -631,7 +629,7 @@ void SpillDriver::load() {
   notify();
 }
 
-/// From the newest record on. The Store skips records that it has seen, so a load that broke off is simply repeated.
+/// Starts at the newest record. The Store skips records that it has seen, so an interrupted load is simply repeated.
 error_code SpillDriver::load_once() {
   TimePoint reported = clock_.now();
   std::vector<DiskRecord> batch;
@@ -676,7 +674,7 @@ void SpillDriver::scrub() {
   KV_ASSERT(disk_ != nullptr);
   yield_to_others();
   for (TimePoint next{}; !stopping_;) {
-    // Only while nobody reads: a scrub in front of a get would cost the get its time.
+    // Only while sessions read nothing: a scrub ahead of a get would delay the get.
     if (clock_.now() < next || !reader_.watch().is_idle() || !can_read()) {
       std::this_thread::sleep_for(kScrubWait);
       continue;

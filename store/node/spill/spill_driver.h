@@ -1,4 +1,4 @@
-// store/node/spill/spill_driver.h: the threads that wait for the disk, so that nobody else does.
+// store/node/spill/spill_driver.h: the threads that wait for the disk on behalf of all others.
 #pragma once
 
 #include <atomic>
@@ -27,40 +27,40 @@ namespace kv {
 
 struct SpillDriverConfig {
   std::size_t read_threads = 4;
-  /// Written at a time, and pinned meanwhile: at most an eighth of the memory, so that a disk that hangs leaves the
-  /// rest to puts.
+  /// Size of one write batch, which is pinned meanwhile. At most an eighth of the memory, so that a hanging disk leaves
+  /// the rest to puts.
   std::uint64_t batch_bytes = 8 << 20;
   std::uint64_t write_bytes_per_second = 0;          ///< 0: as fast as the disk takes it.
-  std::uint64_t drain_bytes_per_second = 128 << 20;  ///< Moved out of a directory that leaves; 0: as fast as can be.
-  std::uint64_t scrub_bytes_per_second = 16 << 20;   ///< Read and verified while nobody reads; 0: never.
+  std::uint64_t drain_bytes_per_second = 128 << 20;  ///< Moved out of a leaving directory; 0: as fast as possible.
+  std::uint64_t scrub_bytes_per_second = 16 << 20;   ///< Read and verified while sessions read nothing; 0: never.
   std::uint64_t read_queue_bytes_max = 512 << 20;    ///< Being read, or read and still held; more is refused.
-  Duration retry_after = 5s;                         ///< How long a disk that failed is left alone.
-  std::size_t drop_queue_max = 65'536;               ///< Drops that wait to be kept; more are not kept.
-  Duration stuck_after = 2s;     ///< A call that takes longer makes the disk count as stuck: nobody reads from it then.
-  Duration give_up_after = 30s;  ///< stop() gives up a disk that finishes nothing for so long.
-  /// A directory that leaves, and of which nothing could be read for so long, leaves with the blocks that it has.
+  Duration retry_after = 5s;                         ///< How long a failed disk is left alone.
+  std::size_t drop_queue_max = 65'536;               ///< Drops waiting to be kept; more are not kept.
+  Duration stuck_after = 2s;     ///< A call that takes longer marks the disk as stuck; reads then stop.
+  Duration give_up_after = 30s;  ///< stop() gives up a disk that completes no call for so long.
+  /// A leaving directory that yields no block for so long is given up, along with its remaining blocks.
   Duration drain_give_up_after = 60s;
 };
 
-/// Carries out what the Store wants of the disk. One thread opens it, loads its index and scrubs; one writes; one keeps
-/// drops; some read.
-///   1. Nothing but these threads waits for the disk. What others ask for is handed over or answered from memory.
+/// Carries out the Store's disk work. One thread opens the disk, loads its index and scrubs; one writes; one keeps
+/// drops; several read.
+///   1. Only these threads wait for the disk. Requests from other threads are queued or answered from memory.
 ///   2. A disk that fails, even to open, is left alone for retry_after and then tried again. Meanwhile the tier is off:
-///      blocks are evicted unwritten. Reads go on, since a full disk gives what it has.
-///   3. A disk that does not answer counts as stuck: no reads either, until a call ends.
+///      blocks are evicted unwritten. Reads go on, since a full disk is still readable.
+///   3. A disk that does not answer counts as stuck, and reads stop too, until a call ends.
 ///   4. Queues have bounds: read_queue_bytes_max, drop_queue_max, batch_bytes.
-///   5. A directory that leaves is emptied by the writer, between other work, in batches and at its own rate. What has
-///      moved is durable before the directory is closed.
+///   5. The writer empties a leaving directory between other work, in batches and at a rate of its own. Moved blocks
+///      are durable before the directory is closed.
 /// Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:
   SpillDriver(LockedStore& store, OpenDisk open, Clock& clock, const SpillDriverConfig& config);
-  ~SpillDriver() override;  ///< stop(false) if that was not done. Waits for the disk, however long it takes.
+  ~SpillDriver() override;  ///< Calls stop(false) if not stopped yet. Waits for the disk, however long it takes.
 
   /// Starts the threads. Waits up to `patience` for the disk to be accepted. Returns why it was *refused*, if only the
-  /// operator can remove the reason (another node has the directory, it belongs to something else, permissions), or "".
+  /// operator can remove the reason (directory in use by another node or for another purpose, permissions), or "".
   std::string start(Duration patience = 1s);
-  /// Ends the threads. `save`: writes what is in memory first. False: the disk does not answer. Threads wait for it and
+  /// Ends the threads. `save`: writes all blocks in memory first. False: the disk does not answer, and its threads
   /// cannot be joined, so end the process without destroying this.
   bool stop(bool save);
 
@@ -78,9 +78,9 @@ class SpillDriver final : public Spill {
   Result<std::vector<std::string>> namespaces_on_disk() const override;
   std::vector<NodeMetrics::Value> stats() const override;
   std::string trouble() const;  ///< Why the disk is off, or empty.
-  /// As Disk::set_directories, from one thread at a time. Returns "", or why not.
+  /// As Disk::set_directories, from one thread at a time. Returns "", or the reason for a refusal.
   std::string set_directories(const std::vector<std::string>& paths);
-  /// Takes up the rates, stuck_after and give_up_after.
+  /// Applies the rates, stuck_after and give_up_after.
   void set_limits(const SpillDriverConfig& config);
 
  private:
@@ -119,7 +119,7 @@ class SpillDriver final : public Spill {
   std::atomic<Duration::rep> give_up_after_, stuck_after_;
   SpillScrubber scrubber_;
   std::unique_ptr<Disk> disk_;
-  std::atomic<Disk*> open_disk_{nullptr};  ///< disk_, once it is open and the Store has begun its load.
+  std::atomic<Disk*> open_disk_{nullptr};  ///< disk_, once it is open and the Store has begun to load it.
   SpillReader reader_;
   CallWatch writing_, scrubbing_, dropping_;
 
@@ -128,21 +128,21 @@ class SpillDriver final : public Spill {
   std::atomic<Duration::rep> behind_until_{0};
   std::atomic<std::uint64_t> loaded_blocks_{0}, outages_{0};
   std::atomic<std::uint64_t> drops_kept_{0}, drops_not_kept_{0};
-  std::atomic<std::uint64_t> forgettable_{0};  ///< Drops up to this key concern nothing once all is flushed. 0: none.
+  std::atomic<std::uint64_t> forgettable_{0};  ///< Drops up to this key are obsolete after the next flush, if not 0.
   struct WaitingDrop {
     DiskDrop drop;
     std::function<void(bool)> done;
   };
-  std::mutex drop_mutex_;  ///< Of the three below.
+  std::mutex drop_mutex_;  ///< Guards the three members below.
   std::condition_variable drop_wake_;
   std::vector<WaitingDrop> drops_;
   bool takes_drops_ = true;
   struct DrainStats {
-    std::uint64_t directory_count = 0;  ///< That leave, now.
+    std::uint64_t directory_count = 0;  ///< Leaving now.
     DiskTier::PlaceUse left, moved;
     std::uint64_t evicted_blocks = 0, lost_blocks = 0;
   };
-  mutable std::mutex mutex_;  ///< Of the four below.
+  mutable std::mutex mutex_;  ///< Guards the five members below.
   std::condition_variable wake_;
   bool is_notified_ = false;
   std::string trouble_;
@@ -150,18 +150,18 @@ class SpillDriver final : public Spill {
   DrainStats drain_stats_;
   std::promise<std::string> accepted_;  ///< Why the disk was refused, or "".
   std::promise<void> written_;          ///< Opener, dropper and writer have ended.
-  // Of the writer alone.
-  std::vector<DiskPlace> places_{0}, leaving_;  ///< As the Store knows them.
+  // Used by the writer only.
+  std::vector<DiskPlace> places_{0}, leaving_;  ///< As last reported to the Store.
   struct Drain {
     LeavingDirectory from;
-    DrainStats before;  ///< When it began.
-    TimePoint said{};   ///< How far it is.
+    DrainStats before;  ///< At the beginning.
+    TimePoint said{};   ///< Time of the last progress line.
     std::optional<TimePoint> failing_since = std::nullopt;
   };
   std::optional<Drain> drain_;
   TimePoint drain_due_{};
   TimePoint stats_due_{};
-  TimePoint flush_due_ = TimePoint::max();  ///< When erasures that are not written out yet have to be.
+  TimePoint flush_due_ = TimePoint::max();  ///< When unwritten erasures are due.
   std::thread opener_, writer_, dropper_;
 };
 

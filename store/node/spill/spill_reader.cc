@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// What a delivered block owns: its bytes, and after them its share of the bound.
+/// Owned by a delivered block: its bytes, and its share of the bound, which is released after them.
 struct HeldBlock {
   HeldBytes held;
   Owner memory;
@@ -38,7 +38,7 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
   asio::post(threads_, [this, &disk, key, seed, block_bytes, held = std::move(held), waiter = std::move(waiter),
                         done = std::move(done)]() mutable {
     const TimePoint began = clock_.now();
-    // Looked at now and not when it was asked for: under load a read waits here longer than many clients do.
+    // Checked here rather than at the request: under load a read waits longer in the queue than many clients do.
     const bool is_unwanted = is_refusing_ || waiter.is_gone();
     Result<DiskBlock> block(is_unwanted ? Errc::kBusy : Errc::kDiskFailed);
     if (!is_unwanted) within_border(NodeThread::kSpill, [&] { block = read_verified(disk, key, seed, block_bytes); });
@@ -46,7 +46,7 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
       read_bytes_ += block_bytes;
       const double seconds = std::chrono::duration<double>(clock_.now() - began).count();
       const double before = seconds_per_byte_;
-      // A mean of about the last 16 reads. Two threads may lose an update to each other, which does not matter.
+      // A mean of about the last 16 reads. Two threads may lose an update to each other, which is harmless.
       seconds_per_byte_ = before + (seconds / static_cast<double>(block_bytes) - before) / 16;
     } else if (!is_unwanted) {
       ++failures_;
@@ -61,12 +61,12 @@ void SpillReader::read(const Disk& disk, DiskKey key, std::uint64_t seed, std::s
       held = {};
     }
     std::exchange(done, nullptr)(std::move(block));
-    watch_.end();  // last: stop() waits until no call is under way
+    watch_.end();  // last: stop() waits until all calls have ended
   });
 }
 
-/// What is queued shares the threads, so a new read waits for its part of the queue. A mean of recent reads is enough:
-/// the answer only decides whether a worker waits or recomputes.
+/// Queued reads share the threads, so a new read waits for its part of the queue. A mean of recent reads is enough: the
+/// answer only decides whether a worker waits or recomputes.
 std::chrono::microseconds SpillReader::estimate(std::uint64_t bytes) const {
   const double seconds =
       seconds_per_byte_ * static_cast<double>(bytes + queued_bytes_) / static_cast<double>(thread_count_);

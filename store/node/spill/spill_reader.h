@@ -19,7 +19,7 @@ namespace kv {
 class HeldBytes {
  public:
   using Counter = std::shared_ptr<std::atomic<std::uint64_t>>;
-  HeldBytes() = default;  ///< None.
+  HeldBytes() = default;  ///< Zero bytes.
   HeldBytes(Counter counter, std::uint64_t bytes) : counter_(std::move(counter)), bytes_(bytes) { *counter_ += bytes; }
   HeldBytes(HeldBytes&&) noexcept = default;
   HeldBytes& operator=(HeldBytes&& other) noexcept {
@@ -35,13 +35,12 @@ class HeldBytes {
 };
 
 /// Reads and verifies, a bounded amount at a time.
-///   1. A block counts against the bound from the request until whoever got it lets go of it: a client that takes
-///   nothing
-///      of what is sent to it holds blocks for long.
+///   1. A block counts against the bound from the request until its receiver releases it: a client that does not drain
+///      its connection holds blocks for long.
 /// Thread safety: all from any thread but the constructor.
 class SpillReader {
  public:
-  /// `held_bytes_max`: of blocks that are being read, or were read and are still held; more are refused.
+  /// `held_bytes_max` bounds the blocks being read plus those read and still held; more are refused.
   SpillReader(const Clock& clock, std::size_t thread_count, std::uint64_t held_bytes_max)
       : clock_(clock),
         thread_count_(thread_count),
@@ -53,7 +52,7 @@ class SpillReader {
   /// As Spill::read. `disk` outlives this.
   void read(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter,
             Spill::ReadDone done);
-  void refuse() { is_refusing_ = true; }                          ///< From now on everything, reads that wait too.
+  void refuse() { is_refusing_ = true; }                          ///< From now on all reads, queued ones included.
   std::chrono::microseconds estimate(std::uint64_t bytes) const;  ///< As Spill::estimate_read.
 
   const CallWatch& watch() const { return watch_; }
@@ -67,7 +66,7 @@ class SpillReader {
   const std::uint64_t held_bytes_max_;
   CallWatch watch_;
   std::atomic<bool> is_refusing_{false};
-  /// Shared with the blocks: they may outlive this.
+  /// Shared with the blocks, which may outlive this.
   const HeldBytes::Counter held_bytes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::atomic<std::uint64_t> queued_bytes_{0}, read_bytes_{0}, failures_{0}, refusals_{0};
   std::atomic<double> seconds_per_byte_{1e-9};

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The field of a record by which people know a namespace.
+/// The field of a record that identifies a namespace to people.
 std::string model_of(const std::string& record) {
   const auto parsed = NamespaceRecord::parse(record);
   return record.empty() ? "(record lost)" : parsed ? std::string(parsed->field("model")) : "(record unreadable)";

@@ -1,4 +1,4 @@
-// store/node/spill/spill_report.h: what `kvstore-node spill` finds out, and how it is shown.
+// store/node/spill/spill_report.h: the results of `kvstore-node spill` and how they are printed.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SpillReport {
   std::vector<BlockFile> files;
   std::map<NamespaceId, SpillSpace> spaces;
   std::uint64_t blocks = 0, bytes = 0;
-  std::uint64_t dead_files = 0, dead_file_bytes = 0;  ///< Files with no block that is still named.
+  std::uint64_t dead_files = 0, dead_file_bytes = 0;  ///< Files that hold only unnamed blocks.
 };
 
 struct SpillDamage {
@@ -31,9 +31,8 @@ struct SpillDamage {
   std::string why;
 };
 struct SpillVerification {
-  std::uint64_t blocks = 0, bytes = 0;  ///< Names, and the bytes that they say.
-  /// Names whose blocks were given back with their file, or were still unwritten when the node ended:
-  /// nothing is damaged.
+  std::uint64_t blocks = 0, bytes = 0;  ///< Names, and the sum of their recorded sizes.
+  /// Names whose blocks were given back with their file, or were unwritten when the node ended; not damage.
   std::uint64_t dangling = 0;
   std::vector<SpillDamage> damages;
   double seconds = 0;

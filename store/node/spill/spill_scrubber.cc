@@ -11,14 +11,14 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kEntriesPerLock = 256;  ///< Some microseconds under the lock.
-constexpr Duration kCatchUp = 50ms;           ///< Of reading that was due while sessions read.
-constexpr Duration kIdleLook = 1s;            ///< While the rate is 0, which may change.
+constexpr Duration kCatchUp = 50ms;           ///< The longest backlog, from reading that was due while sessions read.
+constexpr Duration kIdleLook = 1s;            ///< Between checks while the rate is 0, since it may change.
 constexpr Duration kRoundPause = 1s;          ///< At least, so that a small tier is not read all day.
 
 }  // namespace
 
-/// One block at a time, so that a get that comes meanwhile waits for one read at most. The Store is asked for a batch
-/// of names under its lock; blocks of the batch may be gone when their turn comes, which verify() finds out.
+/// One block at a time, so that a concurrent get waits for one read at most. The Store supplies a batch of names under
+/// its lock; some blocks of the batch may be gone by their turn, which verify() notices.
 TimePoint SpillScrubber::step(const Disk& disk) {
   const std::uint64_t rate = bytes_per_second_;
   if (rate == 0) return clock_.now() + kIdleLook;
@@ -38,7 +38,7 @@ TimePoint SpillScrubber::step(const Disk& disk) {
   KV_ASSERT(block.block_bytes > 0);
   verify(block, disk);
   const std::chrono::duration<double> pause(static_cast<double>(block.block_bytes) / static_cast<double>(rate));
-  // The rate is a mean: reading that was put off while sessions read is made up for, up to kCatchUp.
+  // The rate is a mean: reading postponed by session reads is made up for, up to kCatchUp.
   next_ = std::max(next_, clock_.now() - kCatchUp) + std::chrono::duration_cast<Duration>(pause);
   return next_;
 }
@@ -48,7 +48,7 @@ void SpillScrubber::verify(const Store::ScrubBlock& block, const Disk& disk) {
   ++blocks_;
   if (read || !is_lost(read.error())) return;
   const Store::FailedRead failed = store_.with([&](Store& store) { return store.read_failed(block.id, block.key); });
-  // The Store compares the key: the block may have been evicted, or written under another key, while it was read here.
+  // The Store compares the key: during the read the block may have been evicted, or written under another key.
   if (!failed.is_forgotten) return;
   ++damaged_;
   spdlog::warn("spill: block {} of namespace {} is damaged or gone; it is forgotten", to_hex(block.hash.bytes),

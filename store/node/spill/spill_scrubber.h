@@ -1,5 +1,5 @@
-// store/node/spill/spill_scrubber.h: reads blocks on disk before anybody asks for them, so that damage is found while
-// nobody waits for the block.
+// store/node/spill/spill_scrubber.h: reads blocks on disk ahead of any request, so that damage is found before a client
+// needs the block.
 #pragma once
 
 #include <atomic>
@@ -17,11 +17,11 @@ namespace kv {
 /// counters from any.
 class SpillScrubber {
  public:
-  /// `bytes_per_second`: 0 for no scrubbing. Keeps references.
+  /// `bytes_per_second`: 0 disables scrubbing. Keeps references.
   SpillScrubber(LockedStore& store, Clock& clock, std::uint64_t bytes_per_second)
       : store_(store), clock_(clock), bytes_per_second_(bytes_per_second) {}
 
-  /// Reads the next block from `disk`, if one is due; takes as long as the disk does. Returns when to call next.
+  /// Reads the next block from `disk`, if one is due; blocks on the disk. Returns when to call next.
   TimePoint step(const Disk& disk);
 
   void set_rate(std::uint64_t bytes_per_second) { bytes_per_second_ = bytes_per_second; }  ///< Any thread.

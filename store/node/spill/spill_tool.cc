@@ -35,7 +35,7 @@ struct SpillOptions {
   bool json = false;
 };
 
-/// Opens the directory, or says on `err` why not.
+/// Opens the directory, or prints the reason for a failure to `err`.
 std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only, std::ostream& err) {
   RocksDiskConfig config{.path = options.path, .read_only = read_only};
   if (options.keys.is_given()) {
@@ -56,8 +56,8 @@ std::unique_ptr<RocksDisk> open_disk(const SpillOptions& options, bool read_only
   return std::move(*disk);
 }
 
-/// Whether some key of `sorted` (ascending) lies in the file. A record is what makes a block findable: a file without
-/// any is dead, whatever bytes it holds.
+/// Whether a key of `sorted` (ascending) lies in the file. A block is found by its record only: a file without a
+/// recorded key is dead, whichever bytes it holds.
 bool is_alive(const BlockFile& file, const std::vector<DiskKey>& sorted) {
   const auto at_or_after = std::ranges::lower_bound(sorted, file.first);
   return at_or_after != sorted.end() && *at_or_after <= file.last;
@@ -69,7 +69,7 @@ struct Contents {
   std::vector<BlockFile> dead;
 };
 
-/// Nothing if the records cannot be read; then `err` says why.
+/// False if the records cannot be read; then `err` has the reason.
 bool read_contents(const RocksDisk& disk, Contents& contents, std::ostream& err) {
   SpillReport& report = contents.report;
   const error_code error =
@@ -115,7 +115,7 @@ int inspect(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   return 0;
 }
 
-/// A line every ten percent: readable in a log, and no terminal needed.
+/// A line every ten percent: readable in a log, and independent of a terminal.
 class Progress {
  public:
   Progress(std::uint64_t total, std::ostream& err) : total_(total), err_(err) {}
@@ -169,13 +169,13 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   return result.damages.empty() ? 0 : 1;
 }
 
-/// The only command that writes. It opens the directory as a start would, so it takes the lock, repairs what is
-/// damaged, and cannot run beside a node.
+/// The only command that writes. It opens the directory as a start would: it takes the lock, repairs damage, and cannot
+/// run beside a node.
 int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto disk = open_disk(options, /*read_only=*/false, err);
   Contents contents;
   if (!disk || !read_contents(*disk, contents, err)) return 1;
-  // From the oldest on, one call each: if one fails, those before it are given back already.
+  // From the oldest on, one call each: files dropped before a failure stay dropped.
   for (const BlockFile& file : contents.dead) {
     if (const error_code error = disk->drop_files(file.first, file.last)) {
       err << "kvstore-node spill: file " << file.number << " cannot be dropped: " << error.message() << "\n";

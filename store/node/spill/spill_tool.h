@@ -1,4 +1,4 @@
-// store/node/spill/spill_tool.h: `kvstore-node spill`, which looks at the directory of a node that does not run.
+// store/node/spill/spill_tool.h: `kvstore-node spill`, which inspects the directory of a stopped node.
 #pragma once
 
 #include <ostream>
