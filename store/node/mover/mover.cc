@@ -20,14 +20,13 @@ namespace kv {
 namespace {
 
 constexpr std::chrono::microseconds kPutDeadline = 10s, kOpenDeadline = 2s, kStatsDeadline = 1s, kPingDeadline = 500ms;
-/// After a change some clients go on by the old map until an answer tells them.
+/// After a change, some clients use the old map until an answer tells them of the new one.
 constexpr Duration kUnsettled = 5s;
 constexpr Duration kFailurePause = 1s;  ///< After an exception.
-constexpr Duration kDelta = 1s;         ///< Between two passes over what was used meanwhile.
+constexpr Duration kDelta = 1s;         ///< Between two passes over the blocks used meanwhile.
 constexpr std::size_t kFormersMax = 8;
-constexpr std::size_t kPathsAtOnce = 64;  ///< Looked at before others on the thread have their turn.
+constexpr std::size_t kPathsAtOnce = 64;  ///< Handled before other work on the thread gets its turn.
 
-/// Unpins when it goes.
 class PinGuard {
  public:
   PinGuard(LockedStore& store, Store::PinnedPrefix pinned) : store_(store), pinned_(std::move(pinned)) {}
@@ -82,7 +81,7 @@ asio::awaitable<void> Mover::run() {
     const bool is_through = co_await within_border(NodeThread::kMover, round());
     if (!is_through) {
       put_ = nullptr;
-      drop_hands();  // no call of them runs
+      drop_hands();  // none of their calls runs any more
       is_pass_due_ = true;
     }
     if (!stops_) co_await pause(clock_.now() + (is_through ? kLook : kFailurePause));
@@ -107,9 +106,9 @@ asio::awaitable<void> Mover::pause(TimePoint until) {
   alarm_->disarm();
 }
 
-// -- what is to be
+// -- target
 
-/// What the map says now, and with it what is to be handed over.
+/// Reads the present map and derives the hand-over from it.
 void Mover::look() {
   auto view = board_.view();
   if (view->epoch == 0 || (view_ && view->epoch == view_->epoch)) return;
@@ -120,8 +119,8 @@ void Mover::look() {
   retarget(*view_);
 }
 
-/// The owners as they will be: those that join count already, those that leave no more. What clients go by follows when
-/// the blocks are there.
+/// The future owners: joining nodes already count, leaving ones do not. The map that clients use follows once the
+/// blocks have arrived.
 void Mover::retarget(const ClusterView& view) {
   auto next = std::make_unique<Target>();
   std::vector<ClusterMap::Node> owners;
@@ -141,9 +140,9 @@ void Mover::retarget(const ClusterView& view) {
     if (target_) formers_.push_back(std::move(target_));
     if (formers_.size() > kFormersMax) formers_.erase(formers_.begin());
     drop_hands();
-    copied_until_ = TimePoint::min();  // others are second now
+    copied_until_ = TimePoint::min();  // the second in line may be another node now
   };
-  if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // nobody is left to hand anything to
+  if (!has_owner || view.extent_blocks <= 1) return give_up_target();  // no node is left to hand blocks to
   const auto is_same = [](const NodeConfig& a, const NodeConfig& b) {
     return a.name == b.name && a.weight == b.weight && a.endpoint == b.endpoint;
   };
@@ -162,7 +161,7 @@ bool Mover::has_others() const {
   return false;
 }
 
-/// Clients may still put here what belongs elsewhere.
+/// Clients may still put blocks here that belong elsewhere.
 bool Mover::is_unsettled() const {
   const auto is_moving = [](const Member& member) { return member.phase != Member::Phase::kNone; };
   return clock_.now() < changed_ + kUnsettled || role_ == Role::kDraining ||
@@ -171,7 +170,7 @@ bool Mover::is_unsettled() const {
 
 // -- blocks
 
-/// One pass: over all that has other owners now, or over what of that was used since the last pass.
+/// One pass over all blocks with other owners now, or over those used since the last pass.
 asio::awaitable<void> Mover::work() {
   if (!view_) co_return;
   const bool is_whole = is_whole_due_;
@@ -181,7 +180,7 @@ asio::awaitable<void> Mover::work() {
   const bool is_new = std::exchange(stored_count_, stored) != stored;
   is_pass_due_ = false;  // before the pass: the map may change again meanwhile
   if (is_whole) moves_.forget_unmoved();
-  // The first map that a node hears of takes nothing from it: it knows none under which it owned what it has.
+  // The first map a node sees needs no hand-over: the node has no earlier map under which it owned its blocks.
   if (!has_others() || (is_whole ? formers_.empty() : !is_new)) {
     if (target_) formers_.clear();
     is_whole_due_ = false;
@@ -212,13 +211,13 @@ asio::awaitable<void> Mover::work() {
       }
       if (!error || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
       look();
-      // Begin anew, for the map that is now to come; or go on with what this node is to be about.
+      // Start over for the new target, or continue with the node's new role.
       if (target_.get() != target || wants_out() != wanted_out) {
         moves_.remaining_paths = 0;
         co_return;
       }
     }
-    paths = std::exchange(failed, {});  // once more: a connection may have broken
+    paths = std::exchange(failed, {});  // retry: a connection may have broken
   }
   moves_.remaining_paths = 0;
   pass_begun_ = begun;
@@ -228,12 +227,12 @@ asio::awaitable<void> Mover::work() {
     is_whole_due_ = false;
     spdlog::info("cluster: handed over {} blocks ({} bytes) so far", moves_.moved_blocks.load(),
                  moves_.moved_bytes.load());
-    is_pass_due_ = true;  // for what was put while this went on; then all is settled
+    is_pass_due_ = true;  // for blocks put during this pass; after the next one all is settled
   }
   if (!is_pass_due_) moves_.settled = digest_;
 }
 
-/// One pass of second copies, of what was used since the last one.
+/// One pass of second copies, over blocks used since the last one.
 asio::awaitable<void> Mover::copy() {
   const TimePoint begun = clock_.now();
   const bool is_quiet = role_ == Role::kServing && !is_whole_due_ && moves_.settled == digest_;
@@ -255,9 +254,9 @@ asio::awaitable<void> Mover::copy() {
   next_copies_ = clock_.now() + kCopyPause;
 }
 
-/// Of this node's own: what lies here for another reason is a copy itself. A path that ends in its root is on every
-/// node, unless it has become hot a while ago: then it is asked for by its former root too, behind which it lies here
-/// alone.
+/// Copies this node's own blocks only: other blocks here are copies themselves. A path that ends within its root is on
+/// every node, except shortly after it became hot: clients then also ask by its former root, and behind that root it is
+/// on this node alone.
 bool Mover::is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const {
   if (blocks.size() <= path.hot_blocks) return false;
   const auto extents = target_->map->extents(blocks, path.hot_blocks);
@@ -266,7 +265,7 @@ bool Mover::is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks)
   return uses && *uses >= config_.copy_uses;
 }
 
-/// Paths that are to go, of those used at `since` or later; the latest used first.
+/// Paths to send among those used at `since` or later; the latest used first.
 asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted is_wanted) {
   std::vector<Store::PathEnd> ends;
   Store::PathCursor cursor;
@@ -302,8 +301,8 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
   co_return wanted;
 }
 
-/// Hot is what any node says, as for clients: by its own word alone this node would look for owners where no client
-/// does.
+/// A block is hot if any node reports it, as for clients: by its own report alone this node would compute other owners
+/// than clients do.
 asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceId& name) {
   std::unordered_set<BlockHash> hot;
   const auto space = co_await open(hand, id);
@@ -316,16 +315,16 @@ asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceI
   recent_roots_.hear(name, std::vector<BlockHash>(hot.begin(), hot.end()), clock_.now());
 }
 
-/// What was never this node's, for as long as this remembers, is a copy that an earlier map left here: its owner has
-/// it.
+/// Blocks that this node never owned, as far as `formers_` reaches, are copies left by an earlier map: their owner has
+/// them.
 bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const {
   const auto has_own = [&](const Target& by, bool own) {
     return std::ranges::any_of(by.map->extents(path, hot_blocks),
                                [&](const ClusterMap::Extent& extent) { return (extent.node == by.self) == own; });
   };
   if (!has_own(*target_, false)) return false;
-  // Between two whole passes what is put here comes from clients with the map before, or by a put that was under way.
-  // What lies elsewhere by a root of a while ago alone is none of these.
+  // Between two full passes, blocks put here come from clients with the previous map or by a put that was in progress.
+  // Neither explains a path that belongs elsewhere only by a former root.
   if (formers_.empty()) return is_now;
   return std::ranges::any_of(formers_, [&](const auto& each) { return has_own(*each, true); });
 }
@@ -341,21 +340,21 @@ asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
     names = std::move(*blocks);
     return store.pin_path(path.end);
   });
-  if (!pinned) co_return error_code();  // it has gone: nothing is left to do
+  if (!pinned) co_return error_code();  // gone meanwhile: done
   const PinGuard guard(store_, std::move(*pinned));
   const error_code error = co_await put(*hand.client, *space, path, names, guard.pinned(), tally);
   co_return error;
 }
 
-/// Prefix after prefix, so that one put sends no more than a batch: what the ones before it have sent is offered again,
-/// by name, and not wanted.
+/// Sends growing prefixes, so that one put sends at most a batch: blocks sent by earlier puts are offered again by name
+/// and not wanted.
 asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& path,
                                        const std::vector<BlockHash>& names, const Store::PinnedPrefix& pinned,
                                        Tally tally) {
   const std::size_t block_bytes = client.block_bytes(space);
   KV_ASSERT(names.size() == pinned.blocks.size() && block_bytes > 0);
   std::vector<std::span<const std::byte>> blocks;
-  std::vector<std::uint64_t> checksums;  // as they were verified when the blocks came: the other side verifies by them
+  std::vector<std::uint64_t> checksums;  // verified when the blocks came; the receiver verifies against them
   for (const Store::PinnedBlock& block : pinned.blocks) {
     blocks.push_back(block.bytes);
     checksums.insert(checksums.end(), block.checksums.begin(), block.checksums.end());
@@ -382,14 +381,15 @@ asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& 
                   std::chrono::duration_cast<Duration>(std::chrono::duration<double>(
                       static_cast<double>(sent_bytes) / static_cast<double>(config_.bytes_per_second)));
     if (result->refused > 0) co_return result->why ? result->why : error_code(Errc::kUnavailable);
-    // Short debts are left to add up: a pause costs more than they do.
+    // Short debts add up first: a pause costs more than they do.
     constexpr Duration kDebtMax = 5ms;
     while (clock_.now() + kDebtMax < paid_until_ && !stops_) co_await pause(paid_until_);
   }
   co_return stops_ ? error_code(Errc::kCancelled) : error_code();
 }
 
-/// An error of a call says little where a node was not reached: of each of these, what its connection met.
+/// The error of a call says little if a node was not reached, so the last error of each unreached node's connection is
+/// added.
 std::string Mover::reason_of(const error_code& error, const Client& client) const {
   std::string reason = error == asio::error::timed_out ? "no answer in time" : error.message();
   for (const NodeStatus& node : client.nodes()) {
@@ -399,7 +399,7 @@ std::string Mover::reason_of(const error_code& error, const Client& client) cons
   return reason;
 }
 
-/// Whoever drains a node is to read it: what stays behind is lost to clients once this node goes.
+/// For the operator who drains a node: paths that stay behind are lost to clients once this node goes.
 void Mover::tell_unmoved() {
   for (const auto& [why, paths] : moves_.unmoved())
     spdlog::warn("cluster: {} paths could not be handed over to their next owners: {}", paths, why);
@@ -409,9 +409,9 @@ Async<Space> Mover::open(Hand& hand, SpaceId id) {
   if (const auto found = hand.spaces.find(id); found != hand.spaces.end()) co_return found->second;
   const auto record = store_.with([&](Store& store) { return store.find_namespace(id); });
   if (!record) co_return error_code(Errc::kNoNamespace);
-  // With the tenant that the record was stored for (its node_tenant), which nodes alone may say; the other node salts
-  // it anew, by its own secret, so that its tenant's clients find the blocks there.
-  auto opened = co_await hand.client->open(record->unsalted(), kOpenDeadline);  // learns what is hot on each node, too
+  // With the tenant of the record (its node_tenant), which only nodes may name. The receiving node salts the record
+  // anew with its own secret, so that the tenant's clients find the blocks there.
+  auto opened = co_await hand.client->open(record->unsalted(), kOpenDeadline);  // also fetches each node's hot roots
   if (opened) hand.spaces.emplace(id, *opened);
   co_return opened;
 }
@@ -427,7 +427,7 @@ Mover::Hand& Mover::mover() {
   return mover_;
 }
 
-/// By the map without this node: each block goes to who is second in the rendezvous order.
+/// Uses the map without this node: each block goes to the second node in its rendezvous order.
 Mover::Hand& Mover::copier() {
   KV_ASSERT(target_ && target_->self < target_->nodes.size());
   if (!copier_.client) {
@@ -442,18 +442,18 @@ Mover::Hand Mover::make_hand(std::vector<NodeConfig> nodes, const std::string& w
   ClientConfig config;
   config.nodes = std::move(nodes);
   config.extent_blocks = view_->extent_blocks;
-  config.follow_cluster = false;  // placed by a map that no client has
-  config.stand_ins = false;       // what cannot go where it belongs is tried again
+  config.follow_cluster = false;  // blocks are placed by a map that clients do not have
+  config.stand_ins = false;       // blocks that do not reach their place are tried again
   config.identity = what + config_.node_id.substr(0, 100);
   config.connections_per_node = 1;
   config.rdma = ClientConfig::Rdma::kOff;
   config.seed = config_.seed;
   config.are_nodes_told = true;
-  config.tls_source = config_.tls;  // a node proves to be the host of its endpoint
+  config.tls_source = config_.tls;  // a node proves that it is the host of its endpoint
   return {std::make_unique<Client>(executor_, config, network_, clock_), {}};
 }
 
-// -- what this node is about
+// -- this node's role
 
 void Mover::play(Role role) {
   if (role == role_) return;
@@ -513,14 +513,15 @@ asio::awaitable<void> Mover::step() {
         play(Role::kJoining);
       } else if (is_told(Role::kDraining)) {
         if (!std::exchange(is_draining_told_, true)) draining_since_ = now;
-        // Clients have heard of it by now, and what they put before that was in a pass since.
+        // Clients have learned of it by now, and a pass since then has covered the blocks they put before.
         if (is_leaving_ && is_settled && pass_begun_ >= draining_since_ + kGrace) has_left_ = true;
       }
       break;
   }
 }
 
-/// For people who ask which nodes do not reach one another (kvstorectl doctor). Never while blocks are handed over.
+/// For operators who ask which nodes cannot reach one another (kvstorectl doctor). Skipped while blocks are handed
+/// over.
 asio::awaitable<void> Mover::ping_others() {
   if (!view_ || !target_ || is_unsettled() || clock_.now() < next_pings_) co_return;
   std::vector<MoveBoard::Peer> peers;
@@ -543,8 +544,8 @@ asio::awaitable<void> Mover::ping_others() {
   moves_.set_peers(std::move(peers));
 }
 
-/// Whether those that serve have handed over what the map to come takes from them. Who does not answer is not waited
-/// for: it will be off the map before long, or its blocks are where nobody reaches them.
+/// Whether the serving nodes have handed over all blocks that the coming map takes from them. Nodes that do not answer
+/// are not waited for: they will be off the map before long, or their blocks are out of reach anyway.
 asio::awaitable<bool> Mover::have_others_settled() {
   std::vector<std::string> serving;
   for (const Member& member : view_->members) {
@@ -557,7 +558,7 @@ asio::awaitable<bool> Mover::have_others_settled() {
   for (const NodeStats& said : *stats) {
     if (said.error || std::ranges::find(serving, said.name) == serving.end()) continue;
     const auto settled = std::ranges::find(said.values, "cluster_settled", &std::pair<std::string, double>::first);
-    // One that hands nothing over says nothing of it.
+    // A node without a mover does not report the value.
     if (settled != said.values.end() && settled->second != digest) co_return false;
   }
   co_return true;

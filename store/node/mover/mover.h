@@ -1,9 +1,9 @@
-// store/node/mover/mover.h: hands blocks to the nodes whose they are to be. With pool/, the one room of a node that
-// knows the client.
+// store/node/mover/mover.h: hands blocks over to their next owners. Of the node's folders, only this one and pool/ use
+// the client.
 //
-// Follow a block: it enters as a part of a path that Store::list_paths() names, is pinned where it lies, put to its
-// next owner as any client's block is (offered, wanted, sent, verified there), and leaves unpinned. It stays here as
-// well, until eviction takes it.
+// Follow a block: it enters as part of a path listed by Store::list_paths(), is pinned in place, put to its next owner
+// like any client's block (offered, wanted, sent, verified there), and leaves unpinned. The local copy stays until
+// eviction takes it.
 #pragma once
 
 #include <atomic>
@@ -30,90 +30,91 @@ namespace kv {
 
 struct MoverConfig {
   std::string node_id;
-  std::uint64_t bytes_per_second = 256 << 20;  ///< Sent at most, over a second or so. At least 1.
-  /// For tls:// endpoints of others: this node's own certificate, of TlsSide::kClient. nullptr: it has none, and a node
-  /// that can be reached by TLS alone is one that does not answer.
+  std::uint64_t bytes_per_second = 256 << 20;  ///< Send rate limit, averaged over about a second. At least 1.
+  /// This node's own certificate for tls:// endpoints of other nodes, of TlsSide::kClient. nullptr: no certificate; a
+  /// node with only tls:// endpoints then counts as not answering.
   std::shared_ptr<TlsSource> tls = {};
-  Duration join_max = 300s;  ///< A node that joins serves after so long, whatever it has been given.
-  /// Of a path that was used so often, the put that brought it included, a second copy is made. 0: of none.
+  Duration join_max = 300s;  ///< A joining node serves after this time, however much has been handed to it.
+  /// Paths used at least this often (the put that brought them counts) get a second copy. 0: no second copies.
   std::size_t copy_uses = 0;
-  std::uint64_t seed = 0;  ///< As ClientConfig's.
+  std::uint64_t seed = 0;  ///< Same as ClientConfig::seed.
 };
 
-/// Before a change of the map costs hits, the blocks go where it will look for them. Nodes *push*: who has a block
-/// knows its name, how hot it is and, by the owner rule, whose it will be; the other side takes it by an ordinary put,
-/// as much as it has room for, and verifies it. A pull would need a verb that lists what a node holds, and a way to
-/// tell which of it is hot. One rule serves all changes: what was this node's under the map before, and is another's
-/// under the one to come, is put there, the latest used first.
+/// Moves blocks to where a map change will make clients look, before the change costs hits. Nodes *push*: the holder of
+/// a block knows its name, how hot it is and, by the owner rule, its next owner. The receiver takes it by an ordinary
+/// put, as far as it has room, and verifies it. A pull would need a verb that lists a node's blocks and a way to see
+/// which are hot. One rule serves all changes: blocks that this node owned under an earlier map and that another node
+/// owns under the coming map are put there, the latest used first.
 ///
-///     starts     -> joining (owns nothing)    the others give it what will be its own -> serving
-///     is to stop -> leaving (owns all it did) it gives that to those who follow       -> draining (owns nothing), gone
+///     starts     -> joining (not an owner yet) others hand it its future blocks   -> serving
+///     is to stop -> leaving (still an owner)   it hands them to their next owners -> draining (not an owner), gone
 ///
-///   1. A node owns blocks, for clients, until they are where they are going; or until a deadline: join_max here, that
-///      of its stop outside. No client waits for any of this.
-///   2. Of what was put to another, the age goes with it (PutOptions::idle): so what comes is evicted there in its
-///   turn,
-///      and does not push out what is hotter.
-///   3. Bounded: one path is pinned at a time, kEndsMax ends are listed (beyond these the coldest are left out), and
-///      bytes_per_second holds on the whole.
-///   4. Nothing is done to others' blocks, and none here is given up: a map that was wrong costs copies.
-///   5. What lies where a chain's root of a while ago put it goes where that root puts it under the new map, as what
-///      lies by the root of now: clients look in both places. So no map takes what was found before it.
-/// *Second copies*, where they are asked for: while nothing is to be handed over, what this node owns and was used
-/// copy_uses times goes to who would own it if this node left, which is where clients look when it does not answer, and
-/// where it belongs from then on. What was used since the last pass, the latest first, kCopyPause apart; at the same
-/// rate, to the same ends: it ages there as it does here.
-/// What is not handed over, nor copied: what lies on disk alone (a disk stays with its node), sets (a node does not
-/// know which names belong together), retention. Where each block is an extent of its own (extent_blocks 1) nothing is.
+///   1. For clients, a node owns its blocks until they have arrived at the next owner, or until a deadline: join_max
+///      here, the deadline of the stop outside. Clients never wait for a hand-over.
+///   2. The age of a block goes with it (PutOptions::idle), so that it is evicted there in its turn and does not push
+///      out hotter blocks.
+///   3. Bounded: one path is pinned at a time, at most kEndsMax ends are listed (the coldest beyond are left out), and
+///      bytes_per_second limits the whole.
+///   4. Blocks of other nodes are left alone, and local ones stay: a wrong map costs copies only.
+///   5. Blocks placed by a recent root of their chain move like blocks placed by the present root, each to where the
+///      same root puts it under the new map: clients look in both places. So a map change loses no block that clients
+///      could find before.
+/// *Second copies*, if configured: while no hand-over is due, blocks that this node owns and that were used copy_uses
+/// times go to the node that would own them if this one left. Clients look there when this node does not answer, and
+/// the block belongs there once this node has left. Each pass takes the blocks used since the last pass, the latest
+/// first; passes are kCopyPause apart, at the same rate and with the same ages as a hand-over.
+/// Neither handed over nor copied: blocks that are on disk only (a disk stays with its node), sets (a node cannot see
+/// which names belong together), and retention. With extent_blocks 1 (each block an extent of its own) the mover moves
+/// no blocks.
 /// Thread safety: none; on one executor, which must be single-threaded. The boards: any thread.
 class Mover {
  public:
   static constexpr std::size_t kEndsMax = 1 << 18;
-  static constexpr std::size_t kBatchBytes = 8 << 20;  ///< Of one put, or one block.
-  static constexpr Duration kLook = 200ms;             ///< Between two looks at the map.
+  static constexpr std::size_t kBatchBytes = 8 << 20;  ///< Of one put, or one block if that is larger.
+  static constexpr Duration kLook = 200ms;             ///< Between two reads of the map.
   static constexpr Duration kCopyPause = 1s;           ///< Between two passes of second copies.
-  static constexpr Duration kPings = 10s;              ///< Between two looks at whether others can be reached.
-  static constexpr Duration kGrace = 2s;               ///< For clients to hear of a change, so that they put elsewhere.
+  static constexpr Duration kPings = 10s;              ///< Between two checks whether other nodes can be reached.
+  static constexpr Duration kGrace = 2s;               ///< For clients to learn of a change and put elsewhere.
 
-  /// Tells all what this node is about.
+  /// Publishes this node's state to the cluster.
   using Tell = std::function<void(Member::State, Member::Phase)>;
 
-  /// `board` is where membership leaves its view. All outlive this.
+  /// `board` carries membership's view. All arguments outlive this.
   Mover(asio::any_io_executor executor, Network& network, Clock& clock, LockedStore& store, const HotRoots& hot_roots,
         const ClusterBoard& board, MoveBoard& moves, MoverConfig config, Tell tell);
   ~Mover();
 
-  asio::awaitable<void> run();  ///< Until stop(), which it outlasts by a step.
-  void leave();                 ///< The node is to stop: hand all over. For good.
-  void set_limits(std::uint64_t bytes_per_second, std::size_t copy_uses) {  ///< As MoverConfig.
+  asio::awaitable<void> run();  ///< Returns within one step after stop().
+  void leave();                 ///< The node is to stop: hand over everything. Cannot be undone.
+  void set_limits(std::uint64_t bytes_per_second, std::size_t copy_uses) {  ///< As in MoverConfig.
     config_.bytes_per_second = bytes_per_second;
     config_.copy_uses = copy_uses;
   }
   void stop();
-  /// All is handed over that could be, and clients know that it lies elsewhere; or there is nobody to hand it to. Any
-  /// thread.
+  /// Everything that could be handed over has been, and clients have learned the new places; or no other node is there
+  /// to take it. Any thread.
   bool has_left() const { return has_left_; }
 
  private:
   enum class Role : std::uint8_t { kJoining, kServing, kLeaving, kDraining };
-  /// Who owns what, by one state of the cluster.
+  /// The owners by one state of the cluster.
   struct Target {
-    std::vector<NodeConfig> nodes;  ///< All members; those that own nothing with weight 0.
+    std::vector<NodeConfig> nodes;  ///< All members; members that own no blocks have weight 0.
     std::unique_ptr<const ClusterMap> map;
-    std::size_t self = 0;  ///< An index; nodes.size() if this node is not there.
+    std::size_t self = 0;  ///< An index; nodes.size() if this node is not a member.
     bool owns(std::size_t node) const { return node < nodes.size() && nodes[node].weight > 0; }
   };
-  /// A client of the others, and what it has opened.
+  /// A client of the other nodes, and the namespaces it has opened.
   struct Hand {
     std::unique_ptr<Client> client;
     std::map<SpaceId, Space> spaces;
   };
-  /// What was put, and how it is counted.
+  /// Counters of the blocks and bytes put.
   struct Tally {
     std::atomic<std::uint64_t>& blocks;
     std::atomic<std::uint64_t>& bytes;
   };
-  /// A path that is to go, as it lies behind a hot root of so many blocks. One that lies behind several goes as often.
+  /// A path to send, behind a hot root of `hot_blocks` blocks. A path behind several roots is sent once for each.
   struct Path {
     Store::PathEnd end;
     std::size_t hot_blocks = 0;
@@ -127,14 +128,13 @@ class Mover {
   bool is_unsettled() const;
   asio::awaitable<void> work();
   asio::awaitable<void> copy();
-  /// Whether a path is to go, as it lies behind its first so many blocks; `is_now`: these are its root now, else they
-  /// were a while ago.
+  /// Whether a path behind the given first blocks is to be sent; `is_now`: they are its root now, else a recent root.
   using IsWanted = std::function<bool(const Path&, std::span<const BlockHash>, bool is_now)>;
   asio::awaitable<Paths> list(TimePoint since, Hand& hand, IsWanted is_wanted);
   asio::awaitable<void> hear_roots(Hand& hand, SpaceId id, const NamespaceId& name);
   bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const;
   bool is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const;
-  /// Why the path is not where it belongs; no error: it is, or it is here no more.
+  /// The reason why the path did not arrive. Success: it arrived, or it is no longer here.
   asio::awaitable<error_code> send(Path path, Hand& hand, Tally tally);
   asio::awaitable<error_code> put(Client& client, Space space, const Path& path, const std::vector<BlockHash>& names,
                                   const Store::PinnedPrefix& pinned, Tally tally);
@@ -151,7 +151,7 @@ class Mover {
   void play(Role role);
   asio::awaitable<void> pause(TimePoint until);
   bool wants_out() const { return is_leaving_ || moves_.drain_wanted; }
-  bool is_told(Role role) const;  ///< By the map, as this node has it.
+  bool is_told(Role role) const;  ///< Whether the map shows this node in that role.
 
   const asio::any_io_executor executor_;
   Network& network_;
@@ -164,21 +164,22 @@ class Mover {
   const Tell tell_;
 
   std::shared_ptr<const ClusterView> view_;
-  std::uint64_t digest_ = 0;  ///< Of view_, as MoveBoard::settled.
+  std::uint64_t digest_ = 0;  ///< Of view_, in the form of MoveBoard::settled.
   TimePoint changed_{};
   std::unique_ptr<const Target> target_;
-  std::vector<std::unique_ptr<const Target>> formers_;  ///< Since the last whole pass that ended.
-  Hand mover_, copier_;                                 ///< Of target_; of the same, without this node.
+  std::vector<std::unique_ptr<const Target>>
+      formers_;          ///< Earlier targets, since the last completed pass over all paths.
+  Hand mover_, copier_;  ///< By target_; by target_ without this node.
   RecentRoots recent_roots_;
-  Cancellation* put_ = nullptr;  ///< Of the call under way.
+  Cancellation* put_ = nullptr;  ///< Of the put in progress.
 
-  bool is_whole_due_ = false;                  ///< A pass over all.
+  bool is_whole_due_ = false;                  ///< A pass over all paths is due.
   bool is_pass_due_ = false;                   ///< The map has changed since the last pass began.
-  TimePoint pass_begun_{};                     ///< The last one that ended.
-  std::uint64_t stored_count_ = 0;             ///< By all puts, when the last pass began.
-  TimePoint copied_until_ = TimePoint::min();  ///< What was used by then has its copies.
+  TimePoint pass_begun_{};                     ///< Start of the last completed pass.
+  std::uint64_t stored_count_ = 0;             ///< Blocks stored by puts when the last pass began.
+  TimePoint copied_until_ = TimePoint::min();  ///< Blocks used before this time have their copies.
   TimePoint next_copies_{}, next_pings_{};
-  TimePoint paid_until_{};  ///< By when what was sent so far is paid for, at the configured rate.
+  TimePoint paid_until_{};  ///< When the bytes sent so far are paid for at the configured rate.
 
   Role role_ = Role::kJoining;
   TimePoint joining_since_{}, draining_since_{};

@@ -34,7 +34,8 @@ void RecentRoots::hear(const NamespaceId& id, std::span<const BlockHash> hot, Ti
   }
 }
 
-/// What has ceased to be hot for so long that nobody looks there, and namespaces of which nothing was heard since.
+/// Forgets blocks that have not been hot for so long that clients no longer look there, and namespaces without a report
+/// since.
 void RecentRoots::forget(TimePoint now) {
   const bool is_full = block_count_ > kBlocksMax;
   next_forgetting_ = now + kTime / 8;
@@ -53,7 +54,8 @@ void RecentRoots::forget(TimePoint now) {
   }
 }
 
-/// Blocks that became hot at one time, or ceased to be, did so together: a root ended where two neighbours differ.
+/// Neighbouring blocks that became hot, or stopped being hot, at the same time did so together: a root ended where two
+/// neighbours differ.
 std::vector<std::size_t> RecentRoots::roots(const NamespaceId& id, std::span<const BlockHash> path,
                                             TimePoint now) const {
   std::vector<std::size_t> roots = {0};

@@ -1,5 +1,5 @@
-// store/node/rdma/remote_memory.h: what a session and its lanes say to each other: memory of the client's, moves into
-// and out of it, and what goes along with a message.
+// store/node/rdma/remote_memory.h: types shared by a session and its lanes: client memory, moves into and out of it,
+// and blocks sent along with a message.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,32 @@
 
 namespace kv {
 
-/// A slice of memory that the client has registered with its devices. Adjoining slices make a region.
+/// A slice of memory that the client has registered with its devices. Adjoining slices form a region.
 struct RemoteSlice {
   std::uint64_t offset = 0;  ///< In the region.
   std::uint64_t address = 0, bytes = 0;
-  std::vector<std::uint32_t> rkeys;  ///< By lane; a lane beyond has none.
+  std::vector<std::uint32_t> rkeys;  ///< By lane; lanes beyond have no key.
 };
 
-/// A region that is reached by RDMA.
+/// A region that RDMA can reach.
 struct RemoteMemory {
   std::vector<RemoteSlice> slices;
-  std::uint32_t reach = 0;  ///< Bit i: lane i has keys for it.
+  std::uint32_t reach = 0;  ///< Bit i: lane i has keys for the region.
 };
 
-/// Which slots go where in a region, or come from there.
+/// A slot, and its place in a region.
 struct Placement {
   std::span<std::byte> slot;
-  std::uint64_t region_offset = 0;  ///< The slot's length from there lies in the region: checked before.
+  std::uint64_t region_offset = 0;  ///< The slot's whole length lies in the region, as checked before.
 };
 
 /// How the moves of one call ended.
 struct MoveOutcome {
   error_code error;
-  std::uint32_t broken = 0;  ///< Bit i: lane i broke under it.
+  std::uint32_t broken = 0;  ///< Bit i: lane i broke during the call.
 };
 
-/// Slots on their way to the client right before a message, and what keeps them; see VerbsMessages.
+/// Slots sent to the client right before a message, and their owner; see VerbsMessages.
 struct MessageCargo {
   std::vector<verbs::Stretch> stretches;
   Owner owner;

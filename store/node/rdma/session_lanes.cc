@@ -14,20 +14,19 @@ using verbs::Direction;
 using verbs::Stretch;
 using verbs::VerbsMover;
 
-/// A queue pair that is counted against the node's limit as long as it is there.
+/// A connected queue pair, counted against the node's limit.
 struct SessionLanes::Lane {
   std::shared_ptr<DeviceLoop> loop;
   std::shared_ptr<VerbsMover> mover;
   bool is_up = false;
-  bool is_substitute = false;  ///< On another device than its own.
+  bool is_substitute = false;  ///< On another device than the lane's own.
 };
 
-/// The moves of one call, one for each lane that takes part.
 struct SessionLanes::Moving {
   Moving(SessionLanes& of, std::shared_ptr<bool> is_alive) : lanes(of), alive(std::move(is_alive)) {}
 
   SessionLanes& lanes;
-  std::shared_ptr<bool> alive;  ///< Whether `lanes` is.
+  std::shared_ptr<bool> alive;  ///< Whether `lanes` still exists.
   Owner owner;
   std::function<void(const Outcome&)> ended;
   Outcome outcome;
@@ -36,7 +35,7 @@ struct SessionLanes::Moving {
   void lane_ended(std::uint32_t lane, error_code error) {
     if (error) {
       if (error != Errc::kCancelled) outcome.broken |= 1u << lane;
-      // What broke a lane says more than that others were stopped for it.
+      // The error that broke a lane says more than the stop of the others.
       if (!outcome.error || outcome.error == Errc::kCancelled) outcome.error = error;
     }
     if (*alive) lanes.sweep();
@@ -46,7 +45,7 @@ struct SessionLanes::Moving {
   }
 };
 
-/// A queue pair on its way to being a lane.
+/// A queue pair on its way to becoming a lane.
 struct SessionLanes::Attempt {
   Answer answer;
   std::optional<VerbsNode::ConnectTurn> turn;
@@ -55,12 +54,12 @@ struct SessionLanes::Attempt {
   std::shared_ptr<NodeDevice> device;
   std::optional<verbs::Attachment> attachment;
   std::shared_ptr<DeviceLoop> loop;
-  std::shared_ptr<VerbsMover> mover;  ///< Or:
+  std::shared_ptr<VerbsMover> mover;  ///< Either this or `messages`.
   std::shared_ptr<verbs::VerbsMessages> messages;
   verbs::QueuePairAddress peer;
   verbs::Path path;
 
-  /// Its device as it is now, or the one so many after it.
+  /// Tries the device `after` places behind the lane's own.
   void attach(VerbsNode& node, std::size_t after) {
     if (!turn) return;  // the answer says why
     const std::size_t index = (device_index + after) % node.device_count();
@@ -95,10 +94,10 @@ SessionLanes::~SessionLanes() {
   *alive_ = false;
 }
 
-/// Three steps, on two threads. Attaching asks the kernel and connecting waits for the network, so both run on the
-/// node's slow threads; queue pairs are made in between on the session's own thread, whose completion queue they use.
-/// The session may end during any step: `alive_` says so when the result comes back, and the attempts then give back
-/// what they hold as they are destroyed.
+/// Three steps on two threads. Attaching asks the kernel and connecting waits for the network, so both run on the
+/// node's slow threads; in between, queue pairs are made on the session's own thread, whose completion queue they use.
+/// The session may end during any step: `alive_` tells when the result comes back, and destroying the attempts then
+/// returns their resources.
 void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done) {
   KV_ASSERT(!is_connecting_);  // one connect at a time: an attempt must not replace a lane of another one
   VerbsNode& node = thread_->node();
@@ -126,8 +125,8 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     attempt.peer = offer.peer;
   }
   is_connecting_ = true;
-  // A substitute is another device than the lane's own. It is tried only if the client would have no lane at all: two
-  // lanes on one device share its link and gain nothing.
+  // A substitute is tried only if the client would have no lane at all: two lanes on one device share its link and gain
+  // nothing.
   const auto attach_all = [attempts, &node, may_substitute = may_substitute_ && up() == 0] {
     const auto has_lane = [&] {
       return std::ranges::any_of(*attempts, [](const Attempt& each) { return each.attachment && !each.is_messages(); });
@@ -189,7 +188,7 @@ void SessionLanes::connect_made(std::shared_ptr<std::vector<Attempt>> attempts,
   });
 }
 
-/// Its queue pair, and what the client is told of it; else its answer says why not. Requires its attachment.
+/// Makes the queue pair and the address for the client, or sets the answer's reason. Requires an attachment.
 void SessionLanes::make(Attempt& attempt) {
   VerbsNode& node = thread_->node();
   Answer& answer = attempt.answer;
@@ -207,14 +206,14 @@ void SessionLanes::make(Attempt& attempt) {
     return;
   }
   const VerbsNode::Peer peer = VerbsNode::peer_of(*attempt.attachment, attempt.peer);
-  // A second lane to the same queue pair of a client would send into the first one's sequence of packets, and break it.
-  // A hostile client could name another client's.
+  // A second lane to the same client queue pair would send into the first one's packet sequence and break it. A hostile
+  // client could name another client's.
   if (!node.take_peer(peer)) {
     node.give_queue_pair();
     answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
     return;
   }
-  // Gives back what was taken, and goes before the loop that it is on.
+  // Returns the reserved counts; runs before the loop of the queue pair ends.
   const auto end = [&node, on = attempt.loop, peer](auto* each) {
     delete each;
     node.give_queue_pair();
@@ -259,8 +258,8 @@ void SessionLanes::make(Attempt& attempt) {
   answer.end = address_of(*attempt.attachment, attempt.pair()->number(), first_psn);
 }
 
-/// Notices lanes that have broken. A mover breaks by itself, so this is called wherever it may have: after each move,
-/// and before lanes are counted or replaced. Each break is counted and told once.
+/// Notices broken lanes. A mover breaks by itself, so sweep() runs after each move and before lanes are counted or
+/// replaced. Each break is counted and reported once.
 void SessionLanes::sweep() {
   auto& counters = thread_->node().counters();
   for (std::uint32_t i = 0; i < lanes_.size(); ++i) {
@@ -268,14 +267,15 @@ void SessionLanes::sweep() {
     if (!lane.is_up || !lane.mover->is_broken()) continue;
     lane.is_up = false;
     --counters.lanes;
-    if (lane.mover->broken() == asio::error::operation_aborted) continue;  // by ourselves
+    if (lane.mover->broken() == asio::error::operation_aborted) continue;  // ended by this node
     if (lane.is_substitute) may_substitute_ = false;
     ++counters.lanes_broken;
     listener_.on_broken(i, lane.mover->broken());
   }
 }
 
-/// A client that asks for nothing offers nothing anew: slots and the device must not wait for that.
+/// Frees a broken lane at once: an idle client does not offer its lanes again, and slots and device must not wait for
+/// that.
 void SessionLanes::let_go(const VerbsMover* mover) {
   sweep();
   for (Lane& lane : lanes_) {
@@ -291,9 +291,9 @@ std::uint32_t SessionLanes::up() const {
   return up;
 }
 
-/// One placement as stretches, cut where a slice of the arena or of the region ends: each slice has keys of its own,
-/// and a work request has one key on either side. The region's slices are in order and without gaps, and the request
-/// was checked against the region's size.
+/// Splits a placement into stretches at the ends of arena slices and region slices: each slice has its own key, and a
+/// work request takes one key on either side. The region's slices are in order and without gaps; the request was
+/// checked against the region's size.
 std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                              std::size_t lane, const verbs::RegisteredMemory& arena) {
   std::vector<Stretch> all;
@@ -322,8 +322,8 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
     if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
   }
   KV_ASSERT(!usable.empty() && !placements.empty());
-  // Whole blocks are dealt out in turn, and the turn goes on
-  // from call to call: so calls of one block use all lanes too.
+  // Whole blocks are dealt out in turn, and the turn continues from call to call, so that calls of one block use all
+  // lanes too.
   std::vector<std::vector<Stretch>> by_lane(usable.size());
   for (const Placement& placement : placements) {
     const std::size_t which = turn_++ % usable.size();
@@ -364,8 +364,7 @@ std::vector<Stretch> SessionLanes::stretches_before_message(std::span<const Plac
   return all;
 }
 
-/// The cargo is written before the message is sent, on the same
-/// queue pair: the client sees the message only after the bytes.
+/// Writes the cargo before the message, on the same queue pair: the client sees the message only after the bytes.
 bool SessionLanes::send_message(std::span<const std::byte> message, Cargo cargo) {
   if (!message_lane_) return false;
   const auto sent = message_lane_->send(message, cargo.stretches, std::move(cargo.owner));

@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// Threads that connect queue pairs. A client whose address nobody answers for keeps one of them busy for seconds.
+/// Threads that connect queue pairs. A client whose address no host has keeps one of them busy for seconds.
 constexpr std::size_t kConnectThreadCount = 4;
 /// Between two tries to open a device. Opening registers the arena, which takes long and costs memory bandwidth.
 constexpr BackOffConfig kTries{.min = 5s, .max = 5min};
@@ -40,7 +40,7 @@ Result<std::unique_ptr<VerbsNode>, Failure> VerbsNode::open(verbs::Provider& pro
     if (device) {
       entry.device = std::move(*device);
     } else {
-      // A device that refuses the arena says more than one that is missing.
+      // The error of a device that refuses the arena says more than that of a missing one.
       if (refused == Errc::kUnavailable) refused = device.error().code;
       node->put_off(entry, device.error().text);
     }
@@ -49,7 +49,7 @@ Result<std::unique_ptr<VerbsNode>, Failure> VerbsNode::open(verbs::Provider& pro
     Entry& entry = node->add_entry(each.wish);
     fill(entry, node->equip(std::move(each)));
   }
-  // Named devices that are missing come last. They have entries, so that lane numbers stay when they come.
+  // Named devices that are missing come last. They have entries, so that lane numbers stay the same when they appear.
   for (const std::string& name : node->config_.devices.names) {
     const auto wish = verbs::parse_device_wish(name);
     const auto is_same = [&](const Entry& each) { return each.wish.device == wish->device; };
@@ -67,7 +67,6 @@ VerbsNode::Entry& VerbsNode::add_entry(verbs::DeviceWish wish) {
   return entries_.emplace_back(Entry{.wish = std::move(wish), .tries = BackOff(kTries)});
 }
 
-/// Registers the arena with the device.
 Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::equip(verbs::OpenDevice device) const {
   auto equipped = std::make_shared<NodeDevice>(NodeDevice{std::move(device), nullptr});
   auto arena = verbs::RegisteredMemory::make(std::span(&equipped->open, 1), arena_, {.local_write = true},
@@ -103,8 +102,8 @@ Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::device(std::size_t index
   return entry.device;
 }
 
-/// Several threads may notice at once that a device is gone. The first takes it out of its slot; the others, and anyone
-/// who still speaks of an earlier opening of it, change nothing. It is closed later, when nobody holds it any more.
+/// Several threads may notice at once that a device is gone. The first takes it out of its entry; later calls, and
+/// calls for an earlier opening, change nothing. It is closed later, without holders.
 void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
   KV_ASSERT(index < entries_.size());
   {
@@ -113,7 +112,8 @@ void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std
     if (entry.device.get() != &device) return;
     spdlog::error("rdma: {} is left out: {}; it is opened again as soon as possible", entry.wish.device, why);
     left_out_.push_back(std::move(entry.device));
-    // Only use for long says that it works: a device that flaps can be opened each time, at the price of the arena.
+    // Only long use proves that the device works: a flapping device opens each time, at the cost of registering the
+    // arena.
     if (clock_.now() - entry.opened >= kTries.max) entry.tries.succeeded();
     put_off(entry, entry.wish.device + ": " + why);
   }
@@ -132,8 +132,8 @@ VerbsNode::Watch::~Watch() {
   KV_ASSERT(erased == 1);
 }
 
-/// Posted, never called here: a watch belongs to its session thread.
-/// The weak pointer is for a watch that ends before the post runs.
+/// Posted, not called here: a watch belongs to its session thread. It may end before the post runs, hence the weak
+/// pointer.
 void VerbsNode::tell_watches(std::size_t index) {
   const std::scoped_lock lock(watches_mutex_);
   for (const Watch* const each : watches_) {
@@ -152,7 +152,7 @@ void VerbsNode::check_devices(const std::function<bool()>& is_stopped) {
   }
 }
 
-/// A device without lanes has nobody who notices that it is gone.
+/// Queries each device: a failure of one without lanes would go unnoticed otherwise.
 void VerbsNode::leave_out_gone(const std::function<bool()>& is_stopped) {
   for (std::size_t i = 0; i < entries_.size() && !is_stopped(); ++i) {
     const auto open = device(i);
@@ -167,7 +167,7 @@ void VerbsNode::open_due(Entry& entry) {
     const std::scoped_lock lock(devices_mutex_);
     if (entry.device || !entry.tries.is_due(clock_.now())) return;
   }
-  // Without the lock, since opening takes long. Nobody else fills an entry: this runs on one thread.
+  // Without the lock, since opening takes long. Only this thread fills entries.
   auto device = open_one(entry.wish);
   const std::scoped_lock lock(devices_mutex_);
   KV_ASSERT(!entry.device);
@@ -182,33 +182,33 @@ void VerbsNode::open_due(Entry& entry) {
   }
 }
 
-/// Closing a device that is gone may take seconds in the driver, so the devices leave the list under the lock and are
-/// destroyed after it.
+/// Closing a failed device may take seconds in the driver, so devices leave the list under the lock and are destroyed
+/// after it.
 void VerbsNode::close_unheld() {
   std::vector<std::shared_ptr<NodeDevice>> unheld;
   {
     const std::scoped_lock lock(devices_mutex_);
-    // What only this list holds, nobody can begin to hold.
+    // A device held only by this list cannot gain a holder.
     const auto found = std::ranges::partition(left_out_, [](const auto& each) { return each.use_count() > 1; });
     std::ranges::move(found, std::back_inserter(unheld));
     left_out_.erase(found.begin(), found.end());
   }
 }
 
-/// Called after the sessions have ended. Both pools post results to the I/O threads, so these must still be there.
+/// Called after the sessions have ended. Both pools post results to the I/O threads, which must still exist.
 void VerbsNode::finish_calls() {
   slow_calls_.finish();
   verifiers_.finish();
 }
 
 Result<VerbsNode::ConnectTurn, Failure> VerbsNode::take_connect_turn() {
-  ConnectTurn turn(connect_count_);  // gives back what is taken here, also at the limit
+  ConnectTurn turn(connect_count_);  // returns its count when destroyed, also at the limit
   if (connect_count_->fetch_add(1) < config_.connect_count_max) return turn;
   return Failure(Errc::kBusy, "connecting: the node's limit of " + std::to_string(config_.connect_count_max) +
                                   " queue pairs at once is reached; offer the lane again later");
 }
 
-/// Counted before it is compared, so that two who ask at the same time cannot both get the last one.
+/// Counts before it compares, so that two callers cannot both get the last one.
 bool VerbsNode::take_queue_pair() {
   if (queue_pair_count_.fetch_add(1) < config_.queue_pair_count_max) return true;
   --queue_pair_count_;
@@ -221,7 +221,7 @@ void VerbsNode::give_queue_pair() {
 }
 
 VerbsNode::Peer VerbsNode::peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer) {
-  // On Ethernet packets find their way by GID, and the LID means nothing; in an InfiniBand subnet the LID is the way.
+  // Ethernet routes packets by GID, and the LID is meaningless; an InfiniBand subnet routes by LID.
   return ours.is_ethernet ? Peer{peer.gid, 0, peer.number} : Peer{{}, peer.lid, peer.number};
 }
 

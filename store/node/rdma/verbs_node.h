@@ -1,11 +1,12 @@
-// store/node/rdma/: a node's RDMA devices, opened and kept open. Start here.
+// store/node/rdma/: a node's RDMA devices, kept open, and the lanes of its sessions. Start here.
 //
-// Opens the devices, registers the arena with each, opens a device again that was gone, and hands the completions of
-// each device to the I/O thread that waits for them. Knows no session and no wire: queue pairs and what travels over
-// them are the lanes' (store/node/session/session_lanes.h). Files, in reading order:
-//   verbs_node.h     what all sessions share: the devices, which of them are left out, what clients may use up
+// The device files open the devices, register the arena with each, reopen devices that went away, and route each
+// device's completions to the I/O thread that waits for them. They depend on no session and no wire format; queue pairs
+// belong to the lanes. Files, in reading order:
+//   verbs_node.h     shared by all sessions: the devices, which are disabled, limits on what clients use
 //   verbs_thread.h   the completions of one I/O thread
 //   verbs_opener.h   when devices are opened: at the start, later if their links come later, and again
+//   session_lanes.h  one session's queue pairs, over which blocks move
 #pragma once
 
 #include <atomic>
@@ -33,59 +34,59 @@ namespace kv {
 
 struct VerbsConfig {
   verbs::DevicesConfig devices;
-  std::uint32_t lane_count_max = 4;           ///< Of a session: 1..32; besides the one for messages.
-  std::uint32_t message_count_max = 16;       ///< Requests of a session on their way as messages; 0: no messages.
+  std::uint32_t lane_count_max = 4;           ///< Per session, besides the message lane: 1..32.
+  std::uint32_t message_count_max = 16;       ///< Open message requests of a session; 0: no messages.
   std::uint32_t queue_pair_count_max = 2048;  ///< Of the node.
-  /// Queue pairs of the node that are being connected; more are refused. Connecting takes about a millisecond, and
-  /// seconds to an address that nobody answers for: a rush of clients gets through, a flood of such addresses does not
-  /// make the others wait for hours.
+  /// Queue pairs of the node that are being connected; more are refused. Connecting takes about a millisecond, or
+  /// seconds if no host has the address: a rush of clients gets through, and a flood of dead addresses cannot make the
+  /// others wait for hours.
   std::uint32_t connect_count_max = 1024;
-  std::uint64_t slice_bytes_max = 0;  ///< Of one registration; 0: what the devices take.
-  Duration move_timeout = 10s;        ///< Of one move, those before it on its lane included.
+  std::uint64_t slice_bytes_max = 0;  ///< Of one registration; 0: the devices' limit.
+  Duration move_timeout = 10s;        ///< Of one move, including earlier moves on its lane.
   verbs::MoverOptions mover;
   std::size_t verify_thread_count = 0;  ///< For large puts. 0: the session's own thread verifies.
-  bool in_place = false;                ///< The provider is not thread-safe: nothing is done on another thread.
+  bool in_place = false;                ///< The provider is not thread-safe: use no other thread.
 };
 
-/// A device from one opening to the next, with the arena registered. A device that was gone and came back is another
-/// NodeDevice. Held by everything that is made of it.
+/// A device during one opening, with the arena registered. A device that went away and came back is another NodeDevice.
+/// Held by all objects made from it.
 struct NodeDevice {
   verbs::OpenDevice open;
-  std::unique_ptr<verbs::RegisteredMemory> arena;  ///< Ours alone: no remote access.
+  std::unique_ptr<verbs::RegisteredMemory> arena;  ///< For local use only: no remote access.
 };
 
-/// The node's devices, and what its sessions share of them.
-///   1. A device is in use or left out. One that is left out is tried again after a pause that grows from 5 s to 5 min,
-///      and begins anew once the device has been in use for 5 min.
-///   2. A device that was left out is closed by check_devices(), once nobody holds it.
+/// The node's devices and the limits its sessions share.
+///   1. A device is in use or disabled. A disabled one is tried again after a pause that grows from 5 s to 5 min; the
+///      pause starts over once the device has been in use for 5 min.
+///   2. check_devices() closes a disabled device once it has no holder.
 ///   3. At most queue_pair_count_max queue pairs exist, and at most connect_count_max are being connected.
 ///   4. A client's queue pair has one lane at most.
-/// Thread safety: any thread, once open. Outlives all sessions and what is made of its devices.
+/// Thread safety: any thread, once open. Outlives all sessions and all objects made from its devices.
 class VerbsNode {
  public:
-  /// Opens the devices and registers `arena` with each. A device that cannot be used is left out, as long as there is
-  /// another. Errors: kUnavailable (no device can be used), those of registering; the text says what to do. May take
-  /// long. `provider`, `arena` and `clock` outlive it.
+  /// Opens the devices and registers `arena` with each. An unusable device is disabled as long as there is another.
+  /// Errors: kUnavailable (no usable device), registration errors; the text says how to fix it. May take long.
+  /// `provider`, `arena` and `clock` outlive the node.
   static Result<std::unique_ptr<VerbsNode>, Failure> open(verbs::Provider& provider, VerbsConfig config,
                                                           std::span<std::byte> arena, Clock& clock);
 
   const VerbsConfig& config() const { return config_; }
-  /// Devices in use, and devices that are left out for now. Never changes.
+  /// Devices in use and disabled ones together. Never changes.
   std::size_t device_count() const { return entries_.size(); }
   std::size_t device_of(std::size_t lane) const { return lane % entries_.size(); }
   const verbs::DeviceWish& wish(std::size_t device) const;
-  /// Errors: kUnavailable: it is left out; the text says why. Never nullptr.
+  /// Errors: kUnavailable: disabled; the text says why. Never nullptr.
   Result<std::shared_ptr<NodeDevice>, Failure> device(std::size_t index) const;
-  /// `device` is gone. Does nothing if that is known. Lanes through it stay until they break.
+  /// Disables `device`, which is gone. Has no effect if already disabled. Its lanes stay until they break.
   void leave_out(std::size_t index, const NodeDevice& device, const std::string& why);
-  /// Leaves out what is gone, opens what is left out and due, closes what was left out and is held by nobody. May take
-  /// long; ends early once `is_stopped`. Thread safety: one thread; with `in_place`, the provider's.
+  /// Disables failed devices, closes disabled ones without holders, and reopens disabled ones whose retry is due. May
+  /// take long; ends early once `is_stopped`. Thread safety: one thread; with `in_place`, the provider's.
   void check_devices(const std::function<bool()>& is_stopped = [] { return false; });
-  /// What open_devices() said of devices that it did not open at the start.
+  /// The report of open_devices() on devices it did not open at the start.
   const std::string& unused() const { return unused_; }
 
-  /// While it lives, `left_out` is called on `executor` with the index of each device that is left out, so that whoever
-  /// keeps something of a device lets go of it. Made and destroyed on the executor; the node outlives it.
+  /// While it lives, `left_out` is called on `executor` with the index of each device that is disabled, so that holders
+  /// of the device let go. Made and destroyed on the executor; the node outlives it.
   class Watch {
    public:
     using LeftOut = std::function<void(std::size_t device)>;
@@ -98,21 +99,21 @@ class VerbsNode {
     friend class VerbsNode;
     VerbsNode& node_;
     const asio::any_io_executor executor_;
-    const std::shared_ptr<LeftOut> left_out_;  ///< Weakly held by calls that are on their way.
+    const std::shared_ptr<LeftOut> left_out_;  ///< Posted calls hold it weakly.
   };
 
   Clock& clock() const { return clock_; }
   SlowCalls& slow_calls() { return slow_calls_; }
-  /// Verify what large puts bring. The thread that posts their READs has the next ones to post meanwhile.
+  /// Verifiers of large puts: meanwhile the thread that posts the READs can post the next ones.
   SlowCalls& verifiers() { return verifiers_; }
-  void finish_calls();  ///< Waits for slow calls and verifiers; from then on they do nothing.
+  void finish_calls();  ///< Waits for slow calls and verifiers; afterwards they do no work.
 
-  /// One queue pair that is being connected, from the client's offer to the answer.
+  /// One queue pair being connected, from the client's offer to the answer.
   class ConnectTurn {
    public:
     ConnectTurn(ConnectTurn&&) noexcept = default;
     ConnectTurn& operator=(ConnectTurn&& other) noexcept {
-      std::swap(count_, other.count_);  // what this one held ends with `other`
+      std::swap(count_, other.count_);  // `other` ends the turn held here before
       return *this;
     }
     ~ConnectTurn() {
@@ -124,22 +125,22 @@ class VerbsNode {
     explicit ConnectTurn(std::shared_ptr<std::atomic<std::uint32_t>> count) : count_(std::move(count)) {}
     std::shared_ptr<std::atomic<std::uint32_t>> count_;  ///< Shared: a turn may end after the node.
   };
-  /// Errors: kBusy at the limit; the client is told the text.
+  /// Errors: kBusy at the limit; the client receives the text.
   Result<ConnectTurn, Failure> take_connect_turn();
 
-  /// Queue pairs are counted, so that clients cannot use up the devices. False at the limit.
+  /// Counts queue pairs, so that clients cannot use up the devices. False at the limit.
   bool take_queue_pair();
   void give_queue_pair();
-  /// Whom packets reach: a GID or a LID, and the number there. Nothing else of what a client says of itself, or one
-  /// queue pair would have many names.
+  /// The receiver of packets: a GID or a LID, and the queue pair number there. Other fields of the client's address are
+  /// left out, or one queue pair would have many names.
   using Peer = std::tuple<verbs::Gid, std::uint16_t, std::uint32_t>;
   static Peer peer_of(const verbs::Attachment& ours, const verbs::QueuePairAddress& peer);
-  /// A client's queue pair is connected to once. Otherwise a client could name another client's queue pair and have the
-  /// node send there, with nothing but a packet number to guess. False: some lane is connected to it, or is being.
+  /// Reserves a client's queue pair, so that only one lane connects to it. Otherwise a client could name another
+  /// client's queue pair and have the node send there, with only a packet number to guess. False: reserved already.
   bool take_peer(const Peer& peer);
   void give_peer(const Peer& peer);
 
-  /// Of all sessions. `lanes` is now; the others are counted since the start.
+  /// Of all sessions. `lanes` is the present count; the others count since the start.
   struct Counters {
     std::atomic<std::uint64_t> lanes{0}, lanes_connected{0}, lanes_broken{0}, lanes_refused{0}, messages{0};
   };
@@ -148,10 +149,10 @@ class VerbsNode {
 
  private:
   struct Entry {
-    verbs::DeviceWish wish;              ///< Never changes.
-    std::shared_ptr<NodeDevice> device;  ///< nullptr: left out.
-    std::string why;                     ///< Of a device that is left out.
-    BackOff tries;                       ///< Between tries to open it.
+    verbs::DeviceWish wish;
+    std::shared_ptr<NodeDevice> device;  ///< nullptr: disabled.
+    std::string why;                     ///< Why the device is disabled.
+    BackOff tries;                       ///< Times the tries to reopen it.
     TimePoint opened{};
   };
 
@@ -170,11 +171,11 @@ class VerbsNode {
   const std::span<std::byte> arena_;
   Clock& clock_;
   std::string unused_;
-  mutable std::mutex devices_mutex_;  ///< Of the entries' contents, but not their number, and of the list below.
+  mutable std::mutex devices_mutex_;  ///< Guards the entries' contents (their number is fixed) and left_out_.
   std::vector<Entry> entries_;
-  /// Left out, and perhaps still held. Closed by check_devices(): to unregister an arena takes long.
+  /// Disabled, and perhaps still held. check_devices() closes them: unregistering an arena takes long.
   std::vector<std::shared_ptr<NodeDevice>> left_out_;
-  std::mutex watches_mutex_;  ///< Held while a watch is told: its executor is there as long as the watch is.
+  std::mutex watches_mutex_;  ///< Held while watches are notified: a watch's executor lives as long as the watch.
   std::vector<const Watch*> watches_;
   std::atomic<std::uint32_t> queue_pair_count_{0};
   const std::shared_ptr<std::atomic<std::uint32_t>> connect_count_ = std::make_shared<std::atomic<std::uint32_t>>(0);

@@ -15,8 +15,8 @@ VerbsOpener::VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& 
 
 VerbsOpener::~VerbsOpener() { stop(); }
 
-/// The library stays loaded after a failure, for the next try. may_come_ tells a device that is not there yet from one
-/// that refuses the arena, where trying again would not help.
+/// The library stays loaded after a failure, for the next try. may_come_ separates a missing device, which may still
+/// appear, from one that refuses the arena, where another try would not help.
 Result<VerbsNode*, Failure> VerbsOpener::open() {
   KV_ASSERT(!node_);
   if (!provider_) {
@@ -31,8 +31,8 @@ Result<VerbsNode*, Failure> VerbsOpener::open() {
   return node_.get();
 }
 
-/// Devices come late (a driver loads, a cable is plugged in) and go away. One thread looks after both, so that opening,
-/// which registers the whole arena, never happens twice at the same time.
+/// Devices come late (a driver loads, a cable is plugged in) and go away. One thread handles both, so that opening,
+/// which registers the whole arena, never runs twice at once.
 void VerbsOpener::keep_trying(Duration pause, std::function<void(VerbsNode&)> opened) {
   KV_ASSERT(!thread_.joinable() && pause > Duration::zero());
   if (!node_ && !may_come_) return;

@@ -1,6 +1,5 @@
-// store/node/rdma/verbs_opener.h: when a node's devices are opened: at the start, or as soon as one can be used, and
-// again when one was gone. At boot, links often come up a little later than services, and a device may be reset at any
-// time.
+// store/node/rdma/verbs_opener.h: opens a node's devices: at the start or as soon as one is usable, and again after a
+// device went away. At boot, links often come up a little later than services, and a device may be reset at any time.
 #pragma once
 
 #include <atomic>
@@ -23,13 +22,13 @@ class VerbsOpener {
   VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   ~VerbsOpener();  ///< stop(), then closes the devices.
 
-  /// Errors: nothing could be opened; the text says why not. May take long.
+  /// Errors: no device could be opened; the text says why. May take long.
   Result<VerbsNode*, Failure> open();
-  /// Looks every `pause`, on a thread of its own, for devices that are left out. If nothing was opened yet, it looks
-  /// for the first device that can be, and calls `opened` on that thread, once. It does not look if that cannot change
-  /// by itself: without libibverbs, or with a limit that forbids to register memory, only a new start helps.
+  /// Checks every `pause`, on its own thread, for disabled devices. If no device is open yet, it tries to open the
+  /// first one and calls `opened` on that thread, once. It does not try where waiting cannot help: without libibverbs,
+  /// or with a limit that forbids registering memory, only a restart does.
   void keep_trying(Duration pause, std::function<void(VerbsNode&)> opened);
-  void stop();  ///< Tries no more. Waits for an attempt in progress, which may be registering the arena.
+  void stop();  ///< Waits for an attempt in progress, which may be registering the arena.
 
  private:
   VerbsConfig config_;
@@ -40,7 +39,7 @@ class VerbsOpener {
   std::mutex mutex_;
   std::condition_variable wake_;
   std::atomic<bool> is_stopped_{false};
-  bool may_come_ = false;  ///< Nothing is open, and that may change by itself.
+  bool may_come_ = false;  ///< No device is open, and that may change by itself.
   std::thread thread_;
 };
 

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// Entries of one thread's queue on one device, as far as the device gives them: all lanes of the thread share them.
+/// Entries of one thread's queue on one device, up to the device's limit: all lanes of the thread share them.
 constexpr std::uint32_t kCompletionCountMax = 32 * 1024;
 
 }  // namespace
@@ -34,11 +34,10 @@ Result<std::shared_ptr<DeviceLoop>> DeviceLoop::start(VerbsNode& node, std::size
   return std::shared_ptr<DeviceLoop>(new DeviceLoop(std::move(running)));
 }
 
-/// Holds the device for as long as the loop runs: completions of
-/// it are still being read, whatever has happened to the lanes.
+/// Holds the device as long as the loop runs: its completions are still being read, even if the lanes have broken.
 asio::awaitable<void> DeviceLoop::run(std::shared_ptr<Running> running) {
   const auto ended = co_await running->loop.run();
-  // Stopped is no error: whoever stops the loop may have let go of the node already.
+  // A stop is not an error: the caller of stop() may have released the node already.
   if (!ended) running->node.leave_out(running->index, *running->device, ended.error().message());
 }
 
@@ -52,7 +51,7 @@ VerbsThread::VerbsThread(VerbsNode& node, asio::any_io_executor executor)
       loops_(node.device_count()),
       watch_(node, executor_, [this](std::size_t index) {
         KV_ASSERT(index < loops_.size());
-        // The device may be in use again by now, and the loop be that of the new one.
+        // The device may be in use again by now, with a loop of the new opening.
         if (auto& kept = loops_[index]; kept && !is_in_use(index, *kept->device())) kept.reset();
       }) {}
 
@@ -69,12 +68,13 @@ Result<std::shared_ptr<DeviceLoop>, Failure> VerbsThread::loop(std::size_t index
   if (!started) {
     return Failure(started.error(), device->open.wish.device + ": no completion queue: " + started.error().message());
   }
-  // Asked for after leave_out() it would be kept for good. Asked for before, the watch is told after this.
+  // A loop stored after leave_out() would be kept for good. If it is stored before, the watch runs afterwards and drops
+  // it.
   if (is_in_use(index, *device)) loops_[index] = *started;
   return std::move(*started);
 }
 
-/// On the thread itself or after it has ended: loops are not locked.
+/// Called on the thread itself or after it has ended: loops are not locked.
 void VerbsThread::stop() {
   for (const auto& each : loops_) {
     if (each) each->loop().stop();

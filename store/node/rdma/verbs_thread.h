@@ -1,4 +1,4 @@
-// store/node/rdma/verbs_thread.h: completion loops of one I/O thread, one for each device that its sessions use.
+// store/node/rdma/verbs_thread.h: completion loops of one I/O thread, one for each device its sessions use.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace kv {
 
-/// A device's completions on one thread, from one opening of the device to the next. The loop runs until this is
-/// destroyed, or the device tells no more: then the device is left out.
+/// A device's completions on one thread, during one opening of the device. The loop runs until this is destroyed or the
+/// device's completion channel fails; a failure disables the device.
 class DeviceLoop {
  public:
   /// Errors: the device gives no completion queue.
@@ -33,26 +33,26 @@ class DeviceLoop {
   std::shared_ptr<Running> running_;
 };
 
-/// The loops of one I/O thread, at most one for each device. A loop is kept once it is made: its queue takes 2 MiB and
-/// milliseconds of this thread, which a client that connects again and again must not cost each time.
-///   1. What is kept is of devices in use: a device that is left out could not be closed otherwise.
+/// The loops of one I/O thread, at most one for each device. Loops are kept: the queue takes 2 MiB and milliseconds of
+/// this thread, which a client that reconnects again and again must not cost each time.
+///   1. Only loops of devices in use are kept: a kept loop would stop a disabled device from being closed.
 /// Thread safety: none; on its executor. Outlives the sessions on it; `node` outlives this.
 class VerbsThread {
  public:
   VerbsThread(VerbsNode& node, asio::any_io_executor executor);
 
   VerbsNode& node() { return node_; }
-  /// Made for the first to ask. Whoever has lanes on the device holds it too: they may outlast the device's use.
-  /// Errors: the device gives no completion queue. Never nullptr.
+  /// Made at the first call. Lanes hold their loop too, since they may outlast the device's use. Errors: the device
+  /// gives no completion queue. Never nullptr.
   Result<std::shared_ptr<DeviceLoop>, Failure> loop(std::size_t index, const std::shared_ptr<NodeDevice>& device);
-  void stop();  ///< The loops end; completions that come later are taken by nobody.
+  void stop();  ///< Ends the loops; later completions are dropped.
 
  private:
   bool is_in_use(std::size_t index, const NodeDevice& device) const;
 
   VerbsNode& node_;
   asio::any_io_executor executor_;
-  std::vector<std::shared_ptr<DeviceLoop>> loops_;  ///< By device; null: none was asked for.
+  std::vector<std::shared_ptr<DeviceLoop>> loops_;  ///< By device; null: not requested yet.
   VerbsNode::Watch watch_;
 };
 
