@@ -1,8 +1,9 @@
-"""What a model is, for the namespaces of engines' doors: by what an engine loaded and resolved, not by what somebody typed.
+"""A model's identity, for the namespaces of engine connectors: from the loaded and resolved model, not the given
+options.
 
-Files are named by all of their bytes, so that the change of one number in 50 GB changes the name. What a file's bytes are
-is kept in a small file of the user's cache folder, by the file's identity; without it, files are read again.
-In reading order: files (weights, adapters, remote code), tensors (what was loaded, rotations), configurations, names.
+Files are named by a digest of all their bytes, so a changed number in 50 GB changes the name. A small file in the
+user's cache folder keeps the digests by file identity; without it, files are read again. In reading order: files
+(weights, adapters, remote code), tensors (loaded weights, rotations), configurations, names.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ __all__ = [
     "weights_digest",
 ]
 
-#: Files beside weights that shape nothing of what a model computes, by what they are called. All others count: a kind of file
-#: that nobody thought of must not be missed.
+#: File names beside weights that do not affect the computation. All others count, so that an unforeseen kind of file is
+#: not missed.
 _OTHER_NAMES = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state)\w*\.(bin|pt|pth)$"
     r"|(tokenizer|vocab|special_tokens|added_tokens|chat_template|generation_config|trainer_state|\w*_results).*\.json$"
@@ -77,24 +78,25 @@ _OTHER_KINDS = (
         ".pyc",
     ),
 )
-#: What of a file is read by one thread at a time, and how much of that at once.
+#: A thread hashes parts of this size; each read has _READ_BYTES.
 _PART_BYTES = 16 << 20
 _READ_BYTES = 1 << 20
 _THREADS_MAX = 16
-#: A file that has just been written may change again within the same tick of its file system's clock.
+#: A file written so recently may change again within the same tick of its file system's clock.
 _YOUNG_NS = 2_000_000_000
 _KNOWN_MAX = 1 << 14
-#: How long one process waits for another that reads files.
+#: How long one process waits for another one that reads files.
 _WAIT_SECONDS = 120.0
 
 # -- files
 
 
 def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str:
-    """Of all bytes of all files in a model's folder, or of the files given, that may shape what is loaded from there; with
-    their names below the folder, since names choose what is loaded. Links are followed: a snapshot of the hub is as a folder.
+    """Digests all bytes of the files in a model's folder, or of the given files, that may affect the loaded model, with
+    their names below the folder, since names choose the files to load. Follows links: a hub snapshot counts as a
+    folder.
 
-    Raises Unsupported if there are no weights, or something cannot be read.
+    Raises Unsupported without weights, or if a file cannot be read.
     """
     if isinstance(place, (str, os.PathLike)) and os.path.isfile(place):
         place = [place]
@@ -107,15 +109,15 @@ def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[st
         base = os.path.commonpath([os.path.dirname(each) for each in paths]) if paths else ""
         files = {os.path.relpath(each, base): each for each in paths}
         if len(paths) == 1:
-            files = {"": paths[0]}  # the engine was given this one, whatever its name
+            files = {"": paths[0]}  # the engine loads this file, whatever its name
     if all(name.endswith(".json") for name in files):
         raise Unsupported(f"weights: there are none in {folder}")
     return _digest_of_files(files)
 
 
 def adapter_digest(folder: str | os.PathLike[str]) -> str:
-    """Of a LoRA adapter's weights and of what its ``adapter_config.json`` says of the computation. Neither its name nor its
-    path counts, nor the model that it says it was made for: the model is named by itself.
+    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name,
+    its path and its stated base model do not count: the model is named separately.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if _counts(name) and os.sep not in name}
@@ -131,8 +133,8 @@ def adapter_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def remote_code_digest(folder: str | os.PathLike[str]) -> str:
-    """Of the code that a model brings with it (``trust_remote_code``), that of other repositories which its ``auto_map`` names
-    included. Raises Unsupported if some of it is not on this machine.
+    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its
+    ``auto_map``. Raises Unsupported if a part is missing on this machine.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
@@ -147,13 +149,15 @@ def remote_code_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def _counts(name: str) -> bool:
-    """``config.json`` of the model is bound by what the engine made of it, code by :func:`remote_code_digest`."""
+    """The model's ``config.json`` is covered by the engine's resolved configuration, code by
+    :func:`remote_code_digest`.
+    """
     own = os.path.basename(name)
     return name != "config.json" and not own.lower().endswith(_OTHER_KINDS) and _OTHER_NAMES.match(own) is None
 
 
 def _files_of(folder: str) -> Iterator[tuple[str, str]]:
-    """Name below the folder, and path, of each file; of sub-folders too, wherever links lead, but of no hidden ones."""
+    """Name below the folder and path of each file; follows links, enters sub-folders, skips hidden ones."""
 
     def failed(error: OSError) -> None:
         raise _unreadable(error)
@@ -161,7 +165,7 @@ def _files_of(folder: str) -> Iterator[tuple[str, str]]:
     seen = set()
     for at, folders, names in os.walk(folder, followlinks=True, onerror=failed):
         identity = os.path.realpath(at)
-        if identity in seen:  # links may go round in a circle
+        if identity in seen:  # links may form a cycle
             folders.clear()
             continue
         seen.add(identity)
@@ -229,12 +233,12 @@ def _json(path: str) -> dict[str, Any]:
 
 
 class _Known:
-    """Digests of files that were read before, in a file of the user's cache folder.
+    """Digests of files read before, kept in a file of the user's cache folder.
 
-    1. A digest is that of the file's bytes: a file that was written since has another identity. One that is younger than two
-       seconds is not kept, nor one of a file system that knows whole seconds only, or no time of change.
-    2. Without the file, or the right to write there, all is as with it, only slower.
-    3. One process at a time reads files, if it can tell: the ranks of an engine then read them once.
+    1. A digest belongs to the file's bytes: a rewritten file has another identity. Digests of files younger than two
+       seconds are not kept, nor those of a file system with times in whole seconds, or without a change time.
+    2. Without the file, or without write access to it, results are the same but slower.
+    3. One process at a time reads files, if locking works: the ranks of an engine then read them once.
     """
 
     def __init__(self) -> None:
@@ -246,7 +250,7 @@ class _Known:
 
     @staticmethod
     def key(descriptor: int, stat: os.stat_result) -> str:
-        system = os.fstatvfs(descriptor).f_fsid  # numbers of devices are given anew
+        system = os.fstatvfs(descriptor).f_fsid  # device numbers are reassigned
         return f"{system} {stat.st_dev} {stat.st_ino} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
 
     def get(self, key: str) -> str | None:
@@ -295,18 +299,18 @@ def _locked(file: Any) -> bool:
 
 # -- tensors
 
-#: Of a tensor, what one sum is of; and what is worked on at once, on the host so little that torch starts no threads of its own.
+#: _CHUNK_BYTES of a tensor make one sum. The host works in small steps, so that torch starts no threads of its own.
 _CHUNK_BYTES = 8 << 20
 _HOST_BYTES = (1 << 18) - 64
 _ODD = 0x9E3779B97F4A7C15
 
 
 def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
-    """Of tensors of torch, on the host or a GPU, by all of their bytes, with names, shapes and types: equal wherever they lie.
+    """Digests torch tensors on the host or a GPU: all bytes, names, shapes and types. Equal on every device.
 
-    A word's bits are mixed one to one and taken times an odd number of its place, and the products are summed up, all modulo
-    2^64: the change of any one word changes the sum, and that of several does but for one chance in about 2^64. Takes 16 MiB
-    of memory on each device. Raises Unsupported for a tensor without bytes (``meta``).
+    Each word's bits are mixed one to one and multiplied by an odd number of its place; the products are summed, all
+    modulo 2^64. A change of one word always changes the sum, a change of several fails to with a chance of about 2^-64.
+    Takes 16 MiB of memory on each device. Raises Unsupported for a tensor without bytes (``meta``).
     """
     import torch
 
@@ -323,7 +327,7 @@ def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
             if not each.is_contiguous():
                 order.sort(key=each.stride, reverse=True)
             flat = each.detach().permute(order)
-            if not flat.is_contiguous():  # with gaps: few such tensors are loaded
+            if not flat.is_contiguous():  # with gaps: rare among loaded tensors
                 order, flat = [], each.detach().cpu().contiguous()
             device = flat.device
             if device not in odd:
@@ -336,8 +340,8 @@ def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
 
 
 def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
-    """Of tables of rotations, as a model has them in memory (``inv_freq``, cosines and sines): their values, shapes and types.
-    A mapping also binds the names, a sequence the order.
+    """Digests rotation tables as the model has them in memory (``inv_freq``, cosines and sines): values, shapes and
+    types. A mapping also binds the names, a sequence the order.
     """
     given = (
         list(tables.items()) if isinstance(tables, Mapping) else [(f"{i:08}", each) for i, each in enumerate(tables)]
@@ -346,7 +350,7 @@ def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
-    """A tensor, or those that it is made of: one that is quantised or divided among ranks is a frame around others."""
+    """The tensor, or its inner tensors: a quantised tensor or one sharded over ranks wraps others."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if hasattr(type(tensor), "__tensor_flatten__"):
@@ -358,7 +362,7 @@ def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _odd_numbers(torch: Any, device: Any) -> Any:
-    """One for each word of a chunk."""
+    """One odd number for each word of a chunk."""
     odd = torch.arange(1, _CHUNK_BYTES // 8 + 1, dtype=torch.int64, device=device)
     for _ in range(2):
         odd.mul_(_signed(_ODD)).bitwise_xor_(odd >> 29)
@@ -367,7 +371,7 @@ def _odd_numbers(torch: Any, device: Any) -> Any:
 
 def _sum(torch: Any, data: Any, odd: Any, threads: ThreadPoolExecutor) -> Any:
     chunks = [data[start : start + _CHUNK_BYTES] for start in range(0, data.numel(), _CHUNK_BYTES)]
-    # On a device nothing waits: threads would only stand in each other's way.
+    # Device calls return at once, so threads would only contend.
     sums = (threads.map if data.device.type == "cpu" else map)(lambda chunk: _sum_of_chunk(torch, chunk, odd), chunks)
     total = torch.zeros((), dtype=torch.int64, device=data.device)
     for i, each in enumerate(sums):
@@ -385,7 +389,7 @@ def _sum_of_chunk(torch: Any, chunk: Any, odd: Any) -> Any:
         memory[words * 8 - 8 : words * 8].zero_()
         memory[: part.numel()].copy_(part)
         mixed = memory[: words * 8].view(torch.int64)
-        # One to one: a change of high bits alone would else be lost in the products.
+        # One to one: otherwise the products would lose a change of high bits alone.
         mixed.bitwise_xor_((mixed >> 32).bitwise_and_(0xFFFFFFFF)).mul_(_signed(_ODD))
         mixed.bitwise_xor_((mixed >> 32).bitwise_and_(0xFFFFFFFF)).mul_(odd[start // 8 : start // 8 + words])
         total += mixed.sum()
@@ -398,13 +402,13 @@ def _signed(word: int) -> int:
 
 # -- configurations
 
-#: What a configuration says besides what the model computes. The element type is not what the file says, but what the engine
-#: made of it; remote code is bound by its content.
+#: Configuration fields that do not affect the computation. The element type comes from the engine, not the file; remote
+#: code is digested by content.
 _NOT_COMPUTED = (
     *("_name_or_path", "name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype", "auto_map"),
     *("_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset", "_auto_class"),
 )
-#: Bound at their class's default too, which another release may change: what shapes values but no weight's size.
+#: Bound even at the class's default, which another release may change: fields that affect values but no weight's size.
 _ALWAYS = re.compile(
     r"_act\b|activation|_eps|epsilon|rope_|rotary|theta|window|layer_types|softcap|scal(e|ing)|multiplier|topk|experts_per"
     r"|n_group|scoring|attention_chunk"
@@ -421,14 +425,14 @@ _NOT_OF_ADAPTERS = (
 
 
 def computed(config: Any) -> dict[str, Any]:
-    """What of a configuration says what the model computes: of an object of transformers' as it is in memory, without what
-    equals its class's default, so that a release which knows more of a class says the same of the same model; or of a mapping
-    as a ``config.json`` has it.
+    """The fields of a configuration that affect the computation. A transformers object is taken as it is in memory,
+    without fields at their class's default, so that a release with more fields gives the same result for the same
+    model; a mapping as a ``config.json`` has it.
     """
     if isinstance(config, Mapping):
         return {k: computed(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in _NOT_COMPUTED}
     default: dict[str, Any] = {}
-    with contextlib.suppress(Exception):  # some classes cannot be made without arguments: all of theirs counts
+    with contextlib.suppress(Exception):  # some classes need arguments: then all fields count
         default = type(config)().to_dict()
     said: dict[str, Any] = {}
     for key, value in config.to_dict().items():
@@ -446,25 +450,25 @@ def computed(config: Any) -> dict[str, Any]:
 
 
 def config_of(folder: str) -> dict[str, Any]:
-    """The ``config.json`` of a model's folder; nothing, if there is none."""
+    """The ``config.json`` of a model's folder; empty if it is missing."""
     path = os.path.join(folder, "config.json")
     return _json(path) if os.path.exists(path) else {}
 
 
 def model_folder(model: str, revision: str | None = None) -> str | None:
-    """Where a model's files are, if they are on this machine: its own folder or file, or the hub's snapshot of that revision."""
+    """Path of a model's files on this machine: its own folder or file, or the hub's snapshot of that revision."""
     if os.path.exists(model):
         return model
     try:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
 
         return str(snapshot_download(model, revision=revision, local_files_only=True))
-    except Exception:  # whatever it raises, it does not know
+    except Exception:  # any error means: not found
         return None
 
 
 def model_name(model: str) -> str:
-    """A model's name in the hub, also of the path of a snapshot (offline, engines are given those); else its folder's name."""
+    """A model's name in the hub, also for a snapshot's path (engines get one when offline); else its folder's name."""
     if not os.path.exists(model) and not model.startswith(("/", ".")) and model.count("/") <= 1:
         return model
     parts = Path(os.path.abspath(model)).parts
@@ -479,7 +483,7 @@ def digest(value: Any) -> str:
 
 
 def short(text: str) -> str:
-    """As a field of a record can have it: printable ASCII, and not too long."""
+    """The text as a record's field allows it: printable ASCII of limited length."""
     if re.search("[^ -~]", text):
         text = quote(text, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}")
     return text if len(text) <= 1000 else "sha256 " + hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-# The extension module. Users see what is around it.
+# The extension module. Users see the Python package around it.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +34,7 @@ def extra_digest(extra: Any) -> bytes: ...
 def sha256(data: Any) -> bytes: ...
 
 class FieldDifference:
-    """A field in which two namespaces' records differ; "" where one has none, or must not be told (a salt)."""
+    """A field in which two namespaces' records differ; "" where a record lacks it or it is secret (a salt)."""
 
     @property
     def field(self) -> str: ...
@@ -50,7 +50,7 @@ class OtherNamespace:
     def namespace_id(self) -> str: ...
     @property
     def has_block(self) -> bool:
-        """The block that is missed is there, behind the same blocks."""
+        """The namespace has the missing block, behind the same blocks."""
     @property
     def block_count(self) -> int: ...
     @property
@@ -63,7 +63,7 @@ class OtherNamespace:
     def differs(self) -> list[FieldDifference]: ...
 
 class NamedContext:
-    """A prefix that nodes keep in memory under a name, summed over the nodes that have a part of it."""
+    """A prefix that nodes keep in memory under a name, summed over the nodes that hold a part."""
 
     @property
     def name(self) -> str: ...
@@ -89,13 +89,13 @@ class NamedContext:
         """Why fewer are kept than wanted: NotFound, not in memory; Busy, the node's bound; OverQuota, the tenant's."""
     @property
     def lost_blocks(self) -> int:
-        """Were kept, and dropped by somebody."""
+        """Were kept, and dropped by a client."""
     @property
     def yielded_blocks(self) -> int:
         """Were kept, and given up for contexts of higher priority."""
     @property
     def priority(self) -> int:
-        """0..9. The highest is kept first where not all can be."""
+        """0..9. The highest is kept first if the bounds are too small for all."""
     @property
     def is_sliding(self) -> bool: ...
     @property
@@ -117,16 +117,16 @@ class NamedContext:
     def stored_token_seconds(self) -> float: ...
     @property
     def is_warming(self) -> bool:
-        """What the disks have of it is being brought to memory."""
+        """Its blocks on disk are being brought to memory."""
     @property
     def memory_blocks(self) -> int | None:
-        """Leading blocks that memory has, kept or not; where one context was asked for by its name."""
+        """Leading blocks in memory, kept or not; only if one context was asked for by name."""
     @property
     def disk_blocks(self) -> int | None:
-        """Those that follow on disk; the same."""
+        """The blocks on disk that follow them; the same condition."""
 
 class ArchivedContext:
-    """What was written to a file, or brought from one."""
+    """A context written to a file, or read from one."""
 
     @property
     def name(self) -> str: ...
@@ -138,34 +138,34 @@ class ArchivedContext:
         """In the file."""
     @property
     def wanted_blocks(self) -> int:
-        """Of the context that was exported."""
+        """Of the exported context."""
     @property
     def bytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
     @property
     def is_signed(self) -> bool:
-        """With the key; of an import without one, by somebody."""
+        """An export: signed with the key. An import: signed with the key, or without a key given, by any key."""
     @property
     def stored_blocks(self) -> int:
-        """Of an import: that the nodes did not have."""
+        """An import: the blocks the nodes lacked."""
     @property
     def context(self) -> NamedContext:
-        """As it was at the export, or is after the import."""
+        """Its state at the export, or after the import."""
 
 class ContextList:
     @property
     def contexts(self) -> list[NamedContext]:
-        """By name."""
+        """Sorted by name."""
     @property
     def silent(self) -> dict[str, Error]:
-        """Nodes that did not answer, and why: what they have is missing in all figures."""
+        """Nodes that did not answer, with the reason. All figures lack their share."""
 
 class MissReport:
     """Why a chain is not found."""
 
     @property
     def block_count(self) -> int:
-        """Leading blocks that are held; the next one is missed."""
+        """Leading blocks held; the next one is missing."""
     @property
     def disk_block_count(self) -> int: ...
     @property
@@ -173,10 +173,12 @@ class MissReport:
         """All are held."""
     @property
     def reason(self) -> str:
-        """not_remembered, evicted, dropped, not_admitted, refused, over_quota, lost, disk_off, being_stored; or unknown."""
+        """not_remembered, evicted, dropped, not_admitted, refused, over_quota, lost, disk_off, being_stored; or
+        unknown.
+        """
     @property
     def why(self) -> Error | None:
-        """Why the node that owns the block did not say."""
+        """Why the node that owns the block did not answer."""
     @property
     def node(self) -> str: ...
     @property
@@ -195,35 +197,35 @@ class MissReport:
     def others(self) -> list[OtherNamespace]: ...
     @property
     def text(self) -> list[str]:
-        """All of it in sentences."""
+        """The whole report in sentences."""
 
 class MatchResult:
-    """What a match found."""
+    """The result of a match."""
 
     @property
     def block_count(self) -> int:
         """Leading blocks held by their owners, in memory or on disk."""
     @property
     def disk_block_count(self) -> int:
-        """Of them: on disk. A lease does not cover these."""
+        """How many of these are on disk. A lease does not cover them."""
     @property
     def disk_seconds(self) -> float:
-        """About how long reading those takes."""
+        """Estimated seconds to read the blocks on disk."""
     @property
     def why(self) -> Error | None:
         """Why not more; None for a plain miss."""
     @property
     def lease(self) -> int:
-        """0: none."""
+        """0: no lease."""
     @property
     def partial_token_count(self) -> int:
         """Leading tokens of the next block that a stored block shares."""
     @property
     def partial_block(self) -> bytes:
-        """The hash of that block: get it as the hash after the matched ones."""
+        """That block's hash: get it as the hash after the matched ones."""
 
 class GetResult:
-    """What a get brought."""
+    """The result of a get."""
 
     @property
     def block_count(self) -> int:
@@ -236,17 +238,19 @@ class GetResult:
         """Why not more; None for a plain miss."""
 
 class LoadResult:
-    """What a load found, and brought."""
+    """The result of a load."""
 
     @property
     def found_count(self) -> int:
         """Leading blocks held by their owners, in memory or on disk."""
     @property
     def disk_block_count(self) -> int:
-        """Of them: on disk."""
+        """How many of these are on disk."""
     @property
     def block_count(self) -> int:
-        """Leading blocks landed and verified; 0 if fewer than ``block_count_min`` were found. Later ones are unspecified."""
+        """Leading blocks landed and verified; 0 if fewer than ``block_count_min`` were found. Later ones are
+        unspecified.
+        """
     @property
     def corrupt_count(self) -> int:
         """Blocks whose checksum failed here."""
@@ -255,7 +259,7 @@ class LoadResult:
         """Why not more; None for a plain miss."""
 
 class PutResult:
-    """What became of a put's blocks."""
+    """The result of a put."""
 
     @property
     def stored(self) -> int: ...
@@ -268,23 +272,23 @@ class PutResult:
         """Why some were refused."""
 
 class DropResult:
-    """What a drop did."""
+    """The result of a drop."""
 
     @property
     def block_count(self) -> int: ...
     @property
     def until_restart(self) -> bool:
-        """A node's disk could not be told in time: the blocks may come back when that node starts again."""
+        """A node's disk was not updated in time: the blocks may come back when that node restarts."""
 
 class SetMatchResult:
-    """Of each hash: whether its block is held."""
+    """Whether each hash's block is held."""
 
     @property
     def held(self) -> npt.NDArray[np.uint8]:
-        """0 nowhere, 1 in memory, 2 on disk."""
+        """0 missing, 1 in memory, 2 on disk."""
     @property
     def block_bytes(self) -> npt.NDArray[np.uint32]:
-        """How long each block is; 0 if it is held nowhere."""
+        """Length of each block; 0 if it is missing."""
     @property
     def held_count(self) -> int: ...
     @property
@@ -297,14 +301,14 @@ class SetMatchResult:
     def lease(self) -> int: ...
 
 class SetGetResult:
-    """What became of each block."""
+    """The result per block."""
 
     @property
     def landed(self) -> npt.NDArray[np.bool_]:
-        """Its destination begins with the block, verified. Others are unspecified."""
+        """The block is at the start of its destination, verified. Other destinations are unspecified."""
     @property
     def block_bytes(self) -> npt.NDArray[np.uint64]:
-        """How long each block is; 0: not known. Of one that is too long for its destination, what it needs."""
+        """Length of each block; 0 if unknown. For a block too long for its destination, the bytes it needs."""
     def why_of(self, i: int) -> Error | None:
         """Why block i did not land; None for a plain miss."""
     @property
@@ -315,7 +319,7 @@ class SetGetResult:
     def why(self) -> Error | None: ...
 
 class SetPutResult:
-    """What became of each block."""
+    """The result per block."""
 
     @property
     def states(self) -> npt.NDArray[np.uint8]:
@@ -369,7 +373,7 @@ class Call:
     def stop_telling(self, queue: ReadyQueue) -> None: ...
 
 class Memory:
-    """Memory that nodes fill and drain themselves. Has the buffer protocol: arrays and tensors over it keep it alive."""
+    """Memory that nodes read and write directly. Has the buffer protocol: arrays and tensors over it keep it alive."""
 
     @property
     def nbytes(self) -> int: ...
@@ -380,9 +384,9 @@ class Memory:
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def array(self, shape: int | Sequence[int], dtype: npt.DTypeLike = "uint8", offset: int = 0) -> npt.NDArray[Any]:
-        """A NumPy array over a part of it."""
+        """A NumPy array over a part."""
     def tensor(self, shape: int | Sequence[int], dtype: Any, offset: int = 0) -> Any:
-        """A torch tensor over a part of it."""
+        """A torch tensor over a part."""
 
 class Client:
     def __init__(
@@ -604,7 +608,7 @@ class Stream:
     def synchronise(self) -> None: ...
 
 class Where:
-    """Where a call runs: a stream and how many CUDA blocks at most, or None for the host."""
+    """Where a call runs: a stream and its limit on CUDA blocks, or None for the host."""
 
     def __init__(self, stream: int | None, grid_max: int) -> None: ...
 
@@ -613,7 +617,7 @@ def device_count() -> int: ...
 def why_no_device() -> str: ...
 def pci_address(device: int) -> str: ...
 def warm_up(device: int) -> None:
-    """Loads all kernels on that device now: else each one's first call takes milliseconds longer."""
+    """Loads all kernels on that device now: otherwise each kernel's first call takes milliseconds longer."""
 
 def scatter(
     cache: Cache, source: Cache, slots: Any, blocks: Any, count: int | None, options: dict[str, Any], where: Where

@@ -1,6 +1,6 @@
-"""The client: blocking calls, futures, and asyncio.
+"""The client: blocking calls, futures and asyncio.
 
-Every call is one entry into C++ and needs the GIL only to check its arguments and to hand over its result.
+Every call is one entry into C++. It holds the GIL only to check arguments and to convert the result.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Lease", "Node", "Space"]
 
-#: When something ends: a datetime with a time zone, or seconds since 1970.
+#: A point in time: a datetime with a time zone, or seconds since 1970.
 Date: TypeAlias = "datetime | float"
 
-# Before Python takes itself apart: calls in flight stop where they are, and no thread of C++ runs on.
+# Before the interpreter shuts down: calls in flight stop, and all C++ threads end.
 atexit.register(_kvstore.abandon_all)
 
 
 @cache
 def _tell_unknown_variables() -> None:
-    """Once a process: a misspelt variable is otherwise no different from none."""
+    """Warns once per process: a misspelt variable would otherwise look like an unset one."""
     for each in _kvstore.unknown_variables():
         logging.getLogger("kvstore").warning("%s", each)
 
@@ -78,29 +78,30 @@ def _priority(given: int) -> int:
 
 
 class Client:
-    """A client of one or several nodes. Making one connects to nothing: that is done when it is first used.
+    """A client of one or several nodes. The constructor opens no connection; the first use does.
 
-    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster, in a list or (endpoints alone) in one text
+    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster: a list, or (endpoints alone) one text
     with commas or blanks between; by default ``KVSTORE_ENDPOINTS``.
-    ``deadline``: seconds, of every call that names none. A dead or slow node costs that much and no more.
+    ``deadline``: seconds, the default for every call. A dead or slow node costs that much at most.
     ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal
     on all clients of a cluster, as the nodes are.
-    ``hedge_share``: of matches and gets at most this share is asked of a second node as well, where the first is late; 0:
-    none. ``zone``: where this client is; of nodes that have the same, those of its zone are asked (docs/cluster.md).
-    ``numa_nodes``: where memory of :meth:`allocate` lies, and which processors the client's own threads keep to: NUMA nodes
-    such as ``"1"`` or ``"0-1"``, or where a PCI device is, such as ``"pci:0000:3b:00.0"``. By default nothing is placed.
-    ``follow_cluster``: nodes that make a map of their cluster by etcd are asked by that map; False: ``nodes`` alone are asked.
-    ``staging_bytes``: memory that is lent to nodes on this host for blocks of sets that lie in other memory, which goes
-    faster than their socket; blocks of more than half of it go through that. By default there is none.
-    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected; else what
-    such a node owns is answered at once, with Unavailable as the reason.
-    ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` has revoked
-    certificates, ``tls_server_name`` is whom nodes must prove to be, instead of the endpoint's host. By default what
-    ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on say. Changed files are read again for the next connection.
-    ``tls_names``: with a token, names that nodes' certificates may have of which only a cluster's map tells, such as
+    ``hedge_share``: at most this share of matches and gets is sent to a second node too, when the first is late; 0
+    turns hedging off. ``zone``: this client's zone; among nodes with equal copies those of this zone are asked
+    (docs/cluster.md).
+    ``numa_nodes``: where memory of :meth:`allocate` lies and which processors the client's own threads use: NUMA nodes
+    such as ``"1"`` or ``"0-1"``, or the node of a PCI device, such as ``"pci:0000:3b:00.0"``. Unset: no placement.
+    ``follow_cluster``: follow the cluster map if the nodes keep one in etcd; False: ask ``nodes`` alone.
+    ``staging_bytes``: memory lent to nodes on this host for set blocks in other memory, which is faster than their
+    socket; blocks larger than half of ``staging_bytes`` use the socket. By default there is none.
+    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected. False: they
+    answer at once for such a node's blocks, with Unavailable as the reason.
+    ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` lists revoked
+    certificates, ``tls_server_name`` is the name nodes must prove instead of the endpoint's host. Defaults come from
+    ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on. Changed files are read again for the next connection.
+    ``tls_names``: with a token, the certificate names allowed for nodes that only a cluster map lists, such as
     ``"*.kvstore.example.org"``; by default ``KVSTORE_TLS_NAMES``, with commas between, and the hosts of ``nodes``.
-    ``token``, or ``token_file`` with one: by which the nodes' policy knows this client; by default ``KVSTORE_TOKEN_FILE``
-    or ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
+    ``token``, or ``token_file`` with one: identifies this client to the nodes' policy; by default
+    ``KVSTORE_TOKEN_FILE`` or ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
 
     All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
     raise Forked, and the child makes one of its own.
@@ -186,15 +187,15 @@ class Client:
         return namespace._record
 
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
-        """Opens a namespace. No node need be there: a worker starts while the store is away, its lookups find nothing,
-        and nodes open the namespace when they come. Waits for the first that does, but not while none can be reached;
-        ``wait=False`` waits for nobody. Raises Mismatch, BadRequest, ... if a node refuses the record.
+        """Opens a namespace. The nodes may be away: a worker starts without the store, its lookups miss, and nodes open
+        the namespace when they come. Waits for the first node that does, but not while none can be reached;
+        ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
         call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
         return Space(self, cast(int, call.result(-1)), namespace)
 
     def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
-        """The same of a namespace of blocks that stand alone (``kind="set"``)."""
+        """As :meth:`open`, for a namespace of blocks that stand alone (``kind="set"``)."""
         call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), wait)
         return SetSpace(self, cast(int, call.result(-1)), namespace)
 
@@ -211,14 +212,15 @@ class Client:
     # -- memory
 
     def allocate(self, nbytes: int, *, page_locked: bool = False) -> Memory:
-        """Memory that nodes fill and drain themselves, without a socket between: those on this host, and those that
-        RDMA reaches. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
+        """Allocates memory that nodes read and write directly, without a socket: nodes on this host and nodes reached
+        by RDMA. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
 
-        All of it is touched before this returns: 0.3 s a GiB, more on slow machines, and no deadline ends that. Ctrl-C
-        does; what was being made then goes back, and counts against ``region_bytes_max`` until it has.
+        Touches all pages before it returns: 0.3 s per GiB, more on slow machines, without a deadline. Ctrl-C ends the
+        wait; the unfinished memory is then freed, and counts against ``region_bytes_max`` until it is.
 
-        ``page_locked``: so that GPUs reach it, as long as it lives; as much time again. Raises Unavailable where the CUDA
-        module or a device is missing. Not by default: it makes this process a CUDA process, on the thread's device.
+        ``page_locked``: GPUs can reach the memory while it lives; takes as much time again. Raises Unavailable where
+        the CUDA module or a device is missing. Off by default, because it makes this process a CUDA process, on the
+        thread's device.
         """
         return self._native.allocate(nbytes, page_locked)
 
@@ -236,9 +238,10 @@ class Client:
         return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
 
     def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
-        """Lends memory of :meth:`allocate` to all nodes now, not at its first use. To how many connections it is lent; 0:
-        no node can have it. ``deadline`` is 10 s and 5 s a GiB unless it is named: nodes map it all, and RDMA devices
-        register it. Raises TimedOut if no node has it by then.
+        """Lends memory of :meth:`allocate` to all nodes now instead of at its first use. Returns the number of
+        connections it is lent to; 0 if it suits none of the nodes. ``deadline`` defaults to 10 s plus 5 s per GiB:
+        nodes map all of the memory, and RDMA devices register it. Raises TimedOut if no node has it by
+        then.
         """
         time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
         try:
@@ -247,33 +250,33 @@ class Client:
             raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
     def is_quarantined(self, memory: Memory) -> bool:
-        """Whether some node may still write a part of it for a get that has missed its deadline."""
+        """Whether a node may still write to a part of it for a get that missed its deadline."""
         return self._native.is_quarantined(memory)
 
     # -- nodes
 
     def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
-        """Of each node: name, error or None, values, namespaces."""
+        """For each node: name, error or None, values, namespaces."""
         return cast("list[dict[str, Any]]", self._native.stats(self._deadline(deadline)).result(-1))
 
     def ping(self, *, deadline: Seconds | None = None) -> list[float | None]:
-        """Seconds to each node and back; None where there was no answer, and then :meth:`nodes` says why."""
+        """Round-trip seconds per node; None without an answer, and then :meth:`nodes` gives the reason."""
         return cast("list[float | None]", self._native.ping(self._deadline(deadline)).result(-1))
 
     def nodes(self) -> list[dict[str, Any]]:
-        """What this client knows of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
+        """This client's state of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
         return cast("list[dict[str, Any]]", self._native.nodes().result(-1))
 
     def metrics_text(self) -> str:
-        """What this client has seen, as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by
-        tier, tokens that need not be computed. Asks no node. The names stand in docs/operating.md.
+        """This client's metrics as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by
+        tier, tokens that need not be computed. Asks no node. docs/operating.md lists the names.
         """
         return cast(str, self._native.metrics_text().result(-1))
 
     # -- named contexts (docs/contexts.md); Space.create_context makes one
 
     def contexts(self, name: str = "", *, deadline: Seconds | None = None) -> ContextList:
-        """All contexts of one's tenant, or the one of that name, and what they came to."""
+        """All contexts of the caller's tenant, or the one called ``name``, with their usage."""
         return cast(ContextList, self._native.list_contexts(name, self._deadline(deadline)).result(-1))
 
     def extend_context(
@@ -286,21 +289,21 @@ class Client:
         priority: int | None = None,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Gives it another time to live from now on, as :meth:`Space.create_context`, and another priority if one is given.
-        Raises NotFound.
+        """Sets the context's remaining life, as :meth:`Space.create_context`, and its priority if one is given. Raises
+        NotFound.
         """
         time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
         call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
         return cast(NamedContext, call.result(-1))
 
     def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
-        """Ends it. What it was last. Raises NotFound."""
+        """Ends the context and returns its last state. Raises NotFound."""
         return cast(NamedContext, self._native.delete_context(name, self._deadline(deadline)).result(-1))
 
     def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
-        """Has the nodes bring what their disks have of it to memory, in the background, within the bounds on what is
-        kept. With ``wait``: returns when that is over, or raises TimedOut after so many seconds; it goes on then. How far
-        it is, is in ``is_warming``, ``memory_blocks`` and ``disk_blocks``. Raises NotFound.
+        """Makes the nodes bring the context's blocks from disk to memory, in the background, within the bounds on kept
+        blocks. With ``wait``: returns when that is done, or raises TimedOut after so many seconds while it continues.
+        ``is_warming``, ``memory_blocks`` and ``disk_blocks`` show the progress. Raises NotFound.
         """
         time = self._deadline(deadline)
         now = cast(NamedContext, self._native.warm_context(name, time).result(-1))
@@ -320,7 +323,7 @@ class Client:
         return now
 
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
-        """The nodes bring no more of it; what has come stays. Raises NotFound."""
+        """Stops :meth:`warm_context`; blocks already in memory stay. Raises NotFound."""
         return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
 
     def export_context(
@@ -333,11 +336,11 @@ class Client:
         key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
-        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md). Raises
-        NotFound where blocks are missing; with ``partial`` the file has what is there before the first of them. A file that
-        is there is not replaced without ``replace``. ``deadline`` is of each batch of 16 MiB. Blocks the calling thread, and
-        nothing else; after an error or Ctrl-C there is no file. It is not encrypted. ``key_file`` has the key (64 hexadecimal
-        digits) that signs it; by default that of the environment's ``KVSTORE_ARCHIVE_KEY_FILE``, if there is one.
+        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md).
+        Raises NotFound where blocks are missing; with ``partial`` the file has the blocks before the first missing one.
+        Overwrites an existing file only with ``replace``. ``deadline`` holds for each batch of 16 MiB. Blocks only the
+        calling thread; an error or Ctrl-C leaves no file. The file is not encrypted. ``key_file`` has the key (64
+        hexadecimal digits) that signs it; by default the file named in ``KVSTORE_ARCHIVE_KEY_FILE``, if set.
         """
         key = "" if key_file is None else os.fspath(key_file)
         return self._native.export_context(name, os.fspath(file), partial, replace, key, self._deadline(deadline))
@@ -354,9 +357,9 @@ class Client:
         key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
-        """Puts the blocks of such a file, and creates the context; what is not given is as in the file, a time to live from
-        now. The whole file is checked first: raises CorruptBlock where it is damaged, Unsupported where it is of a later
-        version, and, where there is a key (as for an export), PermissionDenied where it has not signed the file.
+        """Puts the blocks of an exported file and creates the context. Options not given come from the file, with a
+        time to live from now. Checks the whole file first: raises CorruptBlock for a damaged file, Unsupported for one
+        of a later version, and, with a key (as for an export), PermissionDenied for a file that key did not sign.
         """
         time = (0.0, False, 0.0) if ttl is None and until is None else _context_time(ttl, sliding, until)
         if sliding and ttl is None:
@@ -366,14 +369,14 @@ class Client:
         return self._native.import_context(os.fspath(file), name, *time, wanted, key, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
-        """What came of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not looked at), those ``chosen``,
-        ``processors`` that the client's threads keep to, ``misplaced_ratio`` (the share of the memory that lies elsewhere, by
-        a sample; None: not known), and ``why_not``, where something could not be placed.
+        """The effect of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not checked), those ``chosen``,
+        ``processors`` of the client's threads, ``misplaced_ratio`` (the sampled share of memory that lies elsewhere;
+        None: unknown), and ``why_not`` if something could not be placed.
         """
         return cast("dict[str, Any]", self._native.numa().result(-1))
 
     def tell_prefill_speed(self, tokens_per_second: float) -> None:
-        """How fast the engine computes what it does not load, as far as it knows: for ``kvstore_client_saved_compute_seconds_total``."""
+        """Reports the engine's prefill speed as it measured it, for ``kvstore_client_saved_compute_seconds_total``."""
         self._native.tell_prefill_speed(tokens_per_second)
 
     # -- life
@@ -383,8 +386,8 @@ class Client:
         return self._native.is_closed
 
     def close(self) -> None:
-        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as anything
-        refers to it.
+        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as it is
+        referenced.
         """
         self._native.close()
 
@@ -404,11 +407,11 @@ class Client:
 
 
 class Space(OpenedNamespace):
-    """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid whatever nodes come
+    """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid while nodes come
     and go.
 
     The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a
-    form ``submit_...`` that gives a :class:`Future` at once: ``result()`` of it blocks, ``await`` does not.
+    form ``submit_...`` that returns a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
     """
 
     __slots__ = ("_block_bytes",)
@@ -456,19 +459,19 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
     ) -> MatchResult:
-        """How many leading blocks of the chain are held. ``lease``: keep what was found for a while (:meth:`lease` has
-        it as a context manager). ``prefetch``: bring what lies on disk to memory, for a get to come. ``token_ids``, of
-        the blocks and of up to one more, ask for a partial block too. ``reuse``: when the blocks will be asked for again,
-        as far as you know: "never", within so many seconds, "later" than in ten minutes; what to say and what that is
-        worth is in docs/cache-quality.md.
+        """Returns how many leading blocks of the chain are held. ``lease``: keep the found blocks for a while
+        (:meth:`lease` is the context manager). ``prefetch``: bring blocks from disk to memory for a get to come.
+        ``token_ids`` of the blocks and up to one more ask for a partial block too. ``reuse``: when the blocks will be
+        asked for again, as far as you can predict: "never", within so many seconds, "later" than in ten minutes
+        (docs/cache-quality.md).
         """
         return cast(
             MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, False).result(-1)
         )
 
     def why(self, hashes: Hashes, *, deadline: Seconds | None = None) -> MissReport:
-        """Why :meth:`match` does not find all of the chain: what the node that owns the first missing block remembers of
-        it, and whether another namespace has it. Nothing counts as used. docs/operating.md, "Why nothing hits".
+        """Why :meth:`match` does not find the whole chain: the missing block's history on the node that owns it, and
+        whether another namespace has it. Does not count as a use. docs/operating.md, "Why nothing hits".
         """
         time = self._client.deadline if deadline is None else seconds(deadline)
         return cast(MissReport, self._native.why(self._id, hashes, time).result(-1))
@@ -485,11 +488,13 @@ class Space(OpenedNamespace):
         priority: int = 5,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Keeps the prefix in memory under a name: what is there now at once, the rest when it comes. For ``ttl`` seconds
-        from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or seconds since
-        1970. Where the bounds on what is kept leave less than one's contexts ask for, those of higher ``priority`` (0 to 9)
-        have it, and of equals those that had it first. One of that name is replaced. How much is kept now, and why not more, is in what comes back. Needs the right
-        to operate (docs/contexts.md). Raises OverQuota or Busy where there are as many contexts as there may be.
+        """Keeps the prefix in memory under a name: blocks in memory at once, the others when they come. Lasts ``ttl``
+        seconds from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or
+        seconds since
+        1970. Where the bounds on kept blocks are too small for all contexts of a tenant, those of higher ``priority``
+              (0 to 9) come first, then the older ones. Replaces a context of that name. The result tells how much is
+              kept now, and why not more. Needs the right to operate (docs/contexts.md). Raises OverQuota or Busy at the
+              limit on contexts.
         """
         ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
         call = self._native.create_context(
@@ -520,7 +525,7 @@ class Space(OpenedNamespace):
         return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, self._client._at_once))
 
     def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
-        """A match whose blocks stay cached until the ``with`` block ends, or the lease's own time."""
+        """A match whose blocks stay cached until the ``with`` block or the lease's own time ends."""
         return Lease(self, self.match(hashes, deadline=deadline, lease=True, prefetch=prefetch))
 
     def _get(
@@ -555,7 +560,7 @@ class Space(OpenedNamespace):
 
         ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With
         ``rows``, block i goes to row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the
-        first axis) and device memory is refused by name. ``lease``: of a match before; this get ends it.
+        first axis) and device memory is refused by name. ``lease``: from an earlier match; this get ends it.
         """
         call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only, False)
         return cast(GetResult, call.result(-1))
@@ -571,9 +576,9 @@ class Space(OpenedNamespace):
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
     ) -> Future[GetResult]:
-        """As :meth:`get`, without waiting. The memory is the call's until the future is done, also when nobody waits.
-        ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments``
-        grow as they land.
+        """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is
+        dropped. ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's
+        ``segments`` grow as they land.
         """
         at_once = self._client._at_once
         return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
@@ -619,9 +624,9 @@ class Space(OpenedNamespace):
         memory_only: bool = False,
         reuse: Reuse = None,
     ) -> LoadResult:
-        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, but nothing if it
-        has fewer than ``block_count_min`` blocks: to compute a short one is cheaper. What was found stays until it has
-        been copied.
+        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has
+        fewer than ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until
+        copied.
         """
         call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, reuse, False)
         return cast(LoadResult, call.result(-1))
@@ -671,8 +676,8 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
     ) -> PutResult:
-        """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only what it lacks. ``blocks`` and
-        ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
+        """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks``
+        and ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
         """
         return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, False).result(-1))
 
@@ -692,7 +697,7 @@ class Space(OpenedNamespace):
 
 
 class Lease:
-    """What a match found, kept from being evicted until this ends: at the end of the ``with`` block, by a get that
+    """A match whose blocks are protected from eviction until this ends: at the end of the ``with`` block, by a get that
     names it, or by the node's own time.
     """
 
@@ -700,7 +705,7 @@ class Lease:
 
     def __init__(self, space: Space, match: MatchResult) -> None:
         self._space = space
-        #: The match itself.
+        #: The match's result.
         self.match = match
 
     @property
@@ -709,7 +714,7 @@ class Lease:
 
     @property
     def block_count(self) -> int:
-        """Leading blocks that were found."""
+        """Leading blocks found."""
         return self.match.block_count
 
     def __repr__(self) -> str:

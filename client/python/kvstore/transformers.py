@@ -33,8 +33,7 @@ __all__ = ["PrefixStore", "StoredCache", "weights_digest"]
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """What tells two models' weights apart, all bytes of them: those of adapters included if they are active, whatever they
-    are called.
+    """Digests all bytes of a model's weights, to tell two models apart; includes active adapters, whatever their names.
     """
     return loaded_digest(_tensors(model))
 
@@ -42,10 +41,10 @@ def weights_digest(model: torch.nn.Module) -> str:
 class PrefixStore:
     """The blocks of one model, as its cache in ``generate()`` has them.
 
-    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or
-    its folder's. What is bound is what is loaded: weights and active adapters, by all of their bytes, rotations, configuration.
-    If one of them changes, calls raise BadRequest: make another store then. More fields go to the namespace. Not for several
-    threads at once.
+    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the
+    hub, or its folder's. The namespace binds the loaded model: all bytes of weights and active adapters, rotations,
+    configuration. If one of these changes, calls raise BadRequest: make another store then. Other fields go to the
+    namespace. Not for several threads at once.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class PrefixStore:
         self._shape = _probe(model)
         self._state = _state_of(model)
         config = computed(model.config)
-        config.pop("architectures", None)  # only of a model that was loaded
+        config.pop("architectures", None)  # set only for a loaded model
         path = getattr(model.config, "_name_or_path", "")
         self._layout = self._shape.layout(block_size).store_block(1, block_tokens=block_size)
         self.namespace = Namespace(
@@ -89,12 +88,12 @@ class PrefixStore:
         self.space = client.open(self.namespace, deadline=deadline)
         self.block_size = block_size
         self._blocks: npt.NDArray[np.uint8] | None = None
-        #: The cache whose blocks are in the memory that is lent to the node.
+        #: The cache whose blocks are in the lent memory.
         self._owner: StoredCache | None = None
 
     def cache(self, input_ids: torch.Tensor) -> StoredCache:
-        """A cache that begins with what is stored of the prompts ``[batch, tokens]``, without padding. Of several prompts
-        all get as much as the one of which the least is stored.
+        """A cache that begins with the stored prefix of the prompts ``[batch, tokens]``, without padding. With several
+        prompts all get as much as the one with the shortest stored prefix.
         """
         self._check_unchanged()
         ids = _ids_of(input_ids)
@@ -123,7 +122,9 @@ class PrefixStore:
         return cache
 
     def generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
-        """``model.generate()`` from the stored prefix, whose tokens are stored then. Greedy or sampled, without beams."""
+        """``model.generate()`` from the stored prefix; stores the new tokens afterwards. Greedy or sampled, without
+        beams.
+        """
         cache = self.cache(input_ids)
         options.setdefault("attention_mask", torch.ones_like(input_ids))
         out = self._model.generate(input_ids, past_key_values=cache, **options)
@@ -137,7 +138,7 @@ class PrefixStore:
             )
 
     def _memory(self, block_count: int) -> npt.NDArray[np.uint8]:
-        """Room for so many blocks, lent to the node. Kept for the next prompt: making it takes 0.3 s a GiB."""
+        """Lent memory for so many blocks. Kept for the next prompt: allocating takes 0.3 s per GiB."""
         self._owner = None
         if self._blocks is None or len(self._blocks) < block_count:
             kept = self._blocks
@@ -184,7 +185,7 @@ class PrefixStore:
         whole = self._shape.layout_of(tensors).bind(functools.reduce(operator.iadd, tensors, []))
         stored = 0
         for row, own in enumerate(ids):
-            # What was loaded for a single prompt is still there: only what is new has to be gathered.
+            # A single prompt's loaded blocks are still in memory: only the new ones are gathered.
             loaded = cache.cached_token_count // self.block_size if len(ids) == 1 and self._owner is cache else 0
             blocks = self._memory(count)
             rest = count - loaded
@@ -202,19 +203,20 @@ class PrefixStore:
 
 
 class StoredCache(DynamicCache):  # type: ignore[misc]
-    """A ``DynamicCache`` that began with a stored prefix. Keeps all tokens of layers with windows too, which mask them."""
+    """A ``DynamicCache`` that began with a stored prefix. Keeps all tokens of layers with windows too, which mask them.
+    """
 
     def __init__(self, store: PrefixStore) -> None:
         super().__init__()
         self._store_of = store
         #: Tokens that need not be computed.
         self.cached_token_count = 0
-        #: Why not more was loaded or stored; None: nothing went wrong.
+        #: Why not more was loaded or stored; None: no error.
         self.why: Error | None = None
 
     def store(self, sequences: torch.Tensor) -> int:
-        """Stores the full blocks of what has been computed: ``sequences`` are the prompts with what was generated, as
-        ``generate()`` returns them. How many blocks were new. A store that is away costs its deadline, and no more.
+        """Stores the full blocks of the computed tokens: ``sequences`` are the prompts with the generated tokens, as
+        ``generate()`` returns them. Returns how many blocks were new. An absent store costs at most its deadline.
         """
         try:
             return self._store_of._store(self, sequences)
@@ -229,7 +231,7 @@ class StoredCache(DynamicCache):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class _State:
-    """What may change while the model is used: how often weights were written to, which adapters are active, and their factors."""
+    """State that may change while the model is used: write counts of the weights, active adapters and their factors."""
 
     versions: int
     names: tuple[Any, ...]
@@ -255,7 +257,7 @@ def _active(layer: Any) -> list[str]:
 
 
 def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Those of adapters by their place among the active ones, in the stead of their name."""
+    """The model's tensors; an adapter's name is replaced by its place among the active ones."""
     layers = {
         name: layer
         for name, layer in model.named_modules()
@@ -278,7 +280,7 @@ def _tensors(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _check_rotations(model: Any) -> None:
-    """Raises where keys of a token depend on what comes after."""
+    """Raises where a token's keys depend on later tokens."""
     if any(getattr(each, "is_prompt_learning", False) for each in (getattr(model, "peft_config", None) or {}).values()):
         raise Unsupported(f"{type(model).__name__}: its adapter puts tokens of its own before the prompt")
     settings: list[Any] = [getattr(model.config, "use_dynamic_ntk", False) and "dynamic"]
@@ -298,14 +300,14 @@ def _check_rotations(model: Any) -> None:
 
 
 def _code_of(model: Any) -> str | None:
-    """Of a model whose code came with it."""
+    """Digest of the code of a model that brings its own."""
     if not type(model).__module__.startswith("transformers_modules"):
         return None
     return remote_code_digest(os.path.dirname(inspect.getfile(type(model))))
 
 
 class _Shape:
-    """What each layer keeps: (heads, head size) of keys and of values, the same for all layers."""
+    """The cache's shape per layer: (heads, head size) of keys and of values, the same for all layers."""
 
     def __init__(self, layer_count: int, sizes: Sequence[tuple[int, int]], dtype: torch.dtype) -> None:
         self.layer_count = layer_count
@@ -315,7 +317,7 @@ class _Shape:
         self.text = f"{layer_count}x{self.heads}x{key_size}+{value_size}"
 
     def layout(self, tokens: int) -> Layout:
-        """Of a batch of one, for what it says of the store's block."""
+        """A layout with a batch of one, to derive the store's block."""
         one = [torch.empty((1, heads, tokens, size), dtype=self.dtype) for heads, size in self.sizes]
         return self.layout_of([one] * self.layer_count)
 
@@ -325,7 +327,7 @@ class _Shape:
 
 
 def _probe(model: Any) -> _Shape:
-    """What the model's cache looks like: read off a forward pass of one token, not from a formula."""
+    """The shape of the model's cache, from a forward pass of one token instead of a formula."""
     device = next(model.parameters()).device
     with torch.no_grad():
         out = model(
@@ -355,5 +357,5 @@ def _ids_of(input_ids: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def _fewer(why: Error | None) -> Error:
-    """A block that was matched went before it was got."""
+    """A matched block was evicted before its get."""
     return why if why is not None else Error("a block went between match and get")

@@ -1,7 +1,7 @@
-// Client, Call, ReadyQueue and Memory: what Python's Client, Future and event loops are made of.
+// Client, Call, ReadyQueue and Memory: the base of Python's Client, Future and event loops.
 //
-// Each call is one entry into C++: arguments are checked and borrowed with the GIL held, everything after that happens
-// without. A call that nobody waits for any longer keeps its buffers until it has ended.
+// Each call is one entry into C++: arguments are checked and borrowed with the GIL held, the rest runs without it. An
+// abandoned call keeps its buffers until it has ended.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -31,14 +31,14 @@ namespace {
 
 using std::chrono::microseconds;
 
-/// A thread that waits looks for signals this often: Ctrl-C ends a blocking call within 100 ms.
+/// How often a waiting thread checks for signals: Ctrl-C ends a blocking call within 100 ms.
 constexpr auto kSignalInterval = 40ms;
 
-/// Signals are handled on the main thread alone, so others need not look.
+/// Only the main thread handles signals, so others need not check.
 bool is_main_thread() { return ::syscall(SYS_gettid) == ::getpid(); }
 
 std::chrono::nanoseconds duration_of(double seconds) {
-  constexpr double kMost = 1e9;  // so that no arithmetic on it overflows
+  constexpr double kMost = 1e9;  // so that arithmetic on it cannot overflow
   if (std::isnan(seconds)) throw bad_request("a time in seconds is not a number");
   return std::chrono::nanoseconds(static_cast<std::int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
 }
@@ -52,7 +52,7 @@ std::chrono::nanoseconds duration_of_date(double seconds) {
 
 microseconds deadline_of(double seconds) { return std::chrono::duration_cast<microseconds>(duration_of(seconds)); }
 
-/// Of a context, in seconds; 0: not given. The C++ client and the nodes say what is wrong with it.
+/// A context's life in seconds; 0: not given. The C++ client and the nodes validate it.
 ContextTime context_time(double ttl, bool sliding, double until) {
   ContextTime life;
   life.ttl = deadline_of(ttl);
@@ -62,8 +62,7 @@ ContextTime context_time(double ttl, bool sliding, double until) {
   return life;
 }
 
-/// Waits in steps, each without the GIL, until `step` says that it is over or the time has passed. `seconds` < 0: no
-/// end.
+/// Waits in steps, each without the GIL, until `step` returns true or the time has passed. `seconds` < 0: for ever.
 template <class Step>
 bool wait_in_steps(const IoClient& io, double seconds, Step step) {
   const auto until = std::chrono::steady_clock::now() + duration_of(seconds < 0 ? 1e9 : seconds);
@@ -82,20 +81,20 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
   }
 }
 
-/// Throws what a call came to, if that is an error.
+/// Throws the call's error, if it has one.
 void check(const IoClient& io, const error_code& error, const std::string& reason = {}) {
   if (!error) return;
-  // Its calls end as unavailable, which would read as a node that may come back.
+  // Calls of a disabled client end as unavailable, which would read as a node that may come back.
   if (io.is_disabled()) throw StatusError{kStatusInternal, "the client is disabled after an internal error"};
   throw failure_of(error, reason);
 }
 
-/// A result with what was known of its `why`.
+/// A result with the text of its `why`.
 template <class T>
 struct Told : T {
   std::string reason;
 };
-/// But contexts, whose `why` is their quota's, and which come in lists.
+/// Except contexts: their `why` is their quota's, and they come in lists.
 template <class T>
 concept HasWhy = !std::same_as<T, NamedContext> &&
                  (
@@ -109,9 +108,9 @@ struct Orphans {
   };
   std::list<Orphan> orphans;
 
-  /// Lets go of what has ended; in a child of fork(), where nothing runs any longer, of all.
+  /// Releases the ended calls; in a child of fork(), where all threads are gone, every call.
   void sweep(bool is_forked) {
-    std::list<Orphan> ended;  // destroyed last: to let go can run Python, and then another thread may come here
+    std::list<Orphan> ended;  // destroyed last: a release can run Python, and another thread may enter here
     for (auto each = orphans.begin(); each != orphans.end();) {
       const auto next = std::next(each);
       if (is_forked || each->call->is_done()) ended.splice(ended.end(), orphans, each);
@@ -120,13 +119,13 @@ struct Orphans {
   }
 };
 
-/// The queue that calls on their way share: ending a call must never touch a Python object.
+/// The queue shared by calls under way: ending a call must never touch a Python object.
 struct PyQueue {
   std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
 };
 
-/// One call as Python sees it. In a child of fork() a call that was in flight has ended, with kForked: nobody is there
-/// who would end it, and its lock may be held for ever.
+/// One call as Python sees it. In a child of fork() a call that was in flight counts as ended, with kForked: no thread
+/// is left to end it, and its lock may be held for ever.
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
@@ -135,12 +134,12 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    // Nobody has this call any longer, and a node may still write into its buffers: they are kept until it has ended.
-    // To wait for that here would block Python's garbage collector.
+    // A node may still write into the buffers of this dropped call, so they are kept until it has ended. Waiting for
+    // that here would block Python's garbage collector.
     if (has_started && state && !has_ended()) orphans_->orphans.splice(orphans_->orphans.end(), borrowed_);
   }
 
-  /// For what the call borrows. Made now: what gives it to the orphans later can then do without memory.
+  /// The call's borrowed buffers. Allocated now, so that passing them to the orphans later needs no memory.
   Holds& holds() {
     if (borrowed_.empty()) borrowed_.push_back({state, {}});
     return borrowed_.front().holds;
@@ -150,7 +149,7 @@ class PyCall {
   bool wait(double seconds) {
     try {
       return has_ended() || wait_in_steps(*io_, seconds, [&](auto time) { return state->wait(time); });
-    } catch (const nb::python_error&) {  // Ctrl-C: nobody wants the answer any longer
+    } catch (const nb::python_error&) {  // Ctrl-C: the answer is not wanted any more
       cancel();
       throw;
     }
@@ -160,8 +159,8 @@ class PyCall {
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     {
-      // The call has ended, so the buffers are their owner's again. Taken out first, since to let go can run Python,
-      // and another thread may come here meanwhile.
+      // The call has ended, so the buffers belong to their owner again. Taken out first: a release can run Python, and
+      // another thread may enter here meanwhile.
       const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
     // Then this is a child of fork(), where has_ended() holds for every call that was in flight.
@@ -184,14 +183,14 @@ class PyCall {
     return state->segments();
   }
 
-  /// False: it has ended, and `queue` will not be told.
+  /// False: the call has ended, and `queue` will not be notified.
   bool tell(const PyQueue& queue, std::uint64_t id) { return !has_ended() && state->tell(queue.queue, id); }
   void stop_telling(const PyQueue& queue) {
     if (!io_->is_forked()) state->stop_telling(*queue.queue);
   }
 
   CallPtr state;
-  bool has_started = false;  ///< From here on `state` ends some day, and needs what it borrowed until then.
+  bool has_started = false;  ///< From here on `state` ends some day, and needs its borrowed buffers until then.
 
  private:
   static nb::object to_python(std::monostate, const std::string&) { return nb::none(); }
@@ -280,7 +279,7 @@ class PyCall {
   std::shared_ptr<Orphans> orphans_;
 };
 
-/// Views of it (NumPy, torch) keep it alive by the buffer protocol.
+/// NumPy and torch views keep it alive by the buffer protocol.
 class Memory {
  public:
   explicit Memory(std::shared_ptr<LentMemory> lent) : lent_(std::move(lent)) {}
@@ -289,7 +288,7 @@ class Memory {
   ~Memory() {
     // Waits for the I/O thread, and other Python threads must be able to run meanwhile.
     const WithoutGil without_gil;
-    lent_->unmap();  // here, not on the I/O thread: 0.1 s a GiB
+    lent_->unmap();  // here instead of on the I/O thread: 0.1 s per GiB
   }
 
   std::span<std::byte> bytes() const { return lent_->bytes(); }
@@ -298,7 +297,7 @@ class Memory {
   void lock_pages(std::shared_ptr<const CudaModule> module) {
     Result<void> locked = Errc::kBadRequest;
     {
-      const WithoutGil without_gil;  // as long as touching all of it
+      const WithoutGil without_gil;  // takes as long as touching all pages
       locked = lent_->lock_pages(std::move(module));
     }
     check_cuda(locked, "page_locked");
@@ -322,12 +321,12 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
 
 PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
 
-/// As Client::lend, but that nobody has it when the time is over is an error: some node was still to answer.
+/// As Client::lend, but an empty result at the deadline is an error: some node had yet to answer.
 Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, microseconds deadline,
                                 CallControl control) {
   const auto until = std::chrono::steady_clock::now() + deadline;
   const auto lent = co_await client.lend(memory, deadline, control);
-  // Before the time is over, 0 is an answer: no node is on this host, and none offers RDMA.
+  // Before the deadline, 0 is an answer: all nodes are on other hosts and without RDMA.
   if (lent && *lent == 0 && std::chrono::steady_clock::now() >= until) co_return error_code(asio::error::timed_out);
   co_return lent;
 }
@@ -348,19 +347,19 @@ class PyClient {
   bool is_closed() const { return is_closed_; }
   bool is_forked() const { return io_->is_forked(); }
 
-  /// Cancels the calls in flight, and closes the connections. Memory that somebody still uses stays mapped.
+  /// Cancels the calls in flight and closes the connections. Memory still in use stays mapped.
   void close() {
     if (std::exchange(is_closed_, true)) return;
     if (!io_->is_forked()) {
       const auto memory = std::exchange(memory_, {});
       const WithoutGil without_gil;
-      // In this order. Calls first: memory that a node still fills cannot be taken back, and would be quarantined
+      // The order matters. Calls first: memory that a node still fills cannot be taken back, and would be quarantined
       // instead of freed.
       io_->cancel_all();
       // Cancelled calls end soon, whatever the nodes do; abandoned ones never.
       while (io_->call_count() > 0 && !io_->is_over()) ::usleep(50);
       for (const auto& each : memory) {
-        // Its Memory object may live on, with NumPy arrays over it: then it is ordinary memory, that no node knows.
+        // Its Memory object may live on under NumPy arrays: it is ordinary memory then, unknown to all nodes.
         if (const auto lent = each.lock()) lent->take_back();
       }
       io_->close();
@@ -376,13 +375,13 @@ class PyClient {
     PyCall call(io_, orphans_);
     call.state->at_once = at_once;
     const nb::object traceparent = trace_.attr("get")();
-    // What is no traceparent is ignored, as W3C asks: engines hand on what their callers made up.
+    // An invalid traceparent is ignored, as W3C asks: engines pass on whatever their callers send.
     if (nb::isinstance<nb::str>(traceparent))
       call.state->trace = TraceContext::parse(nb::cast<std::string>(traceparent)).value_or(TraceContext());
     return call;
   }
 
-  /// The same of a call about blocks.
+  /// The same for a call about blocks.
   PyCall begin(nb::handle hashes, bool at_once) {
     PyCall call = begin(at_once);
     // Copied: the caller's list may change as soon as this returns.
@@ -581,7 +580,7 @@ class PyClient {
     });
     return call;
   }
-  /// delete, warm and stop_warming: `verb` of the context.
+  /// delete, warm and stop_warming: calls `verb` for the context.
   template <Async<NamedContext> (Client::*verb)(std::string_view, microseconds, CallControl)>
   PyCall of_context(std::string name, double deadline) {
     PyCall call = begin();
@@ -602,7 +601,7 @@ class PyClient {
     return call;
   }
 
-  /// Over a client of its own: it may take minutes, and holds up nothing else, closing included.
+  /// Uses a client of its own: it may take minutes, and must not delay other calls or closing.
   ArchivedContext export_context(const std::string& name, const std::string& file, bool partial, bool replaces,
                                  const std::string& key_file, double deadline) {
     ContextExportOptions options{.deadline = deadline_of(deadline)};
@@ -622,7 +621,7 @@ class PyClient {
     return with_files(options, [&](BlockingClient& client) { return client.import_context(file, options); });
   }
 
-  /// Never waits: the end of a lease is no answer that somebody needs.
+  /// Never waits: the caller does not need the answer.
   void release(std::uint64_t lease) {
     PyCall call = begin();
     run(call, [lease](Client& client) -> std::pair<error_code, Outcome> {
@@ -670,11 +669,11 @@ class PyClient {
     });
   }
 
-  /// The caller's to own. Ctrl-C ends the wait at once; what is on its way then goes back by itself.
+  /// The caller owns the result. Ctrl-C ends the wait at once; the unfinished memory is then freed by itself.
   Memory* allocate(std::size_t bytes, bool page_locked) {
     check_open();
     if (io_->is_forked()) throw failure_of(Errc::kForked);
-    const auto module = page_locked ? cuda() : nullptr;  // first: without one, nothing has to be touched
+    const auto module = page_locked ? cuda() : nullptr;  // first: an error here spares touching the memory
     const auto allocation = Allocation::begin(io_, bytes);
     try {
       wait_in_steps(*io_, -1, [&](auto time) { return allocation->call().wait(time); });
@@ -684,9 +683,9 @@ class PyClient {
       throw;
     }
     check(*io_, allocation->call().error());
-    check_open();  // else it was closed meanwhile, and the memory went with it
+    check_open();  // otherwise the client was closed meanwhile, and the memory went with it
     auto lent = allocation->memory();
-    // Swept here, not when memory goes: so what outlives this client never looks for it.
+    // Swept here, not when memory is freed: memory that outlives this client never refers to it.
     std::erase_if(memory_, [](const auto& each) { return each.expired(); });
     memory_.push_back(lent);
     auto made = std::make_unique<Memory>(std::move(lent));
@@ -711,7 +710,7 @@ class PyClient {
   }
 
  private:
-  /// Without the GIL. Signals are looked for between two batches.
+  /// Runs without the GIL. Checks for signals between two batches.
   template <class Options, class Work>
   ArchivedContext with_files(Options& options, Work work) {
     check_open();
@@ -736,8 +735,8 @@ class PyClient {
     return **done;
   }
 
-  /// IoClient::start and run, with the GIL held since the client was seen to be open: while the arguments were looked
-  /// at, Python may have run, and have closed it.
+  /// IoClient::start and run, with the GIL held since the check for an open client: Python may have run while the
+  /// arguments were read, and have closed it.
   template <class T, class Make>
   void start(PyCall& call, Make make) {
     check_open();
@@ -756,7 +755,8 @@ class PyClient {
   static SegmentCallback tell_segments(Call& state) {
     if (state.segment_ends.empty()) return {};
     return {[](void* context, std::size_t, std::size_t block_count) {
-              // On the I/O thread, without the GIL: no Python here. Whoever waits is woken, and asks for `segments`.
+              // On the I/O thread, without the GIL: no Python here. Wakes the waiting thread, which asks for
+              // `segments`.
               static_cast<Call*>(context)->land_segment(block_count);
             },
             &state};
@@ -768,7 +768,7 @@ class PyClient {
   }
   static std::span<const std::uint32_t> take_groups(Call& state, nb::handle groups) {
     const Numbers<std::uint32_t> counts(groups, "groups");
-    // To the C++ client no counts mean that each name is alone; here None says that.
+    // The C++ client reads an empty list as one name per group; here None means that.
     if (!groups.is_none() && counts.values().empty() && !state.hashes.empty())
       throw bad_request("groups: 0 names in all, " + std::to_string(state.hashes.size()) + " are given");
     state.group_counts.assign(counts.values().begin(), counts.values().end());
@@ -785,7 +785,7 @@ class PyClient {
   bool is_closed_ = false;
 };
 
-/// A reason is the exception that would have been raised, not raised: one set of classes for both.
+/// A reason is the exception object, not raised: results and errors share one set of classes.
 nb::object why_object(const error_code& why, const std::string& reason = {}) {
   if (!why) return nb::none();
   const StatusError failure = failure_of(why, reason);
@@ -943,8 +943,7 @@ void bind_client(nb::module_& module) {
                    })
       .def("why_of",
            [](const Told<SetGetResult>& got, std::size_t i) {
-             // One at a time: exceptions for thousands of blocks would cost more than the get did, and few are asked
-             // for.
+             // One at a time: exceptions for thousands of blocks would cost more than the get did, and few are read.
              if (i >= got.blocks.size()) throw nb::index_error();
              const error_code why = got.blocks[i].why;
              return why_object(why, why == got.why ? got.reason : "");
@@ -964,7 +963,7 @@ void bind_client(nb::module_& module) {
       .def_ro("refused", &SetPutResult::refused)
       .def_prop_ro("why", [](const Told<SetPutResult>& put) { return why_object(put.why, put.reason); });
 
-  // From here on, names without documentation: the package's Python files wrap each of these and say what it does.
+  // From here on, names without documentation: the package's Python files wrap and document each.
   nb::class_<PyQueue>(module, "ReadyQueue")
       .def(nb::init<>())
       .def("fileno", [](const PyQueue& self) { return self.queue->fd(); })
@@ -989,7 +988,7 @@ void bind_client(nb::module_& module) {
       .def(
           "array",
           [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
-            // By frombuffer(), which holds on to this object: the memory stays mapped while any view of it lives.
+            // frombuffer() holds a reference to this object: the memory stays mapped while any view lives.
             const nb::module_ numpy = nb::module_::import_("numpy");
             const nb::object type = numpy.attr("dtype")(dtype);
             const nb::object flat = numpy.attr("frombuffer")(
@@ -1095,7 +1094,7 @@ void bind_client(nb::module_& module) {
       .def("lend", &PyClient::lend, nb::arg("memory"), nb::arg("deadline"))
       .def("is_quarantined", &PyClient::is_quarantined, nb::arg("memory"));
 
-  // For atexit: nothing of C++ may run on while the process takes itself apart.
+  // For atexit: all C++ threads must stop before the interpreter shuts down.
   module.def("abandon_all", [] {
     const auto clients = IoClient::all();
     const WithoutGil without_gil;

@@ -1,4 +1,4 @@
-// client/python/src/io_client.h: the C++ client with a thread to run it on, for calls that somebody else waits for.
+// client/python/src/io_client.h: the C++ client on a thread of its own, for calls that other threads wait for.
 #pragma once
 
 #include <atomic>
@@ -25,23 +25,23 @@
 
 namespace kv::python {
 
-/// Tells which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
-///   1. An end that expect() made room for is told without memory, so that none is lost for want of it.
+/// Reports which calls have ended, by a number of the caller's for each, and wakes an event loop by an eventfd.
+///   1. An end that expect() made room for is reported without allocating, so none is lost for want of memory.
 ///   2. A child of fork() shares the eventfd with its parent, and so neither reads nor writes it: there a queue of the
 ///      parent's stays empty.
-/// Thread safety: all. One write to the eventfd stands for all that ended since the last drain().
+/// Thread safety: all. One write to the eventfd stands for all calls that ended since the last drain().
 class ReadyQueue {
  public:
-  ReadyQueue();  ///< Throws StatusError if there is no eventfd.
+  ReadyQueue();  ///< Throws StatusError without an eventfd.
   ~ReadyQueue();
   ReadyQueue(const ReadyQueue&) = delete;
   ReadyQueue& operator=(const ReadyQueue&) = delete;
 
   int fd() const { return fd_; }
   void expect();                ///< Room for one more end. Throws std::bad_alloc.
-  void expect_no_longer();      ///< Of an end that will not be told here.
-  void push(std::uint64_t id);  ///< An end that was expected.
-  /// Something else about the call. Lost where there is no memory: the end will come.
+  void expect_no_longer();      ///< For an end that will not be reported here.
+  void push(std::uint64_t id);  ///< An expected end.
+  /// Progress of a call. Lost without memory: its end still comes.
   void push_progress(std::uint64_t id);
   std::vector<std::uint64_t> drain();
 
@@ -53,19 +53,19 @@ class ReadyQueue {
   int fd_;
   std::mutex mutex_;
   std::vector<std::uint64_t> ends_, progress_;
-  std::size_t expected_ = 0;  ///< 1: ends_ has room for so many more.
+  std::size_t expected_ = 0;  ///< Invariant 1: ends_ has room for so many more.
 };
 
-/// What one call came to. `none`: its answer is its error alone.
+/// The result of a call. `monostate`: its answer is its error alone.
 using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
                              std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
                              std::string, std::span<std::byte>, bool, NumaStatus, SetMatchResult, SetGetResult,
                              SetPutResult, LoadResult, MissReport, NamedContext, ContextList>;
 
-/// One call on its way, shared by its caller and the I/O thread.
+/// One call under way, shared by its caller and the I/O thread.
 ///   1. Ends once: error and outcome are written before is_done() is true, and never after.
-///   2. The arguments live here, so that they live until the call has ended, whoever has lost interest by then.
-///   3. To end needs no memory.
+///   2. The arguments live here, so they outlive the call even if the caller drops it.
+///   3. Ending needs no memory.
 /// Thread safety: all, but the arguments are the caller's until the call has started.
 class Call {
  public:
@@ -85,21 +85,21 @@ class Call {
   CallControl control() { return {.at_once = at_once, .cancellation = &cancellation, .trace = trace}; }
   void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
-  /// Waits at most `time`; whether the call has ended.
+  /// Waits at most `time`; returns whether the call has ended.
   bool wait(std::chrono::nanoseconds time) const;
-  /// The same until segment `count` has landed, or the call has ended: how many segments have landed.
+  /// The same until segment `count` has landed or the call has ended; returns how many segments have landed.
   std::size_t wait_segments(std::size_t count, std::chrono::nanoseconds time) const;
-  /// Blocks that have each segment landed so far.
+  /// Block count of each segment landed so far.
   std::vector<std::size_t> segments() const;
-  /// Has `queue` told of the end, under `id`; with segments, of each of these too. False if the call has ended already.
-  /// Several queues can wait for one call: each is told, under the id that it gave last. Throws std::bad_alloc.
+  /// Has `queue` report the end, under `id`, and each landed segment. False if the call has ended already. Several
+  /// queues can wait for one call, each under its latest id. Throws std::bad_alloc.
   bool tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id);
-  /// Tells `queue` nothing more: who waited there has left.
+  /// Removes `queue`: its waiter has left.
   void stop_telling(ReadyQueue& queue);
 
   const error_code& error() const { return error_; }   ///< Requires is_done().
   const Outcome& outcome() const { return outcome_; }  ///< Requires is_done() without an error.
-  /// The same, for whoever is told of its error or of its outcome's `why`: which nodes, and what they said.
+  /// Details for the error or the outcome's `why`: the nodes and their answers.
   const std::string& reason() const { return reason_; }
 
   /// On the I/O thread, or where the call could not start.
@@ -107,9 +107,9 @@ class Call {
   void land_segment(std::size_t block_count);  ///< On the I/O thread.
 
  private:
-  /// Wakes who waits, if there is one: a system call saved is a third of what the end of a call costs.
+  /// Wakes waiting threads, if any: skipping the system call saves a third of the cost of a call's end.
   void changed();
-  /// Until something has changed since `seen`, or for so long.
+  /// Waits until a change since `seen`, or for `time`.
   void wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) const;
 
   struct Listener {
@@ -117,7 +117,7 @@ class Call {
     std::uint64_t id;
   };
 
-  mutable std::mutex mutex_;  ///< Of segments_ and listeners_.
+  mutable std::mutex mutex_;  ///< Guards segments_ and listeners_.
   std::atomic<std::uint32_t> changes_{
       0};  ///< A futex. A condition variable would wake a waiter into a lock that is held.
   mutable std::atomic<std::uint32_t> waiting_{0};
@@ -130,17 +130,17 @@ class Call {
 };
 using CallPtr = std::shared_ptr<Call>;
 
-/// The calls of Python that are in flight on a client's thread. Beside CompletionQueue: here each call can be waited
-/// for by itself, by threads and event loops at once, has any kind of result, and keeps what Python lent to it.
+/// Python's calls in flight on a client's thread. Differs from CompletionQueue: threads and event loops can wait for
+/// each call by itself, it has any kind of result, and it keeps the buffers that Python lent.
 ///   1. Every started call ends: by its answer, by cancel(), or with kUnavailable when the thread ends on an exception.
-///   2. After fork() the child touches nothing of it: every call ends with kForked at once.
-///   3. A call that could not be handed over for want of memory has not begun: start() and run() throw std::bad_alloc.
-/// Thread safety: all calls from any thread; none needs or takes Python's GIL.
+///   2. After fork() the child does not touch it: every call ends with kForked at once.
+///   3. A call that could not be posted for want of memory has not begun: start() and run() throw std::bad_alloc.
+/// Thread safety: all calls from any thread; they neither need nor take Python's GIL.
 class IoClient final : public ClientThread::Guest, public std::enable_shared_from_this<IoClient> {
  public:
   /// Throws as Client's constructor.
   static std::shared_ptr<IoClient> make(ClientConfig config, std::chrono::microseconds busy_poll);
-  /// All that are alive. Requires the GIL, as does make().
+  /// All live ones. Requires the GIL, as does make().
   static std::vector<std::shared_ptr<IoClient>> all();
   ~IoClient();
   IoClient(const IoClient&) = delete;
@@ -149,10 +149,10 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   /// Starts `make(client)`, an Async<T>, whose answer ends `call`.
   template <class T, class Make>
   void start(const CallPtr& call, Make make);
-  /// Runs a plain function of the client on its thread and ends `call` with what it returns.
+  /// Runs a plain function of the client on its thread and ends `call` with its result.
   template <class Function>
   void run(const CallPtr& call, Function function);
-  /// Gives the call up: it ends soon, whatever the node does. Without memory for that, by its deadline.
+  /// Gives the call up: it ends soon, whatever the node does. If there is no memory for that, by its deadline.
   void cancel(const CallPtr& call);
   void cancel_all();
 
@@ -161,11 +161,11 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
   bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
-  /// Takes no more calls, cancels those in flight, and ends the client with its thread. Memory that it allocated and
-  /// that was not released goes. Not on the I/O thread.
+  /// Refuses further calls, cancels those in flight, and ends the client with its thread. Frees the client's unreleased
+  /// memory. Not on the I/O thread.
   void close();
-  /// For the end of the process: ends the thread after the handler that it is in, and leaves all else as it is. The
-  /// thread needs no GIL, so whoever waits here may hold it or not.
+  /// For the end of the process: ends the thread after its current handler, and leaves all else as it is. The thread
+  /// needs no GIL, so the caller may hold it or not.
   void abandon();
 
  private:
@@ -180,30 +180,30 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   void hand_over(const CallPtr& call, Work work);
   void leave(const CallPtr& call, error_code error, Outcome outcome);
   void post_cancel(const CallPtr& call);  ///< With mutex_ held.
-  void be_closed();                       ///< The client may go: no call is left.
+  void be_closed();                       ///< The last call is over: the client may go.
 
   const std::uint32_t generation_ = fork_generation();
-  std::mutex mutex_;  ///< Held while the thread is posted to, so that it is there.
+  std::mutex mutex_;  ///< Held while posting, so that the thread exists.
   std::shared_ptr<ClientThread> owned_;
   NumaPlace numa_place_;            ///< Set once, by make(): the thread may end sooner.
-  ClientThread* thread_ = nullptr;  ///< The same; stays while the thread ends, for what runs on it.
+  ClientThread* thread_ = nullptr;  ///< The same; stays while the thread ends, for the handlers on it.
   std::unordered_set<CallPtr> calls_;
   std::atomic<std::size_t> call_count_{0};
   std::atomic<bool> is_disabled_{false}, is_over_{false};
-  std::function<void()> closed_;  ///< On the I/O thread: called once no call is left.
+  std::function<void()> closed_;  ///< On the I/O thread: called after the last call.
 };
 
 template <class Work>
 void IoClient::hand_over(const CallPtr& call, Work work) {
   error_code refused = Errc::kForked;
-  if (!is_forked()) {  // before anything is locked: in a child the lock may be held for ever
+  if (!is_forked()) {  // before the lock: in a child it may be held for ever
     const std::lock_guard lock(mutex_);
     if (!is_disabled_ && !is_over_) {
       const auto entry = calls_.insert(call).first;
       ++call_count_;
       try {
         asio::post(thread_->io(), std::move(work));
-      } catch (...) {  // 3: else close() would wait for it for ever
+      } catch (...) {  // 3: otherwise close() would wait for it for ever
         calls_.erase(entry);
         --call_count_;
         throw;
@@ -218,7 +218,7 @@ void IoClient::hand_over(const CallPtr& call, Work work) {
 template <class T, class Make>
 void IoClient::start(const CallPtr& call, Make make) {
   hand_over(call, [this, call, make = std::move(make)] {
-    // The thread cannot go while this runs on it.
+    // The thread stays while this runs on it.
     asio::co_spawn(thread_->io(), make(thread_->client()),
                    [this, call](std::exception_ptr exception, Result<T> result) {
                      if (exception) std::rethrow_exception(exception);

@@ -23,28 +23,28 @@ from .connector import Options, logger, namespace_of
 
 __all__ = ["Adapter"]
 
-#: In SetPutResult.states.
+#: Values in SetPutResult.states.
 _REFUSED, _STORED = 0, 1
-#: Tasks of one kind whose results nobody has fetched, and looked up objects that nobody has unlocked: LMCache fetches and
-#: unlocks all of them, unless it has given a request up.
+#: Limit on unfetched results of one kind, and on leases of looked up objects not yet unlocked: LMCache fetches and
+#: unlocks all of them, except after it has given a request up.
 _UNFETCHED_MAX = 4096
-#: Of how many keys the adapter knows the size, to list them and to count bytes.
+#: How many keys the adapter keeps with sizes, to list them and to count bytes.
 _KNOWN_MAX = 1 << 18
 
 
 @dataclass
 class _Task:
     keys: list[Any]
-    #: Bytes of each object; none of a lookup.
+    #: Bytes of each object; empty for a lookup.
     sizes: list[int] = field(default_factory=list)
     future: Future[Any] | None = None
 
 
 class _Kind:
-    """Stores, lookups or loads: tasks under way, and the descriptor by which LMCache is told that one has ended.
+    """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
-    1. The descriptor is readable whenever a task has ended whose end LMCache does not know. LMCache reads it empty, and then
-       asks for results. One end can stand for several, so what else has ended is told again when somebody asks.
+    1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for
+       results. One signal can stand for several ends, so the others are signalled again at the next request.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class _Kind:
             self._tasks[number] = task
             while len(self._tasks) > _UNFETCHED_MAX:
                 self._tasks.popitem(last=False)
-        # The queue wakes nobody as long as it has an end in it, such as that of a task that nobody asks for.
+        # A queue with an unread end does not signal again, for example after a task whose result is never fetched.
         ended = self.queue.drain()
         is_told = task.future is not None and task.future._call.tell(self.queue, number)
         if ended or not is_told:
@@ -103,13 +103,13 @@ class _Kind:
 
 
 class Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """What LMCache's controllers call, from several threads.
+    """The adapter that LMCache's controllers call, from several threads.
 
-    1. Once it is made, nothing here raises into LMCache: what could not be asked is not found, what could not be moved has
-       failed. Every task ends, at its deadline at the latest, with a bitmap as long as its keys.
-    2. A batch is one call to the store, however it comes by its keys: each object stands alone. Hints of layouts are not used.
-    3. What a lookup has found in memory stays there until it is unlocked, or the store's lease ends.
-    4. No thread of Python: ends are told by the client's thread, and looked at by LMCache's.
+    1. After construction, calls do not raise into LMCache: a failed lookup is not found, a failed transfer has failed.
+       Every task ends, at its deadline at the latest, with a bitmap as long as its keys.
+    2. A batch is one call to the store, whatever its keys: each object stands alone. Hints of layouts are not used.
+    3. Objects that a lookup has found in memory stay there until they are unlocked, or the store's lease ends.
+    4. There is no Python thread: the client's thread signals ends, and LMCache's threads read them.
     """
 
     def __init__(self, params: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
@@ -132,15 +132,15 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._stores, self._lookups, self._loads = _Kind(), _Kind(), _Kind()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
-        #: Of keys that are in the store, as far as this adapter knows: a number that grows, and bytes.
+        #: Keys stored as far as this adapter can tell: a growing number, and bytes.
         self._known: OrderedDict[Any, tuple[int, int]] = OrderedDict()
         self._sequence = itertools.count(1)
-        #: Of keys that a lookup has found: its lease. A lease is given back with its last key.
+        #: The keys found under each lookup's lease. A lease is given back with its last key.
         self._leases: OrderedDict[int, set[Any]] = OrderedDict()
         self._leases_of: dict[Any, list[int]] = {}
         self._is_closed = False
 
-    # -- what LMCache waits for: three descriptors
+    # -- LMCache's three descriptors
 
     def get_store_event_fd(self) -> int:
         return self._stores.queue.fileno()
@@ -166,7 +166,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             kind.failed(what, why)
 
     def _result(self, kind: _Kind, what: str, task: _Task) -> Any:
-        """What the task has come to, or None."""
+        """The task's result, or None."""
         if task.future is None:
             return None
         try:
@@ -210,7 +210,8 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         )
 
     def _note(self, keys: Sequence[Any], sizes: Sequence[int]) -> list[int]:
-        """Keys that are in the store. Bytes of those that were not known to be: LMCache counts each once."""
+        """Records keys that are in the store. Returns the bytes of new ones and 0 for others: LMCache counts each once.
+        """
         new = []
         with self._lock:
             for key, size in zip(keys, sizes, strict=True):
@@ -222,7 +223,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         return new
 
     def _tell(self, notify: Callable[..., None], keys: list[Any], *more: Any) -> None:
-        """LMCache's listeners."""
+        """Calls LMCache's listeners."""
         if not keys:
             return
         try:
@@ -332,8 +333,8 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
-        """Of the keys that this adapter has stored, those that the store still has. It names objects by hashes, so what
-        others have stored is not listed.
+        """The keys stored by this adapter that the store still has. It names objects by hashes, so objects stored by
+        others are not listed.
         """
         if page_size <= 0:
             raise ValueError(f"page_size must be positive (got {page_size})")
@@ -360,7 +361,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         return KeyListPage(tuple(entries), None if is_last else str(page[-1][0]))
 
     def report_status(self) -> dict[str, Any]:
-        """Healthy as long as it is open: without the store LMCache does with its L1."""
+        """Healthy while it is open: without the store LMCache still has its L1."""
         status: dict[str, Any] = {
             "is_healthy": not self._is_closed,
             "type": "kvstore",
@@ -384,7 +385,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         return status
 
     def close(self) -> None:
-        """Tasks under way end, without what they have not done."""
+        """Tasks under way end with the part done so far."""
         self._is_closed = True
         self._client.close()
 

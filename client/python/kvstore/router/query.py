@@ -1,5 +1,5 @@
-"""How much of a prefix the store holds, on which tiers and nodes: asked of the nodes by matches without a lease, so nothing is promised
-and nothing is moved.
+"""Queries how much of a prefix the store holds, on which tiers and nodes, by matches without a lease: no promise, no
+move of blocks.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from .names import HASH_SEED, Naming
 
 __all__ = ["Asked", "Prefixes"]
 
-#: A client keeps what it has opened; then another one takes its place.
+#: Namespaces per client: it keeps each one it opened, so at this limit a new client replaces it.
 _NAMESPACES_MAX = 256
-#: Of one query. A prompt of 10^6 tokens has 62,500 blocks of 16.
+#: Hashes in one query. A prompt of 10^6 tokens has 62,500 blocks of 16.
 _HASHES_MAX = 1 << 16
 _TOKENS_MAX = 1 << 20
-#: Names in one call: nodes take twice as many at least.
+#: Names in one call: nodes take at least twice as many.
 _NAMES_MAX = 1 << 14
 _HASH_BYTES_MAX = 64
-#: How old what nodes say of their namespaces may be; and where what is asked for is not among it.
+#: Maximum age of the nodes' namespace lists; and if the requested namespace is missing there.
 _LIST_SECONDS = 2.0
 _LIST_SECONDS_MIN = 0.1
 _MEMORY, _DISK = 1, 2
@@ -43,17 +43,17 @@ _MEMORY, _DISK = 1, 2
 
 @dataclass(frozen=True)
 class Asked:
-    """A query, checked. Raises BadRequest that names the field."""
+    """A checked query. Raises BadRequest that names the field."""
 
-    #: Records; of an engine with pipeline stages one for each. Or ids, of namespaces that nodes have.
+    #: Records (one per pipeline stage of an engine), or ids of namespaces that nodes have.
     namespaces: tuple[Namespace | bytes, ...] = ()
-    #: Else: of this model, as the engine's door was told it.
+    #: Or the model name, as the engine's connector was given it.
     model: str = ""
     hashes: tuple[bytes, ...] | None = None
     tokens: npt.NDArray[np.uint32] | None = None
     seed: str = HASH_SEED
     cache_salt: str = ""
-    #: What names end with: the request's weights_epoch, and its adapter.
+    #: Suffix of names: the request's weights_epoch, and its adapter.
     epoch: bytes = b""
     deadline: float | None = None
     by_node: bool = False
@@ -135,14 +135,14 @@ def _hashes(given: Any) -> tuple[bytes, ...]:
 def _tokens(given: Any) -> npt.NDArray[np.uint32]:
     if not isinstance(given, list) or len(given) > _TOKENS_MAX:
         raise BadRequest(f"token_ids: no list of up to {_TOKENS_MAX}")
-    # NumPy takes true for 1, and rounds.
+    # NumPy would accept true as 1, and round.
     if not all(type(each) is int and 0 <= each < 1 << 32 for each in given):
         raise BadRequest("token_ids: one is no whole number of 32 bits")
     return np.array(given, np.uint32)
 
 
 def _adapter(given: Any) -> bytes:
-    """As the connector has it in names, and in its engine's log."""
+    """As in the connector's names and in its engine's log."""
     if given is None:
         return b""
     if not isinstance(given, str) or re.fullmatch("[0-9a-f]{32}", given) is None:
@@ -151,7 +151,7 @@ def _adapter(given: Any) -> bytes:
 
 
 def _epoch(given: Any) -> bytes:
-    """As the connector has it in a request's names."""
+    """As in the connector's names."""
     if given is None:
         return b""
     if type(given) is not int or not 0 <= given < 1 << 64:
@@ -169,14 +169,14 @@ def _seconds(given: Any) -> float | None:
 
 @dataclass(frozen=True)
 class _Held:
-    """Of each name 0, 1 or 2, as SetMatchResult has it; and why not more."""
+    """For each name 0, 1 or 2, as in SetMatchResult; and why not more."""
 
     states: npt.NDArray[np.uint8]
     why: Error | None = None
 
 
 class _Opened:
-    """A client, and the namespaces that it has opened."""
+    """A client with its open namespaces."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -185,9 +185,9 @@ class _Opened:
 
 
 class _Door:
-    """Opens namespaces by one client after the other, since none forgets what it has opened. Whoever asks may make names up.
+    """Opens namespaces on a succession of clients, since a client keeps all it has opened and callers may invent names.
 
-    1. A client has opened no more than _NAMESPACES_MAX. It is closed when another has taken its place and nobody uses it any more.
+    1. A client opens at most _NAMESPACES_MAX. It is closed once it has been replaced and its last user is done.
     """
 
     def __init__(self, make: Callable[[], Client], ping_seconds: float) -> None:
@@ -223,7 +223,7 @@ class _Door:
 
     async def _renew(self) -> None:
         client = self._make()
-        await asyncio.to_thread(client.ping, deadline=self._ping_seconds)  # connects, so that no query has to
+        await asyncio.to_thread(client.ping, deadline=self._ping_seconds)  # connects, so that queries need not
         self._before.add(self._now)
         self._now = _Opened(client)
         await self._close_unused()
@@ -237,10 +237,10 @@ class _Door:
 class Prefixes:
     """Answers queries. One event loop.
 
-    1. An answer comes within the deadline, or says that it did not; a single node that stays away is not asked for a while. Of
-       several, what the others have is told meanwhile.
-    2. What is counted as held was held when a node answered: nothing keeps it.
-    3. No more namespaces are open than a limit, whatever is asked for.
+    1. An answer comes within the deadline, or reports the timeout; a single node that stays away is skipped for a
+       while. With several nodes, the answer covers the others meanwhile.
+    2. Blocks counted as held were held when a node answered; they may be evicted at any time.
+    3. The number of open namespaces has a limit, whatever callers ask.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Prefixes:
         self._door = _Door(lambda: Client(listed, deadline=deadline, identity="router", **options), deadline_max)
         self._options = options
         self._deadline, self._deadline_max = deadline, deadline_max
-        #: For each node by its endpoint, where there are several: only so it is known which of them has a block.
+        #: For each node by its endpoint, if there are several: a client of one node shows which node has a block.
         self._each: dict[str, _Door] = {}
         self._listed: list[dict[str, Any]] = []
         self._listed_at = -_LIST_SECONDS
@@ -274,10 +274,10 @@ class Prefixes:
     def _client(self) -> Client:
         return self._door.client
 
-    # -- what nodes say of themselves
+    # -- the nodes' own lists
 
     async def reachable(self) -> list[dict[str, Any]]:
-        """Of each node its name, endpoint, and seconds to it and back, or None."""
+        """Each node's name, endpoint, and round-trip seconds or None."""
         seconds = await asyncio.to_thread(self._client.ping, deadline=self._deadline_max)
         nodes = self._client.nodes()
         return [
@@ -286,7 +286,7 @@ class Prefixes:
         ]
 
     async def namespaces(self, age_max: float = _LIST_SECONDS) -> list[dict[str, Any]]:
-        """That nodes have: id, record's fields, and how many blocks and bytes on each."""
+        """The nodes' namespaces: id, record's fields, and how many blocks and bytes on each."""
         async with self._listing:
             if time.monotonic() - self._listed_at > age_max:
                 stats = await asyncio.to_thread(self._client.stats, deadline=self._deadline_max)
@@ -323,7 +323,7 @@ class Prefixes:
     # -- queries
 
     async def ask(self, asked: Asked) -> dict[str, Any]:
-        """The answer, as docs/engines.md has it. Raises BadRequest, Unsupported, NotFound, Busy, Unavailable."""
+        """The answer, as in docs/engines.md. Raises BadRequest, Unsupported, NotFound, Busy, Unavailable."""
         began = time.monotonic()
         deadline = min(asked.deadline or self._deadline, self._deadline_max)
         namespaces = await self._named(asked)
@@ -349,7 +349,7 @@ class Prefixes:
             why = next((each.why for each in held if each.why is not None), None)
             if why is None:
                 self._breaker.succeeded()
-            elif len(self._client.nodes()) == 1:  # of several, the client leaves alone those that fail
+            elif len(self._client.nodes()) == 1:  # with several, the client skips failing nodes itself
                 self._breaker.failed()
         answer = _answer(namespaces, namings, hashes, held, why)
         if asked.by_node:
@@ -367,7 +367,7 @@ class Prefixes:
         def make() -> list[bytes]:
             return naming.hashes(namespace, tokens, seed=asked.seed, cache_salt=asked.cache_salt)
 
-        # Milliseconds for a long prompt, which others need not wait for.
+        # Takes milliseconds for a long prompt; other queries go on meanwhile.
         return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)
 
     @staticmethod
@@ -384,7 +384,7 @@ class Prefixes:
             if isinstance(space, Space):
                 match = await space.submit_match(_kvstore.hashes(names), deadline=deadline)
                 states[: match.block_count] = _MEMORY
-                # Which of them are on disk is not told; only what comes last can be.
+                # The answer does not say which blocks are on disk; the last ones are the safe assumption.
                 states[match.block_count - match.disk_block_count : match.block_count] = _DISK
                 return _Held(states, match.why)
             futures: list[tuple[int, Future[Any]]] = [
@@ -409,8 +409,8 @@ class Prefixes:
         asked: Asked,
         deadline: float,
     ) -> list[dict[str, Any]] | None:
-        """Of each node that is there now, how many names it has. None of a chain that lies on several: a node has parts of it, and is
-        asked for prefixes.
+        """How many names each present node has. None for a chain on several nodes: each has only parts of it, and
+        answers for prefixes.
         """
         nodes = self._client.nodes()
         if len(nodes) == 1:
@@ -435,14 +435,14 @@ class Prefixes:
                     raise Unavailable(f"another node answers there: {answers_as}")
             except Busy:
                 raise
-            except Error as error:  # it left meanwhile, for one thing
+            except Error as error:  # it may have left meanwhile
                 found = [_Held(np.zeros(naming.name_count * len(hashes), np.uint8), error) for naming in namings]
             return _of_node(node["name"], node["endpoint"], list(found))
 
         return list(await asyncio.gather(*(of(node, door) for node, door in zip(nodes, doors, strict=True))))
 
     async def _doors_of(self, endpoints: list[str]) -> list[_Door]:
-        """One for each of the nodes that are there now, whatever map they have. Those of nodes that have left are closed."""
+        """One client per present node, whatever map it has. Closes those of nodes that have left."""
         for endpoint in self._each.keys() - set(endpoints):
             self._each.pop(endpoint).close()
 
@@ -473,12 +473,12 @@ def _by_namespace(stats: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _is_prefixes(namespace: Namespace) -> bool:
-    """Whether an engine's prompts are in it; of SGLang the pool that all others depend on."""
+    """Whether it holds an engine's prompts; for SGLang, only the pool that all others depend on."""
     return Naming.of(namespace).block_size > 0 and namespace.fields.get("cache_group", "kv") == "kv"
 
 
 def _without_stage(namespace: Namespace) -> str:
-    """Stages of one engine differ by their layers and what these keep."""
+    """The namespace without its stage: stages of one engine differ by layers and the fields derived from them."""
     fields = namespace.fields
     if "layer_range" not in fields:
         return namespace.text
@@ -534,6 +534,6 @@ def _of(count: int, size: int) -> dict[str, int | None]:
 
 
 def _ranges(which: npt.NDArray[np.bool_]) -> list[list[int]]:
-    """Of consecutive blocks: the first, and one past the last."""
+    """The ranges of consecutive blocks: the first, and one past the last."""
     steps = np.flatnonzero(np.diff(np.concatenate(([0], which.astype(np.int8), [0]))))
     return [[int(begin), int(end)] for begin, end in zip(steps[::2], steps[1::2], strict=True)]

@@ -1,12 +1,12 @@
-"""SGLang's HiCache in the store: what any engine has computed, the others load (docs/engines.md).
+"""SGLang's HiCache in the store: blocks computed by one engine are loaded by the others (docs/engines.md).
 
 python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
-In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (memory that is lent to nodes), pools.py (host
-pools as the kernels see them), model.py (options, the namespace), identity.py (what the engine has loaded), figures.py (what
-/metrics tell), compat.py (what differs between releases of SGLang).
+In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as
+the kernels see them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics),
+compat.py (differences between releases of SGLang).
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ __all__ = ["KVStoreHiCache"]
 logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
-#: Batches whose size and speed wait to be told.
+#: Batches whose size and speed wait to be reported.
 _SAMPLES_MAX = 1024
 
 
 class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
-    """What SGLang calls, from several threads at once.
+    """The storage backend that SGLang calls, from several threads at once.
 
-    1. Once it is made, nothing here raises into the engine or answers None where SGLang counts: what could not be asked is
-       a miss, what could not be stored is False. Only what cannot be served at all is refused, at the start, by name.
-    2. Every call ends at its timeout at the latest. After three failures in a row the store is not asked for a while.
-    3. The store need not be there, now or ever.
-    4. ``clear`` leaves the store alone: this engine goes on under other names, and finds nothing of what it had.
+    1. After construction, calls neither raise into the engine nor return None where SGLang counts: a failed lookup is a
+       miss, a failed save is False. Unsupported settings are refused at the start, by name.
+    2. Every call ends at its timeout at the latest. After three failures in a row the store is skipped for a while.
+    3. The store may be away, now or for ever.
+    4. ``clear`` leaves the store alone: this engine goes on under other names, and no longer finds its earlier blocks.
     """
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
@@ -91,7 +91,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         self._register(_text(host_pool_name), host_pool)
 
     def _register(self, name: str, pool: Any) -> None:
-        """The pool of full attention is told twice. None: its pages are nowhere but in other pools."""
+        """Called twice for the pool of full attention. None: its pages lie only in other pools."""
         if type(pool).__name__ == "LogicalHostPool":
             self._pools[name] = None
             return
@@ -125,10 +125,10 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     def _is_logical(self, name: str) -> bool:
         return name in self._pools and self._pools[name] is None
 
-    # -- how calls are made
+    # -- calls
 
     def _epoch(self) -> bytes | None:
-        """What names carry besides, since the cache was cleared or weights changed; None: nothing is known of the weights."""
+        """Suffix of names after a clear or a change of weights; None: the weights are unknown."""
         if not self._watch.is_known:
             return None
         epochs = self._cleared + self._watch.epoch
@@ -138,7 +138,9 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return time.monotonic() + timeout
 
     def _move(self, kind: str, asked: Sequence[tuple[str, Sequence[str], Any]]) -> list[list[bool]]:
-        """Loads or saves the keys of several pools, at once. In one order, so that no two calls wait for each other's memory."""
+        """Loads or saves keys of several pools at once, in one pool order, so that two calls never wait for each
+        other's memory.
+        """
         is_load = kind == "loads"
         until = self._until(self._options.load_timeout if is_load else self._options.save_timeout)
         began = time.monotonic()
@@ -204,7 +206,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         )
 
     def _exists_v2(self, keys: list[str], transfers: list[Any]) -> Any:
-        """A prefix can be restored where each pool has what it needs of it: everything, or the last pages alone."""
+        """A prefix can be restored where each pool has its needed part: all pages, or only the last ones."""
         held = self._look([("kv", keys), *((_text(each.name), keys) for each in transfers)])
         kv_pages = len(keys) if self._is_logical("kv") else _leading(held[0])
         hits: dict[Any, int] = {PoolName.KV: kv_pages} if kv_pages else {}
@@ -219,7 +221,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
                 ends = {end for end in range(1, kv_pages + 1) if all(has[max(0, end - count) : end])}
                 boundary = max(ends, default=0)
             else:
-                continue  # of groups of pages, which decide nothing: no verdict
+                continue  # page groups, which decide on their own
             is_decided = True
             if boundary:
                 hits[transfer.name] = boundary
@@ -301,8 +303,8 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     # -- the rest
 
     def clear(self) -> None:
-        """From now on this engine, with all of its ranks on this host, neither finds nor adds to what was stored before.
-        Other engines keep it.
+        """From now on this engine, with all its ranks on this host, neither finds nor extends the blocks stored before.
+        Other engines keep them.
         """
         with self._lock:
             self._clear_count += 1

@@ -1,7 +1,9 @@
-"""What an engine of SGLang has loaded: its model, weights, rotations, drafts, adapters and code, as its own scheduler has them.
+"""The content an SGLang engine has loaded: model, weights, rotations, drafts, adapters and code, from its own
+scheduler.
 
-A storage backend is told a model's path. What was made of it is found with the scheduler, in whose process the backend is made:
-it, or its request to attach a storage, is among the callers. Weights that are changed later are seen where SGLang changes them.
+SGLang gives a storage backend only the model's path. The rest comes from the scheduler, in whose process the backend is
+made: it, or its request to attach a storage, is among the callers. Later changes of weights are caught in SGLang's
+methods.
 """
 
 from __future__ import annotations
@@ -39,10 +41,10 @@ logger = logging.getLogger("sglang.kvstore")
 
 @dataclass(frozen=True)
 class Facts:
-    """What an engine says of its model, as far as that shapes what pages hold. None: it says nothing, or has no such thing."""
+    """The engine's model, as far as it affects the content of pages. None: not reported, or not present."""
 
     model: str
-    #: Of weights that cannot be read: what was asked for, beside the ``weights_epoch`` which is demanded then.
+    #: For weights that cannot be read: the requested revision, beside the ``weights_epoch`` which is then required.
     revision: str | None = None
     quantization: str | None = None
     kv_dtype: str | None = None
@@ -57,7 +59,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Callers:
-    """Who had the backend made. None: nobody of that kind."""
+    """The objects that had the backend made. None: not found."""
 
     scheduler: Any = None
     controller: Any = None
@@ -82,8 +84,8 @@ def callers() -> Callers:
 
 
 def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
-    """``told`` is what SGLang tells its storage: the model's path, or the name it is served under. Raises Unsupported where
-    what is loaded is not known and no ``weights_epoch`` stands for it.
+    """``told`` is SGLang's name for the model: its path, or the name it is served under. Raises Unsupported if the
+    loaded weights are unknown and ``weights_epoch`` is not set.
     """
     given = compat.arguments()
     model = None if found.scheduler is None else found.scheduler.tp_worker.model_runner.model_config
@@ -113,7 +115,7 @@ def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
 
 
 def facts_of_ranks(make: Callable[[], Facts], found: Callers) -> Facts:
-    """The same on all ranks that share pages, or an error on all of them that names the field and the ranks."""
+    """The same on all ranks that share pages, or an error on all that names the field and the ranks."""
     group = None if found.scheduler is None else found.scheduler.attn_tp_cpu_group
     try:
         mine: Any = make()
@@ -158,7 +160,8 @@ def _text(value: Any) -> str | None:
 
 
 def _types(given: Any, model: Any) -> str:
-    """The cache's own element type stands with each pool. Scales may be read from a file."""
+    """The model's element types, with the scales if they are read from a file. Each pool states its cache's own type.
+    """
     scales = given.quantization_param_path
     return " ".join(
         [
@@ -178,7 +181,7 @@ def _config(given: Any, model: Any, folder: str | None) -> str:
 
 
 def _rotation(model: Any) -> str | None:
-    """Of the tables that the model's layers share."""
+    """Digest of the tables that the model's layers share."""
     tables: dict[str, Any] = {}
     for each in model.modules():
         name = type(each).__name__
@@ -215,8 +218,8 @@ def _draft_runners(scheduler: Any) -> list[Any]:
 
 
 def _adapters(found: Callers, given: Any) -> str | None:
-    """SGLang names an adapter's pages by its id, which it makes of name and path at the start: what is in that path then belongs to
-    the namespace. An adapter that is loaded later has a random id.
+    """Digest of the adapters. SGLang names an adapter's pages by an id made of its name and path at the start, so the
+    content of that path belongs to the namespace. An adapter loaded later has a random id.
     """
     if given is None or not given.enable_lora:
         return None
@@ -233,12 +236,13 @@ def _adapters(found: Callers, given: Any) -> str | None:
 
 
 class Watch:
-    """Sees weights change after the engine's start.
+    """Detects changes of weights after the engine's start.
 
-    1. From before the first change until the next flush of the engine's own cache, nothing is known: pages may be of either weights.
-    2. At the flush, weights that are what they were at the start have their names again; others have names made of the weights, equal
-       in all engines of as many ranks with the same ones.
-    3. With pipeline stages, a stage does not know the others' weights: after a change it knows nothing any more.
+    1. From before the first change until the next flush of the engine's own cache, weights are unknown: pages may have
+       old or new ones.
+    2. At the flush, unchanged weights get their names back; others get names made of the weights, equal in all engines
+       with the same weights and rank count.
+    3. With pipeline stages, a stage does not see the others' weights: after a change they stay unknown.
     """
 
     def __init__(self, found: Callers, stage_count: int) -> None:
@@ -246,7 +250,7 @@ class Watch:
         self._stage_count = stage_count
         self._before: str | None = None
         self.is_known = True
-        #: What names carry besides; nothing, while the weights are those of the start.
+        #: A suffix of names; empty while the weights are those of the start.
         self.epoch = b""
         if found.scheduler is None:
             return
@@ -270,7 +274,7 @@ class Watch:
         if self._before is None:
             try:
                 self._before = self._digest()
-            except Exception as error:  # it must not keep the engine from what it is about to do
+            except Exception as error:  # it must not keep the engine from its change
                 logger.warning("kvstore: weights are not known: %s", error)
                 self._before = "unknown"
 
@@ -279,7 +283,7 @@ class Watch:
             return
         try:
             now = self._digest()
-        except Exception as error:  # memory that was given up, for example
+        except Exception as error:  # freed memory, for example
             logger.warning("kvstore: weights are not known: %s", error)
             now = None
         told = _of_all_ranks((now, now == self._before), self._scheduler.attn_tp_cpu_group)
@@ -305,13 +309,13 @@ class Watch:
                     yield f"{i} {name}", each
 
 
-#: Of this process.
+#: The watches of this process.
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 _patched: list[Any] = []
 
 
 def _patch() -> None:
-    """Before anything of SGLang's that changes weights, watches are told."""
+    """Wraps SGLang's methods that change weights, so that watches are notified first."""
     if _patched:
         return
     for kind, name in compat.changes_of_weights():

@@ -1,8 +1,9 @@
-"""What differs between releases of vLLM, and the releases that were tried. Whatever asks which release runs is here; the rest is
-written for the newest.
+"""Differences between releases of vLLM, and the releases that were tried. All checks of the release are here; the rest
+is written for the newest.
 
-From 0.30 on a connector is given the cache manager, and says by name which requests' loads have failed. Up to 0.29 it is
-given the block pool alone, and says which pages have failed; with several cache groups that does not tell whose they are.
+From 0.30 on a connector is given the cache manager, and reports which requests' loads have failed. Up to 0.29 it is
+given the block pool alone, and reports which pages have failed; with several cache groups that does not identify the
+request.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ __all__ = [
 #: Releases that the tests ran with.
 TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
 
-#: The same of its tiers behind a pool in host memory (tier.py).
+#: The same for the tiers behind a pool in host memory (tier.py).
 TIERS_TRIED = ("0.32.0",)
 
 #: From 0.30 on.
@@ -79,7 +80,7 @@ try:
 except ImportError:
 
     class CacheHitSource(enum.Enum):  # type: ignore[no-redef]
-        """Nobody asks."""
+        """A stand-in without readers."""
 
         HOST = "host"
         DISK = "disk"
@@ -98,12 +99,12 @@ else:
 
 
 def engine_name() -> str:
-    """As the namespace has it: releases may pack pages differently."""
+    """As in the namespace: releases may pack pages differently."""
     return f"vllm {vllm.__version__}"
 
 
 def why_too_old(config: Any) -> str:
-    """Why this release cannot be served, or nothing."""
+    """Why this release cannot be served, or ""."""
     if vllm.__version_tuple__[:2] < (0, 22):
         return f"it is too old. Tried were {', '.join(TRIED_VERSIONS)}"
     has_stages = hasattr(base.KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
@@ -115,15 +116,15 @@ def why_too_old(config: Any) -> str:
 
 
 def has_choice_of_layout() -> bool:
-    """Whether kernels take heads before tokens, and tokens before heads: the CPU's take one order alone."""
+    """Whether kernels accept heads before tokens as well as tokens before heads: the CPU's accept one order alone."""
     return bool(current_platform.is_cuda())
 
 
 def why_not_here() -> str:
-    """Why pages of this platform cannot be served, or nothing."""
+    """Why pages of this platform cannot be served, or ""."""
     if current_platform.device_type == "cpu":
         return ""
-    if not current_platform.is_cuda():  # ROCm calls its devices so too
+    if not current_platform.is_cuda():  # ROCm's device type is "cuda" too
         return "only engines on a CPU and on CUDA devices are supported"
     if vllm.__version_tuple__[:2] < (0, 32):
         return "engines on CUDA devices are served from 0.32 on"
@@ -131,8 +132,8 @@ def why_not_here() -> str:
 
 
 def is_plain(group: Any) -> bool:
-    """Whether a group's pages hold each token's own state, or the state after the last one, as it is, for the model that
-    answers.
+    """Whether a group's pages hold each token's own state, or the state after the last token, as it is, for the model
+    that answers.
     """
     spec = group.kv_cache_spec
     quant_mode = getattr(spec, "kv_quant_mode", None)
@@ -142,17 +143,17 @@ def is_plain(group: Any) -> bool:
         or getattr(spec, "extra_retained_tokens", 0)
         or getattr(spec, "num_speculative_blocks", 0)
         or getattr(spec, "num_prefill_checkpoint_blocks", 0)
-        # A backend's own packing: what it calls a head may be all keys of a page.
+        # A backend's own packing: its "head" may be all keys of a page.
         or getattr(spec, "num_head_slots", None) is not None
         or getattr(spec, "state_content_bytes", None) is not None
         or (quant_mode is not None and quant_mode.name != "NONE")
-        or getattr(spec, "compress_ratio", 1) != 1  # the next one's name up to 0.29
+        or getattr(spec, "compress_ratio", 1) != 1  # the next field's name up to 0.29
         or (not isinstance(spec, MambaSpec) and getattr(spec, "tokens_per_state", 1) != 1)
     )
 
 
 def head_count(spec: Any) -> int:
-    """Of one rank."""
+    """Heads on one rank."""
     return int(getattr(spec, "num_heads", spec.num_kv_heads))
 
 
@@ -161,34 +162,34 @@ def heads_text(spec: Any, rank_count: int = 1) -> str:
 
 
 def layout_of(config: Any, cache: Any) -> str:
-    """In which order layers (L), blocks (B), heads (H), tokens (N) and content (C) follow each other. Up to 0.28 there is
-    one order on the CPU, and no word for it.
+    """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C). Up to 0.28 the CPU has one order,
+    without a name.
     """
     said = getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None)
     return str(said or ("" if "kv_cache_layout" in KVCacheConfig.__dataclass_fields__ else "LBHNC"))
 
 
 def tensors_of(layer: torch.Tensor) -> list[torch.Tensor]:
-    """Where a layer's pages lie: in one tensor; or, in 0.22, keys and values apart."""
+    """The tensors of a layer's pages: one; or, in 0.22, keys and values apart."""
     return list(layer) if layer.ndim == 5 and layer.shape[0] == 2 else [layer]
 
 
 def has_heads_apart(layout: str) -> bool:
-    """Whether a page has the bytes of each kv head in one piece. Then it does not matter how kernels order them inside: those
-    for the CPU keep a head's keys before its values, and pack keys in an order of the instruction set's.
+    """Whether a page has the bytes of each kv head in one piece. Then the kernels' order inside does not matter: CPU
+    kernels keep a head's keys before its values, and pack keys in an order of the instruction set's.
     """
     return layout.endswith("HNC")
 
 
 def replicas_of(cache: Any) -> int:
-    """How many consecutive tensor-parallel ranks hold the same bytes, where the engine says so."""
+    """How many consecutive tensor-parallel ranks hold the same bytes, if the engine reports it."""
     return int(getattr(cache, "kv_tp_replicas", 1) or 1)
 
 
 def packing(config: Any, block_size: int, is_mla: bool) -> str:
-    """What shapes a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated one, on
-    every processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head and then all
-    values, the keys in an order of the instruction set's.
+    """The packing of a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated
+    one, on every processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head
+    and then all values, the keys in an order of the instruction set's.
     """
     if is_mla:
         return "rows"
@@ -201,17 +202,17 @@ def packing(config: Any, block_size: int, is_mla: bool) -> str:
 
 
 def current_stream() -> Any:
-    """What the engine's thread enqueues its steps on."""
+    """The stream on which the engine's thread enqueues its steps."""
     return torch.cuda.current_stream()
 
 
 def timed_event() -> Any:
-    """One of the engine's stream that measures time."""
+    """A timing event for the engine's stream."""
     return torch.cuda.Event(enable_timing=True)
 
 
 def hash_tokens(config: Any, cache: Any) -> int:
-    """Of how many tokens each of a request's hashes is. Up to 0.31 the cache does not say."""
+    """Tokens per request hash. Up to 0.31 the cache lacks the field."""
     said = getattr(cache, "hash_block_size", None)
     if said is None and len(cache.kv_cache_groups) > 1:
         said = getattr(config.cache_config, "prefix_match_unit", None)
@@ -219,8 +220,8 @@ def hash_tokens(config: Any, cache: Any) -> int:
 
 
 def hit_tokens(config: Any, cache: Any) -> int:
-    """A multiple of how many tokens a hit of the engine's own may end at: of a page; or of a hash, where vLLM keeps states that
-    lie inside a page. Only releases that hand these to a connector are asked.
+    """The engine's own hits end at multiples of this many tokens: a page; or a hash, where vLLM keeps states inside a
+    page. Only releases that pass these to a connector are asked.
     """
     resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
     page = int(config.cache_config.block_size)
@@ -230,33 +231,33 @@ def hit_tokens(config: Any, cache: Any) -> int:
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
-    """States that a step leaves at a block's end: of each request, cache group, page and tokens before the end. A request's
-    pages do not tell: most states are never kept.
+    """States that a step leaves at a block's end: for each request, cache group, page and tokens before the end. A
+    request's page tables do not show this: most states are never kept.
     """
     told = output.kv_connector_block_state
     return {} if told is None else dict(told.boundary_state_offloads)
 
 
 def tokens_in_flight(request: Any) -> int:
-    """Of the request's computed tokens, those whose step has not ended. Up to 0.27 nobody counts them: without asynchronous
-    scheduling there are none.
+    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM does not count them: without asynchronous
+    scheduling the count is 0.
     """
     return int(getattr(request, "num_in_flight_tokens", 0))
 
 
 def draws_hashes(algorithm: str) -> bool:
-    """Whether each process makes other hashes of the same tokens. Up to 0.28, of any algorithm."""
+    """Whether processes make different hashes of the same tokens. Up to 0.28, for any algorithm."""
     is_drawn = algorithm.startswith("xxhash") or not hasattr(kv_cache_utils, "resolve_none_hash_seed")
     return is_drawn and os.environ.get("PYTHONHASHSEED") is None
 
 
-# -- the worker, of which connectors are told nothing
+# -- the worker, which vLLM does not pass to connectors
 
 _IMPORTED = time.time()
 
 
 def _callers() -> Iterator[Any]:
-    """Whose methods have called, from the inside out."""
+    """The objects whose methods are on the call stack, innermost first."""
     frame = sys._getframe(1)
     while frame is not None:
         if "self" in frame.f_locals:
@@ -265,7 +266,7 @@ def _callers() -> Iterator[Any]:
 
 
 def worker_here() -> Any:
-    """vLLM's worker, which is calling its connector: nothing else leads to the model that it has loaded."""
+    """vLLM's worker, which is calling its connector: the only way to the loaded model."""
     for each in _callers():
         if hasattr(each, "model_runner") and hasattr(each, "get_model"):
             return each
@@ -273,8 +274,8 @@ def worker_here() -> Any:
 
 
 def is_heard(connector: Any) -> bool:
-    """Whether what this connector says before the first step comes to its other half: MultiConnector passes on one of its parts'
-    words, and others need theirs more.
+    """Whether this connector's message before the first step reaches its other half: MultiConnector passes on only one
+    part's message, and other parts need theirs more.
     """
     for each in _callers():
         for part in getattr(each, "_connectors", ()):
@@ -288,26 +289,26 @@ def _speaks(part: Any) -> bool:
 
 
 def draft_of(worker: Any) -> Any:
-    """The draft model that it has loaded."""
+    """The worker's draft model, if any."""
     get = getattr(worker, "get_draft_model", None)
     return None if get is None else get()
 
 
 def adapters_of(worker: Any) -> Any:
-    """Adapters that it has in memory, by number, or None."""
+    """The worker's adapters in memory, by number, or None."""
     manager = getattr(getattr(worker.model_runner, "lora_manager", None), "_adapter_manager", None)
     return None if manager is None else manager.list_adapters()
 
 
 def load_began() -> float:
-    """A time before which files have to be as they are, to be what was loaded. A process of vLLM's begins with it; any other
-    imports this when an engine is configured.
+    """Files unchanged since this time are the loaded ones. It is the start of a vLLM process; any other process imports
+    this module when an engine is configured.
     """
     return _IMPORTED if multiprocessing.parent_process() is None else psutil.Process().create_time()
 
 
 def reads_files(load_config: Any) -> bool:
-    """Whether what is loaded is in files as they are."""
+    """Whether the loaded weights are plain files."""
     from vllm.model_executor.model_loader import get_model_loader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
@@ -315,7 +316,7 @@ def reads_files(load_config: Any) -> bool:
 
 
 def files_of(load_config: Any, folder: str, source: Any) -> list[str]:
-    """Of a folder, those that vLLM loads for ``source``, a model or a part of one."""
+    """The files of a folder that vLLM loads for ``source``, a model or a part of one."""
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     found = DefaultModelLoader(load_config)._prepare_weights(
@@ -329,8 +330,8 @@ def files_of(load_config: Any, folder: str, source: Any) -> list[str]:
 
 
 class PageTables:
-    """Stands for the cache manager where there is only the block pool: requests' pages, as the scheduler tells workers of
-    them. Pages that a window leaves behind are not told of, so windows are refused there.
+    """Replaces the cache manager where there is only the block pool: requests' pages, as the scheduler reports them to
+    workers. Pages left behind by a window are not reported, so windows are refused there.
     """
 
     def __init__(self, block_pool: Any) -> None:
@@ -338,7 +339,7 @@ class PageTables:
         self._pages: dict[str, tuple[list[int], ...]] = {}
 
     def follow(self, output: Any) -> None:
-        """Before anything is asked of the step ``output``."""
+        """Called before any question about the step ``output``."""
         for request_id in output.finished_req_ids:
             self._pages.pop(request_id, None)
         for new in output.scheduled_new_reqs:

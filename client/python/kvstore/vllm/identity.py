@@ -1,7 +1,8 @@
-"""What an engine computes, by what its worker has loaded and resolved: files of weights, configuration, tables of rotations, code.
+"""An engine's computation, from its worker's loaded and resolved state: weight files, configuration, rotation tables,
+code.
 
-Only a worker knows: models write into their configuration while they are loaded, and choose rotations by the engine's options.
-So a worker makes the identity, once, and the scheduler's half is told it (messages.Stage).
+Only a worker has it: models write into their configuration while they are loaded, and choose rotations by the engine's
+options. So a worker makes the identity once and sends it to the scheduler's half (messages.Stage).
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ __all__ = ["Loaded", "difference", "identity_of", "is_named"]
 
 logger = init_logger("vllm.kvstore")
 
-#: What a rotation's module keeps beside tables, of these types, is part of what it computes.
+#: Attributes of these types on a rotation's module, beside its tables, are part of its computation.
 _PLAIN = (bool, int, float, str)
-#: The same, but it says how a kernel does it.
+#: Exceptions: they select how a kernel computes it.
 _NOT_ROTATION = ("training", "use_flashinfer", "use_aiter", "call_super_init", "dump_patches", "max_seq_len_cached")
-#: Of rotations of transformers' own: recomputed by the longest sequence of a step.
+#: Kinds of transformers' own rotations that are recomputed by the longest sequence of a step.
 _BY_LENGTH = ("dynamic", "longrope")
-#: Of images and the like: how many of them, where they are kept, and what computes them.
+#: Multimodal settings without effect on values: how many items, where they are kept, and which code runs them.
 _NOT_MULTIMODAL = (
     *("limit_per_prompt", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_shm_cache_max_object_size_mb"),
     *(
@@ -49,21 +50,21 @@ _NOT_MULTIMODAL = (
         "interleave_mm_strings",
     ),
 )
-#: Beside weights: how these are quantised, where the configuration does not say it.
+#: Files beside weights with their quantisation, where the configuration lacks it.
 _QUANTISATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
 class Loaded:
-    """The parameters that a worker has in memory: whether they are still the same, and what they are."""
+    """The parameters that a worker has in memory: their digest, and whether they are unchanged."""
 
     def __init__(self, worker: Any) -> None:
         self._models = [each for each in (worker.get_model(), compat.draft_of(worker)) if each is not None]
         self._hidden = self._hidden_now()
-        #: Whether all parameters can be seen: some kernels of the CPU keep a copy that nobody can read.
+        #: Whether all parameters are visible: some kernels of the CPU keep an unreadable copy.
         self.is_seen = not self._hidden
 
     def _hidden_now(self) -> list[Any]:
-        """What stands for each layer whose weight was taken away: what computes with it."""
+        """For each layer whose weight was taken away, the object that computes with it."""
         modules = (each for model in self._models for each in model.modules())
         return [
             getattr(each, "cpu_linear", weight)
@@ -72,7 +73,9 @@ class Loaded:
         ]
 
     def digest(self, is_named: bool) -> bytes:
-        """Of what can be seen. Nobody else's, if what cannot be seen was replaced, or is not named by files (``is_named``)."""
+        """Digest of the visible parameters. Random if hidden ones were replaced, or are not named by files
+        (``is_named``).
+        """
         hidden = self._hidden_now()
         if hidden and not is_named:
             return os.urandom(16)
@@ -91,8 +94,8 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, Any]:
-    """Fields of a namespace that say whose the blocks are: the model, its weights, and how blocks are named. Equal for all ranks
-    of a pipeline stage.
+    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of
+    a pipeline stage.
     """
     model = config.model_config
     loaded = worker.get_model()
@@ -111,7 +114,7 @@ def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, An
         "x.rotation": _rotation(loaded),
         "x.code": _code(config, model),
         "x.draft": _draft(config, worker),
-        # What an encoder is given, and how much of what it makes is kept.
+        # The encoder's input, and how much of its output is kept.
         "x.multimodal": _multimodal(model),
     }
 
@@ -124,8 +127,8 @@ def difference(one: str, other: str) -> str:
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the files that were loaded. Where these are not on this machine, blocks' names have a digest of what is
-    in memory, rank by rank (scheduler.py).
+    """By the content of the loaded files. If they are missing on this machine, blocks' names have a digest of the
+    weights in memory, rank by rank (scheduler.py).
     """
     files = _files(config, model, loaded)
     if files is not None:
@@ -137,12 +140,12 @@ def _weights(config: Any, model: Any, loaded: Any) -> str:
 
 
 def is_named(identity: Mapping[str, Any]) -> bool:
-    """Whether the weights are among the identity's fields."""
+    """Whether the identity's fields include the weights."""
     return not str(identity["x.weights"]).startswith("loaded ")
 
 
 def _files(config: Any, model: Any, loaded: Any) -> list[str] | None:
-    """Those that vLLM's loader has read, or None: they are not here, or may have been written since."""
+    """The files that vLLM's loader has read, or None: they are missing here, or may have been written since."""
     if os.path.isfile(str(model.model)):
         return [str(model.model)]
     place = _folder(config, str(model.model), model.revision)
@@ -173,7 +176,7 @@ def _files(config: Any, model: Any, loaded: Any) -> list[str] | None:
 
 
 def _folder(config: Any, model: str, revision: str | None) -> str | None:
-    """Where the model's files are: its own folder, or the hub's snapshot of that revision on this machine."""
+    """The folder of the model's files: its own, or the hub's snapshot of that revision on this machine."""
     if os.path.isdir(model):
         return model
     try:
@@ -182,12 +185,12 @@ def _folder(config: Any, model: str, revision: str | None) -> str | None:
                 model, revision=revision, cache_dir=config.load_config.download_dir, local_files_only=True
             )
         )
-    except Exception:  # whatever it raises, it does not know
+    except Exception:  # any error means: not found
         return None
 
 
 def _rotations(loaded: Any) -> Iterator[Any]:
-    """Modules that have tables of rotations."""
+    """Modules with rotation tables."""
     for each in loaded.modules():
         kind = type(each).__name__.lower()
         tables = any(
@@ -198,7 +201,7 @@ def _rotations(loaded: Any) -> Iterator[Any]:
 
 
 def _rotation(loaded: Any) -> str | None:
-    """Of the values of all tables, and which part of them is used."""
+    """Digest of the values of all tables, and of the attributes that select their used part."""
     found = set()
     for each in _rotations(loaded):
         kinds = getattr(each, "rope_type", None)
@@ -219,7 +222,7 @@ def _rotation(loaded: Any) -> str | None:
 
 
 def _code(config: Any, model: Any) -> str | None:
-    """Of what the model brings with it and the engine runs."""
+    """Digest of the code that the model brings and the engine runs."""
     if not model.trust_remote_code:
         return None
     place = _folder(config, str(model.model), model.code_revision or model.revision)
@@ -229,7 +232,7 @@ def _code(config: Any, model: Any) -> str | None:
 
 
 def _draft(config: Any, worker: Any) -> str | None:
-    """Another draft keeps something else."""
+    """Digest of the draft model: another draft keeps other blocks."""
     speculative = config.speculative_config
     if speculative is None or speculative.method != "draft_model":
         return None

@@ -1,4 +1,6 @@
-"""The half of the connector in the scheduler's process: what is looked up, loaded and stored, and who holds which page."""
+"""The connector's half in the scheduler's process: decides lookups, loads and saves, and tracks which save holds which
+page.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,17 @@ __all__ = ["SchedulerSide"]
 
 logger = init_logger("vllm.kvstore")
 
-#: vLLM's page for what is not there: blocks that a window has left behind.
+#: vLLM's page for a missing block, such as one that a window has left behind.
 _NULL_PAGE = 0
-#: A lookup's answer counts for so long: the node's lease is longer.
+#: A lookup's answer is valid for this long: shorter than the node's lease.
 _ANSWER_SECONDS = 4.0
-#: After so many loads that failed, a request is computed.
+#: After this many failed loads, a request is computed.
 _FAILED_LOADS_MAX = 2
-#: Of a finished request's blocks, so many are marked as used: a call for more takes the scheduler's thread over 50 us.
+#: Blocks of a finished request that are marked as used: a call for more takes the scheduler's thread over 50 us.
 _TOUCHED_NAMES_MAX = 256
-#: How long a request that needs a page waits for saves that do not get on, before vLLM preempts another one.
+#: How long a request that needs a page waits for stalled saves before vLLM preempts another one.
 _STUCK_SAVES_SECONDS = 0.02
-#: Of the engine's pages, what saves may hold.
+#: Share of the engine's pages that saves may hold.
 _HELD_FRACTION = 0.25
 
 
@@ -51,73 +53,73 @@ def _page_of(table: list[int], index: int) -> int:
 
 @dataclass
 class _Request:
-    """What is known of a request that has not finished."""
+    """State of an unfinished request."""
 
     request: Any
-    #: What its kv_transfer_params say of when its blocks will be asked for again.
+    #: From its kv_transfer_params: when its blocks will be asked for again.
     reuse: Reuse = None
-    #: What its kv_transfer_params say of the weights. None: nothing that could be shared.
+    #: From its kv_transfer_params: the weights. None: the request cannot share.
     own_epoch: bytes | None = b""
-    #: The same and what its adapter is, in its blocks' names. None: nothing can be looked up or stored.
+    #: Ending of its blocks' names: own_epoch and the adapter's identity. None: no lookup or save is possible.
     epoch: bytes | None = None
     named: Any = None
-    #: Whether it has begun with pages of another epoch, or of an unknown one.
+    #: Whether it began with pages of another epoch, or of an unknown one.
     is_mixed: bool = False
-    #: Leading blocks whose pages' epoch has been noted.
+    #: Leading blocks whose pages' epoch is recorded.
     noted: int = 0
     lookup: Lookup | None = None
     failed_loads: int = 0
-    #: Local blocks when the request was last admitted: what a load begins after.
+    #: Local blocks when the request was last admitted; a load begins after them.
     computed: int = 0
-    #: Leading blocks that the store has, or was given, or that were lost: none of them is stored by this request.
+    #: Leading blocks that this request does not store: the store has them, was given them, or lost them.
     saved: int = 0
     is_admitted: bool = False
     #: Admitted, and in no step since.
     is_fresh: bool = False
     is_loading: bool = False
-    #: Nothing is stored before more tokens than these have been computed: another connector may have loaded some of them.
+    #: Saves wait until more tokens than these are computed: another connector may have loaded some of them.
     doubtful_tokens: int = -1
-    #: Of the load under way: tokens after so many blocks, and those of them that came from a disk.
+    #: The load under way: its first block, its tokens, and how many of these come from disk.
     load_begin: int = 0
     load_tokens: int = 0
     load_disk_tokens: int = 0
-    #: Of the load under way. Leases are this half's client's, so a worker's get cannot end one.
+    #: The load under way. Leases belong to this half's client, so a worker's get cannot end one.
     leases: list[int] = field(default_factory=list)
 
     @property
     def adapter(self) -> int | None:
-        """Its number."""
+        """The adapter's number."""
         lora = self.request.lora_request
         return None if lora is None else int(lora.lora_int_id)
 
     @property
     def blocks(self) -> Any:
-        """The request, with its blocks' hashes as they are named."""
+        """The request, or a view with the block hashes of its adapter."""
         return self.request if self.named is None else self.named.follow()
 
 
 @dataclass
 class _LoadUnderWay:
-    """Of a request, until so many more workers have told what did not come."""
+    """A request's load, until ``left`` more workers have reported their missing blocks."""
 
     of: _Request
     left: int
     missing: int | None = None
-    #: The slowest worker's yet; None once a worker has not measured its part.
+    #: The slowest worker's time so far; None once a worker did not measure its part.
     seconds: float | None = 0.0
 
 
 class SchedulerSide:
-    """Runs on the scheduler's thread, which all requests wait for: no call here waits for a node.
+    """Runs on the scheduler's thread, which all requests share: no call here waits for a node.
 
-    1. A page is in no save without a reference of that save; the reference ends when every worker has reported the job,
-       whatever became of the request: saves and loads have numbers of their own.
+    1. Each save holds a reference to its pages until every worker has reported the job, whatever happens to the
+       request: saves and loads have numbers of their own.
     2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
-    3. A load names every page that the engine takes for loaded, held by the store or not: a page that was not filled is
+    3. A load names every page that the engine treats as loaded, even if the store lacks the block: an unfilled page is
        reported, never read.
-    4. What another connector loads is stored only after a step that read it has ended, and so has told what did not come.
-    5. A load is over when every worker has told its end: what one of them lacks, the request lacks.
-    6. Saves hold at most a quarter of the engine's pages. What is beyond is not stored.
+    4. Blocks loaded by another connector are stored only after a step that read them has ended and reported failures.
+    5. A load ends when every worker has reported: a block missing on one worker is missing for the request.
+    6. Saves hold at most a quarter of the engine's pages. Blocks beyond that are not stored.
     """
 
     def __init__(self, model: Model, *, loads: bool, saves: bool) -> None:
@@ -125,19 +127,19 @@ class SchedulerSide:
         self._options = model.options
         self._does_load, self._does_save = loads, saves
         self._client = client_of(model.options, identity="vllm-scheduler", deadline=model.options.load_timeout)
-        #: What workers have said of the weights; until then nothing is looked up, loaded or stored.
+        #: The workers' reports about the weights; lookups, loads and saves wait for them.
         self._told = Told(model.rank_count, model.stage_count)
-        #: Of each pipeline stage.
+        #: One per pipeline stage.
         self._spaces: list[SetSpace] = []
         self._block_bytes: list[npt.NDArray[np.int64]] = []
         self._worker_count = model.rank_count * model.stage_count
         self._adapters = Adapters(self._worker_count)
         self._breaker = Breaker()
         self._estimate = Estimate()
-        #: Requests that other connectors have loaded blocks for, until a step with them has ended.
+        #: Requests with blocks loaded by other connectors, until a step with them has ended.
         self._doubtful: dict[str, _Request] = {}
         self._requests: dict[str, _Request] = {}
-        #: Whether any request has said a weights_epoch; then, of each page that was filled since.
+        #: Whether any request has set a weights_epoch; the epoch of each page filled since.
         self._has_epochs = False
         self._page_epochs: dict[int, bytes | None] = {}
         self._manager: Any = None
@@ -145,7 +147,7 @@ class SchedulerSide:
         self._step = Step()
         self._loads: dict[int, _LoadUnderWay] = {}
         self._has_states = any(group.is_state for group in model.groups)
-        #: Pages of saves that workers have not reported, and how many workers have not.
+        #: For each save job: its pages, and how many workers have yet to report.
         self._held: dict[int, tuple[list[Any], int]] = {}
         self._held_count = 0
         #: When a worker last gave pages back, or the only save began.
@@ -169,14 +171,14 @@ class SchedulerSide:
         )
         self._teller = Teller()
         is_local = all(node["endpoint"].startswith("unix:") for node in self._client.nodes())
-        #: Of what a node has in memory. vLLM has no word for another machine's.
+        #: Source of hits in a node's memory. vLLM has no value for another machine's.
         self._memory = CacheHitSource.HOST if is_local else CacheHitSource.EXTERNAL_UNSPECIFIED
 
     def bind(self, manager: Any) -> None:
         self._manager = manager
 
     def told(self, stages: dict[int, Stage]) -> None:
-        """By workers' numbers. Of a model that is divided by its layers, all stages have to hold a block."""
+        """By worker number. With pipeline parallelism, all stages have to hold a block."""
         if not self._told.take(stages):
             return
         self._model.namespace = Namespace.from_text(self._told.stages[0].namespace)
@@ -203,7 +205,7 @@ class SchedulerSide:
         return known
 
     def _name(self, known: _Request) -> None:
-        """By what is known of its adapter now."""
+        """Sets the epoch from the adapter's identity, as far as it is known."""
         adapter = b"" if known.adapter is None else self._adapters.epoch(known.adapter)
         known.epoch = None if adapter is None or known.own_epoch is None else known.own_epoch + adapter
 
@@ -233,7 +235,7 @@ class SchedulerSide:
         return reuse
 
     def _look_up(self, known: _Request) -> None:
-        """Asks for all of the prompt's blocks but the one that has its last token: what that token says is computed."""
+        """Asks for all of the prompt's blocks except the last token's: that token has to be computed."""
         request = known.request
         blocks = known.blocks
         count = min(self._model.hash_count(blocks), (request.num_tokens - 1) // self._model.block_size)
@@ -269,14 +271,14 @@ class SchedulerSide:
         lookup.futures = []
 
     def _names(self, known: _Request, count: int) -> list[bytes]:
-        """Of the leading blocks, as [group, part, block]."""
+        """Names of the leading blocks, as [group, part, block]."""
         return self._names_of(known, self._model.hashes(known.blocks, 0, count))
 
     def _names_of(self, known: _Request, hashes: list[bytes]) -> list[bytes]:
         return self._model.part_names(hashes, self._ending(known) or b"")
 
     def _ending(self, known: _Request) -> bytes | None:
-        """What names of the request's blocks end with: the weights, if not the namespace's, and the adapter. None: not known."""
+        """Suffix of the request's block names: the weights, if not the namespace's, and the adapter. None: unknown."""
         weights = self._told.epoch
         return None if weights is None or known.epoch is None else weights + known.epoch
 
@@ -286,7 +288,7 @@ class SchedulerSide:
             logger.warning("kvstore: %s failed: %s. Requests are computed meanwhile.", what, error)
 
     def _answer(self, lookup: Lookup) -> None:
-        """Takes the answer, if it has come; gives the question up when its time is over."""
+        """Takes the answer if it has come; cancels the lookup after its timeout."""
         if not lookup.futures:
             return
         if not all(future.done() for future in lookup.futures):
@@ -303,8 +305,8 @@ class SchedulerSide:
             self._failed("lookup", error)
             return
         lookup.leases = [match.lease for match in matches]
-        lookup.asked = time.monotonic()  # from here the leases count
-        # Busy: no lease, and the answer counts.
+        lookup.asked = time.monotonic()  # the leases are valid from here
+        # Busy: the answer is valid without a lease.
         why = next((each.why for each in matches if each.why is not None and not isinstance(each.why, Busy)), None)
         if why is not None:
             self._failed("lookup", why)
@@ -337,8 +339,8 @@ class SchedulerSide:
         return more, True
 
     def _worth_loading(self, lookup: Lookup, computed: int) -> int:
-        """How many tokens after ``computed`` blocks are loaded: those that the store has; or fewer, where the engine computes
-        the rest in less time.
+        """How many tokens after ``computed`` blocks to load: all in the store, or fewer where the engine computes the
+        rest in less time.
         """
         size = self._model.block_size
         ends = dict.fromkeys((lookup.tail_hit or lookup.hit * size, lookup.hit * size, lookup.memory_hit * size))
@@ -350,9 +352,9 @@ class SchedulerSide:
         return self._estimate.choose(hits)
 
     def _release(self, known: _Request) -> None:
-        """Nothing will be loaded by the lookup, or the load has ended: the leases are not needed."""
+        """Gives up the lookup's or the ended load's leases."""
         lookup, known.lookup = known.lookup, None
-        with contextlib.suppress(Error):  # they end by themselves
+        with contextlib.suppress(Error):  # they expire anyway
             for leases in (known.leases, [] if lookup is None else lookup.leases):
                 for space, lease in zip(self._spaces, leases, strict=False):
                     if lease:
@@ -364,12 +366,12 @@ class SchedulerSide:
     # -- loads
 
     def admitted(self, request: Any, pages: tuple[list[int], ...], external_tokens: int) -> None:
-        """The request has its pages; so many tokens after the local ones are to be loaded into them."""
+        """The request has its pages; ``external_tokens`` after the local ones are to be loaded into them."""
         known = self._known(request)
         block_size = self._model.block_size
         lookup = known.lookup
         if lookup is not None:
-            # What the store lacks of the local blocks is stored once more: it may have been restarted.
+            # Local blocks that the store lacks are stored again: it may have been restarted.
             known.saved = lookup.hit if lookup.is_known else known.computed
             known.is_admitted = known.is_fresh = True
             known.load_begin, known.load_tokens = known.computed, 0
@@ -386,7 +388,7 @@ class SchedulerSide:
         end, tail = divmod(tokens, block_size)
         assert lookup is not None and tail in (0, lookup.tail_hit % block_size), (external_tokens, lookup)
         hashes = self._model.hashes(known.blocks, known.computed, end)
-        # Where a hit ends inside a page, so does the state that is needed.
+        # If a hit ends inside a page, the state there is needed too.
         needed = [
             0 if not group.is_state else end if tail else group.first_needed(end, block_size)
             for group in self._model.groups
@@ -415,7 +417,7 @@ class SchedulerSide:
         known.load_disk_tokens = lookup.disk_tokens(known.computed, tokens, block_size)
 
     def hit_sources(self, request: Any, external_tokens: int) -> dict[CacheHitSource, int]:
-        """Where the tokens of the load that was just admitted come from."""
+        """The sources of the tokens in the load just admitted."""
         known = self._requests.get(request.request_id)
         disk = 0 if known is None else known.load_disk_tokens
         memory = external_tokens - disk
@@ -441,7 +443,7 @@ class SchedulerSide:
                 self._save_tails(known, self._manager.get_block_ids(known.request.request_id), kept)
         step, self._step = self._step, Step()
         step.token_count = sum(output.num_scheduled_tokens.values())
-        if step.token_count > 0:  # asleep, workers have no weights: they look in a step that computes
+        if step.token_count > 0:  # sleeping workers have no weights: they check in a step that computes
             step.reset = self._told.resets if self._told.is_asking else 0
             step.adapters = {
                 known.adapter: self._adapters.epoch(known.adapter) is None
@@ -451,8 +453,8 @@ class SchedulerSide:
         return step
 
     def _doubt(self, fresh: list[_Request]) -> None:
-        """Of requests in their first step: blocks that neither the engine had nor this connector has loaded are another
-        connector's, which tells only with the step's end what did not come. Meanwhile any request may share them.
+        """Blocks of a request in its first step that neither the engine had nor this connector loaded come from another
+        connector, which reports failures only at the step's end. Until then any request may share these blocks.
         """
         for request_id, known in list(self._doubtful.items()):
             if self._is_settled(known) or self._requests.get(request_id) is not known:
@@ -468,14 +470,14 @@ class SchedulerSide:
         own = known.load_begin * size
         if not self._model.has_tails:
             return bool((request.num_computed_tokens - known.load_tokens) // size > known.load_begin)
-        # The engine's own hit may end inside a page, of which this half has not been told.
+        # The engine's own hit may end inside a page, which this half is not told.
         if request.prefill_stats is not None and request.num_preemptions == 0:
             own = max(own, request.prefill_stats.num_local_cached_tokens)
         return bool(request.num_computed_tokens > own + known.load_tokens)
 
     def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
-        """vLLM's own cache knows nothing of a request's weights_epoch. So it is noted of each page that a request fills; one
-        that begins with others' pages of another epoch stores nothing.
+        """Records the epoch of each page that a request fills, since vLLM's own cache ignores a request's
+        weights_epoch. A request that begins with other requests' pages of another epoch stores no blocks.
         """
         for known, token_count in scheduled:
             end = (known.request.num_computed_tokens + token_count) // self._model.block_size
@@ -486,7 +488,7 @@ class SchedulerSide:
         for known, _ in scheduled:
             if known.is_fresh:
                 tables = self._manager.get_block_ids(known.request.request_id)
-                # A page that the request has begun inside of is a copy, of which nothing was noted.
+                # A page in which the request began is a copy without a recorded epoch.
                 begins_inside = (
                     self._model.has_tails and known.request.num_computed_tokens % self._model.block_size != 0
                 )
@@ -508,8 +510,8 @@ class SchedulerSide:
         pages: tuple[list[int], ...] | None,
         states: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` of them. ``states``
-        are those that it leaves behind.
+        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` tokens.
+        ``states`` are the states that the step leaves behind.
         """
         request = known.request
         if not self._may_save(known):
@@ -546,14 +548,14 @@ class SchedulerSide:
 
     @property
     def _save_room(self) -> int:
-        """So many more pages may wait to be stored."""
+        """How many more pages may wait to be stored."""
         return max(0, self._held_max - self._held_count) if self._breaker.allows() else 0
 
     def _save_tails(
         self, known: _Request, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Stores what ends inside a page, where the engine has kept the states of all groups: these, and the page of each other
-        group as it is. Of it, only the leading tokens count; what follows them is anything.
+        """Stores states that end inside a page, where the engine has kept the states of all groups: the states, and the
+        page of each other group as it is. Only that page's leading tokens count; the content after them is arbitrary.
         """
         if not self._may_save(known):
             return
@@ -569,7 +571,7 @@ class SchedulerSide:
                 for g, group in enumerate(groups)
             ]
             if _NULL_PAGE in at:
-                continue  # none of it could be loaded without the rest
+                continue  # a load needs all groups
             blocks = [
                 Block(self._model.name(block_hash, g, epoch), g, page, tokens // size) for g, page in enumerate(at)
             ]
@@ -579,7 +581,7 @@ class SchedulerSide:
             self._begin_save(known, blocks, tokens % size)
 
     def _begin_save(self, known: _Request, blocks: list[Block], token_count: int) -> None:
-        """With the next step. The pages get references of the save's own."""
+        """Adds the save to the next step. It holds references to its pages."""
         self._last_job += 1
         pool = self._manager.block_pool
         held = [pool.blocks[block.page] for block in blocks]
@@ -594,7 +596,7 @@ class SchedulerSide:
         self.counters["saved_tokens"] += token_count
 
     def received(self, report: Report) -> None:
-        """What the workers have done."""
+        """Takes the workers' report."""
         self.told(report.stages)
         self._told.take_weights(report.weights)
         self._named(self._adapters.told(report.adapters))
@@ -618,11 +620,11 @@ class SchedulerSide:
             load.left -= count
             load.missing = missing = first_of(load.missing, index)
             if load.left > 0:
-                continue  # until all have told, nobody may take the pages for loaded
+                continue  # the pages count as loaded only after all reports
             del self._loads[job]
             known = load.of
             if self._requests.get(known.request.request_id) is not known:
-                continue  # aborted while it was loaded
+                continue  # aborted during its load
             known.is_loading = False
             self._release(known)
             if missing is None:
@@ -640,7 +642,7 @@ class SchedulerSide:
                 self.counters["loads_failed"] += 1
 
     def _named(self, adapters: list[int]) -> None:
-        """It is known what these adapters are: what their requests have computed can be stored."""
+        """These adapters' identities are now known, so their requests' blocks can be stored."""
         for known in self._requests.values() if adapters else ():
             if known.adapter in adapters:
                 was = known.epoch
@@ -656,19 +658,19 @@ class SchedulerSide:
 
     @property
     def will_free_pages(self) -> bool:
-        """Whether to wait for saves is better than to preempt. A node that stands must not stop the requests that run."""
+        """Whether waiting for saves is better than preempting. A stalled node must not stop running requests."""
         return bool(self._held) and time.monotonic() - self._saves_moved < _STUCK_SAVES_SECONDS
 
     def finished_inside(
         self, request: Any, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Before ``finished``: states that the request has left where it ends, inside a page."""
+        """Called before ``finished``, with the states that the request has left where it ends inside a page."""
         known = self._requests.get(request.request_id)
         if known is not None and self._model.has_tails:
             self._save_tails(known, pages, states)
 
     def finished(self, request: Any, pages: tuple[list[int], ...]) -> None:
-        """Before the request's pages are freed: what it still has to store gets references of its own."""
+        """Called before the request's pages are freed: its last save takes references of its own."""
         known = self._requests.pop(request.request_id, None)
         if known is None:
             return
@@ -680,8 +682,8 @@ class SchedulerSide:
             self._touch(known, token_count // self._model.block_size)
 
     def _touch(self, known: _Request, count: int) -> None:
-        """The request's leading blocks were used, also where the engine had them itself. The store evicts one by one, so
-        that a chain whose beginning goes first is lost: the first half is marked once more, to go last.
+        """Marks the request's leading blocks as used, also those the engine had itself. The store evicts single blocks,
+        and a chain is lost with its beginning: the first half is marked once more, to go last.
         """
         model = self._model
         count = min(count, model.hash_count(known.blocks), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))
@@ -700,12 +702,13 @@ class SchedulerSide:
         return self._teller.tell(self.counters, {"lookups": not self._breaker.allows()})
 
     def reset(self) -> None:
-        """The weights may have changed: workers look, in the next step that computes, and until then nothing has a name."""
+        """The weights may have changed: workers check in the next step that computes. Until then blocks have no names.
+        """
         self._told.reset()
         for known in self._requests.values():
             self._release(known)
             known.saved = 0
-            known.is_mixed = True  # its pages are of the weights before, unless it gets others
+            known.is_mixed = True  # its pages are of the old weights, unless it gets others
 
     def close(self) -> None:
         self._client.close()

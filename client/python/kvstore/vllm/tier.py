@@ -5,8 +5,8 @@ vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreOffloadingConnec
     "cpu_bytes_to_use": 8589934592, "secondary_tiers": [{"type": "KVStoreTier", "module_path": "kvstore.vllm.tier",
     "endpoints": "unix:///run/kvstore/kvstore.sock"}]}}'
 
-The connector is vLLM's OffloadingConnector, which tells the tier of which model its blocks are. Where the pool's chunks are
-what KVStoreConnector stores, they have its names: what came by one of the two is found by the other.
+The connector is vLLM's OffloadingConnector, extended to tell the tier the model of its blocks. Where the pool's chunks
+equal KVStoreConnector's blocks, they have the same names: a block stored by one of the two is found by the other.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ __all__ = ["KVStoreOffloadingConnector", "KVStoreTier", "TierOptions"]
 
 logger = init_logger("vllm.kvstore")
 
-#: Of one call to the store: the scheduler's thread must not be held up longer than such a call takes to make.
+#: Keys in one call to the store: limits how long making the call holds up the scheduler's thread.
 _KEYS_MAX = 1024
-#: The same of names that are not a hash alone, which are hashed first.
+#: The same for names that are more than a hash and are hashed first.
 _NAMES_MAX = 256
-#: What the end of the engine waits for chunks that are on their way to the store.
+#: How long the engine's shutdown waits for chunks on their way to the store.
 _FLUSH_SECONDS = 1.0
-#: In SetPutResult.states.
+#: A value in SetPutResult.states.
 _REFUSED = 0
 _GROUP_BYTES = 4
-#: What vLLM's /metrics have of it, besides what they have of any tier.
+#: The tier's own counters in vLLM's /metrics, besides those of every tier.
 COUNTERS = {
     "lookups": "Calls in which the store was asked which chunks it has.",
     "looked_up_chunks": "Chunks that it was asked for.",
@@ -91,13 +91,13 @@ COUNTERS = {
 _METRIC = "vllm:kvstore_tier_"
 _PAUSED = _METRIC + "paused"
 
-#: The engine whose connector is being made: vLLM does not tell its tiers.
+#: The engine whose connector is being made: vLLM does not pass it to its tiers.
 _engine: ContextVar[tuple[Any, Any] | None] = ContextVar("kvstore_engine", default=None)
 
 
 @dataclass
 class _Report(OffloadingWorkerMetadata):  # type: ignore[misc]
-    """vLLM's own, and what workers say of their weights, by their numbers. All say it in the same step."""
+    """vLLM's metadata with the workers' reports about their weights, by worker number. All report in the same step."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
     weights: dict[int, tuple[int, bytes]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _Report(OffloadingWorkerMetadata):  # type: ignore[misc]
 
 
 class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
-    """vLLM's own, whose tiers are told which model it is of."""
+    """vLLM's connector; also tells the tiers their model."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         token = _engine.set((vllm_config, kv_cache_config))
@@ -124,7 +124,7 @@ class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
         parallel = vllm_config.parallel_config
         self._rank_count = int(parallel.tensor_parallel_size)
         self._number = parallel.rank % (self._rank_count * int(parallel.pipeline_parallel_size))
-        #: Of a worker: what it has loaded, and what the scheduler's half has not been told.
+        #: In a worker: its loaded weights, and the news not yet sent to the scheduler's half.
         self._weights: Loaded | None = None
         self._stage: Stage | None = None
         self._news: dict[str, dict[int, Any]] = {}
@@ -175,7 +175,7 @@ class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         made = super().build_connector_meta(scheduler_output)
-        # Asleep, workers have no weights: they look in a step that computes.
+        # Sleeping workers have no weights: they check in a step that computes.
         if scheduler_output.total_num_scheduled_tokens > 0:
             made.kvstore_reset = max((tier.reset_asked for tier in self._tiers), default=0)
         return made
@@ -189,19 +189,19 @@ class KVStoreOffloadingConnector(OffloadingConnector):  # type: ignore[misc]
         super().update_connector_output(connector_output)
 
 
-with contextlib.suppress(ValueError):  # registered already
+with contextlib.suppress(ValueError):  # already registered
     KVConnectorFactory.register_connector("KVStoreOffloadingConnector", __name__, "KVStoreOffloadingConnector")
 
 
 @dataclass(frozen=True)
 class TierOptions(StoreOptions):
-    """What stands in ``secondary_tiers`` beside type and module_path."""
+    """Options in ``secondary_tiers`` beside type and module_path."""
 
     #: For vLLM's events and requests' filters: LOCAL or REMOTE.
     locality: str = ""
-    #: Whether vLLM is told of chunks that were stored, if its events are on.
+    #: Whether vLLM gets events for stored chunks, if its events are on.
     enable_kv_events: bool = False
-    #: Memory that is lent to nodes on this host, in the stead of the pool.
+    #: Memory lent to nodes on this host instead of the pool.
     staging_bytes: int = 16 << 20
 
     @classmethod
@@ -216,11 +216,11 @@ class TierOptions(StoreOptions):
 
 
 class _Chunks:
-    """What a chunk's bytes are called in the store, and where in the pool's memory they lie.
+    """The names of chunks in the store, and their places in the pool's memory.
 
-    1. A chunk is one block, or one of each rank: a row of the pool has what ranks keep of a chunk one after another.
+    1. A chunk is one block, or one block per rank: a row of the pool has the ranks' blocks one after another.
     2. Where ``why_apart`` is empty, blocks are KVStoreConnector's own, under its names.
-    3. There is no namespace before ``name_by``.
+    3. The namespace exists only after ``name_by``.
     """
 
     def __init__(self, spec: Any, view: memoryview, options: TierOptions) -> None:
@@ -264,7 +264,7 @@ class _Chunks:
             self._sizes = [group.block_bytes for group in self._model.groups]
             self._ranks = range(self._model.part_count)
             self._rank_bytes = int(spec.cpu_page_size_per_worker)
-        #: What names end with: the weights, if they are not the namespace's. None: they are not known.
+        #: Suffix of names: the weights, if not the namespace's. None: unknown.
         self.epoch: bytes | None = None
         self._rows = self._pool[:, : self._sizes[0]]
         #: Whether a chunk's name is its hash, and its block a row.
@@ -275,7 +275,7 @@ class _Chunks:
         return len(self._ranks)
 
     def name_by(self, identity: dict[str, Any]) -> Namespace:
-        """``identity``: what the workers' model is, whatever this tier's options say."""
+        """``identity``: the workers' model; this tier's options override parts of it."""
         said = identity | {
             "model": short(self._options.model or identity["model"]),
             "tenant": self._options.tenant or None,
@@ -307,7 +307,7 @@ class _Chunks:
         return [model.part_name(bytes(name), rank) for name in whole for rank in self._ranks]
 
     def sizes(self, keys: Sequence[OffloadKey]) -> npt.NDArray[np.int64] | int:
-        """Bytes of each block, as [key, rank], or of all."""
+        """Bytes of each block, as [key, rank], or one size for all."""
         if len(self._sizes) == 1:
             return self._sizes[0]
         of_keys = [self._sizes[int.from_bytes(key[-_GROUP_BYTES:], "big")] for key in keys]
@@ -315,7 +315,7 @@ class _Chunks:
         return repeated
 
     def blocks(self, keys: Sequence[OffloadKey], rows: npt.NDArray[Any]) -> tuple[Any, npt.NDArray[Any] | None]:
-        """The blocks' memory, as the client takes it."""
+        """The blocks' memory in the client's form."""
         if len(self._sizes) == len(self._ranks) == 1:
             return self._rows, rows
         blocks = []
@@ -325,7 +325,7 @@ class _Chunks:
         return blocks, None
 
     def whole(self, blocks: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Of each chunk, whether all ranks' blocks are."""
+        """For each chunk, whether all ranks' blocks are set."""
         return blocks if self.parts == 1 else np.asarray(blocks.reshape(-1, self.parts).all(axis=1))
 
     def close(self) -> None:
@@ -333,7 +333,7 @@ class _Chunks:
 
 
 def _why_apart(config: Any, spec: Any) -> str:
-    """Why the pool's rows are not KVStoreConnector's blocks, by the engine's settings; or nothing."""
+    """Why the pool's rows differ from KVStoreConnector's blocks, by the engine's settings; "" if they do not."""
     if spec.blocks_per_chunk != 1:
         return f"blocks_per_chunk is {spec.blocks_per_chunk}: a chunk has the hash of its last block alone"
     if spec.config.canonical_layout:
@@ -346,8 +346,8 @@ def _why_apart(config: Any, spec: Any) -> str:
 
 
 def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
-    """The same, by what a row has. Of each rank it has a page of each tensor, in the order in which cache groups name them
-    first; a group's layers must be the first of these.
+    """The same, by a row's content. A rank's part has a page of each tensor, in the order in which cache groups first
+    name them; a group's layers must be the first tensors.
     """
     if any(group.is_state for group in model.groups):
         return "states are stored by KVStoreConnector where a step has left them"
@@ -372,7 +372,7 @@ def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
 
 
 def _fields_of_rows(config: Any, cache: Any, spec: Any, row_bytes: int) -> dict[str, Any]:
-    """Of whole rows, whose bytes nobody but such an engine understands."""
+    """Namespace fields for whole rows, whose bytes only such an engine can read."""
     parallel = config.parallel_config
     groups = [[list(group.layer_names), str(group.kv_cache_spec)] for group in cache.kv_cache_groups]
     platform = current_platform.device_type
@@ -393,14 +393,14 @@ def _fields_of_rows(config: Any, cache: Any, spec: Any, row_bytes: int) -> dict[
 
 
 class _Batch:
-    """Keys that the store is asked for in one call, and what it says of each."""
+    """Keys of one lookup call, and the store's answer for each."""
 
     __slots__ = ("future", "held", "keys")
 
     def __init__(self) -> None:
         self.keys: list[OffloadKey] = []
         self.future: Future[SetMatchResult] | None = None
-        #: 1 of each chunk that is held; None as long as that is not known.
+        #: 1 for each held chunk; None until the answer.
         self.held: bytes | None = None
 
 
@@ -410,33 +410,33 @@ _MISSING.held = b"\0"
 
 @dataclass
 class _Job:
-    """A transfer under way, in one call to the store unless it is of more keys than such a call has."""
+    """A transfer under way: one call to the store, or several if it has more keys than a call takes."""
 
     job: TransferJob
     keys: list[OffloadKey]
     began: float
     future: Future[Any] | None = None
     sent: int = 0
-    #: Of the keys that were sent: whether the chunk has come, or is stored.
+    #: For the keys sent so far: whether the chunk has come, or is stored.
     done: list[npt.NDArray[np.bool_]] = field(default_factory=list)
 
 
 class _WithAdapter:
-    """Of a request: its chunks' keys have an adapter's name and path, and not what it is."""
+    """Marks a request whose chunk keys have an adapter's name and path, not its content."""
 
 
 class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
-    """What vLLM's manager of tiers calls, all in the scheduler's thread.
+    """The store as one of vLLM's tiers. All calls are made in the scheduler's thread.
 
-    1. No call waits for the store, or moves bytes: the client's own thread does, without the GIL. ``drain_jobs`` and
-       ``shutdown`` wait, for what is under way.
-    2. Once it is made, nothing here raises: what could not be asked is a miss, what did not come is not among a job's keys.
-       What cannot be served at all is refused, at the start, by name.
-    3. A job is reported once, a little after its timeout at the latest. Then nobody touches its rows of the pool.
-    4. A key that a load did not bring is a miss for that request, which else would ask for it for ever.
-    5. The store need not be there, now or ever.
-    6. After a reset of the engine's caches nothing is looked up or stored until the workers have said which weights they have.
-    7. Requests with an adapter share nothing here.
+    1. Calls do not wait for the store or move bytes: the client's own thread does, without the GIL. Only ``drain_jobs``
+       and ``shutdown`` wait, for transfers under way.
+    2. After construction, calls do not raise: a failed lookup is a miss, a failed key is left out of its job's keys.
+       Unsupported settings are refused at the start, by name.
+    3. A job is reported once, a little after its timeout at the latest. From then on its rows of the pool are free.
+    4. A key missing from a load becomes a miss for that request, which would otherwise ask for it for ever.
+    5. The store may be away, now or for ever.
+    6. After a reset of the engine's caches, lookups and saves wait until the workers have reported their weights.
+    7. Requests with an adapter do not share here.
     """
 
     medium = Medium.STORAGE
@@ -466,16 +466,16 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         )
         parallel = self._chunks.parallel
         self._words = Told(int(parallel.tensor_parallel_size), int(parallel.pipeline_parallel_size))
-        #: Opened when workers have told which model they have.
+        #: Opened once the workers have reported their model.
         self._space: SetSpace | None = None
-        #: Of the request that is about to come.
+        #: Whether the next request has an adapter.
         self.has_adapter = False
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
-        #: Of each request, where each key it has looked up is asked for.
+        #: For each request, the batch and place of each key it has looked up.
         self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
         self._unsent: deque[_Batch] = deque()
         self._jobs: list[_Job] = []
-        #: Whether a request has named other weights: neither the pool nor the engine's cache tell their blocks apart.
+        #: Whether a request has named other weights: the pool and the engine's cache do not tell their blocks apart.
         self._is_mixed = False
         self._ended: list[JobResult] = []
         has_events = self._options.enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
@@ -485,10 +485,10 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         if self._chunks.why_apart:
             logger.info("kvstore: chunks are not shared with KVStoreConnector: %s", self._chunks.why_apart)
 
-    # -- which model and weights chunks are of
+    # -- model and weights of the chunks
 
     def told(self, stages: dict[int, Stage]) -> None:
-        """By workers, once."""
+        """Takes the workers' reports, once."""
         if not self._words.take(stages):
             return
         said = [dict(line.split("=", 1) for line in each.namespace.splitlines()) for each in self._words.stages]
@@ -501,13 +501,13 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         logger.info("kvstore: chunks of %d bytes, namespace %s", namespace.block_bytes, namespace)
 
     def told_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
-        """By workers, after a reset of the caches."""
+        """Takes the workers' weights after a reset of the caches."""
         self._words.take_weights(weights)
         self._chunks.epoch = self._words.epoch
 
     @property
     def reset_asked(self) -> int:
-        """The reset after which workers have not said which weights they have, or 0."""
+        """The reset after which the workers have yet to report their weights, or 0."""
         return self._words.resets if self._words.is_asking else 0
 
     @property
@@ -517,7 +517,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     @property
     def why_apart(self) -> str:
-        """Why this tier's chunks are not those of KVStoreConnector, or nothing."""
+        """Why this tier's chunks differ from KVStoreConnector's; "" if they do not."""
         return self._chunks.why_apart
 
     def _failed(self, kind: str, why: object) -> None:
@@ -535,7 +535,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return counters | {_PAUSED: OffloadingGaugeMetadata(documentation=text, labelnames=("calls",))}
 
     def get_stats(self) -> OffloadingConnectorStats | None:
-        """What was added since the last call. At first all of them, as 0: a counter is shown from the start."""
+        """The growth since the last call. The first call has all counters at 0, so that they appear from the start."""
         told, totals = self._told, dict(self.counters)
         paused = {f"paused {kind}": int(not breaker.allows()) for kind, breaker in self._breakers.items()}
         self._told = totals | paused
@@ -562,7 +562,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def _is_shared(self, req_context: ReqContext) -> bool:
-        """Whether the request's chunks have names that say what they are."""
+        """Whether the names of the request's chunks identify their content."""
         return self._chunks.epoch is not None and not self._is_mixed and req_context.get_state(_WithAdapter) is None
 
     def on_request_finished(self, req_context: ReqContext) -> None:
@@ -638,7 +638,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._end(made)
 
     def _send(self, job: _Job) -> bool:
-        """Whether another call of the job is under way."""
+        """Sends the job's next call. False if there is none to send."""
         is_load = job.job.is_promotion
         kind, timeout = ("loads", self._options.load_timeout) if is_load else ("saves", self._options.save_timeout)
         left = job.began + timeout - time.monotonic()
@@ -660,7 +660,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return True
 
     def _take(self, job: _Job) -> None:
-        """What became of the job's call, which has ended."""
+        """Takes the result of the job's call, which has ended."""
         future, job.future = job.future, None
         assert future is not None
         before = sum(len(each) for each in job.done)
@@ -672,7 +672,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
                 is_right = np.asarray(result.block_bytes) == self._chunks.sizes(job.keys[before : job.sent])
                 done = self._chunks.whole(np.asarray(result.landed) & is_right)
             else:
-                # Other bytes under the same name are as good: another engine's sums may have been divided differently.
+                # Other bytes under the same name are as good: another engine may have split its sums differently.
                 done = self._chunks.whole(np.asarray(result.states) != _REFUSED)
             if result.why is None or (kind == "saves" and bool(done.any())):
                 self._breakers[kind].succeeded()
@@ -733,7 +733,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     # -- life
 
     def drain_jobs(self) -> None:
-        """Called where the engine's caches are reset and weights may change, and nowhere else."""
+        """Called only when the engine's caches are reset and weights may change."""
         for job in self._jobs:
             if job.future is not None:
                 job.future.wait()  # until its deadline
@@ -747,7 +747,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._asked.clear()
 
     def shutdown(self) -> None:
-        """What is on its way to the store still goes there, for a second at most."""
+        """Chunks on their way to the store get up to one more second."""
         until = time.monotonic() + _FLUSH_SECONDS
         for job in self._jobs:
             if job.future is not None and not job.job.is_promotion:

@@ -1,4 +1,6 @@
-"""The half of the connector in a worker: moves blocks between the engine's pages and lent memory, and that to the store."""
+"""The connector's half in a worker: moves blocks between the engine's pages and lent memory, and between that and the
+store.
+"""
 
 from __future__ import annotations
 
@@ -33,24 +35,24 @@ __all__ = ["WorkerSide"]
 
 logger = init_logger("vllm.kvstore")
 
-#: In SetPutResult.states.
+#: A value in SetPutResult.states.
 _STORED = 1
-#: A load is seen to end only between steps: it is measured if steps took at most this share of its time.
+#: The end of a load shows only between steps: it is measured if steps took at most this share of its time.
 _COMPUTED_SHARE_MAX = 0.25
-#: What the end of the engine waits for blocks that are on their way to the store.
+#: How long the engine's shutdown waits for blocks on their way to the store.
 _FLUSH_SECONDS = 1.0
 
 
 @dataclass
 class _Load:
-    """A load under way. ``unsent`` blocks have not been asked for; ``missing`` is the first that will not come."""
+    """A load under way. ``unsent`` blocks were sent or given up; ``missing`` is the first that will not come."""
 
     load: Load
     began: float
-    #: What the worker had spent on the model until then.
+    #: Seconds the worker had spent on the model until then.
     computed_before: float = 0.0
-    #: On a GPU: what the engine had enqueued when the load began. Some of it may still use the pages: it fills them with
-    #: zeros, or belongs to the request that had them before.
+    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or
+    #: belong to the request that had them before.
     after: Event | None = None
     unsent: int = 0
     parts: int = 0
@@ -66,7 +68,7 @@ class _Load:
 
 @dataclass
 class _Part:
-    """A get of some of a load's blocks: all of them, unless the lent memory is too small."""
+    """A get of some of a load's blocks: all, unless the lent memory is too small."""
 
     of: _Load
     blocks: list[Block]
@@ -85,7 +87,7 @@ class _Scatter:
 
 @dataclass
 class _Save:
-    """``sent`` leading blocks were given to gathers, of which ``gathers`` are not over."""
+    """A save: ``sent`` leading blocks were given to gathers, and ``gathers`` are under way."""
 
     save: Save
     began: float
@@ -95,7 +97,7 @@ class _Save:
 
 @dataclass
 class _Gather:
-    """Pages that a GPU copies into rows until ``event``; None: they are there."""
+    """Pages that a GPU copies into rows until ``event``; None: the copy is done."""
 
     of: _Save
     blocks: list[Block]
@@ -112,7 +114,7 @@ class _Put:
 
 @dataclass
 class Ended:
-    """Loads that have ended since the last look."""
+    """Loads that have ended since the last call."""
 
     requests: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
@@ -120,23 +122,24 @@ class Ended:
 
 
 class WorkerSide:
-    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL;
-    between lent memory and pages here, between two steps, or where the pages are a GPU's, by the GPU.
+    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the
+    GIL; between lent memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
 
-    1. Pages are read and written only by this thread, never while the model runs: what a step computes is gathered after
-       it, and what is scattered into pages was given to the load by the scheduler. On a GPU this order is the device's, by
-       events: a gather comes after all that the engine had enqueued when its step ended, a scatter after all that it had
-       enqueued when the load began, and what it enqueues after the report of a load comes after the load's scatters.
-    2. A load is reported once, at its timeout plus a little at the latest, with its first missing block.
-    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a
-       GPU still reads are never reported.
-    4. Without the store nothing here raises: loads are missing, saves are given up.
-    5. A row is nobody else's until what moves it is over: no node is given a row that a GPU still writes, none is lent again
-       that a GPU still reads.
+    1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it,
+       and the scheduler gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all
+       the engine had enqueued when its step ended, a scatter follows all it had enqueued when the load began, and work
+       enqueued after a load's report follows the load's scatters.
+    2. A load is reported once, a little after its timeout at the latest, with its first missing block.
+    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages
+       that a GPU still reads are never reported.
+    4. Without the store, calls do not raise: loads are missing, saves are given up.
+    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU
+       still reads is not lent again.
     """
 
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:
-        """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage."""
+        """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage.
+        """
         self._model = model
         assert model.namespace is not None
         self._number = number
@@ -147,7 +150,7 @@ class WorkerSide:
             logger.warning(
                 "kvstore: weights are no files on this machine, and this processor's kernels hide them: no engine shares with this one"
             )
-        #: What the scheduler's half has to know before anything is looked up.
+        #: Sent to the scheduler's half before any lookup.
         self.stage = Stage(
             model.namespace.text,
             tuple(group.block_bytes for group in model.groups),
@@ -156,7 +159,7 @@ class WorkerSide:
         )
         self._options = model.options
         shard = rank // model.replicas
-        #: Of each block, what this rank holds.
+        #: The parts of each block that this rank holds.
         self._parts_held = range(shard * model.parts_per_rank, (shard + 1) * model.parts_per_rank)
         self._does_save = rank % model.replicas == 0
         self._pages: list[list[Cache]] = bind_pages(model, tensors)
@@ -165,11 +168,11 @@ class WorkerSide:
         self._client = client_of(model.options, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
         tell_numa(logger, self._client)
         self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
-        #: One for each direction: a gather waits for the end of a step, which loads need not.
+        #: One lane for each direction: a gather waits for the end of a step, which loads need not.
         self._load_lane: Lane | None = None if device is None else Lane(device)
         self._save_lane: Lane | None = None if device is None else Lane(device)
         if device is not None:
-            warm_up(device)  # else the first load pays for it
+            warm_up(device)  # otherwise the first load pays for it
         half = model.options.staging_bytes // 2
         self._load_rows = Staging(self._client, model, half, self._pages, self._load_lane)
         self._save_rows = Staging(self._client, model, half, self._pages, self._save_lane)
@@ -182,7 +185,7 @@ class WorkerSide:
         self._loads: deque[_Load] = deque()
         self._parts: list[_Part] = []
         self._scatters: deque[_Scatter] = deque()
-        #: Saves with blocks that no gather has been given.
+        #: Saves with blocks that wait for a gather.
         self._saves: deque[_Save] = deque()
         self._gathers: deque[_Gather] = deque()
         self._puts: list[_Put] = []
@@ -221,7 +224,7 @@ class WorkerSide:
         self._clock.leave_out(time.monotonic() - now)
 
     def _send_loads(self) -> None:
-        """Asks for as many blocks as there is memory for, load after load."""
+        """Asks for as many blocks as the lent memory holds, load after load."""
         now = time.monotonic()
         self._end_scatters()
         for each in self._loads:
@@ -255,7 +258,7 @@ class WorkerSide:
                 each.unsent += len(part)
 
     def _names(self, blocks: list[Block]) -> list[bytes]:
-        """Of the blocks' parts on this rank, as [block, part]."""
+        """Names of the blocks' parts on this rank, as [block, part]."""
         return [self._model.part_name(block.name, part) for block in blocks for part in self._parts_held]
 
     def _load_failed(self, error: object) -> None:
@@ -283,7 +286,7 @@ class WorkerSide:
         is_doubtful = got.why is not None
         try:
             event = self._scatter(part, landed)
-        except Error as error:  # of the GPU
+        except Error as error:  # from the GPU
             self._load_rows.give(part.rows, is_doubtful=True)
             self._load_failed(error)
             part.of.miss(part.blocks)
@@ -302,7 +305,9 @@ class WorkerSide:
             self._scatters.append(_Scatter(event, part.rows, is_doubtful))
 
     def _scatter(self, part: _Part, landed: list[bool]) -> Event | None:
-        """Into the pages of those blocks that have landed. On a GPU it is enqueued, and the engine's next step after it."""
+        """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind
+        it.
+        """
         lane, count = self._load_lane, len(self._parts_held)
         if lane is not None and part.of.after is not None:
             lane.wait(part.of.after)
@@ -313,20 +318,21 @@ class WorkerSide:
                     page_ids = [part.blocks[i].page for i in mine]
                     for k, pages in enumerate(self._pages[g]):
                         self._load_rows.scatter(g, pages, page_ids, [part.rows[i * count + k] for i in mine])
-        finally:  # also behind what was enqueued before an error
+        finally:  # also after work that was enqueued before an error
             event = None if lane is None else lane.stream.record()
             if lane is not None and event is not None:
                 lane.hold_engine(event)
         return event
 
     def _end_scatters(self) -> None:
-        """They end in the order of their stream."""
+        """Returns the rows of finished scatters. They end in stream order."""
         while self._scatters and self._scatters[0].event.is_passed:
             over = self._scatters.popleft()
             self._load_rows.give(over.rows, is_doubtful=over.is_doubtful)
 
     def end_loads(self) -> Ended:
-        """Puts what has landed into the pages. With several groups, page numbers alone do not say whose they are."""
+        """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request.
+        """
         under_way = []
         for part in self._parts:
             if part.future.done():
@@ -358,11 +364,11 @@ class WorkerSide:
     # -- saves
 
     def end_step(self, step: Step) -> None:
-        """The model has computed the step: gathers its blocks, and what was left over before."""
+        """The step is computed: gathers its blocks, and those left over from earlier steps."""
         now = time.monotonic()
         seconds, measured = self._clock.end(step.token_count)
         self._computed_seconds += seconds
-        if measured:  # a report costs the scheduler time: there is none for every token of an answer
+        if measured:  # only some steps are reported: each report costs the scheduler time
             self._report.computed = measured[-1]
         self._tell_adapters(step)
         self._end_puts()
@@ -388,7 +394,7 @@ class WorkerSide:
         self._end_gathers()
 
     def _tell_adapters(self, step: Step) -> None:
-        """What the step has computed with: vLLM loads an adapter in the first step that uses it, and may load it again."""
+        """Reports the step's adapters: vLLM loads an adapter in the first step that uses it, and may load it again."""
         for number, is_asked in step.adapters.items():
             if is_asked or self._adapters.has_changed(number):
                 content = self._adapters.digest(number)
@@ -396,7 +402,7 @@ class WorkerSide:
                     self._report.adapters[number] = {self._number: content}
 
     def _sent_before(self, save: Save) -> int:
-        """All of its blocks, if another adapter than the scheduler's half thought has computed them: they have wrong names."""
+        """All of the save's blocks, if their names have an adapter other than the one that computed them; else 0."""
         if save.adapter is None:
             return 0
         number, expected = save.adapter
@@ -410,7 +416,7 @@ class WorkerSide:
             self._report.gathered[save.save.job] = 1
 
     def _gather(self, of: _Save, blocks: list[Block], computed: Event | None) -> None:
-        """On a GPU it is enqueued: after ``computed``, the step's end."""
+        """Gathers blocks into rows. On a GPU this is enqueued after ``computed``, the step's end."""
         lane, count = self._save_lane, len(self._parts_held)
         of.sent += len(blocks)
         rows = self._save_rows.take(len(blocks) * count)
@@ -425,17 +431,17 @@ class WorkerSide:
                     for k, pages in enumerate(self._pages[g]):
                         page_ids = [blocks[i].page for i in mine]
                         event = self._save_rows.gather(g, pages, page_ids, [rows[i * count + k] for i in mine])
-        except Error as error:  # of the GPU
+        except Error as error:  # from the GPU
             self._save_rows.give(rows, is_doubtful=True)
             self._save_failed(error, len(rows))
             return
         if lane is not None and event is not None and any(groups[block.group].is_state for block in blocks):
-            lane.hold_engine(event)  # a step writes over the state that the one before has left
+            lane.hold_engine(event)  # a step overwrites the previous step's state
         of.gathers += 1
         self._gathers.append(_Gather(of, blocks, rows, event))
 
     def _end_gathers(self) -> None:
-        """Rows that are whole go to the store. Gathers end in the order of their stream."""
+        """Sends complete rows to the store. Gathers end in stream order."""
         while self._gathers and (self._gathers[0].event is None or self._gathers[0].event.is_passed):
             over = self._gathers.popleft()
             over.of.gathers -= 1
@@ -500,7 +506,7 @@ class WorkerSide:
         return self._teller.tell(self.counters, paused)
 
     def close(self) -> None:
-        """What was gathered still goes to the store, for a second at most."""
+        """Gathered blocks get up to one more second to reach the store."""
         until = time.monotonic() + _FLUSH_SECONDS
         for gather in self._gathers:
             if gather.event is not None and not gather.event.wait(max(0.0, until - time.monotonic())):
