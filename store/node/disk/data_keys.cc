@@ -52,7 +52,7 @@ std::string associated_of_record(const NamespaceId& id) {
   return "n" + std::string(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size());
 }
 
-/// Overwrites what an open file holds, wherever its name points by now.
+/// Overwrites the content of an open file, even if its name points elsewhere by now.
 void overwrite(const File& file) {
   struct stat status {};
   if (!file.is_open() || ::fstat(file.number(), &status) != 0) return;
@@ -69,10 +69,10 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   std::ifstream in(file, std::ios::binary);
   std::vector<WrappedKey> entries;
   std::size_t entry_count = 0, damaged = 0;
-  // A damaged header is no reason to give up what follows: each entry has a checksum of its own.
+  // Entries behind a damaged header are still used: each has a checksum of its own.
   in.ignore(static_cast<std::streamsize>(kKeysHeader.size()));
   for (std::array<char, kWrappedKeyBytes> text; in.read(text.data(), text.size());) {
-    if (++entry_count > count_max + 1) {  // the directory's own key may have been lost, and one more been made
+    if (++entry_count > count_max + 1) {  // one extra: the directory's own key, if lost, is made again
       return Failure(Errc::kMismatch, file.string() + ": is longer than the " + std::to_string(count_max) +
                                           " keys that a node writes at most. Nothing was changed. Put a copy of it "
                                           "back, or empty the directory");
@@ -122,7 +122,7 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
     spdlog::warn("spill: {}: {} damaged entries; blocks that were sealed with their keys are lost", file.string(),
                  damaged);
   KV_ASSERT(!made->by_number_.empty());
-  // Without it namespace records cannot be read; those that come from now on get a new one.
+  // Without it namespace records are unreadable; new records get a new key.
   if (!made->own_) {
     made->own_ = made->draw({}, DiskKey{});
     made->by_number_[made->own_->number] = made->own_;
@@ -143,14 +143,14 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::make(const std::filesystem:
   return made;
 }
 
-/// A number that no key had, so that a value sealed with a destroyed key is not taken for one of this.
+/// Draws an unused number, so that a value sealed with a destroyed key never matches the new one.
 std::shared_ptr<const DataKeys::Key> DataKeys::draw(const NamespaceId& space, DiskKey first_key) const {
   std::uint64_t number = random_word();
   while (by_number_.contains(number)) number = random_word();
   return std::make_shared<const Key>(Key{number, space, first_key, random_key()});
 }
 
-/// The nonce is random: under one key of the operator's there are as many entries as namespaces times starts.
+/// The nonce is random: an operator's key wraps one entry per namespace and start.
 WrappedKey DataKeys::wrap(const Key& key) const {
   const SpillKeys::Key by = keys_->keys().front();
   WrappedKey entry{.number = key.number,
@@ -168,7 +168,7 @@ Result<std::shared_ptr<const DataKeys::Key>> DataKeys::for_writing(const Namespa
   const std::lock_guard lock(changing_);
   if (const auto found = for_writing_.find(space); found != for_writing_.end()) return found->second;
   KV_ASSERT(block != DiskKey{});
-  if (by_number_.size() >= count_max_) {  // 5
+  if (by_number_.size() >= count_max_) {  // invariant 5
     spdlog::error("spill: {}: has {} keys, and may have no more", file_.string(), by_number_.size());
     return error_code(ENOSPC, boost::system::generic_category());
   }
@@ -209,7 +209,7 @@ void DataKeys::retire(const NamespaceId& space) {
   for_writing_.erase(space);
 }
 
-/// The file first: what is only gone from memory would be back with the next start.
+/// The file first: a key that is only gone from memory would return with the next start.
 template <class Gone>
 error_code DataKeys::destroy_if(Gone is_gone) {
   const std::lock_guard lock(changing_);
@@ -250,7 +250,7 @@ error_code DataKeys::rewrap() {
   return error;
 }
 
-/// After an error nobody knows what is in the file. The next call writes all of it anew.
+/// After an error the file's content is unknown. The next call rewrites all of it.
 error_code DataKeys::append(const Key& key) {
   KV_ASSERT(append_to_.is_open());
   const WrappedKey entry = wrap(key);
@@ -268,8 +268,7 @@ error_code DataKeys::append(const Key& key) {
   return error;
 }
 
-/// The file is replaced as a whole, so a crash leaves the old keys or the new ones, and then the old file is
-/// overwritten.
+/// Replaces the whole file, so a crash leaves either the old keys or the new ones, and then overwrites the old file.
 error_code DataKeys::rewrite(const std::vector<std::shared_ptr<const Key>>& left) {
   is_whole_ = false;
   append_to_.close();
@@ -290,7 +289,7 @@ error_code DataKeys::rewrite(const std::vector<std::shared_ptr<const Key>>& left
   return {};
 }
 
-/// Few are ever written, so a random nonce does.
+/// Few are ever written, so a random nonce suffices.
 std::string DataKeys::seal_record(const NamespaceId& id, std::string_view record) const {
   const SealNonce nonce = random_nonce();
   std::string value(1, kSealedRecordTag);

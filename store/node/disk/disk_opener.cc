@@ -16,7 +16,7 @@
 namespace kv {
 namespace {
 
-/// Opens one directory, on a thread of its own. An exception must not leave the thread: it would end a node that could
+/// Opens one directory on a thread of its own. An exception must not leave the thread: it would end a node that could
 /// serve from memory.
 Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
                                                      const std::function<void()>& accepted, std::uint32_t epoch = 0) {
@@ -26,7 +26,7 @@ Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, co
     try {
       return RocksDisk::open({.path = path, .epoch = epoch, .keys = keys}, &opening, accepted);
     } catch (const std::exception& error) {
-      // Thrown by a library below. The directory cannot be used, but the node can serve without it.
+      // Thrown by a library. The directory is unusable, but the node can serve without it.
       return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
     }
   }();
@@ -40,8 +40,8 @@ Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, co
 
 using Disks = std::vector<std::unique_ptr<RocksDisk>>;
 
-/// A place of its own for each disk, beside those that are taken. One that holds blocks keeps its place: that is a part
-/// of their keys. Of the others, one that had a place gets it again if it is free.
+/// Chooses a distinct place for each disk, besides those taken. A disk with blocks keeps its place, which is part of
+/// their keys. An empty disk gets its former place back if that is free.
 Result<std::vector<DiskPlace>, Failure> choose_places(const Disks& disks, const std::vector<std::string>& paths,
                                                       const std::vector<DiskPlace>& taken) {
   std::map<DiskPlace, std::string> owners;
@@ -49,7 +49,7 @@ Result<std::vector<DiskPlace>, Failure> choose_places(const Disks& disks, const 
   std::vector<std::optional<DiskPlace>> places(disks.size());
   for (std::size_t i = 0; i < disks.size(); ++i) {
     if (disks[i]->is_new()) continue;
-    // A directory that was used alone has keys of place 0, though no place is on record.
+    // A directory that was used alone has keys of place 0, although its place was never recorded.
     places[i] = disks[i]->recorded_place().value_or(DiskPlace{0});
     // Two with one place would answer for each other's keys.
     const auto [owner, is_free] = owners.emplace(*places[i], paths[i]);
@@ -73,7 +73,7 @@ Result<std::vector<DiskPlace>, Failure> choose_places(const Disks& disks, const 
   return chosen;
 }
 
-/// A place is written down before the first block.
+/// Records each place before the first block.
 Result<std::vector<StripedDisk::Part>, Failure> join_all(Disks disks, const std::vector<std::string>& paths,
                                                          const std::vector<DiskPlace>& places, std::uint32_t epoch) {
   std::vector<StripedDisk::Part> parts;
@@ -87,7 +87,7 @@ Result<std::vector<StripedDisk::Part>, Failure> join_all(Disks disks, const std:
   return parts;
 }
 
-/// Each on a thread of its own: a repair of one reads every file of it, and the others need not wait to begin.
+/// Each on a thread of its own: repairing a directory reads all of its files, and the others need not wait.
 Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const std::shared_ptr<SpillKeys>& keys,
                                  const std::function<void()>& accept_one, std::uint32_t epoch = 0) {
   std::vector<std::future<Result<std::unique_ptr<RocksDisk>, Failure>>> opening;
@@ -106,8 +106,8 @@ Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const st
   return disks;
 }
 
-/// Directories to be added to those in use. What they hold may have been dropped while they were not in use, so nothing
-/// of it is taken up.
+/// Opens directories to be added to those in use, and empties them: their blocks may have been dropped while they were
+/// out of use.
 Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std::string>& paths,
                                                           const std::shared_ptr<SpillKeys>& keys, std::uint32_t epoch,
                                                           const std::vector<DiskPlace>& taken) {
@@ -129,7 +129,7 @@ Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std:
   return join_all(std::move(*disks), paths, *places, epoch);
 }
 
-/// An exception must not leave the thread, as in open_one().
+/// Keeps exceptions inside the thread, as open_one() does.
 Result<std::vector<StripedDisk::Part>, Failure> open_more_safely(const std::vector<std::string>& paths,
                                                                  const std::shared_ptr<SpillKeys>& keys,
                                                                  std::uint32_t epoch,
@@ -147,8 +147,8 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && accepted);
   // Several directories are accepted together, once it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
-  // One flush thread for each database, so that each writes out at its own pace. The pool belongs to the process, and
-  // has one thread by default.
+  // One flush thread for each database, so that each flushes at its own pace. The pool belongs to the process, and has
+  // one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
   auto disks = open_each(paths, keys, accept_one);
   if (!disks) return disks.error();
@@ -157,7 +157,7 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   std::uint32_t epoch = 0;
   for (const auto& disk : *disks) epoch = std::max(epoch, disk->epoch());
   std::vector<StripedDisk::Part> parts;
-  if (disks->size() == 1) {  // as it is: it may always have been alone, without a place on record
+  if (disks->size() == 1) {  // unchanged: it may always have been alone, without a recorded place
     parts.push_back({disks->front()->places().front(), paths.front(), std::move(disks->front())});
   } else {
     const auto places = choose_places(*disks, paths, {});

@@ -22,7 +22,7 @@
 namespace kv {
 namespace {
 
-/// All of it, or an error.
+/// Writes all bytes, or returns an error.
 error_code write_all(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
@@ -38,7 +38,7 @@ std::string encode(std::span<const DiskDrop> drops) {
   std::string text;
   text.reserve(drops.size() * kDropBytes);
   for (const DiskDrop& drop : drops) text += encode_drop(drop);
-  KV_ASSERT(text.size() == drops.size() * kDropBytes);  // a reader finds entries by their place
+  KV_ASSERT(text.size() == drops.size() * kDropBytes);  // a reader finds entries by position
   return text;
 }
 
@@ -48,7 +48,7 @@ DropLog::DropLog(const std::filesystem::path& directory) : file_(directory / "DR
   std::ifstream in(file_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (text.size() < kDropsHeader.size()) return;
-  // A damaged header is no reason to forget what follows: each drop has a checksum of its own.
+  // Drops behind a damaged header are still read: each has a checksum of its own.
   for (std::size_t at = kDropsHeader.size(); at + kDropBytes <= text.size(); at += kDropBytes) {
     if (const auto drop = decode_drop(std::string_view(text).substr(at, kDropBytes)))
       drops_.push_back(*drop);
@@ -75,9 +75,9 @@ error_code DropLog::add(std::span<const DiskDrop> drops) {
   return is_whole_ ? append(drops) : rewrite();
 }
 
-/// To half of what may be kept, at once: one drop at a time, each from now on would write the whole log anew, 16 MiB. A
-/// cache may lose more than it was told to drop, and must not bring any of that back; and whoever drops names by the
-/// hundred thousand, perhaps made-up ones, pays for that alone.
+/// Down to half of the maximum at once: shortening by one drop at a time would rewrite the whole log, 16 MiB, for each
+/// further drop. A cache may lose more than was dropped, but must not bring any dropped block back; and a client that
+/// drops hundreds of thousands of names, perhaps invented ones, pays for that alone.
 void DropLog::shorten() {
   constexpr std::size_t kKept = kDropLogCountMax / 2;
   std::map<NamespaceId, std::vector<const DiskDrop*>> by_space;
@@ -105,8 +105,8 @@ void DropLog::shorten() {
   drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
 }
 
-/// After an error nobody knows what is in the file, because the kernel counts a page that could not be synced as clean.
-/// The next call writes all of it anew.
+/// After an error the file's content is unknown, because the kernel marks a page that failed to sync as clean. The next
+/// call rewrites all of it.
 error_code DropLog::append(std::span<const DiskDrop> drops) {
   KV_ASSERT(append_to_.is_open());
   error_code error = write_all(append_to_.number(), encode(drops));
@@ -115,15 +115,15 @@ error_code DropLog::append(std::span<const DiskDrop> drops) {
   return error;
 }
 
-/// The file is replaced as a whole, so a crash leaves the old log or the new one. is_whole_ is false in between: if
-/// this fails, the next call must not append to a file that lacks a drop.
+/// Replaces the whole file, so a crash leaves the old log or the new one. is_whole_ is false in between: after a
+/// failure the next call must not append to a file that lacks a drop.
 error_code DropLog::rewrite() {
   is_whole_ = false;
-  append_to_.close();  // it would go on with the file that is replaced
+  append_to_.close();  // it would append to the replaced file
   if (const error_code error = replace_file(file_, std::string(kDropsHeader) + encode(drops_))) return error;
   append_to_ = File(::open(file_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW));
   is_whole_ = append_to_.is_open();
-  return {};  // durable in any case: a file that cannot be opened again is written anew with the next drop
+  return {};  // durable in any case: a file that fails to reopen is rewritten with the next drop
 }
 
 error_code DropLog::forget(DiskKey before) {

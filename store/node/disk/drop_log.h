@@ -1,11 +1,10 @@
-// store/node/disk/drop_log.h: the file DROPS of a spill directory: what was dropped and may still lie on disk
-// somewhere.
+// store/node/disk/drop_log.h: the file DROPS of a spill directory: dropped names whose blocks may still lie on disk.
 //
 //     kvstore-drops 1\n                                                        16 bytes
 //     | namespace id 16 | block hash 32 | before 8 | checksum 8 |   one drop; a hash of zeros: the whole namespace
 //
-// A file and not an entry of the database, because an answer waits for it: one small append and one sync, whatever the
-// database is writing at that moment.
+// A file rather than a database entry, because an answer waits for it: one small append and one sync, independent of
+// the database's own writes.
 #pragma once
 
 #include <cstdint>
@@ -22,16 +21,16 @@ namespace kv {
 
 inline constexpr std::size_t kDropLogCountMax = 262'144;  ///< 16 MiB.
 
-/// Drops enter with add(), which makes them durable, and leave with forget(), once they concern nothing on disk.
-///   1. After add() without an error, the drops are in the file, whatever kill or power cut follows.
+/// Drops enter with add(), which makes them durable, and leave with forget(), once their blocks are off the disk.
+///   1. After add() without an error, the drops are in the file, and survive a kill or a power cut.
 ///   2. A torn end loses only drops that were never acknowledged; a damaged drop inside is skipped and counted.
-///   3. At most kDropLogCountMax drops are kept. Beyond that, those of the namespace that has most become one, of the
-///   whole namespace: after a restart it has lost more than was dropped, and nobody else's drops are touched. Only if
-///   hardly any namespace has more than one, the oldest are forgotten, with a line in the log.
-/// Thread safety: all from any thread; a thread that waits for the disk makes the others wait.
+///   3. At most kDropLogCountMax drops are kept. Beyond that, the drops of the namespace with the most become one drop
+///      of the whole namespace: a restart then loses more of it than was dropped, while other namespaces keep their
+///      drops. Only if hardly any namespace has more than one, the oldest are forgotten, with a line in the log.
+/// Thread safety: all from any thread; a thread that waits for the disk blocks the others.
 class DropLog {
  public:
-  /// Reads the file, if it is there. Changes nothing.
+  /// Reads the file, if there is one. Changes nothing.
   explicit DropLog(const std::filesystem::path& directory);
 
   std::vector<DiskDrop> drops() const;
@@ -48,8 +47,8 @@ class DropLog {
   mutable std::mutex mutex_;
   std::vector<DiskDrop> drops_;
   std::size_t damaged_count_ = 0;
-  File append_to_;         ///< file_, once it was written anew.
-  bool is_whole_ = false;  ///< The file holds exactly drops_. Otherwise it is written anew before anything is added.
+  File append_to_;         ///< file_, once it was rewritten.
+  bool is_whole_ = false;  ///< The file holds exactly drops_. Otherwise it is rewritten before a drop is added.
 };
 
 }  // namespace kv

@@ -7,11 +7,11 @@
 
 namespace kv {
 
-/// Owns a descriptor, or nothing. A lock (flock) taken through it goes with it. Thread safety: none.
+/// Owns a descriptor, or is empty. Closing it also releases a lock (flock) taken through it. Thread safety: none.
 class File {
  public:
   File() = default;
-  explicit File(int opened) : number_(opened) {}  ///< What open() returned; negative: it failed, and errno says why.
+  explicit File(int opened) : number_(opened) {}  ///< The result of open(); negative: it failed, with errno set.
   File(File&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   File& operator=(File&& other) noexcept {
     std::swap(number_, other.number_);

@@ -142,8 +142,8 @@ error_code KeptFile::write(const std::string& text) {
   if (const error_code error = write_to(now.files[now.first], text)) return error;
   for (std::size_t i = 0; i < now.files.size(); ++i) {
     if (i == now.first) continue;
-    // An older one would be believed if this directory were lost. The next write tries again. One that was left may
-    // have been taken out of the machine.
+    // An older copy would be trusted if this directory were lost, so the next write tries again. A directory that is
+    // out of use may have been removed from the machine.
     const error_code error = remove_file(now.files[i]);
     if (error && now.is_in_use[i]) return error;
   }
@@ -171,7 +171,7 @@ error_code KeptFile::rewrap() {
   const std::lock_guard lock(mutex_);
   const Places now = places();
   const auto text = read_one(now.files[now.first]);
-  if (!text || text->empty()) return {};  // nothing that the older keys could still open
+  if (!text || text->empty()) return {};  // no text for older keys to open
   return write_to(now.files[now.first], *text);
 }
 

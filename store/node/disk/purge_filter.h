@@ -1,4 +1,4 @@
-// store/node/disk/purge_filter.h: leaves blocks that nobody wants out of a file that is written anew.
+// store/node/disk/purge_filter.h: omits unwanted blocks from rewritten files.
 #pragma once
 
 #include <rocksdb/compaction_filter.h>
@@ -12,13 +12,11 @@
 
 namespace kv {
 
-/// RocksDB asks it for each compaction of blocks. At rest it has nothing to say, and files are only moved (a filter
-/// keeps RocksDB from that in compactions that were asked for by hand, not in its own).
-/// Thread safety: all from any thread.
+/// RocksDB asks it for each compaction of blocks. At rest it supplies no filter, so files are only moved. (With a
+/// filter, RocksDB rewrites files in manual compactions, though not in its own.) Thread safety: all from any thread.
 class PurgeFilter final : public rocksdb::CompactionFilterFactory {
  public:
-  /// From now on what is in [first, last] and not among `wanted` (sorted) is left out. The rest is none of its
-  /// business.
+  /// From now on, keys in [first, last] that are not among `wanted` (sorted) are omitted. Other keys stay.
   void use(std::vector<DiskKey> wanted, DiskKey first, DiskKey last);
   void rest();
 

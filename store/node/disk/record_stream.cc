@@ -11,7 +11,7 @@ constexpr std::size_t kBatchesMax = 16;
 
 }  // namespace
 
-/// load() calls back, and a merge of several disks has to ask instead: the thread turns the one into the other. It runs
+/// load() pushes records, but a merge of several disks must pull them: the thread converts one into the other. It reads
 /// ahead by a bounded number of batches, so a slow merge does not fill memory with the records of the fastest disk.
 RecordStream::RecordStream(const Disk& disk) {
   thread_ = std::thread([this, &disk] {
@@ -44,7 +44,7 @@ RecordStream::RecordStream(const Disk& disk) {
 }
 
 RecordStream::~RecordStream() {
-  // The load sees the flag at the end of its batch at the latest, or is waiting for room already.
+  // The load sees the flag at the end of its batch at the latest, or is already waiting for room.
   {
     const std::lock_guard lock(mutex_);
     is_unwanted_ = true;
@@ -53,7 +53,7 @@ RecordStream::~RecordStream() {
   thread_.join();
 }
 
-/// load() tells all namespaces before the first record, so once there is a batch the list is complete.
+/// load() reports all namespaces before the first record, so the list is complete once there is a batch.
 std::vector<std::pair<NamespaceId, std::string>> RecordStream::spaces() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return is_over_ || !batches_.empty(); });

@@ -1,5 +1,5 @@
-// store/node/disk/record_stream.h: Disk::load() turned around: records are pulled, and a thread reads ahead, up to
-// 8,192 records. Several disks are merged that way, newest record first.
+// store/node/disk/record_stream.h: Disk::load() in reverse: the caller pulls records, and a thread reads up to 8,192
+// records ahead. Several disks are merged that way, newest record first.
 #pragma once
 
 #include <condition_variable>
@@ -19,14 +19,14 @@ namespace kv {
 class RecordStream {
  public:
   explicit RecordStream(const Disk& disk);
-  ~RecordStream();  ///< Breaks the load off.
+  ~RecordStream();  ///< Aborts the load.
 
-  /// The disk's namespaces. Waits for the first record or the end: load() names all of them before.
+  /// The disk's namespaces. Waits for the first record or the end, since load() reports all namespaces before them.
   std::vector<std::pair<NamespaceId, std::string>> spaces();
-  /// The next record, which stays the next until pop(); nullptr at the end.
+  /// The next record, until pop(); nullptr at the end.
   const DiskRecord* peek();
   void pop();          ///< Requires that peek() returned a record.
-  error_code error();  ///< Why the end came early. Call after peek() returned nullptr.
+  error_code error();  ///< The reason for an early end. Call after peek() returned nullptr.
 
  private:
   std::mutex mutex_;
@@ -35,7 +35,7 @@ class RecordStream {
   std::vector<std::pair<NamespaceId, std::string>> spaces_;
   bool is_over_ = false, is_unwanted_ = false;
   error_code error_;
-  std::vector<DiskRecord> current_;  ///< The batch that is being pulled; of the user's thread, like the next one.
+  std::vector<DiskRecord> current_;  ///< The batch being pulled; used by the caller's thread only, like next_.
   std::size_t next_ = 0;
   std::thread thread_;
 };

@@ -32,15 +32,14 @@ Slice slice(std::span<const std::byte> bytes) { return {reinterpret_cast<const c
 
 std::string namespace_key(const NamespaceId& id) { return kNamespaceTag + slice(id.bytes).ToString(); }
 
-/// What a DiskBlock owns: the value, or what was sealed in it. The checksums are copied: in there they need not be
-/// aligned.
+/// Memory of a DiskBlock: the value, or its unsealed text. The checksums are copied, for their alignment.
 struct ReadValue {
   rocksdb::PinnableSlice value;
   OpenedValue opened;
   std::vector<std::uint64_t> checksums;
 };
 
-/// What reached the device: blocks and records, without the MANIFEST and other small files.
+/// Bytes written to the device: blocks and records, without the MANIFEST and other small files.
 std::uint64_t device_bytes(const rocksdb::Statistics& statistics) {
   std::uint64_t bytes = 0;
   for (const auto ticker : {rocksdb::FLUSH_WRITE_BYTES, rocksdb::COMPACT_WRITE_BYTES})
@@ -59,7 +58,7 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   auto directory = SpillDirectory::open(config.path, config.read_only, config.keys != nullptr);
   if (!directory) return directory.error();
   std::shared_ptr<DataKeys> data_keys;
-  // Before the database is opened: with a wrong key, nothing may be repaired or given up.
+  // Before the database is opened: a wrong key must not lead to a repair or a loss.
   if (directory->format() == kSpillFormatSealed) {
     KV_ASSERT(config.keys != nullptr);
     auto opened = DataKeys::open(config.path, config.keys);
@@ -86,8 +85,8 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
 
 RocksDisk::~RocksDisk() = default;
 
-/// The epoch of this start is above the one on record, and above every key that is there in case the record was lost: a
-/// key that is given out twice would bring the wrong block back.
+/// The epoch of this start is above the recorded one, and above every key found in case the record was lost: a key
+/// given out twice would return the wrong block.
 error_code RocksDisk::start_epoch(bool read_only) {
   files_at_open_ = kv::block_files(rocks_);
   KV_ASSERT(std::ranges::is_sorted(files_at_open_, {}, &BlockFile::first));
@@ -98,7 +97,7 @@ error_code RocksDisk::start_epoch(bool read_only) {
   if (rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), kPlaceKey, &place).ok()) place_ = decode_place(place);
   std::uint32_t last = status.ok() ? decode_epoch(value).value_or(0) : 0;
   if (!place_ && !files_at_open_.empty() && place_of(files_at_open_.back().last) != 0)
-    place_ = place_of(files_at_open_.back().last);  // the place on record was lost
+    place_ = place_of(files_at_open_.back().last);  // the recorded place was lost
   if (!files_at_open_.empty()) last = std::max(last, epoch_of(files_at_open_.back().last));
   const auto newest_record = [&](std::string_view key, std::string_view) {
     if (const auto decoded = decode_key(key)) last = std::max(last, epoch_of(*decoded));
@@ -116,8 +115,8 @@ error_code RocksDisk::start_epoch(bool read_only) {
   return directory_.mark_sealed();  // last, after everything that could still fail
 }
 
-/// FORMAT comes after this, and the first sealed block after that: a build that knows nothing of keys never meets one.
-/// A file of keys in a directory of another format is left from a start that did not come so far, and sealed nothing.
+/// FORMAT is written after this, and the first sealed block after FORMAT: a build without key support never meets one.
+/// A KEYS file in a directory of the plain format is left over from a start that sealed no block, and is replaced.
 error_code RocksDisk::begin_sealing() {
   if (!data_keys_) {
     auto made = DataKeys::make(config_.path, config_.keys, epoch_);
@@ -125,14 +124,14 @@ error_code RocksDisk::begin_sealing() {
     data_keys_ = std::move(*made);
     return {};
   }
-  // The operator's key may be another one since the last start.
+  // The operator's key may have changed since the last start.
   if (const error_code error = data_keys_->rewrap()) return error;
   return data_keys_->destroy_before(files_at_open_.empty() ? DiskKey{std::uint64_t{epoch_} << 40}
                                                            : files_at_open_.front().first);
 }
 
-/// Makes `epoch` durable before any key of it is given out. Otherwise a crash after the first blocks would let the next
-/// start give out the same keys again.
+/// Makes `epoch` durable before any key with it is given out. Otherwise, after a crash, the next start could give out
+/// the same keys again.
 error_code RocksDisk::begin(std::uint32_t epoch) {
   KV_ASSERT(epoch >= epoch_ && epoch <= kEpochMax);
   KV_ASSERT(!place_ || *place_ < kPlaceCount);
@@ -155,7 +154,7 @@ error_code RocksDisk::join(DiskPlace place, std::uint32_t epoch) {
 error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
   if (blocks.empty()) return {};
   if (const error_code error = ready()) return error;
-  // One batch for all: a crash leaves all of them or none, each with its record (1).
+  // One batch for all: a crash leaves all blocks or none, each with its record (1).
   batch_.Clear();
   std::uint64_t bytes = 0;
   for (const DiskWrite& block : blocks) {
@@ -188,15 +187,14 @@ error_code RocksDisk::write(std::span<const DiskWrite> blocks) {
 
 error_code RocksDisk::ready() { return rocks_.db && !has_failed_ ? error_code() : heal(); }
 
-/// After an error RocksDB is told to go on. It recovers from a full disk by itself:
-/// it looks for room every few seconds, and says "busy" until then, so the next
-/// write is how to find out. After other errors it is closed and opened again.
+/// After an error RocksDB is asked to resume. It recovers from a full disk by itself: it checks for room every few
+/// seconds, and returns "busy" until then, so the next write is the test. After other errors it is closed and reopened.
 error_code RocksDisk::heal() {
   const Status resumed = rocks_.db ? rocks_.db->Resume() : Status::Aborted("closed");
   if (resumed.ok() || resumed.IsBusy()) return {};
   if (resumed.IsNoSpace()) return to_error(resumed);
-  // A closed database cannot even be read, so it is closed only when it is likely to open again. Readers hold the lock
-  // shared for as long as they use the handles: none of them is left when the database goes.
+  // A closed database cannot even be read, so it is closed only when it is likely to reopen. Readers hold the lock
+  // shared while they use the handles, so all of them are done before the database goes.
   if (const error_code error = directory_.try_writing()) return error;
   const std::unique_lock lock(reopening_);
   if (rocks_.db) earlier_device_bytes_ += device_bytes(*rocks_.statistics);
@@ -206,7 +204,7 @@ error_code RocksDisk::heal() {
   if (!again) return again.error().code;
   rocks_ = std::move(*again);
   KV_ASSERT(rocks_.db != nullptr && rocks_.blocks != nullptr);
-  // The memtables are gone, and the records in them; the store repeats neither namespaces nor erasures.
+  // The memtables are lost with their records; the store does not repeat namespaces or erasures.
   for (const auto& [id, record] : spaces_) {
     if (const error_code error = put_namespace(id, record)) return error;
   }
@@ -216,15 +214,15 @@ error_code RocksDisk::heal() {
 Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   const std::shared_lock lock(reopening_);
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
-  // A file that holds keys on both sides of the bound is still there, but what was dropped must not be found.
+  // A file with keys on both sides of the bound is still there, but dropped blocks must not be found.
   if (static_cast<std::uint64_t>(key) < first_key_) return make_error_code(Errc::kNotFound);
   const DiskKeyText text = encode_key(key);
   auto read = std::make_shared<ReadValue>();
   const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.blocks.get(), slice(text), &read->value);
   if (status.IsNotFound()) return make_error_code(Errc::kNotFound);
   if (!status.ok()) return to_error(status);
-  // RocksDB's own checksum says that the value is what was written. Whether that is the block that the key stands for,
-  // the reader finds out by the block's name.
+  // RocksDB's own checksum vouches for the value as written. Whether it is the block that the key stands for, the
+  // reader checks by the block's name.
   read_bytes_ += read->value.size();
   std::string_view plain = read->value.ToStringView();
   if (is_sealed(key)) {
@@ -269,13 +267,13 @@ error_code RocksDisk::drop_before(DiskKey end) {
   const auto until = static_cast<std::uint64_t>(end);
   const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(end);
   if (until > first_key_) {
-    // Records first. The other way round, a crash in between would leave records that name blocks that are gone.
+    // Records first: in the other order a crash in between would leave records of missing blocks.
     rocksdb::WriteBatch batch;
     Status status = batch.DeleteRange(rocks_.records.get(), slice(from), slice(to));
     if (status.ok()) status = rocks_.write(batch, config_.write_patience);
     if (!status.ok()) return report(status, "drop");
     first_key_ = until;
-    // If that fails, keys of nothing are kept until the next time.
+    // On failure, keys without blocks remain until the next drop.
     if (data_keys_) static_cast<void>(data_keys_->destroy_before(end));
   }
   const Slice end_slice = slice(to);
@@ -284,7 +282,7 @@ error_code RocksDisk::drop_before(DiskKey end) {
       "drop");
 }
 
-/// Records first, as in drop_before(): a crash in between leaves blocks that nobody names.
+/// Records first, as in drop_before(): a crash in between leaves unnamed blocks.
 error_code RocksDisk::clear() {
   if (const error_code error = ready()) return error;
   const DiskKeyText from = encode_key(DiskKey{0}), to = encode_key(DiskKey{~std::uint64_t{0}});
@@ -303,7 +301,7 @@ error_code RocksDisk::clear() {
   return drop_files(DiskKey{0}, DiskKey{~std::uint64_t{0}});
 }
 
-/// What a dropped namespace stores from now on has a key of its own, so that a purge can destroy the one of before.
+/// New blocks of a dropped namespace get a new data key, so that a purge can destroy the old one.
 error_code RocksDisk::add_drops(std::span<const DiskDrop> drops) {
   if (data_keys_) {
     for (const DiskDrop& drop : drops) {
@@ -319,7 +317,7 @@ error_code RocksDisk::add_namespace(const NamespaceId& id, const std::string& re
   return put_namespace(id, record);
 }
 
-/// Written out with the blocks around it, and after them: a crash leaves a namespace too many, never one too few.
+/// Flushed with the blocks around it, and after them: a crash may leave one namespace too many, never one too few.
 error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
   if (const error_code error = ready()) return error;
   rocksdb::WriteBatch batch;
@@ -334,7 +332,7 @@ error_code RocksDisk::remove_namespaces(std::span<const NamespaceId> ids) {
   if (error || !data_keys_) return error;
   std::vector<std::pair<NamespaceId, DiskKey>> gone;
   for (const NamespaceId& id : ids) gone.emplace_back(id, DiskKey{next_key_});
-  // Of blocks that nobody wants any more. If that fails, it is made up for with the next.
+  // Keys of dead blocks. After a failure they remain until destroy_before().
   static_cast<void>(data_keys_->destroy(gone));
   return {};
 }
@@ -343,8 +341,8 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   const std::string key = namespace_key(id);
   std::string old;
   const bool has_old = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok();
-  // Nearly every start adds namespaces that are on record: no write for them. But one in plain text that is older than
-  // the keys is written again, sealed.
+  // Nearly every start adds namespaces that are already recorded: skip the write. But a plain-text record older than
+  // the keys is rewritten sealed.
   const bool is_there = data_keys_ ? old != record && data_keys_->open_record(id, old) == record : old == record;
   if (has_old && is_there) return {};
   rocksdb::WriteBatch batch;
@@ -353,8 +351,8 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   return report(status, "add_namespace");
 }
 
-/// Records can be ahead of files: a salvage drops an unreadable file of blocks and keeps the records. Such a record
-/// would be a hit that no read can fill.
+/// Records can be ahead of files: a salvage drops an unreadable block file and keeps the records. Such a record would
+/// be a hit that every read misses.
 bool RocksDisk::is_in_a_file(DiskKey key) const {
   if (epoch_of(key) == epoch_) return true;  // written since this start: in a memtable or in a newer file
   const auto after = std::ranges::upper_bound(files_at_open_, key, {}, &BlockFile::first);
@@ -369,7 +367,7 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
     NamespaceId id;
     if (key.size() != 1 + id.bytes.size() || key[0] != kNamespaceTag) return true;
     std::memcpy(id.bytes.data(), key.data() + 1, id.bytes.size());
-    // One that cannot be opened is skipped, as one that cannot be read.
+    // A record that fails to open is skipped, like an unreadable one.
     const auto record = data_keys_ ? data_keys_->open_record(id, value) : std::optional(std::string(value));
     if (record) space(id, *record);
     return true;
@@ -377,12 +375,12 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
   if (!scan.status.ok()) return to_error(scan.status);
   const auto known = data_keys_ ? data_keys_->known() : std::set<std::pair<NamespaceId, std::uint32_t>>();
   scan = scan_backwards(*rocks_.db, rocks_.records.get(), [&](std::string_view key, std::string_view value) {
-    // A record that cannot be used is skipped: one block less is a miss.
+    // An unusable record is skipped: one block less is a miss.
     const auto decoded = decode_key(key);
     if (!decoded || !is_in_a_file(*decoded)) return true;
     const auto record = decode_record(*decoded, value);
     if (!record) return true;
-    // Its key was destroyed, and a crash has brought its record back.
+    // The block's key was destroyed, and a crash has restored its record.
     if (is_sealed(*decoded) && !known.contains({record->space, epoch_of(*decoded)})) return true;
     return block(*record);
   });
@@ -392,7 +390,7 @@ error_code RocksDisk::load(const std::function<void(const NamespaceId& id, const
   return to_error(scan.status);
 }
 
-/// Keys that lie in the file and are to stay. Its keys are a range of their own, since files are disjoint.
+/// Keys in the file that are to stay. Its keys are a range of their own, since files are disjoint.
 Result<std::vector<DiskKey>> RocksDisk::wanted_keys(const BlockFile& file, std::span<const DiskDrop> dropped) const {
   std::vector<DiskKey> wanted;
   const DiskKeyText first = encode_key(file.first);
@@ -402,7 +400,7 @@ Result<std::vector<DiskKey>> RocksDisk::wanted_keys(const BlockFile& file, std::
     if (!key) continue;
     if (*key > file.last) break;
     const auto record = decode_record(*key, at->value().ToStringView());
-    if (!record) continue;  // load() does not name it either
+    if (!record) continue;  // load() skips it as well
     const bool is_dropped = std::ranges::any_of(
         dropped, [&](const DiskDrop& drop) { return drop.space == record->space && *key < drop.before; });
     if (!is_dropped) wanted.push_back(*key);
@@ -411,7 +409,7 @@ Result<std::vector<DiskKey>> RocksDisk::wanted_keys(const BlockFile& file, std::
   return wanted;
 }
 
-/// All that lie in the file, dead ones too. From the file itself: what RocksDB has at hand is 0 after a start.
+/// All blocks in the file, including dead ones. From the file itself: RocksDB's in-memory count is 0 after a start.
 Result<std::uint64_t> RocksDisk::count_blocks(const BlockFile& file) const {
   const DiskKeyText first = encode_key(file.first), last = encode_key(file.last);
   const rocksdb::Range range(slice(first), slice(last));
@@ -434,7 +432,7 @@ error_code RocksDisk::purge_file(BlockFile file, std::span<const DiskDrop> dropp
     const auto files = kv::block_files(rocks_);
     const auto now = std::ranges::find(files, file.number, &BlockFile::number);
     if (now == files.end()) return {};  // given back meanwhile
-    // Not before it has been moved: what is rewritten on the way there would take its neighbours along.
+    // Wait until the file has moved to level 1: a rewrite during the move would include its neighbours.
     if (now->level == 0 && i + 1 < kTries) continue;
     const auto wanted = wanted_keys(*now, dropped);
     if (!wanted) return wanted.error();
@@ -461,7 +459,7 @@ error_code RocksDisk::purge_file(BlockFile file, std::span<const DiskDrop> dropp
   return make_error_code(Errc::kBusy);
 }
 
-/// Beside the writer: RocksDB's calls are safe for that, and what is flushed early is only flushed early.
+/// Runs beside the writer: RocksDB's calls are safe for that, and an early flush is harmless.
 Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
                                    const std::function<bool(const DiskPurge&)>& goes_on) {
   DiskPurge purge;
@@ -479,10 +477,10 @@ Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
     files = kv::block_files(rocks_);
   }
   purge.file_count = files.size();
-  // As when drops are kept: one that knows no key means all that earlier starts wrote.
+  // As when drops are kept: a drop without a key covers everything that earlier starts wrote.
   std::vector<DiskDrop> bounded(dropped.begin(), dropped.end());
   for (DiskDrop& drop : bounded) drop.before = std::max(drop.before, DiskKey{std::uint64_t{epoch_} << 40});
-  if (data_keys_) {  // first: from here on nobody can read what is dropped, though rewriting files may take hours
+  if (data_keys_) {  // first: makes dropped blocks unreadable at once, though rewriting files may take hours
     std::vector<std::pair<NamespaceId, DiskKey>> gone;
     for (const DiskDrop& drop : bounded) {
       if (drop.hash == BlockHash{}) gone.emplace_back(drop.space, drop.before);
@@ -494,7 +492,7 @@ Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
     if (const error_code error = purge_file(file, bounded, &purge)) return error;
     ++purge.looked_count;
   }
-  // Names of what is gone: erased entries stay in the small families' files until these are written anew.
+  // Erased names stay in the small families' files until these are rewritten.
   const std::shared_lock lock(reopening_);
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
   Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
@@ -504,8 +502,7 @@ Result<DiskPurge> RocksDisk::purge(std::span<const DiskDrop> dropped,
   return purge;
 }
 
-/// Writes out all families at once (1). What was erased up to here stays erased after a crash, so there is nothing left
-/// to repeat after a reopening.
+/// Flushes all families at once (1). Erasures up to here survive a crash, so a reopening need not repeat them.
 error_code RocksDisk::flush() {
   if (const error_code error = ready()) return error;
   const Status status = rocks_.db->Flush(rocksdb::FlushOptions(), rocks_.all());
@@ -539,7 +536,7 @@ error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
   if (!rocks_.db) return make_error_code(Errc::kDiskFailed);
   const DiskKeyText from = encode_key(first), to = encode_key(last);
   const Slice begin = slice(from), end = slice(to);
-  // Files are dropped from level 1 on only: those that were written last are moved there first.
+  // Files can be dropped from level 1 on only, so the newest files are moved there first.
   rocksdb::CompactRangeOptions move;
   move.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kSkip;
   if (const Status moved = rocks_.db->CompactRange(move, rocks_.blocks.get(), &begin, &end); !moved.ok())
@@ -547,8 +544,7 @@ error_code RocksDisk::drop_files(DiskKey first, DiskKey last) {
   return report(rocksdb::DeleteFilesInRange(rocks_.db.get(), rocks_.blocks.get(), &begin, &end), "drop");
 }
 
-/// Passes a status on as an error, and logs the first of a series in RocksDB's own words: a disk that is full fails
-/// many times a second.
+/// Converts a status to an error, and logs the first of a series in RocksDB's own words: a full disk fails often.
 error_code RocksDisk::report(const Status& status, const char* doing) {
   if (status.ok()) {
     if (has_failed_) spdlog::info("spill: {}: the disk can be written again", config_.path.string());

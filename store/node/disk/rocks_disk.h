@@ -21,37 +21,35 @@
 
 namespace kv {
 
-/// kv::Disk on one directory. How it is made exact:
+/// kv::Disk on one directory. How it keeps the interface's promises:
 ///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
-///      after kill -9 both are there or neither is, and what is there is a prefix of what was written.
-///   2. load() names a record only if a live file of the block family covers its key. Files are never merged, only
-///      moved, dropped whole, and by a purge rewritten one by one without blocks that have no record: so covering means
-///      holding.
-///   3. After a failed write, the next call that writes opens the database anew if RocksDB cannot go on by itself. What
-///      was in memtables is then gone together with its records, as in 1.
-///   4. Nothing goes through a WAL. Erasures and namespaces are written out with the blocks around them, or by flush();
-///      the epoch is durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are
-///      full. If that fails, it loses count of its column families and ends the process when it is closed.)
-///   5. With keys (config), blocks and namespace records of this start are sealed (data_keys.h) by the thread that
-///   calls;
-///      those of earlier starts are read as they were written.
+///      after kill -9 both are there or neither is, and the surviving writes are a prefix of all writes.
+///   2. load() names a record only if a live file of the block family covers its key. Files are never merged: they are
+///      moved, dropped whole, or rewritten one by one by a purge without the blocks that lack a record. So a covered
+///      key is there.
+///   3. After a failed write, the next write call reopens the database if RocksDB cannot resume by itself. Memtables
+///      are then lost together with their records, as in 1.
+///   4. The WAL is unused. Erasures and namespaces are flushed with the blocks around them, or by flush(); the epoch is
+///      durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full. If that
+///      fails, it loses count of its column families and ends the process when it is closed.)
+///   5. With keys (config), the calling thread seals the blocks and namespace records of this start (data_keys.h);
+///      earlier ones are read as they were written.
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
 /// while memtable_count memtables are full, up to write_patience; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
  public:
-  /// Succeeds on every directory that is ours, or can become ours, whatever damage it has; `opening` (may be null) says
-  /// what had to be given up. `accepted` (may be empty) is called once the directory is ours, before anything slow.
-  /// Errors: those of SpillDirectory::open, and a disk that cannot be used at all; the text says what is wrong and what
-  /// to do.
+  /// Succeeds on every directory that is ours, or can become ours, despite any damage; `opening` (may be null) receives
+  /// the losses. `accepted` (may be empty) is called once the directory is ours, before any slow step. Errors: those of
+  /// SpillDirectory::open, and an unusable disk; the text names the problem and the remedy.
   static Result<std::unique_ptr<RocksDisk>, Failure> open(const RocksDiskConfig& config, DiskOpening* opening = nullptr,
                                                           const std::function<void()>& accepted = {});
-  ~RocksDisk() override;  ///< Without flush() before, what is in memtables is lost, as after kill -9.
+  ~RocksDisk() override;  ///< Without an earlier flush(), memtables are lost, as after kill -9.
 
-  /// Which of several directories this is. Nothing: it has always been alone, and can take any place.
+  /// This directory's place among several. nullopt: it was always alone, and can take any place.
   std::optional<DiskPlace> recorded_place() const { return place_; }
-  bool is_new() const { return files_at_open_.empty(); }  ///< Or holds no block, which is the same to its place.
-  /// Becomes one of several: from now on its keys have this place and this epoch, durably. Requires: an epoch not below
-  /// its own; nothing was written yet.
+  bool is_new() const { return files_at_open_.empty(); }  ///< Or without blocks, which is equivalent for its place.
+  /// Joins several: from now on its keys have this place and this epoch, durably. Requires: an epoch not below its own,
+  /// and no write yet.
   error_code join(DiskPlace place, std::uint32_t epoch);
 
   std::vector<DiskPlace> places() const override { return {place_.value_or(0)}; }
@@ -73,9 +71,9 @@ class RocksDisk final : public Disk {
   error_code flush() override;
   DiskStats stats() const override;
 
-  /// The files that hold blocks, smallest keys first; blocks in memtables are in none of them. For tools and tests.
+  /// The files that hold blocks, smallest keys first; without blocks in memtables. For tools and tests.
   std::vector<BlockFile> block_files() const;
-  /// Gives back whole files that lie in [first, last]. Requires that no block in that range is named any more.
+  /// Gives back whole files in [first, last]. Requires that all blocks in that range are unnamed.
   error_code drop_files(DiskKey first, DiskKey last);
 
  private:
@@ -96,11 +94,11 @@ class RocksDisk final : public Disk {
   error_code report(const rocksdb::Status& status, const char* doing);
 
   const RocksDiskConfig config_;
-  SpillDirectory directory_;  // first: its lock is given back last
+  SpillDirectory directory_;  // first: its lock is released last
   DropLog drops_;
-  std::shared_ptr<DataKeys> data_keys_;  // null: nothing is sealed
+  std::shared_ptr<DataKeys> data_keys_;  // null: no sealing
   mutable std::shared_mutex reopening_;  // shared by calls that may run beside heal(): read(), load() and stats()
-  RocksHandles rocks_;                   // closed (db is null) if heal() could not open it again
+  RocksHandles rocks_;                   // closed (db is null) if heal() failed to reopen it
   std::uint32_t epoch_ = 0;
   std::optional<DiskPlace> place_;
   std::vector<BlockFile> files_at_open_;       // sorted, disjoint
@@ -108,9 +106,9 @@ class RocksDisk final : public Disk {
   std::uint64_t next_key_ = 0;                 // the smallest key that write() accepts
   bool has_failed_ = false;                    // RocksDB refuses writes until heal()
   std::map<NamespaceId, std::string> spaces_;  // added since the start, and not removed
-  std::vector<DiskKey> unflushed_;             // erased, and not yet written out by flush()
+  std::vector<DiskKey> unflushed_;             // erased, and not yet flushed
   rocksdb::WriteBatch batch_;                  // reused, to keep its memory
-  std::string sealed_;                         // the same
+  std::string sealed_;                         // likewise
   std::atomic<std::uint64_t> written_bytes_ = 0;
   std::uint64_t earlier_device_bytes_ = 0;  // of databases closed by heal()
   mutable std::atomic<std::uint64_t> read_bytes_ = 0;

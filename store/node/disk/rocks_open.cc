@@ -19,8 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using rocksdb::Status;
 
-/// Errors of the place and not of the data: giving data up would
-/// not help. RocksDB keeps the errno only as the end of a message.
+/// Errors of the place rather than the data, where giving up data would not help. RocksDB has the errno only as text.
 bool is_of_the_place(const Status& status) {
   if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
   if (!status.IsIOError()) return false;
@@ -29,8 +28,8 @@ bool is_of_the_place(const Status& status) {
                              [&](int number) { return text.ends_with(std::strerror(number)); });
 }
 
-/// Whether RocksDB may begin a database here. The names are those of files that hold data or lead to it; LOCK and
-/// the like, which an interrupted first start has left behind, are nothing.
+/// Whether RocksDB may begin a database here. The names are those of files that hold data or lead to it; LOCK and the
+/// like, left by an interrupted first start, do not count.
 bool holds_nothing(const fs::path& database) {
   std::error_code error;
   for (const std::string& name : names_in(database, &error)) {
@@ -41,14 +40,14 @@ bool holds_nothing(const fs::path& database) {
 }
 
 struct Attempt {
-  bool is_lenient = false;  ///< Opens past damage, for a salvage; never to serve from: its errors would go unnoticed.
+  bool is_lenient = false;  ///< Opens past damage, for a salvage. Not for serving: it hides errors.
 };
 
 Status open_database(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io, Attempt attempt,
                      RocksHandles& rocks) {
   rocksdb::DBOptions options = database_options(direct_io);
   auto families = column_families(config);
-  // Only where nothing is: if CURRENT is missing, RocksDB would begin anew and delete all files as unknown.
+  // Only in an empty directory: without CURRENT RocksDB would start a new database and delete all files as unknown.
   options.create_if_missing = holds_nothing(directory.database());
   if (attempt.is_lenient) {
     options.paranoid_checks = false;
@@ -58,7 +57,7 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   rocksdb::DB* db = nullptr;
   const std::string path = directory.database().string();
   std::error_code ignored;
-  // RocksDB would make it too, but with an error in the log and with its own mode.
+  // RocksDB would create it too, but with an error in the log and with its own mode.
   if (!config.read_only && fs::create_directory(path, ignored)) fs::permissions(path, fs::perms::owner_all, ignored);
   const Status status = config.read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &handles, &db)
                                          : rocksdb::DB::Open(options, path, families, &handles, &db);
@@ -74,8 +73,8 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   return status;
 }
 
-/// Makes a small family readable from end to end: what can be read is written anew. Otherwise a compaction would meet
-/// the damage later and stop all writes.
+/// Makes a small family readable from end to end by rewriting its readable entries. Otherwise a later compaction would
+/// meet the damage and stop all writes.
 Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size_t index, std::string* text) {
   KV_ASSERT(index == 1 || index == 2);  // in the order of column_families()
   auto& family = index == 1 ? rocks.state : rocks.records;
@@ -84,7 +83,7 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
     kept.emplace_back(key, value);
     return true;
   };
-  // First without keeping anything: a million records are not copied for damage that is not there.
+  // First without keeping anything, so that an undamaged family of a million records is not copied.
   ScanResult scan = scan_backwards(*rocks.db, family.get(), [](std::string_view, std::string_view) { return true; });
   if (!scan.status.ok() || scan.damaged_places == 0) return scan.status;
   scan = scan_backwards(*rocks.db, family.get(), keep);
@@ -115,8 +114,8 @@ Status mend(RocksHandles& rocks, const RocksDiskConfig& config, std::string* tex
   return status;
 }
 
-/// CURRENT names the MANIFEST that counts. Without a sound CURRENT the newest MANIFEST is taken; there is rarely more
-/// than one. Numbers in their names grow, so a longer name is a newer one.
+/// CURRENT names the valid MANIFEST. Without a sound CURRENT the newest MANIFEST is used; there is rarely more than
+/// one. Numbers in their names grow, so a longer name is a newer one.
 void mend_current(const fs::path& database, std::string* text) {
   const std::string current = read_small_file(database / "CURRENT");
   std::error_code ignored;
@@ -133,16 +132,14 @@ void mend_current(const fs::path& database, std::string* text) {
   *text += "CURRENT was damaged or missing and names " + newest + " again. ";
 }
 
-/// Drops files of blocks that are missing, or whose index cannot
-/// be read: RocksDB would refuse to open with them at every start.
+/// Drops block files that are missing or whose index is unreadable: every start would fail with them.
 Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
   for (const BlockFile& file : block_files(rocks)) {
     const DiskKeyText first = encode_key(file.first), last = encode_key(file.last);
     const rocksdb::Slice begin(first.data(), first.size()), end(last.data(), last.size());
     const rocksdb::Range range(begin, end);
     rocksdb::TablePropertiesCollection properties;
-    // Properties lie beside the index, and reading them opens the
-    // file: what fails here would fail for every block in it.
+    // Properties lie beside the index, and reading them opens the file: a failure here means one for every block in it.
     const Status read = rocks.db->GetPropertiesOfTablesInRange(rocks.blocks.get(), &range, 1, &properties);
     if (read.ok()) continue;
     const Status status = rocksdb::DeleteFilesInRange(rocks.db.get(), rocks.blocks.get(), &begin, &end);
@@ -152,8 +149,8 @@ Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
   return {};
 }
 
-/// Opens past the damage, throws out what cannot be read, and writes down what is left. The database is closed again at
-/// the end: serving from a lenient one would hide the next error.
+/// Opens past the damage, removes unreadable data, and writes out the rest. The database is closed again at the end:
+/// serving from a lenient one would hide the next error.
 Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io, std::string* text) {
   mend_current(directory.database(), text);
   RocksHandles rocks;
@@ -164,16 +161,16 @@ Status salvage(const SpillDirectory& directory, const RocksDiskConfig& config, b
   return status;
 }
 
-/// RocksDB's own last resort: it builds a new MANIFEST from the tables that lie there, including any that was dropped
-/// and not deleted yet. So old blocks may come back; a read still checks each against its name.
+/// RocksDB's own last resort: it builds a new MANIFEST from the tables found, including any dropped but not yet
+/// deleted. So old blocks may come back; a read still checks each against its name.
 Status repair(const SpillDirectory& directory, const RocksDiskConfig& config, bool direct_io) {
   return rocksdb::RepairDB(directory.database().string(), database_options(direct_io), column_families(config));
 }
 
-/// Where RepairDB puts files that it does not use, and where we put tables that RocksDB must not see.
+/// Where RepairDB puts unused files, and where we put tables that RocksDB must not see.
 fs::path lost_files(const SpillDirectory& directory) { return directory.database() / "lost"; }
 
-/// Takes out tables that would end the process (table_footer.h). Errors: the system's.
+/// Removes tables that would end the process (table_footer.h). Errors: the system's.
 error_code take_out(const std::vector<fs::path>& tables, const SpillDirectory& directory, std::string* text) {
   std::error_code error;
   fs::create_directory(lost_files(directory), error);
@@ -195,7 +192,7 @@ void set_lost_files_aside(const SpillDirectory& directory, const RocksDiskConfig
 Result<DirectIo, Failure> choose_direct_io(const SpillDirectory& directory, const RocksDiskConfig& config) {
   if (config.direct_io == DirectIo::kOff) return DirectIo::kOff;
   if (config.read_only)
-    return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // to try it out would write
+    return config.direct_io == DirectIo::kOn ? DirectIo::kOn : DirectIo::kOff;  // trying would write
   if (directory.allows_direct_io()) return DirectIo::kOn;
   if (config.direct_io == DirectIo::kOn) {
     return Failure(Errc::kDiskFailed,
@@ -228,21 +225,20 @@ void RocksHandles::close() {
   db.reset();
 }
 
-/// Waits here and not in RocksDB: a write that RocksDB holds up cannot
-/// be given up, and the writer's thread would hang with the disk.
+/// Waits here rather than in RocksDB: a write that RocksDB holds up cannot be abandoned, and the writer's thread would
+/// hang with the disk.
 Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
   rocksdb::WriteOptions options;
   KV_ASSERT(db != nullptr);
   options.disableWAL = true;   // RocksDisk, 4
-  options.no_slowdown = true;  // where it would wait, it writes nothing and returns "incomplete"
+  options.no_slowdown = true;  // instead of waiting, it returns "incomplete" without writing
   const auto give_up = std::chrono::steady_clock::now() + patience;
   for (;;) {
     Status status = db->Write(options, &batch);
     if (!status.IsIncomplete()) return status;
     if (std::chrono::steady_clock::now() >= give_up)
       return Status::TimedOut("no room in memory, since the disk takes nothing", status.ToString());
-    // Never reached while the disk keeps up. Otherwise it costs no
-    // throughput: memtables are being written out meanwhile.
+    // Never reached while the disk keeps up. Throughput is unaffected: memtables are being flushed.
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -254,8 +250,8 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
   if (!chosen) return chosen.error();
   const bool direct_io = *chosen == DirectIo::kOn;
   const std::string path = config.path.string();
-  std::string trouble;  // what was wrong, for the operator
-  // Before RocksDB sees the tables: a damaged end of a table ends the process instead of failing the call.
+  std::string trouble;  // for the operator
+  // Before RocksDB sees the tables: a table with a damaged end ends the process instead of failing the call.
   DiskRecovery first_step = DiskRecovery::kNone;
   if (const auto damaged = tables_with_damaged_end(directory.database()); !damaged.empty()) {
     const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
@@ -267,11 +263,11 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
     }
     first_step = DiskRecovery::kSalvaged;
   }
-  // From the remedy that gives up least to the one that gives up all, until RocksDB opens.
+  // From the remedy with the least loss to the one that loses all, until RocksDB opens.
   for (const DiskRecovery step :
        {DiskRecovery::kNone, DiskRecovery::kSalvaged, DiskRecovery::kRepaired, DiskRecovery::kStartedEmpty}) {
     if (step < first_step) continue;
-    // What one step has changed stays for the next: each begins with less than the one before.
+    // Each step continues from the changes of the one before.
     Status status;
     if (step == DiskRecovery::kSalvaged) {
       spdlog::warn("spill: {}: {}; salvaging what can be read", path, trouble);
@@ -297,7 +293,7 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
       return rocks;
     }
     trouble += (trouble.empty() ? "" : "; ") + status.ToString() + ". ";
-    // Giving data up does not help against a full or read-only disk, and is no business of a tool that only looks.
+    // Giving up data does not help against a full or read-only disk, and a read-only tool must not.
     if (is_of_the_place(status) || config.read_only || remedies == Remedies::kNone) break;
   }
   return Failure(Errc::kDiskFailed,

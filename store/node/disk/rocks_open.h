@@ -1,13 +1,13 @@
-// store/node/disk/rocks_open.h: from a directory in any state to an open database, giving up no more than must be.
+// store/node/disk/rocks_open.h: from a directory in any state to an open database, with the least loss.
 //
-// Before anything else, tables whose end is damaged are taken out (table_footer.h): RocksDB must not see them. Then,
-// in this order, each step logged, until RocksDB opens and its small families can be read:
-//   as it is      the rule, also after kill -9; not when a table was taken out
-//   salvaged      CURRENT pointed at the newest MANIFEST; files that are gone or have no readable index dropped, with
+// First, tables with a damaged end are taken out (table_footer.h), before RocksDB can see them. Then these steps
+// follow, each logged, until RocksDB opens and its small families can be read:
+//   as it is      the normal case, also after kill -9; not when a table was taken out
+//   salvaged      CURRENT pointed at the newest MANIFEST; files that are missing or lack a readable index dropped, with
 //                 their blocks; damaged stretches of records and state dropped
-//   repaired      RocksDB's RepairDB reads every file and writes a new MANIFEST; what it cannot read goes to damaged-*/
+//   repaired      RocksDB's RepairDB reads every file and writes a new MANIFEST; unreadable files go to damaged-*/
 //   empty         everything goes to damaged-*/
-// A disk that cannot be used (full, read-only, not ours to read) is an error, never a reason to give something up.
+// An unusable disk (full, read-only, not readable by us) is an error, never a reason to give up data.
 #pragma once
 
 #include <rocksdb/db.h>
@@ -28,7 +28,7 @@ enum class DiskRecovery { kNone, kSalvaged, kRepaired, kStartedEmpty };
 
 struct DiskOpening {
   DiskRecovery recovery = DiskRecovery::kNone;
-  std::string text;  ///< For the operator: what was damaged and given up. Empty: nothing.
+  std::string text;  ///< For the operator: the damage and the losses. Empty: undamaged.
 };
 
 /// An open database. The handles are destroyed before it.
@@ -38,17 +38,17 @@ struct RocksHandles {
   std::unique_ptr<rocksdb::ColumnFamilyHandle> state, records, blocks;
   std::shared_ptr<rocksdb::Statistics> statistics;
 
-  void close();  ///< Before another is assigned: assignment would close the database under its handles.
-  /// A write without WAL, all of it or nothing. While memtables are full it waits here, looking again each millisecond,
-  /// up to `patience`. Inside the library the wait has no end: a device that hangs holds a write there in every
-  /// release, and RocksDB 9 waits there until a full disk has room.
+  void close();  ///< Call before assigning another: assignment would close the database under its handles.
+  /// Writes all of the batch without WAL, or fails without writing. While memtables are full it waits here, trying
+  /// again each millisecond, up to `patience`. Inside the library the wait is unbounded: a hanging device holds a write
+  /// there in every release, and RocksDB 9 waits there until a full disk has room.
   rocksdb::Status write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const;
   std::vector<rocksdb::ColumnFamilyHandle*> all() const {
     return {fallback.get(), state.get(), records.get(), blocks.get()};
   }
 };
 
-/// A file of blocks. It holds all keys from first to last that were ever written, but those that a purge took out.
+/// A file of blocks. It holds all keys from first to last ever written, except those that a purge removed.
 struct BlockFile {
   std::uint64_t number = 0;
   DiskKey first{}, last{};
@@ -58,8 +58,8 @@ struct BlockFile {
 std::vector<BlockFile> block_files(const RocksHandles& rocks);  ///< Smallest keys first.
 
 enum class Remedies { kAllowed, kNone };
-/// `Remedies::kNone`: as it is or not at all. For a database that was open a moment ago: what is wrong with it is the
-/// disk, and nothing must be given up for that.
+/// `Remedies::kNone`: opened as it is or not at all. For a database that was open a moment ago: its problem is the
+/// disk, and losing data would not help.
 Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
                                          DiskOpening* opening, Remedies remedies = Remedies::kAllowed);
 

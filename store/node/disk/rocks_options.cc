@@ -20,8 +20,8 @@
 namespace kv {
 namespace {
 
-/// RocksDB's own log goes into ours. Its log file would be written on the very disk that may be full, and Debian's
-/// library has assertions on: the line after one that could not be written ends the process.
+/// RocksDB's own log goes into ours. Its log file would be on the very disk that may be full, and Debian's library has
+/// assertions on: the line after one that failed to be written ends the process.
 class Log final : public rocksdb::Logger {
  public:
   Log() : rocksdb::Logger(rocksdb::WARN_LEVEL) {}
@@ -33,13 +33,12 @@ class Log final : public rocksdb::Logger {
     std::vsnprintf(text, sizeof text, format, arguments);
     std::string_view line(text);
     while (line.ends_with('\n') || line.ends_with(' ')) line.remove_suffix(1);
-    // Stalls and failed jobs are warnings there. The ones that matter come back as the status of a call.
+    // RocksDB logs stalls and failed jobs as warnings. The ones that matter come back as the status of a call.
     spdlog::log(level >= rocksdb::ERROR_LEVEL ? spdlog::level::warn : spdlog::level::debug, "rocksdb: {}", line);
   }
 };
 
-/// A damaged byte costs everything in its data block. A value that is larger than a data block has one of its own, so
-/// most blocks of the cache do.
+/// A damaged byte costs its whole data block. A value larger than that, as most cache blocks are, has one of its own.
 rocksdb::BlockBasedTableOptions table_options(std::size_t data_block_bytes) {
   rocksdb::BlockBasedTableOptions table;
   // By far the cheapest as Debian builds the library. Blocks of 2 MiB cost 0.52 s of processor time for each GB written
@@ -68,7 +67,7 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   family.write_buffer_size = config.memtable_bytes;
   family.max_write_buffer_number = config.memtable_count;
   // Keys only grow, so files never overlap, and a "compaction" from level 0 to 1 only renames them. It is needed, since
-  // only files from level 1 on can be dropped by range. Nothing else may start a compaction.
+  // files can be dropped by range from level 1 on only. All other triggers of compactions are off.
   family.num_levels = 2;
   family.level_compaction_dynamic_level_bytes = false;
   family.level0_file_num_compaction_trigger = 1;
@@ -87,7 +86,7 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   return family;
 }
 
-/// Every file stays open if there are descriptors for it: opening a file for one read costs three more reads.
+/// Every file stays open if descriptors allow: opening a file for one read costs three more reads.
 int open_files_max() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 500'000) return -1;
@@ -112,15 +111,14 @@ rocksdb::DBOptions database_options(bool direct_io) {
   options.writable_file_max_buffer_size = 64 << 10;  // larger writes go to the file without another copy
   options.max_open_files = open_files_max();
   options.skip_stats_update_on_db_open = true;
-  // One at a time, or two of them can wait for each other for ever. If the first
-  // of two atomic flushes meets a full disk, RocksDB 7.8 has the second wait until
-  // the first is repeated, and the repetition wait until the second is over.
+  // One at a time, since two can wait for each other for ever. If the first of two atomic flushes meets a full disk,
+  // RocksDB 7.8 makes the second wait until the first is repeated, and the repetition wait until the second is over.
   options.max_background_flushes = 1;
   options.max_background_compactions = 1;
-  // Nobody waits for flushes, so serving goes first. The pools are the process's, but nothing else in it uses them.
+  // Flushes run in the background, so serving goes first. The pools are the process's, but only RocksDB uses them.
   for (const auto pool : {rocksdb::Env::Priority::HIGH, rocksdb::Env::Priority::LOW})
     options.env->LowerThreadPoolCPUPriority(pool, rocksdb::CpuPriority::kLow);
-  options.avoid_flush_during_shutdown = true;  // a stuck disk must not hold up the end; whoever wants it calls flush()
+  options.avoid_flush_during_shutdown = true;  // a stuck disk must not delay the end; flush() is explicit
   options.stats_dump_period_sec = 0;
   options.stats_persist_period_sec = 0;
   options.info_log = std::make_shared<Log>();

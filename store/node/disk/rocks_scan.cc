@@ -19,8 +19,8 @@ std::uint64_t number_of(std::string_view key) {
   return static_cast<std::uint64_t>(*decode_key(padded));
 }
 
-/// Seeks the largest entry whose number is at most `number`. False: damage is in the way. True, and `it` is not
-/// Valid(): there is none.
+/// Seeks the largest entry whose number is at most `number`. False: damage is in the way. True with `it` not Valid():
+/// all entries are larger.
 bool seek(rocksdb::Iterator& it, std::uint64_t number) {
   const DiskKeyText text = encode_key(DiskKey{number});
   std::string key(text.data(), text.size());
@@ -29,11 +29,11 @@ bool seek(rocksdb::Iterator& it, std::uint64_t number) {
   return it.Valid() || it.status().ok();
 }
 
-/// Positions `it` at the largest readable entry below `damaged` (exclusive). False if nothing below can be read.
+/// Positions `it` at the largest readable entry below `damaged` (exclusive). False if all below is unreadable.
 bool seek_below_damage(rocksdb::Iterator& it, std::uint64_t damaged) {
   std::uint64_t bad = damaged;  // a seek to here fails
   std::uint64_t step = 1;
-  // Down in steps that double, until a seek succeeds: damage is a data block or two, and keys are dense.
+  // Down in doubling steps until a seek succeeds: damage is a data block or two, and keys are dense.
   while (bad > 0) {
     const std::uint64_t next = bad > step ? bad - step : 0;
     if (!seek(it, next)) {
@@ -57,8 +57,8 @@ bool seek_below_damage(rocksdb::Iterator& it, std::uint64_t damaged) {
 
 ScanResult scan_backwards(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family,
                           const std::function<bool(std::string_view key, std::string_view value)>& visit) {
-  // An iterator that meets damage becomes invalid and cannot step over it. So the walk seeks anew below the damage,
-  // and loses the data block that is damaged, not all that lies before it.
+  // An iterator that meets damage becomes invalid and cannot step over it. So the walk seeks anew below the damage, and
+  // loses only the damaged data block, not everything before it.
   rocksdb::ReadOptions options;
   options.fill_cache = false;
   const std::unique_ptr<rocksdb::Iterator> it(db.NewIterator(options, family));

@@ -31,7 +31,7 @@ int as_int(std::size_t bytes) {
   return static_cast<int>(bytes);
 }
 
-/// An error of OpenSSL here is a lack of memory or a library without AES: nothing that a caller could act on.
+/// An OpenSSL error here means a lack of memory or a library without AES; callers could not handle either.
 CipherContext begin_cipher(const Secret& key, const SealNonce& nonce, std::string_view associated, bool seals) {
   KV_ASSERT(key.text().size() == kSealKeyBytes && aes_256_gcm() != nullptr);
   CipherContext context(EVP_CIPHER_CTX_new());
@@ -77,7 +77,7 @@ void seal(const Secret& key, const SealNonce& nonce, std::string_view associated
     if (part.empty()) continue;
     int written = 0;
     KV_ASSERT(EVP_CipherUpdate(context.get(), raw(out.data()), &written, raw(part.data()), as_int(part.size())) == 1);
-    KV_ASSERT(static_cast<std::size_t>(written) == part.size());  // GCM holds nothing back
+    KV_ASSERT(static_cast<std::size_t>(written) == part.size());  // GCM buffers no bytes
     out = out.subspan(part.size());
   }
   KV_ASSERT(out.size() == kSealTagBytes);
@@ -95,13 +95,13 @@ bool unseal(const Secret& key, const SealNonce& nonce, std::string_view associat
     KV_ASSERT(EVP_CipherUpdate(context.get(), raw(out.data()), &written, raw(sealed.data()), as_int(out.size())) == 1);
   }
   KV_ASSERT(static_cast<std::size_t>(written) == out.size());
-  std::array<std::byte, kSealTagBytes> tag;  // OpenSSL takes no constant
+  std::array<std::byte, kSealTagBytes> tag;  // OpenSSL's parameter is not const
   std::memcpy(tag.data(), sealed.data() + out.size(), tag.size());
   KV_ASSERT(EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_AEAD_SET_TAG, kSealTagBytes, tag.data()) == 1);
   std::array<unsigned char, 16> rest;
   int none = 0;
   if (EVP_CipherFinal_ex(context.get(), rest.data(), &none) == 1) return true;
-  if (!out.empty()) std::memset(out.data(), 0, out.size());  // nobody may go on with bytes that are not authentic
+  if (!out.empty()) std::memset(out.data(), 0, out.size());  // bytes that fail authentication must not be used
   return false;
 }
 

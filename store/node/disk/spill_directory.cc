@@ -48,7 +48,7 @@ bool is_our_name(const std::string& name) {
          name.starts_with(std::string(kFormatFile) + ".") || name.starts_with(kDamaged);
 }
 
-/// The name of something that no spill directory has, or "". Whoever names a home directory by mistake keeps it.
+/// A name that is foreign to spill directories, or "". So a home directory named by mistake stays untouched.
 std::string foreign_name(const fs::path& path) {
   for (const std::string& name : names_in(path)) {
     if (!is_our_name(name)) return name;
@@ -56,7 +56,7 @@ std::string foreign_name(const fs::path& path) {
   return "";
 }
 
-/// Writes all of it, durably. O_NOFOLLOW: the directory is ours alone, but a link in it may be older than that.
+/// Writes all bytes, durably. O_NOFOLLOW: the directory is ours alone, but a link in it may be older than that.
 error_code write_file(const fs::path& path, std::string_view bytes) {
   const File file(::open(path.c_str(), O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, kFileMode));
   if (!file.is_open()) return last_errno();
@@ -74,7 +74,7 @@ std::string octal(mode_t mode) {
   return text;
 }
 
-/// The directory with our mode, where it is not there yet. None above it (machine/spill_place.h).
+/// Creates the directory with our mode if it is missing. Parents are not created (machine/spill_place.h).
 error_code make_directory(const fs::path& path) {
   const std::string place = new_spill_place(path);
   if (::mkdir(path.c_str(), kDirectoryMode) != 0) return errno == EEXIST ? error_code() : last_errno();
@@ -82,7 +82,7 @@ error_code make_directory(const fs::path& path) {
   return {};
 }
 
-/// Whether nobody but this user (and root) can put a file into the directory or take one away.
+/// Whether only this user (and root) can add files to the directory or remove them.
 Result<void, Failure> check_owner(int directory, const fs::path& path) {
   struct stat status {};
   if (::fstat(directory, &status) != 0) return Failure(last_errno(), path.string() + ": " + last_errno().message());
@@ -110,7 +110,7 @@ std::vector<std::string> names_in(const fs::path& path, std::error_code* failed)
 error_code replace_file(const fs::path& file, const std::string& text) {
   const fs::path next = file.string() + ".new";
   if (const error_code error = write_file(next, text)) return error;
-  // The order makes it durable: the bytes, the name, the directory that has the name.
+  // In this order, for durability: the bytes, the name, the directory with the name.
   if (::rename(next.c_str(), file.c_str()) != 0) return last_errno();
   return sync_directory(file.parent_path());
 }
@@ -125,7 +125,7 @@ std::string read_small_file(const fs::path& file, std::size_t bytes_max) {
 }
 
 Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool read_only, bool has_keys) {
-  // Without the slash at the end: "link/" would follow the link.
+  // Without the trailing slash: "link/" would follow the link.
   const fs::path path = given.has_filename() || !given.has_parent_path() ? given : given.parent_path();
   if (const std::string why = read_only ? "" : check_spill_place(path); !why.empty())
     return Failure(system_error(ENOENT), path.string() + ": " + why);
@@ -148,9 +148,9 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
                    ". Give --spill-path a directory that this user may write");
   }
   if (const auto owned = read_only ? Result<void, Failure>() : check_owner(opened, path); !owned) return owned.error();
-  // All checks come before the first change: a directory that is not ours is left exactly as it is.
+  // All checks come before the first change: a foreign directory is left exactly as it is.
   const std::optional<std::uint32_t> format = parse_format_text(read_small_file(path / kFormatFile));
-  // Keys are written before FORMAT says that they are needed. Without FORMAT they are the safer sign.
+  // Keys are written before FORMAT requires them. Without FORMAT they are the safer sign.
   struct stat keys {};
   const bool has_key_file = ::fstatat(opened, kKeysFile, &keys, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(keys.st_mode);
   directory.format_ = format.value_or(has_key_file ? kSpillFormatSealed : kSpillFormat);
@@ -184,7 +184,7 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
     if (const auto owned = check_owner(database.number(), directory.database()); !owned) return owned.error();
   }
 
-  // Here at the latest: all that follows writes, and another process may be at work.
+  // Here at the latest: the following steps write, and another process may be at work.
   if (const auto locked = directory.take_lock(read_only); !locked) return locked.error();
   if (read_only) return directory;
   // Earlier versions left the mode of db/ to the umask.
@@ -202,7 +202,7 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
   return directory;
 }
 
-/// Whoever only reads goes on without a lock that cannot be opened: a tool may have no right to write.
+/// A reader continues without a lock that it cannot open: a tool may lack write permission.
 Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   const int flags = (read_only ? 0 : O_CREAT) | O_RDWR | O_CLOEXEC | O_NOFOLLOW;
   lock_ = File(::openat(directory_.number(), kLockFile, flags, kFileMode));
@@ -220,7 +220,7 @@ Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   const std::string owner = std::to_string(::getpid()) + "\n";
   KV_ASSERT(lock_.is_open());
   if (::ftruncate(lock_.number(), 0) != 0 || ::pwrite(lock_.number(), owner.data(), owner.size(), 0) < 0) {
-    // The number only tells an operator who holds the lock.
+    // The number only helps an operator find the lock's holder.
     spdlog::debug("spill: {}: the lock holds no process number", path_.string());
   }
   return {};
@@ -238,7 +238,7 @@ bool SpillDirectory::allows_direct_io() const {
   const fs::path probe = path_ / kProbeFile;
   const File file(::open(probe.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_DIRECT | O_CLOEXEC | O_NOFOLLOW, kFileMode));
   if (!file.is_open()) return false;
-  // Some file systems take the flag and refuse the calls.
+  // Some file systems accept the flag and refuse the calls.
   alignas(4096) char page[4096] = {};
   const bool is_written = ::pwrite(file.number(), page, sizeof page, 0) == sizeof page;
   const bool is_read = ::pread(file.number(), page, sizeof page, 0) == sizeof page;
@@ -253,8 +253,8 @@ error_code SpillDirectory::try_writing() const {
   return error;
 }
 
-/// Kept, since it may be worth a look or a repair by hand; but one such copy is kept and not more, since it counts
-/// against no capacity and a disk that is damaged again and again would fill with them.
+/// Damaged files are kept for inspection or a repair by hand. Only one such copy is kept, since it counts against no
+/// capacity, and a disk that is damaged repeatedly would fill with them.
 error_code SpillDirectory::set_aside(const fs::path& what) const {
   std::error_code error;
   for (const std::string& name : names_in(path_)) {

@@ -16,7 +16,7 @@ constexpr std::uint32_t kBlockBytesMax = 1u << 30;  // as in a namespace record
 constexpr std::string_view kFormatPrefix = "kvstore-spill ";
 constexpr std::string_view kChecksumPrefix = "xxh3 ";
 
-/// Byte by byte, whatever the machine's byte order. Compilers make one move of the loop.
+/// Byte by byte, independent of the machine's byte order. Compilers turn the loop into one move.
 template <class T>
 void append_little_endian(std::string& text, T value) {
   for (std::size_t i = 0; i < sizeof value; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
@@ -44,8 +44,7 @@ std::string checksum_line(std::string_view line) {
 
 }  // namespace
 
-/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be the order of the
-/// numbers.
+/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be numeric.
 DiskKeyText encode_key(DiskKey key) {
   DiskKeyText text;
   for (std::size_t i = 0; i < text.size(); ++i)
@@ -74,8 +73,8 @@ std::string encode_record(const DiskRecord& record) {
   return value;
 }
 
-/// An unknown version is kUnsupported and not damage: a later build wrote the record, and is_lost() must not take it
-/// for a lost block.
+/// An unknown version is kUnsupported rather than damage: a later build wrote the record, and is_lost() must not treat
+/// it as a lost block.
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   if (value.empty()) return make_error_code(Errc::kCorruptBlock);
   if (value[0] != kRecordVersion) return make_error_code(Errc::kUnsupported);
@@ -97,8 +96,7 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   return record;
 }
 
-/// The size of the block whose value is so long. A value holds the checksums, then the bytes, and no length: the length
-/// of the value determines both.
+/// The value has checksums, then bytes, without a length field: its size determines both.
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes) {
   // A stripe and its checksum are kStripeBytes + 8 bytes; the last stripe may be shorter, but not empty.
   const std::size_t sums = (value_bytes + kStripeBytes + 7) / (kStripeBytes + 8);
@@ -147,7 +145,7 @@ std::optional<DiskDrop> decode_drop(std::string_view entry) {
 }
 
 std::string encode_wrapped_key(const WrappedKey& key) {
-  KV_ASSERT(SpillKeys::is_id(key.wrapped_by));  // so that it fits, and the zeros behind it are its end
+  KV_ASSERT(SpillKeys::is_id(key.wrapped_by));  // so that it fits, and the zeros behind it mark its end
   std::string entry;
   entry.reserve(kWrappedKeyBytes);
   append_little_endian(entry, key.number);
@@ -176,7 +174,7 @@ std::optional<WrappedKey> decode_wrapped_key(std::string_view entry) {
   key.seal_epoch = load_little_endian<std::uint32_t>(entry.substr(32));
   const std::string_view id = entry.substr(36, 24);
   key.wrapped_by = id.substr(0, id.find('\0'));
-  // Whoever can write the file can write checksums: an id goes into messages, and back into the file.
+  // An attacker who can write the file can forge checksums, and an id goes into messages and back into the file.
   if (!SpillKeys::is_id(key.wrapped_by)) return std::nullopt;
   if (id.find_first_not_of('\0', key.wrapped_by.size()) != std::string_view::npos) return std::nullopt;
   std::memcpy(key.nonce.data(), entry.data() + kWrapAssociatedBytes, key.nonce.size());
@@ -196,7 +194,7 @@ std::optional<std::uint32_t> decode_epoch(std::string_view value) {
 }
 
 std::string encode_place(DiskPlace place) {
-  KV_ASSERT(place < kPlaceCount);  // or decode_place() would not know it
+  KV_ASSERT(place < kPlaceCount);  // or decode_place() would reject it
   return std::string(1, static_cast<char>(place));
 }
 
@@ -214,7 +212,7 @@ std::optional<std::uint32_t> parse_format_text(std::string_view text) {
   if (!text.starts_with(kFormatPrefix)) return std::nullopt;
   std::uint32_t format = 0;
   std::from_chars(text.data() + kFormatPrefix.size(), text.data() + text.size(), format);
-  // Compared as a whole: a line that is no number, or has another checksum, differs from the line that we would write.
+  // Compared as a whole: a line without a number, or with another checksum, differs from the expected line.
   if (!text.starts_with(format_text(format))) return std::nullopt;
   return format;
 }

@@ -16,11 +16,11 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kKeyTextBytesMax = 16 << 10;
-/// A KMS far away answers within seconds; a node that starts, or is told to end, waits for this.
+/// A distant KMS answers within seconds; a node that starts, or is asked to end, waits for this.
 constexpr std::chrono::seconds kCommandTimeMax{30};
 constexpr std::string_view kBlank = " \t\r";
 
-/// Nothing unless it is exactly 64 hexadecimal digits.
+/// Empty unless exactly 64 hexadecimal digits.
 Secret key_of_digits(std::string_view digits) {
   std::array<unsigned char, kSealKeyBytes> bytes{};
   const bool is_good = from_hex(digits, std::as_writable_bytes(std::span(bytes)));
@@ -29,7 +29,7 @@ Secret key_of_digits(std::string_view digits) {
   return key;
 }
 
-/// From a hash, so that the key keeps its id in whatever line it stands.
+/// From a hash, so that the key keeps its id on any line.
 std::string id_of_key(const Secret& key) {
   std::string text = "kvstore spill key ";
   text.reserve(text.size() + key.text().size());
@@ -130,7 +130,7 @@ Failure SpillKeys::reload() {
     }
   }
   ++reloads_;
-  // All of them, whatever becomes of one: it keeps what it had, wrapped by an older key.
+  // All holders, even if one fails: it keeps its keys, wrapped by an older key.
   Failure first;
   for (const auto& holder : holders) {
     if (const error_code error = holder->rewrap(); error && !first.code)

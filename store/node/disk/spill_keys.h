@@ -1,4 +1,4 @@
-// store/node/disk/spill_keys.h: the operator's keys, by which the keys of blocks on disk are wrapped.
+// store/node/disk/spill_keys.h: the operator's keys, which wrap the keys of blocks on disk.
 #pragma once
 
 #include <atomic>
@@ -13,17 +13,17 @@
 
 namespace kv {
 
-/// Has keys that are wrapped by the operator's.
+/// A holder of keys that are wrapped by the operator's.
 class KeyHolder {
  public:
   virtual ~KeyHolder() = default;
-  virtual error_code rewrap() = 0;  ///< By the current key, durably; those of before are needed no more.
+  virtual error_code rewrap() = 0;  ///< With the current key, durably; older operator's keys become unnecessary.
 };
 
 /// Where the operator's keys come from: one of the two, or neither.
 struct SpillKeySource {
   std::string file;     ///< --spill-key-file.
-  std::string command;  ///< --spill-key-command: prints what the file would hold. Out of a KMS or a TPM, say.
+  std::string command;  ///< Prints the content of such a file, for example from a KMS or a TPM.
 
   bool is_given() const { return !file.empty() || !command.empty(); }
   /// For messages: "spill-key-file", "spill-key-command".
@@ -32,8 +32,8 @@ struct SpillKeySource {
   std::string place() const;
 };
 
-/// What --spill-key-file or --spill-key-command gives: a line is a key of 64 hexadecimal digits, or `ID KEY`. The first
-/// wraps; the others only open what they wrapped before. Without an id a key has one that follows from its digits.
+/// The keys from --spill-key-file or --spill-key-command: a line is a key of 64 hexadecimal digits, or `ID KEY`. The
+/// first key wraps; the others only open earlier wrappings. A key without an id gets one derived from its digits.
 /// Thread safety: any. open() and reload() block for the file, or the command (30 s at most); is_exposed() for the
 /// file.
 class SpillKeys {
@@ -45,9 +45,9 @@ class SpillKeys {
     Secret bytes;
   };
 
-  /// Errors: those of read_secret_file, read_secret_command and parse; the words name the option, and the file.
+  /// Errors: those of read_secret_file, read_secret_command and parse; the text names the option, and the file.
   static Result<std::shared_ptr<SpillKeys>, Failure> open(const SpillKeySource& source);
-  /// Errors: kBadRequest; the words name the line, and no part of a key. Ids: letters, digits, '.', '_', '-'.
+  /// Errors: kBadRequest; the text names the line, and no part of a key. Ids: letters, digits, '.', '_', '-'.
   static Result<std::vector<Key>, Failure> parse(std::string_view text);
   static bool is_id(std::string_view text);
 
@@ -55,9 +55,9 @@ class SpillKeys {
   std::string current_id() const;
   const SpillKeySource& source() const { return source_; }
 
-  /// Asks for the keys again, and has all holders rewrap. If what comes is bad, the keys in use stay.
+  /// Reads the keys again, and makes all holders rewrap. If the new keys are bad, the keys in use stay.
   Failure reload();
-  bool is_exposed() const;  ///< There is a file, and others may read it now.
+  bool is_exposed() const;  ///< There is a file, and other users may read it now.
   struct Stats {
     std::uint64_t reloads = 0;
     bool last_failed = false;
@@ -69,7 +69,7 @@ class SpillKeys {
   SpillKeys(SpillKeySource source, std::vector<Key> keys) : source_(std::move(source)), keys_(std::move(keys)) {}
 
   const SpillKeySource source_;
-  mutable std::mutex mutex_;  ///< Of the two below; never held while a holder works.
+  mutable std::mutex mutex_;  ///< Guards the two members below; never held while a holder works.
   std::vector<Key> keys_;
   std::vector<std::weak_ptr<KeyHolder>> holders_;
   std::atomic<std::uint64_t> reloads_{0};

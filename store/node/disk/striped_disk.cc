@@ -17,9 +17,9 @@
 namespace kv {
 namespace {
 
-constexpr std::chrono::milliseconds kClosingLook{5};  ///< Whether somebody still uses a disk that goes.
+constexpr std::chrono::milliseconds kClosingLook{5};  ///< Between checks whether a leaving disk is still in use.
 
-/// Blocks with their bytes and checksums, for a call that may be given up.
+/// Blocks with their bytes and checksums, for a call that may be abandoned.
 struct OwnedWrites {
   explicit OwnedWrites(std::span<const DiskWrite> blocks) : writes(blocks.begin(), blocks.end()) {
     std::size_t byte_count = 0, sum_count = 0;
@@ -65,15 +65,15 @@ struct StripedDisk::Member {
   std::atomic<bool> has_hung{false};             // and has not answered since
   std::mutex stats_mutex;
   DiskStats last_stats;
-  // What the disk has not been told yet. Of the writer's thread.
+  // Changes that the disk has missed. Used by the writer's thread only.
   std::vector<DiskKey> erased;
   DiskKey drop_before{};
   std::map<NamespaceId, std::string> added_spaces;
   std::set<NamespaceId> removed_spaces;
-  bool is_unflushed = false;  // it was told to forget something, and has not been flushed since
+  bool is_unflushed = false;  // blocks were erased or dropped since the last flush
 };
 
-/// What a disk has missed and is told before anything else. A copy, since the call may be given up.
+/// Changes that a disk has missed and gets before any other call. A copy, since the call may be abandoned.
 struct StripedDisk::News {
   std::map<NamespaceId, std::string> spaces;
   std::vector<DiskKey> erased;
@@ -96,14 +96,14 @@ struct StripedDisk::News {
   }
 };
 
-/// A call to one disk that was begun, and the news that it begins with.
+/// A call to one disk that has begun, and the news that it begins with.
 struct StripedDisk::Telling {
   Member* member;
   News news;
   std::shared_ptr<CallThreads::Begun<error_code>> begun;
 };
 
-/// A disk that nobody uses any more, on its way out.
+/// A disk that is out of use and being closed.
 struct StripedDisk::Closing {
   std::string name;
   TimePoint since;
@@ -140,7 +140,7 @@ void StripedDisk::set_members(std::vector<std::shared_ptr<Member>> members) {
   KV_ASSERT(!members.empty());
   auto next = std::make_shared<const std::vector<std::shared_ptr<Member>>>(std::move(members));
   const std::lock_guard lock(mutex_);
-  members_.swap(next);  // the old ones end behind the lock
+  members_.swap(next);  // the old members end outside the lock
 }
 
 Disk* StripedDisk::alone(const Members& members) {
@@ -149,7 +149,7 @@ Disk* StripedDisk::alone(const Members& members) {
 }
 
 StripedDisk::Member* StripedDisk::find(const Members& members, DiskPlace place) {
-  // A dozen disks at most: a search costs nothing beside a call to one.
+  // A dozen disks at most: a search is negligible beside a call to one.
   const auto found = std::ranges::find_if(*members, [place](const auto& each) { return each->part.place == place; });
   return found == members->end() ? nullptr : found->get();
 }
@@ -158,7 +158,7 @@ bool StripedDisk::is_left_out(const Member& member) const {
   return clock_.now().time_since_epoch().count() < member.left_out_until;
 }
 
-/// A call to the disk was given up, and calls to it have not all returned.
+/// A call to the disk was abandoned, and some calls have not returned yet.
 bool StripedDisk::is_hanging(Member& member) const {
   if (!member.has_hung) return false;
   if (member.is_stuck(config_.patience) || !member.writing.is_idle() || !member.dropping.is_idle()) return true;
@@ -166,7 +166,7 @@ bool StripedDisk::is_hanging(Member& member) const {
   return false;
 }
 
-/// The disks that are not left out. If that is none, all of them: trying is how to find out whether one works again.
+/// The disks that are not left out. If all are, returns all: only an attempt shows whether one works again.
 std::vector<StripedDisk::Member*> StripedDisk::in_use(const Members& members) const {
   std::vector<Member*> working, all;
   for (const auto& member : *members) {
@@ -189,8 +189,8 @@ std::vector<DiskPlace> StripedDisk::places() const {
   return working.empty() ? all : working;
 }
 
-/// The call has returned an error: the disk is left out for a fixed time. Calls that do not return are the business of
-/// hangs(), where no time would do: nobody knows when a hanging disk answers.
+/// The call has returned an error: the disk is left out for a fixed time. Calls that hang are handled by hangs(),
+/// without a fixed time, since the duration of a hang is unknown.
 error_code StripedDisk::failed(Member& member, error_code error) const {
   // Once for a series of errors, which may come with every call.
   if (!is_left_out(member)) {
@@ -216,7 +216,7 @@ StripedDisk::News StripedDisk::news_for(const Member& member) const {
           .removed_spaces = {member.removed_spaces.begin(), member.removed_spaces.end()}};
 }
 
-/// `member` was told all of `news`. Nothing can have been added since: only the writer adds, and the writer waited.
+/// `member` has applied all of `news`. It is still complete: only the writer adds to it, and the writer waited.
 void StripedDisk::settled(Member& member, const News& news) const {
   KV_ASSERT(news.erased.size() == member.erased.size() && news.drop_before == member.drop_before);
   member.added_spaces.clear();
@@ -226,8 +226,7 @@ void StripedDisk::settled(Member& member, const News& news) const {
   member.drop_before = {};
 }
 
-/// Tells all disks that are in use what they missed. An error only when none of them works: a disk that cannot be told
-/// now is told later.
+/// Applies missed changes to all disks in use. Fails only when all of these fail: the others get theirs later.
 error_code StripedDisk::settle_all(const Members& members) {
   std::vector<Telling> tellings;
   bool has_any = false;
@@ -243,7 +242,7 @@ error_code StripedDisk::settle_all(const Members& members) {
       tellings.push_back({member, std::move(news), std::move(begun)});
     }
   }
-  // All have begun before anybody is waited for: this takes as long as the slowest, and not as long as all together.
+  // All calls begin before the first wait, so this takes as long as the slowest rather than the sum.
   for (const Telling& each : tellings) {
     const auto own = each.member->writing.wait(each.begun);
     if (own && !*own) {
@@ -257,8 +256,7 @@ error_code StripedDisk::settle_all(const Members& members) {
 }
 
 /// Each block goes to the disk that its key names; the Store has chosen among places() when it made the key. The bytes
-/// are copied first: the caller's slots are free again when this returns, while a call that was given up may still read
-/// what it was given.
+/// are copied first: the caller's slots are free again when this returns, while an abandoned call may still read.
 error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
   const Members members = this->members();
   if (Disk* const disk = alone(members)) return disk->write(blocks);
@@ -300,9 +298,9 @@ Result<DiskBlock> StripedDisk::read(DiskKey key) const {
   const Members members = this->members();
   if (const Disk* const disk = alone(members)) return disk->read(key);
   Member* const member = find(members, place_of(key));
-  if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is not used any more
+  if (member == nullptr) return make_error_code(Errc::kNotFound);  // its directory is out of use
   if (is_hanging(*member)) return make_error_code(Errc::kDiskFailed);
-  // A disk that is left out after a failure is asked all the same: a full disk cannot be written, but can be read.
+  // A disk left out after a failure is read all the same: a full disk is still readable.
   auto block = member->reading.run([key, disk = member->part.disk.get()] { return disk->read(key); });
   if (!block) return hangs(*member);
   return std::move(*block);
@@ -315,13 +313,13 @@ error_code StripedDisk::erase(std::span<const DiskKey> keys) {
     if (Member* const member = find(members, place_of(key))) member->erased.push_back(key);
   }
   static_cast<void>(settle_all(members));
-  return {};  // a disk that could not be told is told later, so nobody has to ask again
+  return {};  // a disk that missed this gets it later, so the caller need not repeat it
 }
 
 error_code StripedDisk::drop_before(DiskKey end) {
   const Members members = this->members();
   if (Disk* const disk = alone(members)) return disk->drop_before(end);
-  // Whatever lies below `end` goes with its files, so erasing it one by one is not needed any more.
+  // Blocks below `end` go with their files, so their single erasures become unnecessary.
   for (const auto& member : *members) {
     member->drop_before = std::max(member->drop_before, end);
     std::erase_if(member->erased, [end](DiskKey key) { return key < end; });
@@ -335,8 +333,8 @@ error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
   return keep_drops(members, drops);
 }
 
-/// One disk that has the drops is enough, because at a start all disks are asked for theirs. The others keep them too
-/// if they answer in time.
+/// One disk with the drops is enough, because a start reads the drops of all disks. The others keep them too if they
+/// answer in time.
 error_code StripedDisk::keep_drops(const Members& members, std::span<const DiskDrop> drops) const {
   std::vector<std::pair<Member*, std::shared_ptr<CallThreads::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
@@ -372,7 +370,7 @@ std::vector<DiskDrop> StripedDisk::drops() const {
 error_code StripedDisk::forget_drops(DiskKey before) {
   const Members members = this->members();
   if (Disk* const disk = alone(members)) return disk->forget_drops(before);
-  // Only when every disk has erased what was dropped, durably. Otherwise the next start would find it there.
+  // Only when every disk has durably erased the dropped blocks. Otherwise the next start would find them there.
   for (const auto& member : *members) {
     const bool knows_all = news_for(*member).empty() && !member->is_unflushed;
     if (is_left_out(*member) || is_hanging(*member) || !knows_all) return Errc::kBusy;
@@ -403,7 +401,7 @@ error_code StripedDisk::remove_namespaces(std::span<const NamespaceId> ids) {
   if (Disk* const disk = alone(members)) return disk->remove_namespaces(ids);
   for (const auto& member : *members) {
     for (const NamespaceId& id : ids) {
-      // A namespace that this disk was never told of needs no removal. Otherwise the lists of a disk that is left out
+      // A namespace that is still unknown to this disk needs no removal. Otherwise the lists of a disk that is left out
       // would grow; at worst the disk keeps a record until the next start.
       if (member->added_spaces.erase(id) == 0) member->removed_spaces.insert(id);
     }
@@ -432,8 +430,8 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
     RecordStream* newest = nullptr;
     for (const auto& stream : streams) {
       const DiskRecord* const record = stream->peek();
-      // Once a stream has broken off, nothing older is told. Whoever loads again goes on below the oldest record that
-      // was told, and would never hear of newer ones that this stream still had.
+      // Once a stream has failed, older records are withheld. A repeated load continues below the oldest record
+      // reported, and would skip newer ones that this stream still had.
       if (const error_code error = stream->error(); record == nullptr && error) return error;
       if (record != nullptr && (newest == nullptr || record->key > newest->peek()->key)) newest = stream.get();
     }
@@ -446,8 +444,8 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return epoch_; }
 
-/// One after the other, on the caller's thread: it hangs with a disk that hangs, and nobody else does. All of them, or
-/// it is an error: what one of them still has is not gone.
+/// One after the other, on the caller's thread, which alone hangs with a hanging disk. A failure of any disk is an
+/// error, since its blocks are not gone.
 Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
                                      const std::function<bool(const DiskPurge&)>& goes_on) {
   DiskPurge sum;
@@ -470,8 +468,8 @@ Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
   return sum;
 }
 
-/// An error when a disk fails, or when none answers. A disk that hangs is no error: it is told again what to forget
-/// before its next call.
+/// Fails when a disk fails, or when all hang. A single hanging disk is tolerated: its missed changes precede its next
+/// call.
 error_code StripedDisk::flush() {
   const Members members = this->members();
   if (Disk* const disk = alone(members)) return disk->flush();
@@ -503,8 +501,8 @@ error_code StripedDisk::flush() {
   return first || has_any ? first : Errc::kDiskFailed;
 }
 
-/// A disk that is busy with a call that was given up counts with its last stats.
-/// Stats are read on the writing lane: a disk that hangs holds up that lane, and the caller only for its patience.
+/// Reads stats on the writing lane: a hanging disk blocks that lane, and the caller only for the patience. A disk busy
+/// with an abandoned call counts with its last stats.
 DiskStats StripedDisk::stats() const {
   const Members members = this->members();
   if (const Disk* const disk = alone(members)) return disk->stats();
@@ -553,7 +551,7 @@ Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> 
   const std::lock_guard changing(changing_);
   std::vector<std::string> added;
   std::vector<DiskPlace> taken;
-  const Members now = members();  // nobody else changes them
+  const Members now = members();  // changed only under changing_
   for (const auto& each : *now) taken.push_back(each->part.place);
   for (const std::string& path : paths) {
     if (std::ranges::none_of(*now, [&](const auto& each) { return each->part.name == path; })) added.push_back(path);
@@ -595,7 +593,7 @@ Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> 
   std::vector<std::shared_ptr<Member>> next;
   try {
     for (const auto& each : *now) {
-      // From here on it is one of several. Calls that are under way on it end as they began.
+      // From here on it is one of several. Calls under way on it end as they began.
       const bool was_alone = each->is_alone && !parts.empty();
       next.push_back(was_alone ? std::make_shared<Member>(each->part, clock_, config_) : each);
     }
@@ -632,7 +630,7 @@ std::vector<LeavingDirectory> StripedDisk::leaving() const {
 
 error_code StripedDisk::remove(DiskPlace place) {
   const std::unique_lock changing(changing_, std::try_to_lock);
-  if (!changing.owns_lock()) return Errc::kBusy;  // it may be named again: the next call finds out
+  if (!changing.owns_lock()) return Errc::kBusy;  // it may be named again: the next call decides
   const Members before = members();
   std::vector<std::shared_ptr<Member>> others;
   std::shared_ptr<Member> leaving;
@@ -644,25 +642,25 @@ error_code StripedDisk::remove(DiskPlace place) {
   }
   if (leaving == nullptr) return Errc::kNotFound;
   const auto left = std::make_shared<const std::vector<std::shared_ptr<Member>>>(others);
-  // A drop that only this one has kept must not be forgotten before the others have erased what it names.
+  // A drop kept only by this disk must survive until the others have erased its blocks.
   if (!is_hanging(*leaving)) {
     const std::vector<DiskDrop> drops = leaving->part.disk->drops();
     if (!drops.empty()) {
       if (const error_code error = keep_drops(left, drops)) return error;
     }
   }
-  if (!close(std::move(leaving))) return Errc::kBusy;  // the system has no more threads
+  if (!close(std::move(leaving))) return Errc::kBusy;  // the system is out of threads
   set_members(std::move(others));
   return {};
 }
 
-/// Once nobody has it: it may be among the members still.
+/// Closes the disk once all users have released it: it may still be among the members.
 bool StripedDisk::close(std::shared_ptr<Member> member) {
   auto closing = std::make_unique<Closing>();
   closing->name = member->part.name;
   closing->since = clock_.now();
   auto end = [own = closing.get(), member = std::move(member)]() mutable {
-    // Readers that found it before have it still, and so do calls that were given up.
+    // Readers that found it earlier still hold it, and so do abandoned calls.
     while (member.use_count() > 1 || member->part.disk.use_count() > 1 || !member->is_idle())
       std::this_thread::sleep_for(kClosingLook);
     error_code error = Errc::kDiskFailed;

@@ -17,25 +17,23 @@
 namespace kv {
 
 struct StripedDiskConfig {
-  Duration left_out = 60s;       ///< How long a disk that failed is left out.
+  Duration left_out = 60s;       ///< How long a failed disk is left out.
   Duration patience = 2s;        ///< A disk whose call takes longer is left out until its calls return.
-  std::size_t read_threads = 4;  ///< Of each disk: at most so many threads hang with it, and two more.
-  Duration open_patience = 5s;   ///< A disk that is to be added and is not open after so long is not added.
+  std::size_t read_threads = 4;  ///< Per disk: at most so many threads hang with it, and two more.
+  Duration open_patience = 5s;   ///< A disk to be added must open within this time.
 };
 
 /// Up to kPlaceCount disks, each with its own place in the keys. A block is written to the disk that its key names, to
-/// all disks at the same time. A disk that fails is left out for a while: nothing is written to it, reads still ask it,
-/// and it is told what to forget when it is tried again. A disk that hangs is left out until it answers, for reads too:
-/// calls go to it on threads of its own, and nobody waits for them longer than the patience.
-///   1. A call that may be given up owns what it touches: a write copies its blocks first.
-///   2. A disk that begins to hang has at most one call of each kind under way, and one read for each thread that
-///   reads.
+/// all disks at the same time. A disk that fails is left out for a while: writes skip it, reads still ask it, and it
+/// learns of missed erasures when it is tried again. A disk that hangs is left out until it answers, for reads too: its
+/// calls run on threads of their own, and callers wait for them no longer than the patience.
+///   1. A call that may be abandoned owns its data: a write copies its blocks first.
+///   2. A disk that begins to hang has at most one call of each kind under way, and one read for each reading thread.
 ///      It gets no more calls until it answers.
-///   3. Drops are kept on every disk that answers. A disk that did not answer hears of them at the next start.
-///   4. Disks come and go. A disk that comes is empty: what it held before may have been dropped meanwhile, where it
-///   did
-///      not hear of that. A disk that goes is closed once nobody uses it, by a thread of its own that may hang with it.
-///   5. A disk that has been alone since the start is called on the caller's thread, as if it were not one of several.
+///   3. Drops are kept on every disk that answers. For a disk that did not, the next start applies them.
+///   4. Disks come and go. A new disk is emptied: its old blocks may have been dropped without its knowledge. A leaving
+///      disk is closed once it is unused, by a thread of its own that may hang with it.
+///   5. A disk that has been alone since the start is called on the caller's thread, without striping.
 /// Thread safety: as kv::Disk.
 class StripedDisk final : public Disk {
  public:
@@ -44,7 +42,7 @@ class StripedDisk final : public Disk {
     std::string name;  ///< For the log.
     std::shared_ptr<Disk> disk;
   };
-  /// Opens disks to be added, for this epoch: empty, each with a place that is not taken. All of them, or an error.
+  /// Opens disks to be added, for this epoch: empty, each with a free place. All of them, or an error.
   using Open = std::function<Result<std::vector<Part>, Failure>(
       const std::vector<std::string>& names, std::uint32_t epoch, const std::vector<DiskPlace>& taken)>;
   /// `parts`: 1 to kPlaceCount, each with a place of its own, all in the same epoch. Keeps a reference to the clock.
@@ -78,7 +76,7 @@ class StripedDisk final : public Disk {
   struct News;
   struct Telling;
   struct Closing;
-  /// As they were at one moment. Whoever has it keeps them open.
+  /// A snapshot, which keeps its members open.
   using Members = std::shared_ptr<const std::vector<std::shared_ptr<Member>>>;
   Members members() const;
   void set_members(std::vector<std::shared_ptr<Member>> members);
@@ -99,7 +97,7 @@ class StripedDisk final : public Disk {
   const StripedDiskConfig config_;
   const Open open_;
   const std::uint32_t epoch_;
-  mutable std::mutex mutex_;  ///< Of the two below; held for a copy, never for a call.
+  mutable std::mutex mutex_;  ///< Guards the two members below; held for a copy, never for a call.
   Members members_;           ///< Changed by one thread at a time, under changing_ as well.
   std::vector<std::unique_ptr<Closing>> closing_;
   std::mutex changing_;

@@ -22,10 +22,10 @@ namespace kv {
 namespace {
 
 constexpr std::uint64_t kMagic = 0x88e241b785f4cff7;
-constexpr std::uint32_t kVersion = 5;                           // that rocks_options.cc asks for
+constexpr std::uint32_t kVersion = 5;                           // as rocks_options.cc sets it
 constexpr std::uint32_t kNewVersion = 6;                        // RocksDB's default from 9 on
-constexpr char kXxHash64 = 3;                                   // that rocks_options.cc asks for
-constexpr char kXxh3 = 4;                                       // that earlier builds asked for
+constexpr char kXxHash64 = 3;                                   // as rocks_options.cc sets it
+constexpr char kXxh3 = 4;                                       // as earlier builds set it
 constexpr std::size_t kTrailerBytes = 5;                        // of a block: its compression, its checksum
 constexpr std::size_t kVersionAt = 41, kMagicAt = 45;           // in the footer
 constexpr std::string_view kProperties = "rocksdb.properties";  // in the metaindex
@@ -38,11 +38,11 @@ std::uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// Takes a number off the front. Nothing if it is not complete, or longer than it has to be: each number has one way of
-/// being written, so a changed byte shows.
+/// Takes a number off the front. nullopt if it is incomplete or longer than necessary: each number has one encoding, so
+/// a changed byte shows.
 std::optional<std::uint64_t> take_varint(std::string_view& from) {
   std::uint64_t value = 0;
-  for (std::size_t i = 0; i < std::min<std::size_t>(from.size(), 9); ++i) {  // 63 bits: more is no size of a file
+  for (std::size_t i = 0; i < std::min<std::size_t>(from.size(), 9); ++i) {  // 63 bits suffice for a file size
     const auto byte = static_cast<unsigned char>(from[i]);
     value |= std::uint64_t{byte & 0x7fu} << (7 * i);
     if (byte >= 0x80) continue;
@@ -71,9 +71,9 @@ struct NamedBlock {
   Handle place;
 };
 
-/// The blocks that a metaindex names; nothing if it is no metaindex. An entry: three varints (bytes of the name shared
-/// with the entry before, further bytes of the name, bytes of the value), the name, the value. After the entries come 4
-/// bytes for each restart, and the number of restarts.
+/// The blocks that a metaindex names; nullopt if malformed. An entry: three varints (bytes of the name shared with the
+/// entry before, further bytes of the name, bytes of the value), the name, the value. After the entries come 4 bytes
+/// for each restart, and the number of restarts.
 std::optional<std::vector<NamedBlock>> named_blocks(std::string_view metaindex) {
   if (metaindex.size() < 4) return std::nullopt;
   const std::uint64_t restart_bytes = 4 * (little_endian(metaindex.substr(metaindex.size() - 4)) + 1);
@@ -112,10 +112,10 @@ bool has_its_checksum(std::string_view block_and_trailer, char type) {
   return checksum_of(block_and_trailer.substr(0, checked), type) == little_endian(block_and_trailer.substr(checked));
 }
 
-/// From version 6 on this lies where older ones have the metaindex.
+/// From version 6 on these bytes are in the metaindex handle's place.
 bool has_new_magic(std::string_view footer) { return footer.substr(1, 4) == std::string_view("\x3e\0\x7a\0", 4); }
 
-/// Whether this is a footer of version 6, or would be one with another version number: the number may be what changed.
+/// Whether this is a footer of version 6, or would be with that version number, which may be the changed byte.
 bool has_own_checksum(std::string_view footer, std::uint64_t footer_offset) {
   constexpr std::size_t kChecksumAt = 5, kContextAt = 9;
   std::string bytes(footer);
@@ -135,7 +135,7 @@ TableEnd look_at_new_footer(std::string_view footer, std::uint64_t footer_offset
   return is_whole ? TableEnd::kDamaged : TableEnd::kForeign;  // only its version was changed, or of a later RocksDB
 }
 
-/// A file that cannot be read is kForeign, not damaged: taking a table out is for good, and a read error may pass.
+/// An unreadable file is kForeign, not damaged: taking a table out is permanent, and a read error may pass.
 TableEnd look_at_file(const std::filesystem::path& path) {
   const File file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
@@ -148,9 +148,9 @@ TableEnd look_at_file(const std::filesystem::path& path) {
 
 }  // namespace
 
-/// Every byte that RocksDB would believe without a check is compared with something that has a checksum: the properties
-/// with their own, and the footer with its surroundings. The metaindex must end where the footer begins, and the index
-/// where the blocks begin that the metaindex names. In doubt the answer is kForeign, and RocksDB decides.
+/// Compares every byte that RocksDB would trust unchecked with something that has a checksum: the properties with their
+/// own, and the footer with its surroundings. The metaindex must end where the footer begins, and the index where the
+/// blocks named by the metaindex begin. In doubt the answer is kForeign, and RocksDB decides.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (tail.size() < kTableFooterBytes || tail.size() > file_bytes) return TableEnd::kForeign;
   const std::string_view footer = tail.substr(tail.size() - kTableFooterBytes);
@@ -167,7 +167,7 @@ TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (std::max(metaindex->offset, metaindex->bytes) > footer_offset || metaindex->end() != footer_offset)
     return TableEnd::kDamaged;
   const std::uint64_t tail_offset = file_bytes - tail.size();
-  if (metaindex->offset < tail_offset) return TableEnd::kForeign;  // no table of ours has so large a metaindex
+  if (metaindex->offset < tail_offset) return TableEnd::kForeign;  // our metaindexes are never so large
   const auto in_tail = [&](const Handle& place) {
     return tail.substr(place.offset - tail_offset, place.bytes + kTrailerBytes);
   };
@@ -176,12 +176,12 @@ TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes) {
   if (!named) return TableEnd::kForeign;
   for (const auto& [name, place] : *named) {
     if (name != kProperties) continue;
-    if (place.offset < tail_offset) return TableEnd::kForeign;  // nor so large properties
+    if (place.offset < tail_offset) return TableEnd::kForeign;  // nor are our properties
     if (std::max(place.offset, place.bytes) > metaindex->offset || place.end() > metaindex->offset ||
         !has_its_checksum(in_tail(place), footer[0]))
       return TableEnd::kDamaged;
   }
-  // Backwards over all blocks that the metaindex names. The one before them is the index, which it does not name.
+  // Backwards over all blocks that the metaindex names. Before them lies the index, which it does not name.
   std::uint64_t begin = metaindex->offset;
   std::ranges::sort(*named, std::greater(), [](const NamedBlock& block) { return block.place.offset; });
   for (const auto& [name, place] : *named) {
@@ -196,7 +196,7 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   std::vector<std::filesystem::path> tables, damaged;
   for (const std::string& name : names_in(database))
     if (name.ends_with(".sst")) tables.push_back(database / name);
-  // In parallel: each table is one read that misses the page cache, and a start waits for all of them.
+  // In parallel: each table is one read that misses the page cache, and a start waits for all of these.
   std::atomic<std::size_t> next = 0;
   std::mutex mutex;
   const auto look = [&] {
@@ -208,9 +208,9 @@ std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem
   };
   std::vector<std::thread> threads;
   try {
-    for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // none for a few tables
+    for (std::size_t i = 0; i < std::min(kThreadsMax, tables.size() / 16); ++i)  // zero threads for a few tables
       threads.emplace_back([&look] { within_border(NodeThread::kSpill, look); });
-  } catch (const std::system_error&) {  // the system has no more threads: this takes longer
+  } catch (const std::system_error&) {  // the system is out of threads: this takes longer
   }
   look();
   for (std::thread& each : threads) each.join();

@@ -1,25 +1,23 @@
 // store/node/disk/table_footer.h: whether the end of one of RocksDB's tables is as it was written.
 //
-// RocksDB believes two parts of a table unchecked, and a changed byte in either may end the process where the library
-// has assertions on, as Debian's has. The properties have a checksum, but RocksDB takes them apart before comparing
-// (a tool that ingests tables may have changed them): here the checksum comes first. The footer has none, and a
-// change makes RocksDB take a block of one kind for a block of another. But nearly all of a footer follows from its
-// surroundings, so a change shows:
+// RocksDB trusts two parts of a table unchecked, and a changed byte in either may end the process where the library has
+// assertions on, as Debian's has. The properties have a checksum, but RocksDB parses them before comparing (a tool that
+// ingests tables may have changed them): here the checksum comes first. The footer has none, and a change makes RocksDB
+// confuse one kind of block with another. But nearly all of a footer follows from its surroundings, so a change shows:
 //
 //     data blocks | index | [compression dictionary] | [range deletions] | properties | metaindex | footer
 //                         └─────────── named by the metaindex, which has a checksum ──┘           |
 //     footer: checksum type 1 | metaindex offset, size | index offset, size (varints) | zeros | version 4 | magic 8
 //
-// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write version 5 so,
-// and the node asks for version 5: every release since 6.6 reads it, whichever wrote it. Version 6, the default of
-// RocksDB 9, has a checksum of the footer itself in place of the handles:
+// Each block begins where the one before it ends, five bytes of trailer included. RocksDB 7.8 to 11 write version 5
+// this way, and the node asks for version 5, which every release since 6.6 reads. Version 6, the default of RocksDB 9,
+// has a checksum of the footer itself in place of the handles:
 //
-//     footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic
-//     8
+//   footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic 8
 //
-// That checksum covers the 53 bytes, with zeros in its own place. Added to it is the context XORed with the footer's
-// place in the file (the two halves of the place added up). No build of ours writes version 6, and the properties of
-// such a table are left to RocksDB.
+// That checksum covers the 53 bytes, with zeros in its own place, and then adds the context XORed with the footer's
+// offset in the file (its two halves summed). None of our builds writes version 6, and the properties of such a table
+// are left to RocksDB.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +31,7 @@ namespace kv {
 enum class TableEnd {
   kSound,
   kDamaged,
-  /// Not the end of a table of version 5 or 6: cut off, never finished, or of another version. RocksDB notices these.
+  /// Not the end of a table of version 5 or 6: cut off, unfinished, or of another version. RocksDB notices these.
   kForeign,
 };
 
@@ -41,13 +39,13 @@ inline constexpr std::size_t kTableFooterBytes = 53;
 /// Holds footer, metaindex and properties of every table that we write.
 inline constexpr std::size_t kTableTailBytes = 4096;
 
-/// `tail`: the last kTableTailBytes of a file of `file_bytes`, or all of it. A sound end with any one byte of its
-/// footer or properties changed is not kSound.
+/// `tail`: the last kTableTailBytes of a file of `file_bytes`, or all of it. With any one byte of its footer or
+/// properties changed, a sound end is not kSound.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes);
 
-/// The tables (*.sst) right in `database` whose end is damaged. A table that cannot be read is left to RocksDB, which
-/// says why. Cost: an open and a pread of 4 KiB for each table, eight at a time: 12,000 tables on a cold disk take 0.6
-/// s.
+/// The tables (*.sst) directly in `database` whose end is damaged. An unreadable table is left to RocksDB, which
+/// reports the cause. Cost: an open and a pread of 4 KiB for each table, eight at a time: 12,000 tables on a cold disk
+/// take 0.6 s.
 std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem::path& database);
 
 }  // namespace kv

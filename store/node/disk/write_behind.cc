@@ -29,9 +29,9 @@ Buffer allocate(std::size_t alignment, std::size_t bytes) {
   return {static_cast<char*>(std::aligned_alloc(alignment, bytes)), &std::free};
 }
 
-/// One buffer is filled by RocksDB's thread while the other is written by a thread of the file's own. At most one write
-/// is under way, so the file grows in order, and an error stops it at a place without gaps before it. The thread is
-/// made with the first full buffer: small files never have one.
+/// RocksDB's thread fills one buffer while the file's own thread writes the other. At most one write is under way, so
+/// the file grows in order, and an error leaves it without gaps. The thread is created with the first full buffer:
+/// small files never have one.
 class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   WriteBehindFile(std::unique_ptr<FSWritableFile> below, Buffer filling, Buffer other, std::size_t buffer_bytes)
@@ -71,7 +71,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Truncate(std::uint64_t bytes, const IOOptions&, IODebugContext*) override {
     return bytes == size() ? error() : IOStatus::NotSupported("write behind: files only grow");
   }
-  IOStatus Flush(const IOOptions&, IODebugContext*) override { return error(); }  // nobody reads before Sync
+  IOStatus Flush(const IOOptions&, IODebugContext*) override { return error(); }  // reads come only after Sync
   IOStatus RangeSync(std::uint64_t, std::uint64_t, const IOOptions&, IODebugContext*) override { return error(); }
   IOStatus Sync(const IOOptions& options, IODebugContext* dbg) override {
     IOStatus status = settle();
@@ -99,7 +99,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     const std::lock_guard lock(mutex_);
     return error_;
   }
-  /// The first error is kept for good, and every later call returns it: RocksDB gives the file up then.
+  /// The first error is kept for good and returned by every later call: RocksDB then gives up the file.
   IOStatus keep(IOStatus status) {
     const std::lock_guard lock(mutex_);
     if (error_.ok()) error_ = status;
@@ -111,7 +111,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return !is_writing_; });
-      if (!error_.ok()) return error_;  // what comes after a gap is worth nothing
+      if (!error_.ok()) return error_;  // data behind a gap is worthless
       std::swap(filling_, handed_over_);
       handed_over_offset_ = offset_;
       is_writing_ = true;
@@ -121,7 +121,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     if (!thread_.joinable()) {
       try {
         thread_ = std::thread([this] { write_handed_over(); });
-      } catch (const std::system_error&) {  // the system has no more threads: write here, as without this class
+      } catch (const std::system_error&) {  // the system is out of threads: write here, as without this class
         write_one();
         return error();
       }
@@ -153,8 +153,8 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     changed_.notify_all();
   }
 
-  /// On return all that was appended is in the file, and nothing else. The buffer keeps its bytes: the next Append goes
-  /// on in it, and it is then written again as a whole.
+  /// On return the file holds exactly the data appended. The buffer keeps its bytes: the next Append continues in it,
+  /// and the whole buffer is then written again.
   IOStatus settle() {
     {
       std::unique_lock lock(mutex_);
@@ -174,7 +174,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     return {};
   }
 
-  /// Before the file is closed or destroyed: a write may still be under way, and it uses both.
+  /// Before closing or destroying the file: a write under way uses both file and buffer.
   void end_thread() {
     if (!thread_.joinable()) return;
     {
@@ -186,18 +186,18 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
   }
 
   const std::size_t alignment_, buffer_bytes_;
-  // Of the user's thread.
+  // Used by RocksDB's thread only.
   Buffer filling_;
   std::size_t filled_bytes_ = 0;
   std::uint64_t offset_ = 0;  // of filling_, in the file
   std::uint64_t settled_size_ = 0;
   std::thread thread_;
 
-  // Guards the three below it. While is_writing_, the buffer and its offset belong to the thread that writes.
+  // Guards the members below. While is_writing_, the buffer and its offset belong to the writing thread.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool is_writing_ = false, is_ending_ = false;
-  IOStatus error_;  // the first that came
+  IOStatus error_;  // the first to occur
   Buffer handed_over_;
   std::uint64_t handed_over_offset_ = 0;
 };
