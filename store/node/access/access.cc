@@ -17,7 +17,7 @@ Result<std::string, Failure> read_text(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   if (!file) return fail(last_errno());
-  std::string text(AccessPolicy::kTextBytesMax + 1, '\0');  // one more, so that a longer file is refused and not cut
+  std::string text(AccessPolicy::kTextBytesMax + 1, '\0');  // one more, to refuse longer files instead of cutting them
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return fail(last_errno());
   text.resize(static_cast<std::size_t>(file.gcount()));
@@ -42,7 +42,7 @@ Result<std::unique_ptr<AccessControl>, Failure> AccessControl::open(const std::s
   return control;
 }
 
-/// `seen` was looked at before the file is read: what changes in between is then seen as a change.
+/// `seen` was taken before the file is read, so that a later change is noticed.
 Failure AccessControl::read(const Seen& seen) {
   KV_ASSERT(has_policy());
   const auto text = read_text(file_);
@@ -73,7 +73,7 @@ Failure AccessControl::read(const Seen& seen) {
   policy_ = std::move(*parsed);
   secret_ = std::move(secret);
   secret_epoch_.store(secret_ ? secret_->epoch() : 0, std::memory_order_release);
-  tenants_.set(policy_->tenants());  // before the version tells sessions to look
+  tenants_.set(policy_->tenants());  // before the new version makes sessions look
   version_.fetch_add(1, std::memory_order_release);
   return {};
 }
@@ -161,7 +161,7 @@ void PeerAccess::identify(PeerIdentity peer) {
 
 const AccessGrant& PeerAccess::grant() {
   if (control_ == nullptr) return grant_;
-  // The version first: a policy that comes in between is then looked at the next time.
+  // The version first: a policy that arrives in between is then noticed at the next call.
   if (const std::uint64_t now = control_->version(); now != version_) {
     grant_ = control_->grant_of(peer_);
     policy_ = control_->policy();
@@ -256,7 +256,7 @@ Result<StoredSpace, Failure> PeerAccess::stored(const NamespaceRecord& asked) {
     if (!named.empty() && named != vouched) return bad("field \"node_tenant\" is not the record's tenant");
     owner.tenant = vouched;
   } else {
-    // With a secret a record need not say whose it is: the node knows.
+    // With a secret, a record may leave out its tenant: the node has identified it.
     owner.tenant = secret && named.empty() ? own.tenant : named;
   }
   owner.is_salted = secret != nullptr && (!owner.share.empty() || !vouched.empty() || !own.tenant.empty());
@@ -268,7 +268,7 @@ Result<StoredSpace, Failure> PeerAccess::stored(const NamespaceRecord& asked) {
   auto record = asked.with({{std::string(NamespaceRecord::kNodeTenant), owner.tenant},
                             {std::string(NamespaceRecord::kNodeSalt),
                              is_shared ? secret->salt_of_share(owner.share) : secret->salt_of_tenant(owner.tenant)}});
-  if (!record) return record.error();  // at its longest already
+  if (!record) return record.error();  // already at the maximum length
   return StoredSpace{*std::move(record), std::move(owner)};
 }
 
@@ -282,7 +282,7 @@ std::string PeerAccess::space_denial(const SpaceOwner& owner, Right right) {
   }
   if (owner.share.empty() && !owner.is_salted) return "";
   if (!own.tenant.empty()) return share_denial(owner.share, right);
-  // Of nobody in particular. An operator's right was looked at before; nodes store for all, and read for none.
+  // A peer without a tenant. An operator's right was checked before; nodes store for all tenants and read for none.
   if (right == Right::kOperate) return "";
   if (right == Right::kBlocks && has_right(own.roles, Right::kOperate)) return "";
   if (right != Right::kRead && has_right(own.roles, Right::kForTenants)) return "";
@@ -293,7 +293,7 @@ std::string PeerAccess::space_denial(const SpaceOwner& owner, Right right) {
          " has: " + roles_text(own.roles);
 }
 
-/// The words are the same whether there is such a share or not: names of shares are not to be tried out.
+/// The text is the same for unknown shares, so that names of shares cannot be tried out.
 std::string PeerAccess::share_denial(const std::string& share, Right right) {
   const SharePolicy* const found = policy_ == nullptr ? nullptr : policy_->find_share(share);
   const std::string& tenant = grant_.tenant;

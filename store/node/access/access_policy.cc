@@ -20,7 +20,7 @@ namespace kv {
 namespace {
 
 constexpr std::string_view kUid = "unix:uid=", kGid = "unix:gid=";
-constexpr std::size_t kShownBytes = 64;  ///< Of a value that is refused.
+constexpr std::size_t kShownBytes = 64;  ///< Shown of a refused value.
 
 std::string shown(std::string_view value) { return "'" + printable(value.substr(0, kShownBytes)) + "'"; }
 
@@ -40,7 +40,7 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
 constexpr std::string_view kTenants = "tenants", kShares = "shares", kShareOwner = "share:";
 constexpr std::uint64_t kAmountMax = std::uint64_t{1} << 52;  ///< 4 PiB; exact as a double, too.
 
-/// A whole number; of bytes, also with a unit.
+/// A whole number; for bytes, optionally with a unit.
 std::optional<std::uint64_t> amount_of(std::string_view text, bool is_bytes) {
   std::uint64_t value = 0;
   const char* const last = text.data() + text.size();
@@ -58,7 +58,7 @@ std::optional<std::uint64_t> amount_of(std::string_view text, bool is_bytes) {
   return value <= kAmountMax / factor ? std::optional(value * factor) : std::nullopt;
 }
 
-/// What is wrong with an entry of `match`, and what is allowed; empty: nothing.
+/// The error in an entry of `match`, with the allowed forms; empty: valid.
 std::string check_match(std::string_view who) {
   if (who == "certificate" || who == "unix" || who == "loopback" || who == "network") return "";
   if (who.starts_with("unix")) {
@@ -68,7 +68,7 @@ std::string check_match(std::string_view who) {
                                                                ", allowed are unix, unix:uid=NUMBER and "
                                                                "unix:gid=NUMBER";
   }
-  // What the file's reader leaves where quotes or brackets do not close, or a list has a comment in it.
+  // The TOML reader leaves these characters where quotes or brackets do not close, or in a list with a comment.
   if (who.find_first_of("\"'[],#") != std::string_view::npos)
     return shown(who) + ", a quote, bracket, comma or # within; comments stand on lines of their own";
   const std::string wrong = check_name_pattern(who);
@@ -85,8 +85,8 @@ bool is_meant(const std::string& who, const PeerIdentity& peer) {
   return is_allowed(peer.names, std::span(&who, 1));
 }
 
-/// TOML as the file's reader wants it. A list that begins with the next line is drawn to the line of its bracket, which
-/// would be taken for the value; and a section's name loses the comment behind it, with which it would be none.
+/// Adapts TOML to the reader. A list that begins on the next line is moved up to its bracket's line, which would
+/// otherwise become the value; and a comment after a section's name is dropped, since the reader would reject the name.
 std::string tidied(std::string_view text) {
   std::string tidy;
   while (!text.empty()) {
@@ -135,8 +135,8 @@ std::string PeerIdentity::text() const {
   return text + "'";
 }
 
-/// Takes what CLI11's reader of TOML makes of the file, the one of kvstore-node's own configuration. That reader is
-/// lenient: an unclosed quote or list becomes a part of a value. So each value is held against all that is allowed.
+/// Uses CLI11's TOML reader, as kvstore-node's own configuration does. That reader is lenient: an unclosed quote or
+/// list becomes part of a value. So each value is checked against the allowed forms.
 class AccessPolicyReader {
  public:
   Result<std::shared_ptr<const AccessPolicy>, Failure> read(std::string_view text) {
@@ -187,11 +187,11 @@ class AccessPolicyReader {
     return {};
   }
 
-  /// [tenants.NAME] and [shares.NAME]. To the file's reader a dot in the name would be a section of its own.
+  /// [tenants.NAME] and [shares.NAME]. For the TOML reader a dot in the name would start a subsection.
   Failure begin_tenant(const CLI::ConfigItem& item) {
     parents_.clear();
     name_ = std::string(is_share_ ? kShares : kTenants) + ".";
-    if (item.parents.size() == 1) return {};  // what the reader puts before the first one
+    if (item.parents.size() == 1) return {};  // the reader's entry before the first section
     const std::string& name = item.parents[1];
     const std::string shown_name = "[" + name_ + printable(name.substr(0, kShownBytes)) + "]";
     if (item.parents.size() > 2 || !is_name(name)) {
@@ -211,7 +211,7 @@ class AccessPolicyReader {
     return {};
   }
 
-  /// Of a share that was begun last.
+  /// For the current share.
   Failure take_share_list(const CLI::ConfigItem& item) {
     auto& list = item.name == "readers" ? share_->readers : share_->writers;
     for (const std::string& tenant : item.inputs) {
@@ -222,7 +222,7 @@ class AccessPolicyReader {
     return {};
   }
 
-  /// Of the section that was begun last.
+  /// Ends the current section.
   Failure end() {
     for (const std::string_view of : {kTenants, kShares})
       if (name_.starts_with(std::string(of) + ".")) return parents_.empty() ? Failure() : end_tenant();
@@ -264,7 +264,7 @@ class AccessPolicyReader {
                             {"sessions-max", &tenant.session_count_max},
                             {"requests-per-second", nullptr, &tenant.requests_per_second},
                             {"bytes-per-second", nullptr, &tenant.bytes_per_second}};
-    // What several tenants have together has no sessions and no requests of its own.
+    // A share has no sessions and requests of its own.
     const auto is_allowed_here = [&](const Field& field) {
       return !is_share_ || (field.rate == nullptr && field.name != "sessions-max");
     };
@@ -313,7 +313,7 @@ class AccessPolicyReader {
     }
     return {};
   }
-  /// What is refused is not shown: somebody may have put the token there itself.
+  /// A refused value is not shown: it may be the token itself.
   Failure take_tokens(const Values& values) {
     for (const std::string& value : values) {
       TokenHash hash;
@@ -347,7 +347,7 @@ class AccessPolicyReader {
 
   std::shared_ptr<AccessPolicy> policy_ = std::make_shared<AccessPolicy>();
   std::string name_;
-  bool is_tenant_ = false;            ///< The section that was begun last is a tenant's,
+  bool is_tenant_ = false;            ///< The current section is a tenant's,
   bool is_share_ = false;             ///< or a share's:
   SharePolicy* share_ = nullptr;      ///< this one,
   std::vector<std::string> parents_;  ///< as the file's reader names it,
@@ -368,7 +368,7 @@ const SharePolicy* AccessPolicy::find_share(std::string_view name) const {
 
 Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const {
   std::uint64_t memory = 0, disk = 0;
-  for (const TenantPolicy& tenant : tenants_) {  // each is at most kAmountMax, so that the sums do not wrap
+  for (const TenantPolicy& tenant : tenants_) {  // each is at most kAmountMax, so the sums do not wrap
     memory += tenant.holds.memory_bytes;
     disk += tenant.holds.disk_bytes;
   }
@@ -384,7 +384,7 @@ Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_
 const AccessGrant* AccessPolicy::find(const PeerIdentity& peer) const {
   if (peer.token) {
     const AccessGrant* found = nullptr;
-    for (const Section& section : sections_) {  // to the end, wherever it is found
+    for (const Section& section : sections_) {  // no early exit: constant time
       for (const TokenHash& each : section.tokens) {
         if (CRYPTO_memcmp(each.data(), peer.token->data(), each.size()) == 0) found = &section.grant;
       }

@@ -1,17 +1,17 @@
-// store/node/access/access_policy.h: a policy file as it was read.
+// store/node/access/access_policy.h: a policy file as read.
 //
 //     [workers]                                            # its name, for the log
 //     match = ["spiffe://example.org/worker/*", "unix:uid=1000"]
-//     token-sha256 = ["<64 hexadecimal digits>"]           # of each token that is good now
+//     token-sha256 = ["<64 hexadecimal digits>"]           # of each valid token
 //     tenant = "research"
 //     roles = ["reader", "writer"]
 //
-//     [tenants.research]                                   # what all of the tenant's clients have together
+//     [tenants.research]                                   # limits shared by all of the tenant's clients
 //     memory-bytes = "10GiB"
 //     memory-bytes-max = "20GiB"
 //     requests-per-second = 5000
 //
-//     [shares.system-prompts]                              # what several tenants have together
+//     [shares.system-prompts]                              # namespaces shared by several tenants
 //     readers = ["*"]                                      # tenants; "*" for all
 //     writers = ["research"]
 //     memory-bytes-max = "2GiB"
@@ -37,7 +37,7 @@ namespace kv {
 using TokenHash = std::array<unsigned char, 32>;  ///< SHA-256 of the token.
 TokenHash token_hash(std::string_view token);
 
-/// What a peer has shown of itself.
+/// A peer's proof of identity.
 struct PeerIdentity {
   Stream::Protection protection = Stream::Protection::kNone;
   std::vector<std::string> names = {};              ///< Of its certificate, as Stream::peer_names().
@@ -45,17 +45,17 @@ struct PeerIdentity {
   std::optional<TokenHash> token = std::nullopt;
 
   static PeerIdentity of(const Stream& stream);  ///< Without a token.
-  std::string text() const;                      ///< For a person: 'uri:spiffe://...', 'unix:uid=7,gid=7', 'a token'.
+  std::string text() const;                      ///< For log lines: 'uri:spiffe://...', 'unix:uid=7,gid=7', 'a token'.
 };
 
-/// What a policy gives to a peer.
+/// The section, tenant and roles that a policy gives to a peer.
 struct AccessGrant {
-  std::string section = {};  ///< Of the policy; empty: none fits.
-  std::string tenant = {};   ///< Whose namespaces it may open; empty: all.
+  std::string section = {};  ///< Of the policy; empty: no section fits.
+  std::string tenant = {};   ///< It may open this tenant's namespaces only; empty: all.
   Roles roles = 0;
 };
 
-/// Who may use what a record with this `share` names.
+/// The tenants that may use namespaces whose record names this share.
 struct SharePolicy {
   std::set<std::string, std::less<>> readers = {}, writers = {};  ///< Tenants; "*": all.
 
@@ -63,27 +63,27 @@ struct SharePolicy {
   bool is_writer(std::string_view tenant) const { return has(writers, tenant); }
 
  private:
-  /// A client without a tenant is in no list, that of all included.
+  /// A client without a tenant is in no list, not even "*".
   static bool has(const std::set<std::string, std::less<>>& list, std::string_view tenant) {
     return !tenant.empty() && (list.contains(tenant) || list.contains("*"));
   }
 };
 
-/// Never changes, so it is shared by threads.
-///   1. A peer that shows a token is who the token says, or nobody. Any other is of the first section that it fits.
-///   2. Tokens are compared in a time that does not depend on where they differ.
+/// Immutable, so threads share it.
+///   1. A peer with a token gets the token's section, or no rights. Any other peer gets the first section that fits.
+///   2. Comparing tokens takes the same time wherever they differ.
 class AccessPolicy {
  public:
   static constexpr std::size_t kTextBytesMax = 1 << 20, kSectionsMax = 4096, kTenantsMax = 256;
 
-  /// Errors: kBadRequest; the words say which section and field, what stands there, and what is allowed.
+  /// Errors: kBadRequest; the text names section, field, value and the allowed values.
   static Result<std::shared_ptr<const AccessPolicy>, Failure> parse(std::string_view text);
-  /// nullptr: no section fits. As long as this lives.
+  /// nullptr: no section fits. Valid as long as this lives.
   const AccessGrant* find(const PeerIdentity& peer) const;
-  /// Each once. What a share may hold is in it too, as a tenant "share:NAME" (NamespaceRecord::owner).
+  /// Each once. A share's limits are included, as a tenant "share:NAME" (NamespaceRecord::owner).
   const std::vector<TenantPolicy>& tenants() const { return tenants_; }
-  const SharePolicy* find_share(std::string_view name) const;  ///< nullptr: there is none. As long as this lives.
-  /// What is wrong with the tenants on a node with so many bytes; no code: nothing.
+  const SharePolicy* find_share(std::string_view name) const;  ///< nullptr: not found. Valid as long as this lives.
+  /// Whether the tenants' guarantees fit on a node of this size; no error code: they do.
   Failure check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const;
 
  private:

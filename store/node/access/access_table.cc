@@ -20,7 +20,7 @@ constexpr bool is_whole() {
 static_assert(is_whole(), "each frame type has its row, in the order of the numbers, and each row a right");
 static_assert(rule_for(FrameType::kHello).right == Right::kEverybody, "nobody has a role before hello");
 
-/// What peers of no tenant have, and what those of a tenant have.
+/// The access of peers without a tenant, and of peers of a tenant.
 std::string_view scope_of_all(Scope scope) {
   switch (scope) {
     case Scope::kNobody: return "yes";

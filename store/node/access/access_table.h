@@ -1,20 +1,17 @@
-// store/node/access/: who may do what. Start here.
+// store/node/access/: rights and who has them. Start here.
 //
-//     certificate, token, Unix user, or nobody in particular -> the section of the policy that fits -> roles
-//     request, or page of the admin server -> its rule: the one right that it needs, which some roles have, and its
-//     scope, which a peer of a tenant has in part -> done, or denied
+//     certificate, token, Unix user or anonymous -> the first section of the policy that fits -> roles
+//     request or admin page -> its rule: the right it needs, and its scope -> done or denied
 //
-// Files, in reading order:
-//   access_table.h   the one table: each request and page, the right that it needs, and how much of the node it
-//   concerns;
-//                    each role, and its rights
-//   space_owner.h    whose a namespace is
-//   access_policy.h  a policy file as it was read: who belongs to which section, with which roles and tenant
-//   tenant_secret.h  the secret by which names of different tenants are kept apart
-//   tenant_rates.h   how much a tenant may ask for in a time, and how many sessions it may have
-//   tenant_figures.h what each tenant holds, may hold and was refused, for metrics and tools
-//   access.h         the policy in force, read again when the file changes; what one peer may do
-//   audit.h          what operators did, as lines of the log
+// Some roles have the right; a peer of a tenant has only a part of the scope. Files, in reading order:
+//   access_table.h   the table: each request and page with its right and scope; each role with its rights
+//   space_owner.h    the owner of a namespace
+//   access_policy.h  a policy file as read: the peers of each section, its roles and tenant
+//   tenant_secret.h  the secret that keeps names of different tenants apart
+//   tenant_rates.h   a tenant's limits on requests, bytes and sessions
+//   tenant_figures.h each tenant's use, limits and refusals, for metrics and tools
+//   access.h         the policy in force, read again when the file changes; one peer's rights
+//   audit.h          operators' acts, as lines of the log
 #pragma once
 
 #include <array>
@@ -28,31 +25,31 @@
 
 namespace kv {
 
-/// What a request needs, one each. Labels of a metric: never renamed.
+/// The right that a request needs. Labels of a metric: never renamed.
 enum class Right : std::uint8_t {
-  kNobody,     ///< Of what stands in no table.
-  kEverybody,  ///< Whoever is connected.
-  kMember,     ///< To know the cluster.
-  kBlocks,     ///< To speak of blocks: open namespaces, lend memory.
-  kRead,       ///< To look blocks up, and to have them.
-  kWrite,      ///< To store them.
-  kOperate,    ///< To change what is kept for all, and whether the node serves.
+  kNobody,     ///< For requests and pages without a row.
+  kEverybody,  ///< For every connected peer.
+  kMember,     ///< To see the cluster.
+  kBlocks,     ///< To name blocks: open namespaces, lend memory.
+  kRead,       ///< To look up and fetch blocks.
+  kWrite,      ///< To store blocks.
+  kOperate,    ///< To change settings for all clients, and whether the node serves.
   kObserve,    ///< To read counters, and the names of namespaces.
   kForTenants  ///< To store blocks for any tenant, as the nodes of a cluster do.
 };
 inline constexpr std::size_t kRightCount = 9;
 const char* right_name(Right right);
 
-/// How much of the node a request or page concerns: what a peer of a tenant may have of it.
+/// The part of the node that a request or page concerns, which limits a peer of a tenant.
 enum class Scope : std::uint8_t {
-  kNobody,  ///< Nobody's blocks: what is the session's own, or told to all alike.
-  kOwner,   ///< The namespace, tenant or context that it names: whose that is decides (PeerAccess).
-  kShown,   ///< The whole node, as far as the peer sees it: one of a tenant sees what is its tenant's.
-  kNode     ///< The node as a whole: for those who belong to no tenant.
+  kNobody,  ///< No tenant's blocks: the session's own state, or facts that are the same for all peers.
+  kOwner,   ///< The namespace, tenant or context that it names: its owner decides (PeerAccess).
+  kShown,   ///< The whole node, as far as the peer sees it: a peer of a tenant sees its tenant's part.
+  kNode     ///< The node as a whole: for peers without a tenant.
 };
 const char* scope_name(Scope scope);
 
-/// What a policy gives, any number of them. None contains another.
+/// The roles of a policy, in any combination. Each is independent of the others.
 enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8, kNode = 16 };
 using Roles = std::uint8_t;  ///< A set of them.
 inline constexpr std::array kEachRole = {PolicyRole::kReader, PolicyRole::kWriter, PolicyRole::kOperator,
@@ -62,7 +59,6 @@ const char* policy_role_name(PolicyRole role);
 std::optional<PolicyRole> find_role(std::string_view name);
 std::string roles_text(Roles roles);  ///< "reader, writer"; "none".
 
-/// The roles that have a right, each alone.
 constexpr Roles roles_with(Right right) {
   constexpr auto kReader = static_cast<Roles>(PolicyRole::kReader), kWriter = static_cast<Roles>(PolicyRole::kWriter),
                  kOperator = static_cast<Roles>(PolicyRole::kOperator),
@@ -97,7 +93,7 @@ struct PageRule {
   Rule rule;
 };
 
-/// By the numbers of the types, so that a type without a row does not compile (access_table.cc).
+/// In the order of the type numbers: a type without a row does not compile (access_table.cc).
 // clang-format off
 inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kHello, {Right::kEverybody, Scope::kNobody}},
@@ -105,9 +101,9 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kMatch, {Right::kRead, Scope::kOwner}},
     {FrameType::kGet, {Right::kRead, Scope::kOwner}},
     {FrameType::kPut, {Right::kWrite, Scope::kOwner}},
-    {FrameType::kPutData, {Right::kWrite, Scope::kNobody}},   // of a put of this session
-    {FrameType::kCancel, {Right::kEverybody, Scope::kNobody}},  // of what was allowed
-    {FrameType::kRelease, {Right::kBlocks, Scope::kNobody}},  // of a lease of this session
+    {FrameType::kPutData, {Right::kWrite, Scope::kNobody}},  // belongs to a put of this session
+    {FrameType::kCancel, {Right::kEverybody, Scope::kNobody}},  // of a request allowed before
+    {FrameType::kRelease, {Right::kBlocks, Scope::kNobody}},  // a lease of this session
     {FrameType::kTouch, {Right::kRead, Scope::kOwner}},
     {FrameType::kRetain, {Right::kOperate, Scope::kOwner}},
     {FrameType::kUnretain, {Right::kOperate, Scope::kOwner}},
@@ -124,10 +120,10 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kClusterMap, {Right::kMember, Scope::kNobody}},
     {FrameType::kClusterDrain, {Right::kOperate, Scope::kNode}},
     {FrameType::kErase, {Right::kOperate, Scope::kOwner}},
-    {FrameType::kContext, {Right::kOperate, Scope::kOwner}},  // those of the peer's tenant, or of nobody
+    {FrameType::kContext, {Right::kOperate, Scope::kOwner}},  // of the peer's tenant, or without a tenant
 }};
 // clang-format on
-/// What some requests do only when they are asked to; besides the rule of their verb.
+/// Optional parts of a request with a right of their own, besides the rule of their verb.
 enum class ExtraAct : std::uint8_t { kReadSlowLog, kEmptySlowLog, kReadLearned };
 struct ExtraRule {
   ExtraAct act{};
@@ -168,7 +164,7 @@ constexpr Rule rule_for(std::string_view path) {
 }
 constexpr const ExtraRule& rule_for(ExtraAct act) { return kExtraRules[static_cast<std::size_t>(act)]; }
 
-/// The table for people, as Markdown: docs/security.md has exactly this text, and a test compares them.
+/// The table as Markdown. docs/security.md has exactly this text, and a test compares them.
 std::string rights_table();
 
 }  // namespace kv

@@ -10,7 +10,7 @@ void Audit::begin(FrameType verb, std::uint64_t request_id, const std::string& w
   acts_.emplace(std::pair(verb, request_id), std::string("act=") + frame_type_name(verb) + " who=" + who + " " + from);
 }
 
-/// A client may use an id twice, to its own confusion: the one that came last is the one that is being read.
+/// If a client uses an id twice, the latest request is the one being read.
 void Audit::on(FrameType verb, std::uint64_t request_id, const std::string& target) {
   const auto [first, last] = acts_.equal_range({verb, request_id});
   if (first != last) std::prev(last)->second += " " + target;

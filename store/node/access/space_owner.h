@@ -1,4 +1,4 @@
-// store/node/access/space_owner.h: whose a namespace is.
+// store/node/access/space_owner.h: the owner of a namespace.
 #pragma once
 
 #include <compare>
@@ -10,18 +10,18 @@
 
 namespace kv {
 
-/// Whose a namespace is, by the record under which it is stored.
+/// The owner of a namespace, by its stored record.
 struct SpaceOwner {
-  std::string tenant = {};  ///< That the node found out; without a secret, that the record has.
-  std::string share = {};   ///< Of the policy; then there is no tenant.
-  bool is_salted = false;   ///< Named by a secret as well: no client without a tenant comes to it by its record.
+  std::string tenant = {};  ///< As identified by the node; without a secret, as given in the record.
+  std::string share = {};   ///< Of the policy; excludes a tenant.
+  bool is_salted = false;   ///< Named by a secret too: clients without a tenant cannot reach it by its record.
   std::uint64_t epoch = 0;  ///< Of that secret.
 
   auto operator<=>(const SpaceOwner&) const = default;
 };
 
 SpaceOwner owner_of(const NamespaceRecord& stored);
-/// Of a name as NamespaceRecord::owner() gives: a tenant, or "share:NAME".
+/// For a name from NamespaceRecord::owner(): a tenant, or "share:NAME".
 SpaceOwner owner_named(std::string_view name);
 
 }  // namespace kv

@@ -1,4 +1,4 @@
-// store/node/access/tenant_figures.h: what each tenant holds, may hold and was refused, for metrics and tools.
+// store/node/access/tenant_figures.h: each tenant's use, limits and refusals, for metrics and tools.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace kv {
 
-/// By name. A limit that a tenant does not have is left out.
+/// By name. Absent limits are left out.
 std::vector<NodeMetrics::OfTenant> tenant_figures(const std::vector<TenantStats>& held,
                                                   const std::vector<TenantRates::Stats>& rates);
-/// With those that the policy does not name as one, "(other)": so there are as many labels as a policy has sections,
-/// whatever clients call themselves.
+/// Adds up tenants without a section in the policy as "(other)". So the policy bounds the number of labels, whatever
+/// names clients use.
 std::vector<NodeMetrics::OfTenant> bounded_tenant_figures(const std::vector<TenantStats>& held,
                                                           const std::vector<TenantRates::Stats>& rates);
 
-/// What named contexts come to, by owner; at least of nobody's (""), so that the values are there from the start.
+/// Totals of named contexts, by owner. Always includes the owner "", so that the values exist from the start.
 std::vector<NodeMetrics::OfTenant> context_figures(const std::vector<ContextTotals>& totals);
 
 }  // namespace kv

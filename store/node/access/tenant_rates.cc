@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// 12500 for a rate, however large.
+/// As a whole number: 12500.
 std::string rate_text(double rate) { return std::to_string(static_cast<std::uint64_t>(rate)); }
 
 }  // namespace

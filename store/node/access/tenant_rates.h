@@ -1,4 +1,4 @@
-// store/node/access/tenant_rates.h: how much a tenant may ask for in a time, and how many sessions it may have.
+// store/node/access/tenant_rates.h: a tenant's limits on requests, bytes and sessions.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@
 
 namespace kv {
 
-/// What a policy says of one tenant. Rates of 0: no bound.
+/// The policy for one tenant. Rates of 0: unlimited.
 struct TenantPolicy {
-  TenantLimits holds;  ///< What the Store sees to; with the name.
+  TenantLimits holds;  ///< Limits enforced by the Store, with the tenant's name.
   double requests_per_second = 0, bytes_per_second = 0;
   std::uint64_t session_count_max = TenantLimits::kNoLimit;
 
@@ -27,9 +27,9 @@ struct TenantPolicy {
 
 /// The rates and sessions of one tenant on this node.
 ///   1. In any time t a tenant begins at most rate * (t + 1 s) requests.
-///   2. A request that moves blocks begins only once all bytes before it are paid for: one may run up a debt, which the
-///      next waits for. So its size need not be known before, and in the long run the rate holds exactly.
-/// Thread safety: any. Cost: a lock that only this tenant's sessions take.
+///   2. A request that moves blocks begins only once all earlier bytes are paid for: one may run up a debt, and the
+///      next waits for it. So its size need not be known in advance, and in the long run the rate holds exactly.
+/// Thread safety: any. Cost: a lock shared by this tenant's sessions only.
 class TenantRates {
  public:
   enum class Limit : std::uint8_t { kRequests, kBytes, kSessions };
@@ -37,21 +37,21 @@ class TenantRates {
   struct Stats {
     TenantPolicy policy;
     std::uint64_t session_count = 0;
-    std::uint64_t requests = 0, bytes = 0;  ///< Let through, and moved.
+    std::uint64_t requests = 0, bytes = 0;  ///< Admitted requests, moved bytes.
     std::uint64_t refusals[kLimitCount] = {};
   };
 
   explicit TenantRates(std::string name) { stats_.policy.holds.name = std::move(name); }
-  void set(const TenantPolicy& policy);  ///< What was saved up stays, as far as the new rate allows.
+  void set(const TenantPolicy& policy);  ///< Saved-up allowance stays, as far as the new rate allows.
 
-  // Each: why not, in words with the limit and how long to wait; empty: go on.
+  // Each returns the reason for a refusal, with the limit and how long to wait; empty: proceed.
   std::string take_request(TimePoint now);
   std::string may_move(TimePoint now);
-  std::string enter();  ///< A session begins; then leave() must follow.
+  std::string enter();  ///< Begins a session; then leave() must follow.
 
-  void enter_anyway();  ///< One that has changed its tenant: it is here already.
+  void enter_anyway();  ///< For a running session that changes its tenant.
   void leave();
-  void moved(std::uint64_t bytes);  ///< Before, or while, they move.
+  void moved(std::uint64_t bytes);  ///< Call before or while they move.
   Stats stats() const;
 
  private:

@@ -42,7 +42,7 @@ Result<TenantSecret, Failure> TenantSecret::read(const std::string& file) {
 }
 
 std::string TenantSecret::hmac(std::string_view kind, std::string_view name) const {
-  // The kind ends with a byte that no name has.
+  // The kind ends with a byte that names cannot contain.
   std::string text(kind);
   text += '\0';
   text += name;
