@@ -22,13 +22,13 @@
 namespace kv {
 namespace {
 
-/// The most that is accepted as a size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
+/// The largest accepted size of memory or disk, 64 TiB: sums and products of sizes then fit 64 bits.
 constexpr std::size_t kBytesMax = std::size_t{1} << 46;
 
 }  // namespace
 
-/// What the rows fill: the options themselves, and values that become options once all of them are known. Sizes in
-/// blocks, for example, depend on an option that may come later on the command line.
+/// The targets of the rows: the options themselves, and values that become options once all are known. Sizes in blocks,
+/// for example, depend on an option that may come later on the command line.
 struct GivenOptions::Given {
   Given() {
     options.store.arena.capacity_bytes = 4ull << 30;
@@ -43,7 +43,7 @@ struct GivenOptions::Given {
   double weight = 0;
   Duration etcd_lease = 10s;
   bool allows_plain_network = false;
-  std::map<std::string, OptionPlace> places;  ///< By name; those that are not here have their defaults.
+  std::map<std::string, OptionPlace> places;  ///< By name; absent ones have their defaults.
   std::string file;                           ///< --config.
   std::vector<std::string> unknown_variables;
 };
@@ -52,7 +52,7 @@ namespace {
 
 using Given = GivenOptions::Given;
 
-// -- the table: name, where to, limits, help, group, excludes
+// -- the table: name, target, limits, help, group, excludes
 
 constexpr Form kEndpointForm{"tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH"};
 constexpr Form kPemForm{"a file in PEM form that this user can read"};
@@ -101,7 +101,7 @@ std::vector<OptionRow> disk_rows(Given& given) {
              "File of keys, the current one first: 64 hexadecimal digits on a line, or an id and the digits. What is "
              "written to disk is encrypted (docs/security.md). None: it is not",
              kDisk}),
-      // It may well have a password or a token in it.
+      // The command may contain a password or a token.
       secret(fixed(
           "directories are opened when the node starts; SIGHUP runs the command again",
           {"spill-key-command", &o.spill_keys.command, Form{"a command for /bin/sh"},
@@ -356,7 +356,7 @@ std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
   return std::nullopt;
 }
 
-/// "", or what is wrong.
+/// Returns "", or the error.
 std::string take_switches(const OptionSources& sources, NodeOptions& options) {
   NodeOptions::Autotune& autotune = options.autotune;
   options.check_only = sources.switches.contains("check-config");
@@ -368,7 +368,7 @@ std::string take_switches(const OptionSources& sources, NodeOptions& options) {
   return autotune.as_json && autotune.as_toml ? "--toml: given beside --json; allowed is one of them" : "";
 }
 
-/// False: the process should end, with *exit_code: 0 after --help, 2 after a mistake, of which *wrong tells.
+/// False: the process should end with *exit_code: 0 after --help, 2 after an error, described in *wrong.
 bool read_given(int argc, const char* const* argv, Given& given, int* exit_code, std::string* wrong) {
   KV_ASSERT(argc > 0 && exit_code != nullptr);
   const std::vector<OptionRow> rows = all_rows(given);
@@ -396,7 +396,7 @@ bool read_given(int argc, const char* const* argv, Given& given, int* exit_code,
   return wrong->empty();
 }
 
-// -- from the rows to the options. Each returns what is wrong, or "".
+// -- from the rows to the options. Each returns the error, or "".
 
 std::string set_node_id(Given& given) {
   std::string& id = given.options.node_id;
@@ -417,8 +417,8 @@ bool is_plain_network(const Endpoint& endpoint) {
   return endpoint.scheme == Endpoint::Scheme::kTcp && !endpoint.is_loopback();
 }
 
-/// A node that listened to a network without TLS would give every machine in reach the right to read all blocks. So
-/// that is refused, with what is allowed instead.
+/// Refuses plain TCP on a network: every machine in reach could read all blocks. The error names the allowed
+/// alternatives.
 std::string set_listen(Given& given) {
   for (const std::string& text : given.listen) {
     const auto endpoint = parse_endpoint(text);
@@ -464,7 +464,7 @@ std::string set_admin(Given& given) {
   return "";
 }
 
-/// The files are read here, so that --check-config finds what is wrong in them.
+/// Reads the files, so that --check-config finds errors in them.
 std::string set_tls(Given& given) {
   NodeOptions& options = given.options;
   const bool is_used = options.admin_tls || std::ranges::any_of(options.listen, [](const Endpoint& endpoint) {
@@ -497,13 +497,13 @@ std::string set_capacity(Given& given) {
   ArenaConfig& arena = given.options.store.arena;
   KV_ASSERT(given.capacity_block_bytes > 0);  // kSize
   arena.huge_pages = !given.no_huge_pages;
-  // Nodes of a cluster that learn apart disagree on what a chain is worth, and tear holes in it.
+  // Nodes of a cluster that learn apart value a chain differently, and tear holes in it.
   given.options.store.lru_unless_pooled = given.eviction_policy == "auto";
   const auto* const policy =
       std::ranges::find(kPolicyNames, given.eviction_policy == "auto" ? "yield" : given.eviction_policy);
   KV_ASSERT(policy != std::end(kPolicyNames));  // the option's limits
   given.options.store.policy = static_cast<PolicyKind>(policy - std::begin(kPolicyNames));
-  // Blocks of one size, without waste: the arena is cut into exactly so many.
+  // The arena is cut into exactly this many blocks of one size, without waste.
   if (given.capacity_blocks > 0) {
     if (given.capacity_block_bytes % 4096 != 0) {
       return "capacity-block-bytes: " + std::to_string(given.capacity_block_bytes) + "; allowed: multiples of 4096";
@@ -533,11 +533,11 @@ std::string set_capacity(Given& given) {
   return "";
 }
 
-/// A path without a size, or a size without a path, is a mistake and no default: a disk tier of unexpected size fills a
-/// file system that others use.
+/// A path without a size, or a size without a path, is an error: a disk tier of default size could fill a file system
+/// that others use.
 std::string set_disk(Given& given) {
   NodeOptions& options = given.options;
-  KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() comes before
+  KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() has run before
   const std::vector<std::string>& paths = options.spill_paths;
   std::uint64_t& capacity_bytes = options.store.disk.capacity_bytes;
   if (given.spill_capacity_blocks > kBytesMax / given.capacity_block_bytes)
@@ -563,16 +563,16 @@ std::string set_disk(Given& given) {
   if (!options.spill_keys.file.empty() && !options.spill_keys.command.empty())
     return "spill-key-command: given beside spill-key-file; allowed: one of them";
   options.store.spill.write_through = given.spill_policy == "write-through";
-  // What is being written is pinned: a disk that hangs must leave most of the memory to puts.
+  // Blocks being written are pinned: a disk that hangs must leave most of the memory to puts.
   options.spill.batch_bytes =
       std::min<std::uint64_t>(options.spill.batch_bytes, options.store.arena.capacity_bytes / 8);
-  // The whole tier counts as stuck only when leaving a directory out has not helped.
+  // The whole tier counts as stuck only if disabling a directory did not help.
   options.spill.stuck_after = options.spill_hang * (paths.size() > 1 ? 2 : 1);
   options.spill.drain_give_up_after = options.spill_hang * 30;
   return "";
 }
 
-/// Only of what a start finds: a disk that has gone since then is no concern of other options.
+/// Checked at the start only: a disk that fails later must not block changes of other options.
 std::string check_spill_places(Given& given) {
   for (const std::string& path : given.options.spill_paths) {
     if (const std::string why = check_spill_place(path); !why.empty())
@@ -595,7 +595,7 @@ std::string set_rdma(Given& given) {
              "cannot be given back; allowed: rdma without capacity-max, or capacity-max without rdma";
     options.rdma = NodeOptions::Rdma::kOff;
   }
-  // One reads about as fast as two devices of 100 Gbit/s write.
+  // One thread reads about as fast as two devices of 100 Gbit/s write.
   options.verbs.verify_thread_count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
   return "";
 }
@@ -628,7 +628,7 @@ std::string set_cluster(Given& given) {
   membership.self.id = options.node_id;
   membership.self.weight =
       given.weight > 0 ? given.weight : static_cast<double>(options.store.arena.capacity_bytes) / (1 << 30);
-  // The rest is known when the node listens; what a person gave is looked at now.
+  // Endpoints are complete once the node listens; the configured fields are checked now.
   Member sample = membership.self;
   sample.instance = std::string(32, '0');
   const bool is_advertised = !sample.endpoints.empty();
@@ -642,7 +642,7 @@ std::string set_cluster(Given& given) {
   return (is_advertised ? "advertise" : "listen") + why.substr(std::string("endpoints").size());
 }
 
-/// A thread for each processor; of those that belong to the chosen NUMA nodes, where some are chosen.
+/// One thread for each allowed processor, of the chosen NUMA nodes if there are any.
 std::size_t threads_of(const NumaChoice& numa) {
   if (numa.processors.empty()) return std::max(1u, std::thread::hardware_concurrency());
   const std::vector<unsigned> allowed = allowed_processors();
@@ -651,15 +651,15 @@ std::size_t threads_of(const NumaChoice& numa) {
   return std::max<std::size_t>(1, static_cast<std::size_t>(count));
 }
 
-/// What is 0 where the machine decides.
+/// Fills in values of 0 from the machine.
 std::string set_machine(Given& given) {
   NodeOptions& options = given.options;
   const auto numa = choose_numa(NumaTopology::read(), options.numa_nodes);
   if (!numa) return "numa-nodes: " + numa.error().text;
   if (options.threads == 0) options.threads = threads_of(*numa);
   if (options.region_bytes_max_node > 0) return "";
-  // Clients have touched what they lend, so all of it fits into the machine's memory besides the arena. A client that
-  // offers more than that has not touched it, and a copy into it would take memory from everyone.
+  // Clients have touched the memory they lend, so all of it fits into the machine beside the arena. A client that
+  // offers more has not touched it, and a copy into it would take memory from everyone.
   const auto machine_bytes =
       static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::uint64_t capacity_bytes = options.store.arena.capacity_bytes;
@@ -668,8 +668,9 @@ std::string set_machine(Given& given) {
   return "";
 }
 
-/// In this order: of several mistakes the first is told, and the disk's sizes need the capacity, as the policy does.
-/// `reads_files`: certificates and policy too. Their files may be bad by now, and are no concern of other options.
+/// The order matters: the first error is reported, and the disk's sizes and the policy need the capacity.
+/// `reads_files`: also checks certificates and policy. At a change of other options, files that have become bad since
+/// are ignored.
 std::string derive(Given& given, bool reads_files) {
   for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_spill_places,
                          &set_policy, &set_rdma, &set_cluster, &set_machine}) {
@@ -687,8 +688,8 @@ const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view n
   return found == rows.end() ? nullptr : &*found;
 }
 
-/// A refusal by derive() begins with an option's name. It also gets the value, what is allowed and where it stands, as
-/// far as it does not say so itself.
+/// A refusal by derive() begins with an option's name. Adds the value, the allowed values and the value's origin,
+/// unless the text has them.
 std::string explained(const Given& given, std::string wrong) {
   Given copy = given;
   const std::vector<OptionRow> rows = all_rows(copy);
@@ -769,7 +770,7 @@ std::string GivenOptions::set(const std::string& name, const std::vector<std::st
     return name + ": there is no such option" + (meant.empty() ? "; `kvstorectl config list` shows all" : meant);
   }
   if (std::string wrong = assign(*row, values); !wrong.empty()) return wrong;
-  // Of two that exclude one another the one that is set counts.
+  // If two options exclude one another, the one just set wins.
   for (const OptionRow& other : rows) {
     if (name != other.excludes && std::string_view(row->excludes) != other.name) continue;
     copy_value(other, *find_row(defaults, other.name));

@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-/// Equal blocks are equal beginnings, so how far two runs agree is found by halving.
+/// Equal blocks mean equal beginnings, so bisection finds how far two runs agree.
 std::size_t common_blocks(std::span<const BlockHash> a, std::span<const BlockHash> b) {
   const std::size_t length = std::min(a.size(), b.size());
   if (length == 0 || a[length - 1] == b[length - 1]) return length;
@@ -28,24 +28,24 @@ std::size_t common_blocks(std::span<const BlockHash> a, std::span<const BlockHas
 
 }  // namespace
 
-/// `blocks` follow one another; no chain was met that leaves them but at their end.
+/// Blocks that follow one another; every chain met so far leaves them at their end only.
 struct HotRoots::Run {
-  std::vector<BlockHash> blocks;  ///< Empty: where all chains of a namespace begin.
+  std::vector<BlockHash> blocks;  ///< Empty: the root of a namespace.
   std::uint64_t weight = 0;       ///< Of the matches that began with all of them.
   std::size_t hot_blocks = 0;     ///< The leading ones that are hot.
-  /// By their first block. Ordered, because clients choose hashes: no choice makes a search long.
+  /// By their first block. Ordered, because clients choose hashes: no choice can make a search long.
   std::map<BlockHash, std::unique_ptr<Run>> next;
 };
 
 struct HotRoots::Owner {
   SpaceOwner who;
   std::uint64_t total = 0;                   ///< Weight of its matches.
-  std::uint32_t nodes = 1;                   ///< Of the cluster, as most of its last matches say.
-  std::array<std::uint32_t, kReview> heard;  ///< What they said, one after the other;
-  std::size_t heard_count = 0;               ///< in all.
+  std::uint32_t nodes = 1;                   ///< Of the cluster: median of recent matches.
+  std::array<std::uint32_t, kReview> heard;  ///< Node counts in recent matches, a ring.
+  std::size_t heard_count = 0;               ///< Node counts received in all.
   std::size_t block_count = 0;               ///< In its runs.
-  std::size_t list_count = 0;                ///< Of a review: taken into the list so far.
-  std::uint64_t least = 0;                   ///< Of age(): what weighs less is forgotten.
+  std::size_t list_count = 0;                ///< Blocks taken into the list by the present review.
+  std::uint64_t least = 0;                   ///< For age(): lighter runs are forgotten.
 };
 
 struct HotRoots::Space {
@@ -60,7 +60,7 @@ HotRoots::~HotRoots() = default;
 
 HotRoots::Owner& HotRoots::owner_named(const SpaceOwner& owner) {
   SpaceOwner name = owner;
-  name.epoch = 0;  // a new secret makes nobody another one
+  name.epoch = 0;  // a new secret does not change the owner
   if (owners_.size() >= kOwnersMax && !owners_.contains(name)) name = {};
   std::unique_ptr<Owner>& found = owners_[name];
   if (!found) found = std::make_unique<Owner>(Owner{.who = name, .heard = {}});
@@ -69,7 +69,7 @@ HotRoots::Owner& HotRoots::owner_named(const SpaceOwner& owner) {
 
 void HotRoots::hear(Owner& owner, std::uint32_t nodes) {
   owner.heard[owner.heard_count++ % kReview] = nodes;
-  // While little was heard each word may change the median; then it is looked at once in so many.
+  // Early values may each change the median; later it is computed once in kReview.
   if (owner.heard_count > kReview && owner.heard_count % kReview != 0) return;
   auto said = owner.heard;
   const auto count = static_cast<std::ptrdiff_t>(std::min<std::size_t>(owner.heard_count, kReview));
@@ -78,15 +78,15 @@ void HotRoots::hear(Owner& owner, std::uint32_t nodes) {
   owner.nodes = *middle;
 }
 
-/// What its blocks' shares are of.
+/// The total for its blocks' shares.
 std::uint64_t HotRoots::matches_of(const Owner& owner) const { return std::min(total_, owner.total * owners_.size()); }
 
-/// Until half a window was seen, what is missing counts as matches of others.
+/// Until half a window was seen, the missing part counts as matches of others.
 std::uint64_t HotRoots::matches_for_review(const Owner& owner) const {
   return std::max<std::uint64_t>(matches_of(owner), std::uint64_t{kWindow} / 2 * owner.nodes);
 }
 
-/// For runs: what is free, without what others lack of their shares.
+/// Free blocks for runs, minus the unused shares of other owners.
 std::size_t HotRoots::room_for(const Owner& owner) const {
   const std::size_t share = kBlocksMax / owners_.size();
   std::size_t taken = block_count_;
@@ -126,7 +126,7 @@ std::uint64_t HotRoots::count(const NamespaceId& id, std::span<const BlockHash> 
   ++match_count_;
   if (match_count_ % kReview == 0) review();
   if (match_count_ % kWindow == 0) age();
-  const auto left = spaces_.find(id);  // age() gives up those without a run
+  const auto left = spaces_.find(id);  // age() drops namespaces without runs
   return left == spaces_.end() ? 0 : left->second->list->version;
 }
 
@@ -143,8 +143,8 @@ void HotRoots::split(Run& run, std::size_t at) {
   run.next.emplace(first, std::move(rest));
 }
 
-/// Where chains differ most are met once, so little is kept of each. One that goes on where a run ends has been met in
-/// this length before: as much again is kept, and a root of any length is known after a few matches.
+/// Most differing chains are met once, so little is kept of each. A chain that continues where a run ends has been met
+/// in this length before: as much again is kept, so that a root of any length is found after a few matches.
 void HotRoots::add(Owner& owner, Run& parent, std::span<const BlockHash> blocks, std::size_t depth,
                    std::uint64_t weight) {
   const std::size_t wanted = parent.next.empty() ? std::max(kRunBlocks, depth) : kRunBlocks;
@@ -158,16 +158,16 @@ void HotRoots::add(Owner& owner, Run& parent, std::span<const BlockHash> blocks,
   parent.next.emplace(blocks.front(), std::move(run));
 }
 
-/// Which runs are hot. Those with the largest shares come first, so that these get in where there are more than a list
-/// takes; none is looked at before the one above it (1). In a first round no owner gets more than its share of the
-/// list, in a second one what is left goes to those who have more.
+/// Decides which runs are hot. The largest shares come first, so that they get in if the list is too small, and a run
+/// is considered only after the one above it (1). In the first round each owner gets at most its share of the list; in
+/// the second, the rest goes to owners with more.
 void HotRoots::review() {
   struct Candidate {
     double share;
     Run* run;
-    std::size_t space;  ///< In their order.
+    std::size_t space;  ///< Its index in spaces_.
     Owner* owner;
-    std::size_t taken = 0;  ///< Of its blocks, in the first round.
+    std::size_t taken = 0;  ///< Blocks taken in the first round.
   };
   const auto is_less = [](const Candidate& a, const Candidate& b) { return a.share < b.share; };
   std::vector<Candidate> heap, left;
@@ -227,7 +227,7 @@ void HotRoots::review() {
     std::vector<BlockHash>& blocks = lists[index++];
     if (blocks.empty() && space->list->version == 0) continue;
     auto list = std::make_shared<List>();
-    std::vector<BlockHash> sorted = blocks;  // the order of equal sets may differ
+    std::vector<BlockHash> sorted = blocks;  // so that equal sets have equal versions
     std::ranges::sort(sorted);
     if (!blocks.empty()) {  // 4
       list->version = std::max<std::uint64_t>(1, XXH3_64bits(sorted.data(), sorted.size() * sizeof(BlockHash)));
@@ -238,8 +238,8 @@ void HotRoots::review() {
   }
 }
 
-/// Half of everything is forgotten, and what is rare is forgotten altogether, until there is room for as much again: of
-/// those who have more than their share of that room, more and more.
+/// Halves all weights, and forgets rare runs until half the room is free; the bound rises for owners with more than
+/// their share of that room.
 void HotRoots::age() {
   total_ /= 2;
   for (auto& [who, owner] : owners_) owner->total /= 2;
@@ -270,8 +270,8 @@ void HotRoots::age() {
   std::erase_if(owners_, [&](const auto& entry) { return !with_space.contains(entry.second.get()); });
 }
 
-/// Drops the runs below `run` that weigh less than `least`, twice that before halving. A hot one stays until it is
-/// none.
+/// Drops the runs below `run` that weigh less than `least`, counted before halving as twice that. Hot runs stay until
+/// they cool.
 void HotRoots::forget_rare(Owner& owner, Run& run, std::uint64_t least) {
   for (auto entry = run.next.begin(); entry != run.next.end();) {
     Run& next = *entry->second;
@@ -286,8 +286,8 @@ void HotRoots::forget_rare(Owner& owner, Run& run, std::uint64_t least) {
   }
 }
 
-/// A run that has only one left to follow it, and has that weight but for a rest that was forgotten, is one with it:
-/// else each chain that ever left a root would leave a cut in it.
+/// Joins a run with its only remaining follower if their weights are equal up to forgotten rests: otherwise each chain
+/// that ever left a root would leave a cut in it.
 void HotRoots::join(Run& run, std::uint64_t least) {
   while (run.next.size() == 1) {
     Run& only = *run.next.begin()->second;

@@ -1,4 +1,4 @@
-// store/node/hot_roots.h: which blocks many recent matches began with. Clients keep those on every node.
+// store/node/hot_roots.h: blocks that many recent matches began with. Clients keep those on every node.
 #pragma once
 
 #include <cstddef>
@@ -15,37 +15,37 @@
 
 namespace kv {
 
-/// A system prompt is the beginning of most prompts. If it lay on one node, so would all that follows it (DESIGN: hot
-/// root). So each match that a client makes is counted by one node, and blocks that more than 1 % of matches begin with
-/// are *hot*: the client asks any node for them, and lays what follows behind them.
+/// A system prompt is the beginning of most prompts. If it lay on one node, so would all blocks that follow it. So one
+/// node counts each client match, and blocks that more than 1 % of matches begin with are *hot*: the client asks any
+/// node for them, and places the following blocks behind them.
 ///
-/// Beginnings are counted in a tree of *runs*, blocks that were met together so far. A match walks a few runs,
-/// comparing one hash for each, since a block's hash names all before it; and adds one run at most:
+/// Beginnings are counted in a tree of *runs*: blocks that have always been met together. A match walks a few runs,
+/// comparing one hash for each, since a block's hash names all blocks before it, and adds at most one run:
 ///
 ///       [s0 .. s31]  900            the system prompt, up to where prompts first differed
 ///         +-- [a0 .. a9]  120       one application's
-///         |     +-- [x0 .. x31]  1
+///
+///      +-- [x0 .. x31]  1
 ///         +-- [b0 .. b31]  7
 ///
-/// What a match weighs. A block that is not hot is looked for on its owner, which sees all matches that begin with it;
-/// a hot one on any of `nodes`, so that one match seen here stands for that many. All matches are taken for `nodes`
-/// times those seen here. So a block's share is about the same before and after it is hot. How many nodes there are is
-/// the median of what an owner's last matches said: one that lies changes nothing.
+/// The weight of a match. Clients look for a block that is not hot on its owner node, which sees all matches that begin
+/// with it; for a hot one on any of `nodes`, so that one match seen here stands for that many. The total counts `nodes`
+/// for each match seen here. So a block's share is about the same before and after it becomes hot. The number of nodes
+/// is the median of an owner's recent matches: a single lying client changes nothing.
 ///
-/// Whose matches count against whose. Owners are counted apart: a block is hot by its share of its own owner's matches,
-/// times the number of owners, or of all matches, whichever is more. So an owner with its fair share of all matches
-/// keeps its hot roots, whatever others claim or send.
+/// Owners (SpaceOwner) are counted apart: a block's weight is compared with its owner's matches times the number of
+/// owners, or with all matches, whichever is smaller. So an owner with its fair share of all matches keeps its hot
+/// roots, whatever others claim or send.
 ///   1. The blocks above a hot one are hot.
-///   2. A list has at most kHotBlocksMax blocks, over all namespaces; of these each owner has its share, if it has use
-///      for it.
-///   3. At most kBlocksMax blocks are kept in runs; beyond that no run is added until the next kWindow. What an owner
-///      lacks of its share of these no other one takes.
-///   4. A namespace's version is 0 while it has no hot block, and another one whenever the list is another.
-/// Hot from 1 % on, and until less than half a percent: a share that hovers changes nothing. Halved every kWindow
-/// matches, so that "recent" is the last thousand or two.
-/// Clients decide what is counted. One that lies makes blocks of namespaces that its owner may use hot, or less so:
-/// that costs this owner's hits and room, and no byte is wrong. Thread safety: any thread. The mutex is held for a walk
-/// along one beginning; every kReview matches for one over all runs (some ten microseconds).
+///   2. A list has at most kHotBlocksMax blocks over all namespaces; each owner has its share, as far as it uses it.
+///   3. At most kBlocksMax blocks are kept in runs; beyond that no run is added until the next kWindow. The unused part
+///      of an owner's share stays reserved for it.
+///   4. A namespace's version is 0 while it has no hot block, and changes with its list.
+/// Hot from 1 % on, and until less than half a percent, so that a share near the bound does not flap. Weights are
+/// halved every kWindow matches, so that "recent" is the last thousand or two.
+/// Clients control the counts. A lying one can make blocks of namespaces open to its owner hot, or less so: that costs
+/// this owner's hits and room, never wrong bytes. Thread safety: any thread. The mutex is held for a walk along one
+/// beginning; every kReview matches for a walk over all runs (some ten microseconds).
 class HotRoots {
  public:
   static constexpr std::size_t kRootBlocksMax = 2048;  ///< Of one chain.
@@ -63,8 +63,8 @@ class HotRoots {
   HotRoots();
   ~HotRoots();
 
-  /// A match of a chain that begins with `beginning`, whose first `hot_blocks` the client takes for hot, and which
-  /// spreads over `nodes`. `owner`: whose the namespace is, always the same. Returns the namespace's version.
+  /// Counts a match of a chain that begins with `beginning`. The client treats its first `hot_blocks` as hot and
+  /// spreads over `nodes`. `owner`: the namespace's owner, always the same. Returns the namespace's version.
   std::uint64_t count(const NamespaceId& space, std::span<const BlockHash> beginning, std::size_t hot_blocks,
                       std::uint32_t nodes, const SpaceOwner& owner = {});
   std::uint64_t version(const NamespaceId& space) const;
@@ -75,14 +75,14 @@ class HotRoots {
     SpaceOwner owner;
     BlockHash last;               ///< Of its blocks.
     std::size_t block_count = 0;  ///< From the beginning of the chain to `last`.
-    double share = 0;  ///< Of all matches, or its owner's, those that began with it; about, since it forgets.
+    double share = 0;             ///< Approximate share of all matches, or of its owner's, that began with the run.
     bool is_hot = false;
   };
-  /// At most `count_max`, the most used first; none with a share below half a percent. Cost: as a review.
+  /// At most `count_max`, the most used first, with shares of half a percent and more. Cost: as a review.
   std::vector<Beginning> most_used(std::size_t count_max) const;
   std::size_t hot_block_count() const;
   std::size_t kept_block_count() const;
-  /// Empty, or which invariant is broken. For tests.
+  /// "", or the broken invariant. For tests.
   std::string check() const;
 
  private:
@@ -105,7 +105,7 @@ class HotRoots {
   mutable std::mutex mutex_;
   std::map<SpaceOwner, std::unique_ptr<Owner>> owners_;  ///< With matches, or runs.
   std::map<NamespaceId, std::unique_ptr<Space>> spaces_;
-  std::uint64_t total_ = 0;  ///< Weight of all matches, as counts are.
+  std::uint64_t total_ = 0;  ///< Weight of all matches, in the unit of counts.
   std::uint32_t match_count_ = 0;
   std::size_t block_count_ = 0, hot_count_ = 0;
 };

@@ -1,7 +1,7 @@
-// store/node/main.cc: kvstore-node. Puts the parts together, waits for a signal, and takes them apart.
+// store/node/main.cc: kvstore-node. Builds the parts, waits for a signal, and takes them down.
 //
-// Parts are declared in run() in the order in which they need each other, and so are destroyed in the reverse order:
-// the Store outlives the disk tier, both outlive RDMA, and all of them outlive the server with its sessions.
+// run() declares parts in the order of their dependencies, and so destroys them in reverse: the Store outlives the disk
+// tier, both outlive RDMA, and all of them outlive the server with its sessions.
 
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
@@ -54,14 +54,15 @@
 namespace kv {
 namespace {
 
-constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between two rounds of learning: by what there is.
-constexpr int kLearnedAtOnce = 64;                               ///< Slices a round at most, some 30 us each.
-constexpr std::size_t kPagesLookedAt = 1024;                     ///< Of the arena, for where it lies: 0.2 ms.
+constexpr Duration kLearnPauseMin = 5ms,
+                   kLearnPauseMax = 40ms;     ///< Between two rounds of learning: shorter while there is work.
+constexpr int kLearnedAtOnce = 64;            ///< Slices of a round, at most; some 30 us each.
+constexpr std::size_t kPagesLookedAt = 1024;  ///< Of the arena, to see which NUMA node they are on: 0.2 ms.
 constexpr std::chrono::milliseconds kContextFilePatience{10'000};
-constexpr Duration kFileCheckPause = 2s;  ///< Between two looks at the files of certificates and policy.
+constexpr Duration kFileCheckPause = 2s;  ///< Between two checks of the certificate and policy files.
 
-/// From the main thread at the start, or later from the opener's. Sessions learn of RDMA through the server, which
-/// posts to their threads; node.verbs is atomic for the metrics.
+/// Runs on the main thread at the start, or later on the opener's. Sessions get RDMA through the server, which posts to
+/// their threads; node.verbs is atomic for the metrics.
 void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   for (std::size_t i = 0; i < opened.device_count(); ++i) {
     const auto device = opened.device(i);
@@ -78,7 +79,7 @@ void begin_verbs(VerbsNode& opened, NodeContext& node, Server& server) {
   server.begin_verbs(opened);
 }
 
-/// Opens RDMA if it is wanted, now or when a device comes. False: the node must not start without it.
+/// Opens RDMA if wanted, now or when a device appears. False: the node must not start without it.
 bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& node, Server& server) {
   constexpr Duration kPause = 5s;
   if (options.rdma == NodeOptions::Rdma::kOff) return true;
@@ -95,7 +96,7 @@ bool open_verbs(const NodeOptions& options, VerbsOpener& opener, NodeContext& no
   return true;
 }
 
-/// Each session is a descriptor, and RocksDB keeps its files open: ask for as many as the system allows.
+/// Each session is a descriptor, and RocksDB keeps its files open: raises the limit to the maximum allowed.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
@@ -104,14 +105,14 @@ void raise_descriptor_limit() {
   }
 }
 
-/// Flushed with each line from info on: the last lines before a crash are the ones that are wanted.
+/// Flushed with each line from info on: the last lines before a crash matter most.
 void set_up_log(const NodeOptions& options) {
   spdlog::set_level(spdlog::level::from_str(options.log_level));
   spdlog::set_formatter(std::make_unique<LogFormatter>(options.log_json));
   spdlog::flush_on(spdlog::level::info);
 }
 
-/// Ends the process when the disk does not answer: the threads that wait for it cannot be joined.
+/// Exits if the disk does not answer: the threads that wait for it cannot be joined.
 void stop_spill(SpillDriver& spill, bool save) {
   if (spill.stop(save)) return;
   spdlog::error("stopped without the disk, which does not answer{}", save ? ": what was only in memory is lost" : "");
@@ -119,12 +120,12 @@ void stop_spill(SpillDriver& spill, bool save) {
   std::_Exit(1);
 }
 
-/// However run() ends: the opener tells the server of devices, so it stops before the server is destroyed.
+/// However run() ends, the opener stops before the server is destroyed: it reports devices to the server.
 struct StopVerbs {
   void operator()(VerbsOpener* opener) const { opener->stop(); }
 };
 
-/// However run() ends: threads that wait for a hanging disk would keep the destructor for ever.
+/// However run() ends: threads that wait for a hanging disk would block the destructor for ever.
 struct EndSpill {
   void operator()(SpillDriver* spill) const {
     stop_spill(*spill, /*save=*/false);
@@ -137,7 +138,7 @@ bool is_serving(const ClusterView& view, const std::string& id) {
   return self != view.members.end() && self->state == Member::State::kServing;
 }
 
-/// What a person would want to know of if two nodes had different ones. A version is 1,002,003 for 1.2.3.
+/// Settings that operators want to see if they differ between nodes. Version 1.2.3 is 1,002,003.
 std::vector<std::pair<std::string, double>> cluster_settings(const NodeOptions& options) {
   unsigned major = 0, minor = 0, patch = 0;
   static_cast<void>(std::sscanf(KV_VERSION, "%u.%u.%u", &major, &minor, &patch));
@@ -155,7 +156,7 @@ std::vector<std::pair<std::string, double>> cluster_settings(const NodeOptions& 
   return settings;
 }
 
-/// Serving goes on meanwhile. A second signal ends it.
+/// The node keeps serving meanwhile. A second signal ends the hand-over.
 void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asio::signal_set& signals) {
   const auto until = std::chrono::steady_clock::now() + most;
   mover.leave();
@@ -167,8 +168,8 @@ void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asi
   signals.cancel();
 }
 
-/// Where blocks are to lie and which processors the node keeps to, which begins here: threads that are started later
-/// do so too. Nothing: it was asked for and cannot be, and stderr says why.
+/// Places blocks and binds the node to processors; threads started later inherit the binding. nullopt: the wish cannot
+/// be met, as explained on stderr.
 std::optional<NumaChoice> settle_on_nodes(const NumaTopology& topology, const std::string& wish) {
   const auto refuse = [](const std::string& why) {
     std::cerr << "kvstore-node: numa-nodes: " << why << "\n";
@@ -197,7 +198,6 @@ std::optional<NumaChoice> settle_on_nodes(const NumaTopology& topology, const st
   return *std::move(choice);
 }
 
-/// On a machine with one node there is nothing to look for.
 NumaLook look_at_arena(LockedStore& store, const NumaTopology& topology, const NumaChoice& choice) {
   NumaLook look{.node_count = topology.with_memory().size(), .chosen = choice.memory, .spread = std::nullopt};
   if (look.node_count < 2) return look;
@@ -242,7 +242,7 @@ std::vector<NodeMetrics::Value> request_memory_values(const NodeContext& node) {
            "Large requests refused as busy, since others held that memory"}};
 }
 
-/// Where contexts are kept over a restart. Rewrapped with the keys on disk.
+/// Keeps contexts over a restart. Rewrapped with the keys on disk.
 ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
   return {.read =
               [file] {
@@ -255,13 +255,13 @@ ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
           .forget_aside = [file] { return file->forget_aside(); }};
 }
 
-/// A node may be told to end before its disk is open. What was ordered in that time is worth some seconds.
+/// A node may be told to stop before its disk is open. Orders given in that time are worth some seconds.
 void wait_for_disk(const SpillDriver& spill) {
   const auto until = std::chrono::steady_clock::now() + 5s;
   while (!spill.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
 }
 
-/// The keys on disk are wrapped by the first key of the file when this is over; the log says so, or why not.
+/// Afterwards the keys on disk are wrapped by the first key of the file, or the log says why not.
 void reload_spill_keys(SpillKeys& keys, NodeMetrics& metrics) {
   const Failure failure = keys.reload();
   metrics.set_spill_key(keys.current_id());
@@ -273,15 +273,15 @@ void reload_spill_keys(SpillKeys& keys, NodeMetrics& metrics) {
 
 int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   set_up_log(options);
-  raise_descriptor_limit();  // before anything looks at the limit
+  raise_descriptor_limit();  // before any code reads the limit
   const NumaTopology topology = NumaTopology::read();
   const std::optional<NumaChoice> numa = settle_on_nodes(topology, options.numa_nodes);
   if (!numa) return 1;
-  // Signals first, so that one that comes while the memory is being touched is not lost.
+  // Signals first, so that one during the touching of memory is not lost.
   asio::io_context signals_context{1};
   asio::signal_set signals(signals_context, SIGTERM, SIGINT);
   asio::signal_set hangup(signals_context);
-  // Without files to read again SIGHUP does what it does to any program.
+  // Without files to read again, SIGHUP keeps its default action.
   if (options.tls.is_given() || !options.policy_file.empty() || options.spill_keys.is_given() || !given.file().empty())
     hangup.add(SIGHUP);
   const bool has_config_file = !given.file().empty();
@@ -291,7 +291,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
   const std::size_t capacity = store_config.arena.capacity_bytes;
-  // Clients choose the hashes. If they knew this seed, they could make all of them fall into one bucket.
+  // Clients choose the hashes. With this seed they could make all of them fall into one bucket.
   store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
   store_config.disk.hash_seed = store_config.hash_seed;
   const MachineFacts memory_facts = read_memory_facts();
@@ -315,7 +315,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     return 1;
   }
   const std::unique_ptr<AccessControl> access = std::move(*opened_access);
-  // Read for --check-config already; the files may have changed since.
+  // --check-config has read them; the files may have changed since.
   std::shared_ptr<TlsSource> tls;
   if (options.tls.is_given()) {
     auto opened = TlsSource::open(options.tls, TlsSide::kNode);
@@ -325,7 +325,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     }
     tls = std::move(*opened);
   }
-  // Before the memory, which takes minutes to touch: else a probe would take a node that starts for a dead one.
+  // Before the memory, which takes minutes to touch: a probe would otherwise report the starting node as dead.
   std::unique_ptr<AdminServer> early_admin;
   if (!options.admin_host.empty()) {
     auto started = AdminServer::start(options.admin_host, options.admin_port,
@@ -355,7 +355,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
               << ". Lower --capacity, or free memory.\n";
     return 1;
   }
-  // Before the disk is loaded: what it holds counts from the first block on.
+  // Before the disk is loaded: its blocks count from the first on.
   if (options.store.has_tenants) (*made)->set_tenants(access->tenant_limits());
   LockedStore store(std::move(*made), metrics);
   SteadyClock clock;
@@ -372,8 +372,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   node.requests = std::make_unique<TableBudget>(shared_bytes);
   node.queued_bytes_max = shared_bytes;
   metrics.watch([&node] { return request_memory_values(node); });
-  // Each region that a client lends is a descriptor too: a
-  // quarter of them all, the rest for sessions and the disk tier.
+  // Each lent region is a descriptor too: a quarter of them all; the rest is for sessions and the disk tier.
   rlimit descriptors{};
   ::getrlimit(RLIMIT_NOFILE, &descriptors);
   node.lent = std::make_unique<LentRegions>(
@@ -397,7 +396,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     metrics.set_spill_key(spill_keys->current_id());
     spdlog::info("spill: what is written to disk is encrypted, key='{}'", spill_keys->current_id());
   }
-  asio::io_context warm_context{1};  // outlives the disk tier: reads come back to it
+  asio::io_context warm_context{1};  // outlives the disk tier, whose reads complete on it
   std::unique_ptr<SpillDriver, EndSpill> spill;
   if (!options.spill_paths.empty()) {
     spill.reset(new SpillDriver(store, disk_opener(options.spill_paths, clock, options.spill_hang, spill_keys), clock,
@@ -419,7 +418,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
             .read = [learned_in] { return read_small_file(learned_in->file(), kLearnedBytesMax); },
             .write = [learned_in](const std::string& bytes) { return replace_file(learned_in->file(), bytes); }});
   }
-  // Before the node listens: whoever asks finds them.
+  // Before the node listens, so that the first client finds them.
   std::shared_ptr<KeptFile> context_in;
   std::unique_ptr<ContextKeeper> contexts;
   std::unique_ptr<ContextWarmerThread> warmer;
@@ -432,15 +431,15 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     warmer = std::make_unique<ContextWarmerThread>(warm_context, node, options.warm_bytes_per_second);
     metrics.watch([&warmer] { return warmer->stats(); });
   }
-  // After the disk, which it uses to its end.
+  // After the disk, which it uses until its end.
   TenantEraser eraser(store, clock, node.spill,
                       [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
-  // The same files for what this node asks of others, opened once: a file that is replaced badly changes nothing.
+  // The same certificate files for this node's own connections, opened once: a bad replacement changes nothing.
   std::shared_ptr<TlsSource> tls_to_others;
   if (options.tls.is_given() && (!options.etcd.endpoints.empty() || options.pools())) {
     TlsConfig own = options.tls;
-    own.allowed_names.clear();  // of this node's clients
+    own.allowed_names.clear();  // they restrict this node's clients
     auto opened = TlsSource::open(own, TlsSide::kClient);
     if (!opened) {
       std::cerr << "kvstore-node: " << opened.error().text << "\n";
@@ -482,7 +481,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   // Before RDMA, whose registering may take minutes: /readyz says "not ready" meanwhile.
   std::atomic<bool> ready = false;
   const bool has_cluster = !options.etcd.endpoints.empty();
-  std::atomic<MembershipThread*> membership = nullptr;  // once the node listens
+  std::atomic<MembershipThread*> membership = nullptr;  // set once the node listens
   const auto joined = [&membership, &node] {
     const MembershipThread* const at_work = membership;
     return at_work != nullptr && at_work->status().is_joined && is_serving(*node.cluster.view(), node.node_id);
@@ -504,12 +503,12 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   const EventAnswers events(store, node.instance);
   metrics.watch([&node] { return node.pool.stats(node.clock.now()); });
   metrics.watch([&settings] { return settings.stats(); });
-  std::unique_ptr<CapacityKeeper> keeper;  // outlives the admin server, whose scrapes look at it
+  std::unique_ptr<CapacityKeeper> keeper;  // outlives the admin server, whose scrapes read it
   if (options.store.arena.capacity_bytes_max > 0) {
     keeper = std::make_unique<CapacityKeeper>(store, spill.get(), numa->memory);
     metrics.watch([&keeper] { return keeper->stats(); });
   }
-  std::unique_ptr<AdminServer> admin = std::move(early_admin);  // ends before what its pages look at
+  std::unique_ptr<AdminServer> admin = std::move(early_admin);  // ends before the objects its pages read
   if (admin) {
     admin->open(
         {.metrics = [&metrics] { return metrics.text(); },
@@ -553,7 +552,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   }
   server.start();
   ready = true;
-  // The last to come and the first to go: who is on the map takes requests.
+  // Starts last and ends first: a node on the map takes requests.
   std::unique_ptr<MembershipThread> cluster;
   std::unique_ptr<MoverThread> mover;
   if (has_cluster) {
@@ -596,7 +595,8 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                            [&](const std::vector<std::string>& directories) {
                              learned_in->set(directories.front());
                              context_in->move_to(directories);
-                             // Asked for, not waited for: else a kill before the next change would cost the contexts.
+                             // Requested but not awaited. Without it, a kill before the next change would lose the
+                             // contexts.
                              static_cast<void>(contexts->write_now(std::chrono::milliseconds(0)));
                            },
                        .warmer = warmer.get()});
@@ -625,7 +625,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   signals.async_wait([&](const boost::system::error_code& error, int signal) {
     if (!error) spdlog::info("signal {}: draining", signal);
   });
-  // Leases must end by time even when nobody calls the Store.
+  // Leases must end by time even if the Store is idle.
   asio::steady_timer housekeeping(signals_context);
   std::function<void()> tick = [&] {
     within_border(NodeThread::kMain, [&] {
@@ -642,7 +642,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     });
   };
   tick();
-  // What requests have left to be learned, in slices: whoever waits for the Store comes in between two.
+  // Runs background learning left by requests in slices, so that callers of the Store get in between.
   asio::steady_timer learning(signals_context);
   Duration learn_pause = kLearnPauseMin;
   std::function<void()> learn = [&] {
@@ -670,7 +670,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   std::function<void()> wait_for_hangup = [&] {
     hangup.async_wait([&](const boost::system::error_code& error, int) {
       if (error) return;
-      // One by one: a file that is odd in a new way keeps none of the others from being read.
+      // One by one: an unexpected failure with one file must not keep the others from being read.
       within_border(NodeThread::kMain, [&] {
         if (has_config_file) settings.reload();
       });
@@ -697,25 +697,25 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
     hand_over(*mover, settings.in_force().hand_over_max, signals_context, signals);
   }
 
-  // From here on nothing is changed any more: what would be told is about to go.
+  // From here on options cannot change: the parts that would apply them are about to go.
   const NodeOptions last = settings.close();
   mover.reset();
   pool.reset();
-  // Backwards: no device appears any more, sessions end, and then what is in memory goes to disk, undisturbed.
+  // In reverse: no new devices, then sessions end, then memory goes to disk undisturbed.
   sd_notify(0, "STOPPING=1\nSTATUS=draining");
-  // An opener that has found nothing yet might bring RDMA to a server that is stopping. One that has, only looks after
-  // its devices: its end may take as long as registering an arena, and can wait.
+  // An opener without a device might still bring RDMA to the stopping server, so it stops first. One with devices only
+  // checks them: stopping it may take as long as registering an arena, and can wait.
   if (node.verbs == nullptr) verbs_opener.stop();
   if (cluster) cluster->tell(Member::State::kDraining, Member::Phase::kNone);
   server.stop(last.drain_timeout);
-  // A scrape may be looking at it: the admin server goes first.
+  // Scrapes may read the cluster object, so the admin server goes first.
   if (cluster) admin.reset();
   cluster.reset();
   const std::size_t count = store.with([](Store& each) { return each.context_changes().count; });
   if (!contexts && count > 0)
     spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
-  if (warmer) warmer->stop();  // what it stages would not be written
-  // While the directory is this node's, and before blocks are let go.
+  if (warmer) warmer->stop();  // blocks staged now would not be written
+  // While the directory is still this node's, and before blocks are released.
   if (contexts) {
     if (count > 0) wait_for_disk(*spill);
     contexts->stop(spill->can_read());
@@ -730,7 +730,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
 }  // namespace kv
 
 int main(int argc, char** argv) {
-  // Of the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
+  // For the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
   ::umask(0077);
   if (argc > 1 && std::string_view(argv[1]) == "spill")
     return kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr);

@@ -17,7 +17,7 @@
 namespace kv {
 namespace {
 
-constexpr int kHandshakeNiceness = 5;  ///< Whoever comes waits for those who are here.
+constexpr int kHandshakeNiceness = 5;  ///< New connections yield to running sessions.
 
 }  // namespace
 
@@ -42,8 +42,8 @@ Server::Server(NodeContext& node, ServerConfig config)
   for (std::size_t i = 0; i < config_.threads; ++i) threads_.emplace_back(std::make_unique<Thread>());
 }
 
-/// Each thread makes its own part, because completion queues belong to threads. Sessions that began before go on
-/// without RDMA: a session takes its thread's part when it is made.
+/// Each thread makes its own part, because completion queues belong to threads. Earlier sessions continue without RDMA:
+/// a session takes its thread's part when it is made.
 void Server::begin_verbs(VerbsNode& verbs) {
   for (const auto& each : threads_) {
     asio::post(each->context, [&thread = *each, &verbs] {
@@ -64,7 +64,7 @@ Server::~Server() { stop(Duration::zero()); }
 
 Result<Endpoint> Server::listen(Network& network, const Endpoint& endpoint) {
   KV_ASSERT(!stopping_);
-  // All listeners live on the first thread. Accepting is cheap, and sessions are dealt out to all.
+  // All listeners live on the first thread. Accepting is cheap, and sessions are dealt out to all threads.
   Thread& thread = *threads_.front();
   auto listener = network.listen(endpoint, thread.context.get_executor());
   if (!listener) return listener.error();
@@ -98,7 +98,7 @@ asio::awaitable<void> Server::accept(Listener& listener, Thread& home) {
   }
 }
 
-/// A peer that has proved who it is, or need not.
+/// Takes a peer that has proved its identity, or need not.
 void Server::take_in(Thread& thread, std::unique_ptr<Stream> stream) {
   const std::string peer = stream->peer_group();
   if (auto seat = table_.admit(peer, node_.clock.now())) {
@@ -108,9 +108,9 @@ void Server::take_in(Thread& thread, std::unique_ptr<Stream> stream) {
   }
 }
 
-/// Anybody can connect. Until a peer has proved who it is it costs a socket, a handshake's state and what that
-/// calculates, of which there are few at once and in a second, and fewer from one address; and it has little time. Over
-/// that it is closed without a word: the words would have to be encrypted.
+/// Anybody can connect. Until a peer has proved its identity it costs a socket, a handshake's state and its
+/// calculation. Handshakes are limited in number, rate, share of one address, and time. Above the limits the connection
+/// is closed without a message, which would have to be encrypted.
 void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
   const std::string peer = stream->peer_group();
   const auto verdict = handshake_rate_.take(peer, node_.clock.now());
@@ -172,7 +172,7 @@ asio::awaitable<void> Server::shake_hands(Thread& thread, std::unique_ptr<Stream
 
 void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::shared_ptr<SessionTable::Seat> seat) {
   KV_ASSERT(stream != nullptr && seat != nullptr);
-  // Counted here and not on the session's thread: stop() must wait for sessions that are on their way there.
+  // Counted here rather than on the session's thread: stop() must also wait for sessions on their way there.
   ++session_count_;
   const SessionId id{++session_last_};
   asio::post(thread.context, [this, &thread, id, seat = std::move(seat), stream = std::move(stream)]() mutable {
@@ -186,12 +186,12 @@ void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::
       --session_count_;
       if (!error) return;
       BorderOf{NodeThread::kIo}(error);
-      session->terminate(SessionEnd::kBroken);  // what it holds goes with its last job
+      session->terminate(SessionEnd::kBroken);  // its resources are released with its last job
     });
   });
 }
 
-/// Tells the client why, before the stream is closed: a connection that just ends looks like a node that is broken.
+/// Tells the client why before closing: a connection that just ends looks like a broken node.
 void Server::refuse(Stream& stream, Thread& thread, const std::string& peer, SessionTable::Refusal refusal) {
   const bool for_its_peer = refusal == SessionTable::Refusal::kPeer;
   const std::string why = for_its_peer
@@ -222,22 +222,22 @@ void Server::run_thread(Thread& thread) {
   while (!context.stopped()) within_border(NodeThread::kIo, [&busy_poll] { busy_poll.run_some(); });
 }
 
-/// Asks each thread again and again: a session may have begun after the thread was asked.
+/// Asks each thread repeatedly: a session may begin after its thread was asked.
 void Server::end_sessions(std::chrono::steady_clock::time_point until, void (*end)(Session&)) {
   while (session_count_ > 0 && std::chrono::steady_clock::now() < until) {
     for (auto& thread : threads_) {
       asio::post(thread->context, [each = thread.get(), end] {
         for (Session* session : each->sessions) end(*session);
-        for (Stream* stream : each->handshakes) stream->close();  // nobody loses anything
+        for (Stream* stream : each->handshakes) stream->close();  // no work is lost
       });
     }
     std::this_thread::sleep_for(10ms);
   }
 }
 
-/// The order of the end: no new sessions; running transfers get `timeout`; then sessions are cut. Calls on other
-/// threads are waited for while the I/O threads still take their results. Only then do the threads stop. Last come the
-/// loops of devices, which are coroutines of contexts that no thread runs any more, so they are run here.
+/// Order: refuse new sessions; give running transfers `timeout`; cut sessions; wait for calls on other threads while
+/// the I/O threads still take their results; stop the threads. Last, run the device loops to their end here: they are
+/// coroutines of contexts that no longer have a thread.
 void Server::stop(Duration timeout) {
   if (stopping_.exchange(true)) return;
   node_.draining = true;
@@ -251,14 +251,13 @@ void Server::stop(Duration timeout) {
   }
   VerbsNode* const verbs = node_.verbs;
   if (running) {
-    // Sessions end as soon as they have no transfer in progress; at the timeout, all of them. A move that a device
-    // tells nothing of ends by its own deadline, and its session after it.
+    // Sessions end as soon as they have no transfer in progress; at the timeout, all of them. A move without an answer
+    // from its device ends by its own deadline, and its session after it.
     const auto now = std::chrono::steady_clock::now();
     const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());
     end_sessions(now + timeout, [](Session& session) { session.terminate_if_idle(); });
     end_sessions(now + timeout + grace, [](Session& session) { session.terminate(SessionEnd::kDrained); });
   }
-  // Calls on other threads post their results to these contexts, so they are over before the contexts stop.
   if (verbs != nullptr) verbs->finish_calls();
   handshakers_.finish();
   node_.lent->finish();
@@ -267,7 +266,6 @@ void Server::stop(Duration timeout) {
     thread->context.stop();
     if (thread->thread.joinable()) thread->thread.join();
     if (!thread->verbs) continue;
-    // Loops are coroutines: they end in their context, and it must still be there.
     thread->verbs->stop();
     thread->context.restart();
     thread->context.poll();

@@ -58,12 +58,9 @@ class SessionLanes {
 
   /// False: use another way to send now.
   bool has_room_for_message() const { return message_lane_ && message_lane_->has_room(); }
-  bool has_sent_messages() const {
-    return !message_lane_ || message_lane_->is_idle();
-  }  ///< Every message has been sent.
-  std::uint32_t message_count_max() const {
-    return message_count_max_;
-  }  ///< As agreed: open requests without an answer.
+  bool has_sent_messages() const { return !message_lane_ || message_lane_->is_idle(); }
+  /// Agreed limit of open requests without an answer.
+  std::uint32_t message_count_max() const { return message_count_max_; }
   using Cargo = MessageCargo;
   static constexpr std::uint32_t kCargoStretchesMax = 16;
   std::vector<verbs::Stretch> stretches_before_message(std::span<const Placement> placements,
