@@ -6,9 +6,9 @@
 
 namespace kv {
 
-/// At most kReadBytes at once: the bytes are then still in the cache when filled() computes their checksums.
+/// At most kReadBytes at once: then the bytes are still in the cache when filled() computes their checksums.
 std::size_t BlockSink::next(std::span<asio::mutable_buffer> buffers) {
-  if (cancelled_) {  // the payload has to leave the stream all the same, or the next frame could not be read
+  if (cancelled_) {  // the payload must still leave the stream, or the next frame could not be read
     discarded_.resize(16 * 1024);
     buffers[0] = asio::buffer(discarded_);
     return 1;
@@ -20,7 +20,7 @@ std::size_t BlockSink::next(std::span<asio::mutable_buffer> buffers) {
     buffers[count++] = asio::mutable_buffer(targets_[i].bytes.data() + offset, n);
     bytes += n;
   }
-  KV_ASSERT(count > 0);  // more payload than targets: whoever read the frame checked its length
+  KV_ASSERT(count > 0);  // more payload than targets: the frame's reader checked its length
   return count;
 }
 
@@ -35,8 +35,8 @@ void BlockSink::filled(std::size_t bytes) {
     offset_ = end;
     const bool whole = end == target.bytes.size();
     if (!target.checksums.empty()) {
-      // Every stripe that is complete now and was not before. A failed one does not end the loop: the bytes are here,
-      // and the stream goes on.
+      // The stripes that these bytes complete. A failed one does not end the loop: the bytes are here, and the stream
+      // goes on.
       KV_ASSERT(target.checksums.size() == stripe_count(target.bytes.size()));
       const std::size_t last = whole ? target.checksums.size() : end / kStripeBytes;
       for (std::size_t stripe = begin / kStripeBytes; stripe < last; ++stripe) {
@@ -48,7 +48,7 @@ void BlockSink::filled(std::size_t bytes) {
       }
     }
     if (!whole) continue;
-    if (!failed_) ++good_count_;  // a hit is a prefix: what comes after a bad block is of no use
+    if (!failed_) ++good_count_;  // a hit is a prefix: blocks after a bad one do not count
     ++block_;
     offset_ = 0;
   }

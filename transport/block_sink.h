@@ -1,6 +1,6 @@
 // transport/block_sink.h: lands blocks from a stream, verified stripe by stripe while the bytes are in cache.
 //
-// In: payload bytes in block order. Out: the same bytes at their targets, and how many blocks passed.
+// In: payload bytes in block order. Out: the same bytes at their targets, and the count of verified blocks.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@
 
 namespace kv {
 
-/// Where one block, or one segment of it, lands.
+/// Destination of one block, or of one segment of a block.
 struct BlockTarget {
-  std::span<std::byte> bytes;                ///< Whole stripes, but the block's last. Not empty.
+  std::span<std::byte> bytes;                ///< Whole stripes, except the block's last. Not empty.
   std::uint64_t seed = 0;                    ///< checksum_seed of the block.
-  std::size_t first_stripe = 0;              ///< Of the segment in its block.
+  std::size_t first_stripe = 0;              ///< Of the segment, in its block.
   std::span<const std::uint64_t> checksums;  ///< Expected, one per stripe of `bytes`; empty: not verified.
 };
 
-/// Fills targets one after the other. After cancel(), what still comes is discarded, and no target is touched again.
+/// Fills targets one after the other. After cancel() the remaining payload is discarded, and targets stay untouched.
 class BlockSink final : public PayloadSink {
  public:
   /// `targets`, and what they point to, live until the payload is read or cancel() is called.
@@ -37,10 +37,11 @@ class BlockSink final : public PayloadSink {
   bool failed() const { return failed_; }  ///< Some stripe did not match its checksum.
 
  private:
-  static constexpr std::size_t kReadBytes = 256 * 1024;  ///< Per read at most: verified before it leaves the L2 cache.
+  static constexpr std::size_t kReadBytes = 256 * 1024;  ///< Most bytes per read: verified before they leave the L2
+                                                         ///< cache.
 
   std::span<const BlockTarget> targets_;
-  std::size_t block_ = 0, offset_ = 0;  ///< Where the next byte goes.
+  std::size_t block_ = 0, offset_ = 0;  ///< Position of the next byte.
   std::size_t good_count_ = 0;
   bool failed_ = false, cancelled_ = false;
   std::vector<std::byte> discarded_;

@@ -1,4 +1,4 @@
-// transport/cluster_limits.h: what a node may write of itself into the cluster's map, for those who write and read it.
+// transport/cluster_limits.h: bounds of a node's own entries in the cluster's map, for writers and readers.
 #pragma once
 
 #include <algorithm>

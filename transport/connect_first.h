@@ -1,4 +1,4 @@
-// transport/connect_first.h: one connection to a host of several addresses, of which some may be dead (RFC 8305).
+// transport/connect_first.h: one connection to a host with several addresses, some perhaps dead (RFC 8305).
 #pragma once
 
 #include <boost/asio/bind_cancellation_slot.hpp>
@@ -21,23 +21,23 @@
 
 namespace kv {
 
-/// How long an address has for itself before the next one is tried beside it.
+/// How long an address is tried alone before the next one is tried beside it.
 constexpr Duration kNextAddressAfter = 250ms;
 
 /// The same addresses, families in turns: a family that is dead on this host costs one step, not all of its addresses.
 std::vector<asio::ip::tcp::endpoint> alternate_families(std::vector<asio::ip::tcp::endpoint> addresses);
 
-/// Runs connect(0); each further one 250 ms after the one before it, or as soon as all that were begun have failed. The
-/// first that connects wins, and the others are cancelled. Errors: that of the last one that failed; operation_aborted
-/// on cancellation by the awaiting coroutine's slot. `connect` is called on `executor`, and what it returns holds all
-/// that it needs: one that was cancelled may live on a little.
+/// Runs connect(0), then each further one 250 ms after the previous one, or as soon as all running ones have failed.
+/// The first connection wins, and the others are cancelled. Errors: that of the last failure; operation_aborted on
+/// cancellation by the awaiting coroutine's slot. `connect` is called on `executor`; its coroutine owns all of its
+/// data, since a cancelled one may live on a little.
 template <class T>
 Async<T> connect_first(std::size_t count, std::function<Async<T>(std::size_t)> connect, Clock& clock,
                        asio::any_io_executor executor) {
   KV_ASSERT(count > 0);
   struct Race {
     explicit Race(const asio::any_io_executor& on) : event(on) {}
-    Event event;  ///< One has ended, or the next one's time has come.
+    Event event;  ///< One has ended, or the next one is due.
     std::size_t running = 0;
     bool is_due = true, is_over = false;
     std::optional<T> winner;
@@ -46,7 +46,7 @@ Async<T> connect_first(std::size_t count, std::function<Async<T>(std::size_t)> c
   };
   const auto race = std::make_shared<Race>(executor);
   const auto alarm = clock.make_alarm(executor);
-  /// Also when this coroutine is destroyed where it waits.
+  /// Also runs when this coroutine is destroyed while it waits.
   struct Leave {
     Race& race;
     ~Leave() {

@@ -1,11 +1,11 @@
-// transport/context_act.h: what a request about a named context asks for.
+// transport/context_act.h: the acts of a request about a named context.
 #pragma once
 
 #include <cstdint>
 
 namespace kv {
 
-/// `act` of wire::ContextRequest. docs/wire.md has what goes with each.
+/// `act` of wire::ContextRequest. docs/wire.md lists the fields of each.
 enum class ContextAct : std::uint8_t {
   kCreate = 1,
   kList = 2,

@@ -29,8 +29,8 @@ bool Endpoint::is_loopback() const {
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
-/// Strict: what is refused here is a mistake that is read at the command line, and what passes is looked up much later,
-/// by a thread that can only log.
+/// Strict: a mistake refused here is read at the command line, while an accepted one would fail much later, on a thread
+/// that can only log.
 Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
     return Failure(Errc::kBadRequest,
@@ -42,7 +42,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
     endpoint.scheme = Endpoint::Scheme::kUnix;
     endpoint.host = text.substr(7);
     if (endpoint.host.empty() || endpoint.host.find('\0') != std::string::npos) return fail("the path is empty");
-    // sockaddr_un has 108 bytes, one of them for the end.
+    // sockaddr_un has 108 bytes, including the terminating zero.
     if (endpoint.host.size() > 107) return fail("the path is longer than the 107 bytes a Unix socket allows");
     return endpoint;
   }
@@ -55,7 +55,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   if (!text.starts_with("tcp://") && !text.starts_with("tls://")) return fail("unknown scheme");
   if (text.starts_with("tls://")) endpoint.scheme = Endpoint::Scheme::kTls;
   std::string_view rest = text.substr(6);
-  // The last colon: an IPv6 address has more of them, and stands in brackets.
+  // The last colon: IPv6 addresses, in brackets, have more.
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return fail("the port is missing");
   std::string_view host = rest.substr(0, colon);
@@ -67,7 +67,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   } else if (host.find(':') != std::string_view::npos) {
     return fail("an IPv6 address stands in brackets");
   }
-  // No name is longer; and TLS takes none that is (RFC 1035, RFC 6066).
+  // The longest valid name; TLS refuses longer ones (RFC 1035, RFC 6066).
   if (host.size() > kHostBytesMax) return fail("the host is longer than 253 bytes");
   const auto is_of_host = [](char c) { return c > ' ' && c < 127 && c != '/'; };
   if (host.empty() || !std::ranges::all_of(host, is_of_host)) return fail("the host is not valid");

@@ -21,7 +21,7 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-/// Errors: kBadRequest; the words say what is wrong with `text` and what is allowed.
+/// Errors: kBadRequest; the words say what is wrong with `text` and which forms are allowed.
 Result<Endpoint, Failure> parse_endpoint(std::string_view text);
 
 }  // namespace kv

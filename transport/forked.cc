@@ -14,8 +14,8 @@
 namespace kv {
 namespace {
 
-/// Never destroyed: handlers run until the process ends. The lock is held across fork(), so that the child finds a
-/// whole list and a lock that its own thread holds.
+/// Never destroyed: handlers run until the process ends. The lock is held across fork(), so the child gets a whole list
+/// and a lock that its own thread holds.
 struct Registry {
   std::mutex mutex;
   std::vector<int> fds;
@@ -27,7 +27,7 @@ Registry& registry() {
     static Registry* all = nullptr;
     all = new Registry;
     KV_ASSERT(::pthread_atfork([] { all->mutex.lock(); }, [] { all->mutex.unlock(); },
-                               [] {  // in the child: only what is safe in a signal handler
+                               [] {  // in the child: only async-signal-safe calls
                                  for (const int fd : all->fds) ::close(fd);
                                  all->fds.clear();
                                  all->generation.fetch_add(1, std::memory_order_relaxed);
@@ -42,8 +42,8 @@ Registry& registry() {
 
 std::uint32_t fork_generation() { return registry().generation.load(std::memory_order_relaxed); }
 
-/// Without this, a child that an engine forks would keep a copy of each connection open: the node would see no end of
-/// the stream when the parent closes it, and what the child wrote would land in the middle of the parent's frames.
+/// Otherwise a child forked by an engine would keep a copy of each connection open: the node would not see the end of
+/// the stream when the parent closes it, and the child's writes would land in the middle of the parent's frames.
 ClosedInChild::ClosedInChild(int fd) : fd_(fd) {
   KV_ASSERT(fd >= 0);
   Registry& all = registry();

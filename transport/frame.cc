@@ -30,7 +30,7 @@ void store(std::span<std::byte, kFrameHeaderBytes> bytes, std::size_t offset, T 
 }
 
 std::uint32_t checksum(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {
-  // The header's own hash seeds the table's. So both are covered, in two short passes and without joining them.
+  // The header's own hash seeds the table's, which covers both in two short passes without joining them.
   std::array<std::byte, kFrameHeaderBytes> copy;
   std::memcpy(copy.data(), header.data(), copy.size());
   std::memset(copy.data() + kChecksumOffset, 0, 4);
@@ -74,8 +74,8 @@ const char* frame_type_name(FrameType type) {
 Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                                  const FrameLimits& limits) {
   const auto fail = [](Errc code, std::string what) { return Failure(code, std::move(what)); };
-  // Lengths are checked against the limits here, before the caller allocates or waits for a single byte of them. The
-  // checksum comes later, when the table is there.
+  // Lengths are checked against the limits before the caller allocates memory or waits for these bytes. The checksum
+  // comes later, with the table.
   if (load<std::uint32_t>(bytes, 0) != kFrameMagic) {
     return fail(Errc::kBadFrame, "magic: " + std::to_string(load<std::uint32_t>(bytes, 0)) + ", must be 'KVS1'");
   }
@@ -109,11 +109,10 @@ Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFra
   return header;
 }
 
-/// Byte 20 to 23, the checksum, is written last. It does not cover itself: checksum() takes those four bytes as zeros,
-/// on this side and on the other.
+/// Bytes 20 to 23, the checksum, are written last. Both sides compute it with these four bytes as zeros.
 void encode_frame_header(const FrameHeader& header, std::span<const std::byte> table,
                          std::span<std::byte, kFrameHeaderBytes> bytes) {
-  KV_ASSERT(table.size() <= 0xFFFFFFFF);  // flags are as the caller has them: tests write those that are refused
+  KV_ASSERT(table.size() <= 0xFFFFFFFF);  // flags as given: tests write refused ones
   store(bytes, 0, kFrameMagic);
   store(bytes, 4, header.version);
   store(bytes, 5, static_cast<std::uint8_t>(header.type));
@@ -121,7 +120,7 @@ void encode_frame_header(const FrameHeader& header, std::span<const std::byte> t
   store(bytes, 8, header.request_id);
   store(bytes, 16, static_cast<std::uint32_t>(table.size()));
   store(bytes, 24, header.payload_bytes);
-  store(bytes, kChecksumOffset, checksum(bytes, table));  // last: it covers all the others
+  store(bytes, kChecksumOffset, checksum(bytes, table));  // it covers all the others
 }
 
 bool frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes> header, std::span<const std::byte> table) {

@@ -1,4 +1,4 @@
-// transport/frame.h: the fixed header before every message, and what may stand in it.
+// transport/frame.h: the fixed header before every message, and its values.
 //
 //   0        4     5      6       8            16            20         24              32
 //   | magic  | ver | type | flags | request id | table bytes | checksum | payload bytes | FlatBuffers table | payload |
@@ -18,12 +18,12 @@ namespace kv {
 
 inline constexpr std::size_t kFrameHeaderBytes = 32;
 inline constexpr std::uint32_t kFrameMagic = 0x3153564B;  ///< "KVS1" in memory order.
-inline constexpr std::uint8_t kFrameVersion = 1;          ///< Of the header's layout: in every frame.
-inline constexpr std::uint8_t kWireVersion = 1;  ///< Of tables and rules, agreed at hello (docs/compatibility.md).
+inline constexpr std::uint8_t kFrameVersion = 1;          ///< Version of the header's layout, in every frame.
+inline constexpr std::uint8_t kWireVersion = 1;           ///< Version of tables and rules (docs/compatibility.md).
 
 inline constexpr std::size_t kInstanceBytes = 16;  ///< Of HelloResponse.instance.
 
-/// What a frame asks for, or answers. The value travels; append only.
+/// The request that a frame asks or answers. The value travels; append only.
 enum class FrameType : std::uint8_t {
   kHello = 1,
   kOpen = 2,
@@ -77,7 +77,7 @@ struct FrameHeader {
   std::uint64_t payload_bytes = 0;
 };
 
-/// What a receiver accepts, checked before it allocates or reads anything further.
+/// Limits of a receiver, checked before it allocates or reads anything further.
 struct FrameLimits {
   std::uint32_t table_bytes_max = 4 * 1024;  ///< Before hello; raised after.
   std::uint64_t payload_bytes_max = 0;       ///< Raised after hello; each request's handler checks the exact length.
@@ -103,11 +103,11 @@ bool vectors_are_aligned(const Table& table) {
   if constexpr (requires { table.offsets(); }) aligned = aligned && is_aligned(table.offsets());
   if constexpr (requires { table.segment_ends(); }) aligned = aligned && is_aligned(table.segment_ends());
   if constexpr (requires { table.checksums(); }) aligned = aligned && is_aligned(table.checksums());
-  return aligned;  // those are all that wire.fbs has
+  return aligned;  // the only vectors of 8-byte elements in wire.fbs
 }
 
-/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails verification. Valid as long as the bytes
-/// are. Requires: the bytes begin at a multiple of 8, as FrameReader has them.
+/// The table of a frame as `Table` (wire_generated.h), or nullptr if it fails verification. Valid as long as the bytes.
+/// Requires: the bytes begin at a multiple of 8, as FrameReader provides.
 template <class Table>
 const Table* read_table(std::span<const std::byte> table) {
   flatbuffers::Verifier verifier(reinterpret_cast<const std::uint8_t*>(table.data()), table.size(), /*max_depth=*/8,

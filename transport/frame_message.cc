@@ -6,19 +6,18 @@
 
 namespace kv {
 
-/// Padded to 8 bytes, so that the next frame's table is aligned where it lies: FlatBuffers reads in place, and a
-/// message is not copied once more.
+/// Padded to 8 bytes, so that the next frame's table is aligned in place: FlatBuffers reads it without another copy.
 void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table) {
   KV_ASSERT(header.payload_bytes == 0 && message.size() % 8 == 0);
   const std::size_t begin = message.size();
-  message.resize(begin + message_frame_bytes(table.size()));  // new bytes are 0, so the padding is
+  message.resize(begin + message_frame_bytes(table.size()));  // new bytes are 0, so is the padding
   encode_frame_header(header, table,
                       std::span<std::byte, kFrameHeaderBytes>(message.data() + begin, kFrameHeaderBytes));
   std::ranges::copy(table, message.begin() + static_cast<std::ptrdiff_t>(begin + kFrameHeaderBytes));
 }
 
-/// Checks in the order in which fields are relied on: the header's length, then the lengths it names, then the
-/// checksum. A peer wrote all of it, so nothing here is an assert but what our own buffers owe.
+/// Checks fields in the order of their use: the header's length, the lengths it names, the checksum. A peer wrote all
+/// of them, so asserts here cover our own buffers only.
 Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message) {
   if (message.size() < kFrameHeaderBytes) return Failure(Errc::kBadFrame, "a message ends within a frame header");
   const std::span<const std::byte, kFrameHeaderBytes> head(message.data(), kFrameHeaderBytes);
@@ -36,7 +35,7 @@ Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& messa
   if (!frame_checksum_ok(head, table)) {
     return Failure(Errc::kBadFrame, "checksum: header and table do not match it");
   }
-  // The checksum does not cover the padding. What is refused today can be given a meaning tomorrow.
+  // The checksum does not cover the padding. Refusing nonzero bytes today leaves them free for a later meaning.
   if (std::ranges::any_of(padding, [](std::byte each) { return each != std::byte{0}; })) {
     return Failure(Errc::kBadFrame, "padding: not 0");
   }

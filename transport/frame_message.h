@@ -1,4 +1,4 @@
-// transport/frame_message.h: whole frames in one message, for where messages travel instead of a stream
+// transport/frame_message.h: whole frames in one message, for peers that exchange messages instead of a stream
 // (verbs/verbs_messages.h).
 //
 //   | header 32 | table | 0 to a multiple of 8 | header 32 | table | 0 ...       frames as transport/frame.h draws them
@@ -15,19 +15,19 @@
 
 namespace kv {
 
-inline constexpr std::uint32_t kMessageBytesMax = 8 * 1024;  ///< Of one message. Both sides know it.
-inline constexpr std::uint32_t kMessageCountMax = 64;        ///< How many a side may offer to have on their way.
-/// Of all blocks of a get that comes by message: they go right before its answer, and other answers wait for them.
+inline constexpr std::uint32_t kMessageBytesMax = 8 * 1024;  ///< Fixed, the same on both sides.
+inline constexpr std::uint32_t kMessageCountMax = 64;        ///< Most messages that a side may offer to have in flight.
+/// Bound on a get by message, over all blocks: they go right before its answer, and other answers wait for them.
 inline constexpr std::uint32_t kMessageGetBytesMax = 256 * 1024;
 
-/// What a frame with such a table takes in a message.
+/// Bytes of a frame with such a table in a message.
 constexpr std::size_t message_frame_bytes(std::size_t table_bytes) {
   return (kFrameHeaderBytes + table_bytes + 7) / 8 * 8;
 }
 /// Requires header.payload_bytes == 0.
 void append_frame(std::vector<std::byte>& message, const FrameHeader& header, std::span<const std::byte> table);
 /// Takes the first frame off `message`, which begins at a multiple of 8; its table lies in the message. Errors: as
-/// decode_frame_header; kBadFrame for a checksum, for a frame that is cut off, and for padding that is not 0.
+/// decode_frame_header; kBadFrame for a wrong checksum, a truncated frame, or padding that is not 0.
 Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message);
 
 }  // namespace kv

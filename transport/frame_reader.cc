@@ -14,9 +14,9 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kIdleBytes = 4 * 1024;
-constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of a payload: half a millisecond with its checksums, then a pause.
+constexpr std::size_t kBytesPerTurn = 2 << 20;  ///< Of payload: half a millisecond with its checksums, then a pause.
 
-/// Sends everything to one scratch buffer: what is skipped still has to be read.
+/// Sends all bytes to one scratch buffer: skipped payload still has to be read.
 class DiscardSink final : public PayloadSink {
  public:
   std::size_t next(std::span<asio::mutable_buffer> buffers) override {
@@ -31,8 +31,8 @@ class DiscardSink final : public PayloadSink {
 
 }  // namespace
 
-/// Makes room for `want` bytes from begin_ on, by moving what is there to the front if that is enough. The buffer grows
-/// by doubling up to the read-ahead, and beyond that only as far as a table needs.
+/// Makes room for `want` bytes from begin_ on; moves buffered bytes to the front if that is enough. The buffer grows by
+/// doubling up to the read-ahead, and beyond that only as far as a table needs.
 void FrameReader::reserve(std::size_t want) {
   KV_ASSERT(begin_ <= end_ && end_ <= capacity_);
   if (begin_ == end_) begin_ = end_ = 0;
@@ -50,8 +50,8 @@ void FrameReader::reserve(std::size_t want) {
   begin_ = 0;
 }
 
-/// An idle session keeps 4 KiB at most. A node has thousands of sessions; after one large table each, their
-/// buffers would add up to GiB.
+/// An idle session keeps 4 KiB at most: across thousands of sessions of a node, buffers of one large table each would
+/// add up to GiB.
 void FrameReader::shrink() {
   if (begin_ != end_ || capacity_ <= kIdleBytes) return;
   if (holds_room()) room_->resize(0);
@@ -66,12 +66,11 @@ void FrameReader::wipe_table(const Frame& frame) {
   ::explicit_bzero(buffer.data() + at, frame.table.size());
 }
 
-/// Reads until `want` bytes are buffered, taking whatever else has come along. No pointer into the buffer survives
-/// this.
+/// Reads until `want` bytes are buffered, and keeps any bytes that came along. Invalidates pointers into the buffer.
 Async<void> FrameReader::fill(std::size_t want) {
   while (end_ - begin_ < want) {
-    // A read that came back with less than there was room for has emptied the stream. Another one now would be a system
-    // call for nothing, once for each batch of requests.
+    // A read that returned less than its room has emptied the stream. Another one now would waste a system call per
+    // batch of requests.
     if (std::exchange(is_drained_, false)) {
       const auto ready = co_await stream_.wait_readable();
       if (!ready) co_return ready.error();
@@ -91,12 +90,12 @@ Async<void> FrameReader::fill(std::size_t want) {
       co_return count.error();
     }
   }
-  // A full buffer means that the peer sends faster than we read: take more at once from now on.
+  // A full buffer means that the peer sends faster than we read: grow it for larger reads.
   if (end_ == capacity_ && capacity_ < kReadAheadBytes) reserve(std::min(2 * capacity_, kReadAheadBytes));
   co_return Result<void>();
 }
 
-/// Trusts table_bytes before it was checked: an absurd value only means "not whole", and next() refuses it.
+/// Uses table_bytes unchecked: an absurd value only means "not whole", and next() refuses it.
 bool FrameReader::has_frame() const {
   if (end_ - begin_ < kFrameHeaderBytes) return false;
   std::uint32_t table_bytes;
@@ -105,7 +104,7 @@ bool FrameReader::has_frame() const {
 }
 
 Async<FrameReader::Frame> FrameReader::next() {
-  KV_ASSERT(payload_left_ == 0);  // else payload bytes would be taken for a header
+  KV_ASSERT(payload_left_ == 0);  // else payload bytes would be read as a header
   in_table_ = false;
   if (!has_frame()) {
     const auto filled = co_await fill(kFrameHeaderBytes);
@@ -122,8 +121,8 @@ Async<FrameReader::Frame> FrameReader::next() {
   ++frame_count_;
   KV_ASSERT(end_ - begin_ >= kFrameHeaderBytes);
   const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
-  // A refusal needs to tell the peer which request it was, and what it asked for if that is known here. So these two
-  // are taken from the header although it may prove bad.
+  // A refusal tells the peer the request's id, and its type if known. So these two are taken from the header even if it
+  // proves bad.
   header_ = FrameHeader();
   const auto type = static_cast<std::uint8_t>(head[5]);
   header_.type = type >= 1 && type <= kFrameTypeMax ? static_cast<FrameType>(type) : FrameType::kHello;
@@ -157,7 +156,7 @@ Async<FrameReader::Frame> FrameReader::next() {
     end_ -= begin_;
     begin_ = 0;
   }
-  KV_ASSERT(end_ - begin_ >= frame_bytes);  // fill() has read on, and may have moved the bytes: no pointer from before
+  KV_ASSERT(end_ - begin_ >= frame_bytes);  // fill() may have moved the bytes: earlier pointers are stale
   const std::byte* const frame = buffer_.get() + begin_;
   const std::span<const std::byte> table(frame + kFrameHeaderBytes, header->table_bytes);
   if (!frame_checksum_ok(std::span<const std::byte, kFrameHeaderBytes>(frame, kFrameHeaderBytes), table)) {
@@ -170,7 +169,6 @@ Async<FrameReader::Frame> FrameReader::next() {
   co_return Frame{*header, table};
 }
 
-/// What is skipped still has to be read: the next frame lies behind it.
 Async<void> FrameReader::skip(std::size_t bytes) {
   while (bytes > 0) {
     if (begin_ == end_) {
@@ -184,14 +182,14 @@ Async<void> FrameReader::skip(std::size_t bytes) {
   co_return Result<void>();
 }
 
-/// Payload bytes go straight from the socket into the sink's memory. What must never happen is that bytes of the next
-/// frame land there too: buffers are cut to payload_left_, and only the read-ahead behind them takes more.
+/// Payload bytes go straight from the socket into the sink's memory. Bytes of the next frame must never land there:
+/// buffers are cut to payload_left_, and only the read-ahead behind them takes more.
 Async<void> FrameReader::read_payload(PayloadSink& sink) {
   // 16 for the sink and one behind them for the read-ahead.
   std::array<asio::mutable_buffer, 17> buffers;
   std::size_t turn_bytes = 0;
   while (payload_left_ > 0) {
-    if (turn_bytes >= kBytesPerTurn) {  // a peer that is as fast as this thread would have it to itself
+    if (turn_bytes >= kBytesPerTurn) {  // else a peer as fast as this thread would monopolise it
       turn_bytes = 0;
       co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
       continue;
@@ -242,7 +240,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       co_return got.error() == asio::error::eof ? error_code(Errc::kBadFrame) : got.error();
     }
     bytes_read_ += *got;
-    is_drained_ = false;  // more has come by the time that the sink is done with this
+    is_drained_ = false;  // more bytes have come by the time the sink is done
     const std::size_t mine = std::min(*got, room);
     KV_ASSERT(*got - mine <= capacity_ - end_);
     end_ += *got - mine;

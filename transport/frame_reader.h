@@ -1,4 +1,4 @@
-// transport/frame_reader.h: stream -> frames. A payload goes straight from the socket to where it belongs.
+// transport/frame_reader.h: stream -> frames. A payload goes straight from the socket into its destination.
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@ namespace kv {
 class PayloadSink {
  public:
   virtual ~PayloadSink() = default;
-  /// Where the next bytes go: fills `buffers` from the front and returns how many it filled: at least 1, none of them
-  /// empty. Called before every read, so a sink may send the rest elsewhere at any time.
+  /// Fills `buffers` from the front with the destinations of the next bytes and returns their count: at least 1, each
+  /// non-empty. Called before every read, so a sink may redirect the rest at any time.
   virtual std::size_t next(std::span<asio::mutable_buffer> buffers) = 0;
-  /// The first `bytes` bytes of what the last next() gave now hold data.
+  /// The first `bytes` bytes of the last next()'s buffers now hold data.
   virtual void filled(std::size_t bytes) = 0;
 };
 
-/// Who gives a reader memory for tables that are longer than its read-ahead.
+/// Grants a reader memory for tables that are longer than its read-ahead.
 class TableRoom {
  public:
   virtual ~TableRoom() = default;
-  /// The reader holds so many bytes from now on; 0: none. False: more than there is, and nothing changes. Less is
-  /// always granted.
+  /// The reader holds `bytes` bytes from now on. False if the budget is exceeded; then the old size holds. Shrinking
+  /// always succeeds.
   virtual bool resize(std::size_t bytes) = 0;
 };
 
@@ -39,39 +39,39 @@ class FrameReader {
   struct Frame {
     FrameHeader header;
     std::span<const std::byte> table;  ///< 8-byte aligned; valid until the next call of next().
-    bool is_skipped = false;           ///< TableRoom had no room: the table has come and is gone.
+    bool is_skipped = false;           ///< TableRoom had no room: the table was read and discarded.
   };
 
   explicit FrameReader(Stream& stream) : stream_(stream) {}
 
   void set_limits(const FrameLimits& limits) { limits_ = limits; }
-  void set_room(TableRoom* room) { room_ = room; }  ///< Outlives the reader; nullptr: there is always room.
+  void set_room(TableRoom* room) { room_ = room; }  ///< Outlives the reader; nullptr: unlimited room.
 
-  /// The next frame, its checksum checked. Requires the payload of the one before to be read or skipped.
-  /// Errors: of decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof
-  /// between frames. Then why() has the words, and the session is over.
+  /// The next frame, its checksum checked. Requires that the payload of the one before was read or skipped. Errors: of
+  /// decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof between
+  /// frames. Then why() has the words, and the session is over.
   Async<Frame> next();
   /// Whether a whole header and table lie in the buffer: then next() completes at once. A session reads all of these
-  /// before it answers, and answers them together.
+  /// frames, then answers them together.
   bool has_frame() const;
   /// Moves exactly the frame's payload into `sink`, which lives until completion.
   Async<void> read_payload(PayloadSink& sink);
   Async<void> skip_payload();
 
-  /// Overwrites the table of the frame that next() returned last: it held a secret.
+  /// Overwrites the table of the frame that next() returned last, after it carried a secret.
   void wipe_table(const Frame& frame);
 
   const std::string& why() const { return why_; }             ///< Of the last error, in words.
   const FrameHeader& last_header() const { return header_; }  ///< Of the frame that next() returned or refused.
-  /// Gives the read-ahead of an idle session back; keeps 4 KiB.
+  /// Frees the read-ahead of an idle session except for 4 KiB.
   void shrink();
   bool holds_room() const { return room_ != nullptr && capacity_ > kReadAheadBytes; }
-  std::uint64_t frame_count() const { return frame_count_; }  ///< Whose header has come.
-  bool in_table() const { return in_table_; }                 ///< Of the last of them, not all has.
-  /// Bytes ever read; a watchdog sees by it whether a partial frame makes progress.
+  std::uint64_t frame_count() const { return frame_count_; }  ///< Frames whose header has arrived.
+  bool in_table() const { return in_table_; }                 ///< The last of them is still incomplete.
+  /// Bytes ever read. A watchdog checks by it that a partial frame makes progress.
   std::uint64_t bytes_read() const { return bytes_read_; }
-  /// Those of them that belong to whole headers with their tables, or to payload. After a length was damaged on its
-  /// way, no frame comes to its end: what arrives then is read, but counts for nothing here.
+  /// The part of bytes_read() that belongs to whole headers with their tables, or to payload. After damage to a length
+  /// field, frames never complete: bytes are still read, but this count stops.
   std::uint64_t bytes_taken() const { return bytes_read_ - (end_ - begin_); }
   /// Whether a frame has begun to arrive and is not complete, payload included.
   bool in_frame() const { return payload_left_ > 0 || begin_ < end_ || in_table_; }
@@ -79,7 +79,7 @@ class FrameReader {
  private:
   static constexpr std::size_t kReadAheadBytes = 64 * 1024;  ///< One read then takes in a batch of small requests.
 
-  Async<void> fill(std::size_t want);  ///< Until `want` bytes from begin_ on are buffered.
+  Async<void> fill(std::size_t want);  ///< Returns once `want` bytes from begin_ on are buffered.
   Async<void> skip(std::size_t bytes);
   void reserve(std::size_t want);
 
@@ -93,7 +93,7 @@ class FrameReader {
   bool in_table_ = false;
   TableRoom* room_ = nullptr;
   std::uint64_t frame_count_ = 0;
-  bool is_drained_ = false;  ///< The last read took all that had come.
+  bool is_drained_ = false;  ///< The last read emptied the stream.
   std::string why_;
 };
 

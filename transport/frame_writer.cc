@@ -14,13 +14,13 @@
 namespace kv {
 namespace {
 
-/// Written without a pause to a peer that takes everything at once; then others on the thread get a turn.
+/// Most bytes written at once to a fast peer; then other coroutines of the thread get a turn.
 constexpr std::uint64_t kTurnBytes = 4 << 20;
 
 }  // namespace
 
-/// Nothing is written here: frames queue up, and flush() hands many of them to the kernel in one call. Small payloads
-/// are copied, since a copy costs less than a piece of its own; larger ones are borrowed until `done`.
+/// Only queues: flush() hands many frames to the kernel in one call. Small payloads are copied, since a copy costs less
+/// than a separate piece; larger ones are borrowed until `done`.
 void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
                        std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done, int fd,
                        OwnerId owner) {
@@ -33,14 +33,14 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   const bool copies = header.payload_bytes <= kCopyBytes;
   const bool may_be_taken_back = owner && !copies;
 
-  // A small frame joins the last piece, so that many leave in one call. Not if that piece borrows, carries a
+  // A small frame joins the last piece, so that many leave in one call, unless that piece borrows, carries a
   // descriptor, may be taken back, is being written (its vector must not move) or is large already.
   const bool joins = fd < 0 && !may_be_taken_back && !pieces_.empty() && pieces_.back().borrowed.empty() &&
                      !pieces_.back().fd && !pieces_.back().owner && !pieces_.back().done &&
                      (pieces_.size() > 1 || offset_ == 0) && pieces_.back().owned.size() < 4 * kCopyBytes;
   if (!joins) pieces_.emplace_back();
   std::vector<std::byte>& bytes = pieces_.back().owned;
-  // If no descriptor is left in this process, the frame goes without: the peer misses the descriptor and says so.
+  // If this process is out of descriptors, the frame goes without: the peer notices and says so.
   if (fd >= 0) pieces_.back().fd = Descriptor(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (may_be_taken_back) {
     pieces_.back().owner = owner;
@@ -70,8 +70,8 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   pieces_.back().done = std::move(done);
 }
 
-/// How many pieces at the front belong to a frame of `owner` of which some bytes have left. Once its first piece has
-/// left whole, the frame shows by pieces at the front that begin none.
+/// Count of pieces at the front that belong to a partly sent frame of `owner`. Once its first piece has left, such a
+/// frame shows as leading pieces without begins_frame.
 std::size_t FrameWriter::begun_count(OwnerId owner) const {
   std::size_t count = 0;
   for (; count < pieces_.size() && pieces_[count].owner == owner; ++count) {
@@ -80,10 +80,10 @@ std::size_t FrameWriter::begun_count(OwnerId owner) const {
   return count;
 }
 
-/// Drops the frames of `owner` of which no byte has left. Returns their pending calls, not made yet: those may well
-/// come back here.
+/// Drops the frames of `owner` that have not begun to leave. Returns their pending calls for the caller to make, since
+/// a call may re-enter this writer.
 std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(OwnerId owner) {
-  KV_ASSERT(owner);  // nobody is the owner of frames that borrow nothing
+  KV_ASSERT(owner);  // frames that borrow no memory have no owner
   std::vector<std::function<void(bool)>> pending;
   const auto is_lent = [&](const Piece& piece) { return piece.owner == owner; };
   const auto first = pieces_.begin() + static_cast<std::ptrdiff_t>(begun_count(owner));
@@ -104,8 +104,8 @@ void FrameWriter::withdraw(OwnerId owner) {
   for (const auto& done : pending) done(false);
 }
 
-/// Gives the owner its memory back at once. A frame that has begun must be completed, or the peer would take the next
-/// frame for its payload; so the rest of such a frame is copied, if that is at most `bytes_max`.
+/// Releases the owner's memory at once. A begun frame must be completed, or the peer would read the next frame as its
+/// payload; so its rest is copied, up to `bytes_max`.
 bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   static_cast<void>(drop_unbegun(owner));
   const std::size_t begun = begun_count(owner);
@@ -126,7 +126,8 @@ bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   return true;
 }
 
-/// One system call. The kernel may take any part of what is offered, so the first piece remembers how far it has gone.
+/// One system call. The kernel may take any part of the offered bytes, so offset_ records the progress in the first
+/// piece.
 bool FrameWriter::write_some() {
   if (closed_ || is_empty()) return false;
   if (pieces_.empty()) {
@@ -137,7 +138,7 @@ bool FrameWriter::write_some() {
   std::array<asio::const_buffer, 32> buffers;
   std::size_t count = 0;
   for (const Piece& piece : pieces_) {
-    // A descriptor goes with the first byte of a call: a piece that has one begins the next call.
+    // A descriptor goes with the first byte of a call: its piece begins the next call.
     if (count == buffers.size() || (count > 0 && piece.fd)) break;
     const auto bytes = piece.bytes();
     const std::size_t skip = count == 0 ? offset_ : 0;
@@ -147,15 +148,15 @@ bool FrameWriter::write_some() {
   if (pieces_.front().fd && offset_ == 0) stream_.send_descriptor(pieces_.front().fd.get());
   const auto written = stream_.try_write(std::span(buffers).first(count));
   if (!written) {
-    if (written.error() != asio::error::would_block) close();  // the reader finds out by itself
+    if (written.error() != asio::error::would_block) close();  // the reader notices by itself
     return false;
   }
   KV_ASSERT(*written <= queued_bytes_);
   bytes_written_ += *written;
   queued_bytes_ -= *written;
   offset_ += *written;
-  // All that has left goes before the first call is made: a call may send, withdraw or close, and must find nothing in
-  // the queue of which all bytes have left. A frame that went in the same write would be taken for one not begun.
+  // Sent pieces leave the queue before the first call: a call may send, withdraw or close, and must not find pieces
+  // there whose bytes have all left. A frame sent in the same write would pass for one not begun.
   std::vector<std::function<void(bool)>> done;
   while (!pieces_.empty() && offset_ >= pieces_.front().bytes().size()) {
     offset_ -= pieces_.front().bytes().size();
@@ -167,7 +168,7 @@ bool FrameWriter::write_some() {
   return true;
 }
 
-/// At most one turn's worth: the rest is left to run(), which others on the thread may interrupt.
+/// Writes one turn's bytes at most; run() writes the rest, between other coroutines of the thread.
 void FrameWriter::flush() {
   const std::uint64_t turn_end = bytes_written_ + kTurnBytes;
   while (bytes_written_ < turn_end && write_some()) {
@@ -223,7 +224,7 @@ void FrameWriter::own_borrowed() {
       piece.borrowed = {};
     }
   }
-  // Only now that nothing borrows any more: a call may come back here.
+  // Only now, with all payloads copied: a call may re-enter this writer.
   std::vector<std::function<void(bool)>> done;
   for (Piece& piece : pieces_) {
     if (piece.done) done.push_back(std::exchange(piece.done, nullptr));
@@ -233,7 +234,7 @@ void FrameWriter::own_borrowed() {
 
 void FrameWriter::close() {
   if (closed_) return;
-  closed_ = true;  // first: calls made below find a writer that takes nothing more
+  closed_ = true;  // first: calls made below find a writer that drops new frames
   const auto pieces = std::move(pieces_);
   pieces_.clear();
   queued_bytes_ = 0;

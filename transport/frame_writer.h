@@ -1,4 +1,4 @@
-// transport/frame_writer.h: frames -> stream. Payload goes to the socket straight from where it lies.
+// transport/frame_writer.h: frames -> stream. Payload goes to the socket straight from its source.
 #pragma once
 
 #include <atomic>
@@ -28,37 +28,36 @@ class FrameWriter {
 
   /// Queues a frame; table_bytes and payload_bytes of `header` are computed here. `payload` is borrowed until `done` is
   /// called: done(true) once the stream has taken every byte, done(false) if it broke or close() came first. A payload
-  /// of up to kCopyBytes in all is copied instead, and `done` called before send() returns. `fd` >= 0 goes along with
-  /// the frame's first byte. The descriptor is duplicated: long before the stream takes the frame, the caller may have
-  /// closed it and its number be another file's. `owner` names the lender for withdraw() and take_back(). Never writes;
-  /// call flush() after a batch.
+  /// of up to kCopyBytes in all is copied instead, and `done` called before send() returns. `fd` >= 0 goes with the
+  /// frame's first byte. It is duplicated, since the caller may close it, and its number be reused, long before the
+  /// frame leaves. `owner` names the lender for withdraw() and take_back(). Never writes; call flush() after a batch.
   void send(FrameHeader header, std::span<const std::byte> table,
             std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool sent)> done = nullptr,
             int fd = -1, OwnerId owner = {});
 
-  /// Drops those frames of `owner` that borrow and of which no byte has left, and calls their done(false). A frame that
-  /// has begun goes on: without its rest, the peer would take the next frame for that rest.
+  /// Drops the borrowing frames of `owner` that have not begun to leave, and calls their done(false). A begun frame
+  /// goes on: without its rest, the peer would read the next frame as that rest.
   void withdraw(OwnerId owner);
 
-  /// Writes what the stream takes now; the rest is left to run().
+  /// Writes the bytes that the stream takes now; run() writes the rest.
   void flush();
-  /// Writes what flush() left until close() or the stream breaks, and returns then. Run it as a coroutine beside the
+  /// Writes the rest after flush() until close() or the stream breaks, then returns. Run it as a coroutine beside the
   /// reader.
   asio::awaitable<void> run();
   /// Suspends while more than `bytes` are queued. Returns at once when closed.
   asio::awaitable<void> wait_below(std::size_t bytes);
   /// Suspends until some bytes have left, were withdrawn, or the writer is closed; may be spurious.
   asio::awaitable<void> wait_for_room();
-  /// Copies what is still borrowed, so that its owner may have it back, and calls every pending done(true).
+  /// Copies borrowed payloads, which frees their owners' memory, and calls every pending done(true).
   void own_borrowed();
-  /// Gives `owner` its payloads back at once. Frames that have not begun are dropped; of the one that has, the rest is
-  /// copied. `done` is not called. Returns false, and goes on borrowing for that frame, if the rest is more than
-  /// `bytes_max`: then the stream has to be ended.
+  /// Releases the payloads of `owner` at once. Frames that have not begun are dropped; the rest of the begun one is
+  /// copied. `done` is not called. Returns false, still borrowing for that frame, if its rest is more than `bytes_max`:
+  /// then the stream has to be ended.
   bool take_back(OwnerId owner, std::size_t bytes_max);
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();
 
-  /// Where the bytes that are queued and not borrowed are counted, with those of others. Outlives this.
+  /// Adds this queue's own (not borrowed) bytes to a shared total. `total` outlives this.
   void count_in(std::atomic<std::uint64_t>& total) { total_ = &total; }
 
   std::size_t queued_bytes() const { return queued_bytes_ + stream_.held_bytes(); }
@@ -74,7 +73,7 @@ class FrameWriter {
     std::function<void(bool)> done;       ///< On the last piece of a frame that borrows.
     Descriptor fd;
     OwnerId owner;              ///< Of a frame that may be taken back or withdrawn.
-    bool begins_frame = false;  ///< Such a frame's header and table are a piece of their own: this one.
+    bool begins_frame = false;  ///< This piece is the header and table of such a frame.
     std::span<const std::byte> bytes() const { return borrowed.empty() ? std::span<const std::byte>(owned) : borrowed; }
   };
   void own(std::size_t bytes) {
@@ -85,7 +84,7 @@ class FrameWriter {
     owned_bytes_ -= bytes;
     if (total_ != nullptr) *total_ -= bytes;
   }
-  bool write_some();  ///< False if nothing is queued or held, or the stream would block or broke.
+  bool write_some();  ///< False if the queue is empty, or the stream would block or broke.
   bool is_empty() const { return pieces_.empty() && stream_.held_bytes() == 0; }
   std::size_t begun_count(OwnerId owner) const;
   std::vector<std::function<void(bool)>> drop_unbegun(OwnerId owner);
@@ -95,7 +94,7 @@ class FrameWriter {
   std::deque<Piece> pieces_;
   std::size_t offset_ = 0;  ///< Bytes of the first piece already written.
   std::size_t queued_bytes_ = 0;
-  std::size_t owned_bytes_ = 0;  ///< Of all pieces, whole: what this holds in memory.
+  std::size_t owned_bytes_ = 0;  ///< Of all pieces, whole: this object's memory.
   std::atomic<std::uint64_t>* total_ = nullptr;
   std::uint64_t bytes_written_ = 0;
   bool closed_ = false;

@@ -22,7 +22,7 @@
 namespace kv {
 namespace {
 
-/// What getaddrinfo says, as an error of Asio's.
+/// A getaddrinfo() error as one of Asio's.
 error_code error_of(int code) {
   switch (code) {
     case EAI_AGAIN: return asio::error::host_not_found_try_again;
@@ -36,8 +36,8 @@ error_code error_of(int code) {
 
 }  // namespace
 
-/// One resolve() that waits. A thread uses its executor only under the lock, and only while the waiter is in the list:
-/// so resolve() can leave, and its executor end, at any moment in between.
+/// One waiting resolve(). A thread uses its executor only under the lock, and only while the waiter is in the list: so
+/// resolve() can leave, and its executor end, at any moment in between.
 struct Resolver::Waiter {
   explicit Waiter(const asio::any_io_executor& e) : executor(e), outcome(std::make_shared<Outcome>(e)) {}
   struct Outcome {
@@ -60,7 +60,7 @@ struct Resolver::State {
   Lookup lookup;
   std::size_t thread_count_max = 0, thread_count = 0;
   std::map<Name, Asked> names;
-  std::deque<Name> queue;  ///< Not begun. Names for which nobody waits any more are passed over.
+  std::deque<Name> queue;  ///< Not begun. Names without a waiter are skipped.
   const std::uint32_t generation = fork_generation();
 
   static void run(std::shared_ptr<State> self);
@@ -82,7 +82,8 @@ bool Resolver::State::next(Name& name) {
   return false;
 }
 
-/// A thread holds the state, not the resolver: getaddrinfo() may hang for a minute, and the resolver may go meanwhile.
+/// A thread holds the state, not the resolver: getaddrinfo() may hang for a minute, and the resolver may be destroyed
+/// meanwhile.
 void Resolver::State::run(std::shared_ptr<State> self) {
   std::unique_lock lock(self->mutex);
   for (Name name; self->next(name);) {
@@ -90,13 +91,13 @@ void Resolver::State::run(std::shared_ptr<State> self) {
     Result<Addresses> addresses = error_code(asio::error::no_memory);
     try {
       addresses = self->lookup(name.first, name.second);
-    } catch (const std::exception&) {  // no memory; whoever waits tries again
+    } catch (const std::exception&) {  // out of memory: the waiters try again
     }
     lock.lock();
     const auto asked = self->names.find(name);
-    KV_ASSERT(asked != self->names.end());  // nobody else removes a name that is under way
+    KV_ASSERT(asked != self->names.end());  // only this thread removes a name in progress
     for (Waiter* const waiter : asked->second.waiters) {
-      // Not owned: should the executor end with this in it, nothing of it may be touched by then.
+      // A weak pointer: if the executor ends with this in it, the outcome must stay untouched.
       asio::post(waiter->executor, [weak = std::weak_ptr(waiter->outcome), addresses] {
         const auto outcome = weak.lock();
         if (!outcome) return;
@@ -113,17 +114,17 @@ Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
   (void)state();
 }
 
-/// The state of this process. fork() copies the parent's without its threads, and perhaps with its lock held, so a
-/// child begins with a fresh one.
+/// The state of this process. fork() copies the parent's state without its threads, perhaps with its lock held, so a
+/// child starts with a fresh one.
 std::shared_ptr<Resolver::State> Resolver::state() {
-  // Only the first thread of a child meets an old generation. What is left of the parent's state may be locked for
-  // ever, so it is abandoned as it is.
+  // Only the first thread of a child meets an old generation. The parent's state may be locked for ever, so it is
+  // abandoned as it is.
   const std::shared_ptr<State>* held = state_.load(std::memory_order_acquire);
   if (held == nullptr || (*held)->generation != fork_generation()) {
     auto fresh = std::make_unique<std::shared_ptr<State>>(std::make_shared<State>());
     (*fresh)->lookup = lookup_;
     (*fresh)->thread_count_max = thread_count_max_;
-    held = fresh.release();  // the one before is never destroyed
+    held = fresh.release();  // the old one is never destroyed
     state_.store(held, std::memory_order_release);
   }
   return *held;
@@ -137,13 +138,13 @@ std::size_t Resolver::thread_count() const {
   return state->thread_count;
 }
 
-/// Many who ask for one name share one look-up, and at most thread_count_max threads wait for the system: a name server
-/// that is away must not cost a thread for each reconnect.
+/// Waiters for one name share one lookup, and at most thread_count_max threads wait for the system: an absent name
+/// server must not cost a thread per reconnect.
 Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
   const std::shared_ptr<State> shared = state();
   Waiter waiter(executor);
   const State::Name name(std::move(host), std::move(port));
-  /// Also when the coroutine is destroyed where it waits: its executor ends then.
+  /// Also runs when the coroutine is destroyed while it waits, as its executor ends.
   struct Leave {
     State& state;
     const State::Name& name;
@@ -168,20 +169,21 @@ Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port,
       ++shared->thread_count;
       try {
         std::thread(&State::run, shared).detach();
-      } catch (const std::system_error&) {  // no thread to be had: a running one takes the name, or the next resolve()
+      } catch (const std::system_error&) {  // no new thread: a running one takes the name, or the next resolve() tries
+                                            // again
         --shared->thread_count;
       }
     }
   }
-  // From here on the waiter is in the list, and leaves it whichever way the coroutine ends.
+  // From here on the waiter is in the list, and leaves it however the coroutine ends.
   const Leave leave{*shared, name, waiter};
   co_await waiter.outcome->event.wait();  // returns on cancellation too
   co_return waiter.outcome->addresses;
 }
 
 Result<Resolver::Addresses> Resolver::ask_the_system(const std::string& host, const std::string& port) {
-  // Families that this host has no address of are among them: they fail at once, and AI_ADDRCONFIG, which leaves them
-  // out, does not count ::1 as an address.
+  // Includes families without an address on this host: they fail at once, and AI_ADDRCONFIG, which drops them, does not
+  // count ::1 as an address.
   constexpr std::size_t kAddressesMax = 16;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

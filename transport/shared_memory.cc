@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;  ///< Every page size is a multiple; unmap_some() rounds to it.
 
-/// How much of a file lies in memory or in swap; holes do not count. st_blocks is in units of 512 bytes on every
+/// Bytes of a file in memory or swap; holes do not count. st_blocks is in units of 512 bytes on every system.
 /// system.
 std::uint64_t memory_of(const struct stat& status) { return static_cast<std::uint64_t>(status.st_blocks) * 512; }
 
@@ -43,9 +43,8 @@ Result<std::unique_ptr<SharedMemory>> SharedMemory::create(std::size_t bytes) {
 
 SharedMemory::~SharedMemory() { KV_ASSERT(::munmap(bytes_.data(), bytes_.size()) == 0); }
 
-/// Each check is against something that a client could do to a node that copies in its memory: shrink the file
-/// (SIGBUS), offer a file system that blocks (FUSE) or huge pages (other rules for holes), or lend untouched memory,
-/// which the node's copies would then allocate.
+/// Each check prevents an attack of a client on the copying node: shrinking the file (SIGBUS), a file system that
+/// blocks (FUSE), huge pages (other rules for holes), or untouched memory, which the node's copies would allocate.
 Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descriptor& fd, std::uint64_t bytes) {
   const auto fail = [](const std::string& what) { return Failure(Errc::kNoRegion, "region: " + what); };
   if (!fd) return fail("no descriptor came with the request");
@@ -56,7 +55,7 @@ Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descripto
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
     return fail("the memfd is not sealed against shrinking (F_SEAL_SHRINK)");
-  // Checked after the seal: from here on the size can only grow, so what is mapped below stays inside the file.
+  // After the seal check the size can only grow, so the mapping below stays inside the file.
   struct stat status;
   if (::fstat(fd.get(), &status) != 0) return fail("fstat: " + last_errno().message());
   if (bytes == 0 || static_cast<std::uint64_t>(status.st_size) < bytes) {
@@ -67,7 +66,7 @@ Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descripto
     return fail("bytes: " + std::to_string(bytes) + ", but only " + std::to_string(memory_bytes) +
                 " of the memfd have memory; its owner touches all of it first");
   }
-  // A descriptor of our own for find_hole() and has_lost_memory(): the caller closes the one that came with the frame.
+  // A duplicate for find_hole() and has_lost_memory(): the caller closes the frame's descriptor.
   Descriptor own(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!own) return fail("dup: " + last_errno().message());
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
@@ -76,7 +75,7 @@ Result<std::unique_ptr<MappedRegion>, Failure> MappedRegion::map(const Descripto
                                                         std::move(own), {status.st_dev, status.st_ino}, memory_bytes));
 }
 
-/// Takes 50 ms a GiB if the owner has not called unmap_some() down to the end.
+/// Takes 50 ms a GiB unless the owner has called unmap_some() down to the end.
 MappedRegion::~MappedRegion() {
   while (unmap_some(bytes_.size())) {
   }
@@ -89,8 +88,8 @@ std::optional<std::uint64_t> MappedRegion::find_hole() const {
   return static_cast<std::uint64_t>(hole);
 }
 
-/// A client may punch holes after the node has looked: no seal that permits writing forbids that. Blocks alone are
-/// compared, since counting them costs one call.
+/// A client may punch holes after find_hole(): no seal that permits writing forbids that. The total is compared, since
+/// it costs one call.
 bool MappedRegion::has_lost_memory() const {
   struct stat status;
   return ::fstat(fd_.get(), &status) != 0 || memory_of(status) < memory_bytes_;

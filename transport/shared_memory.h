@@ -33,40 +33,38 @@ class SharedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// A peer's memfd, mapped here. Nothing about it is trusted: its bytes may change at any moment, and its owner may
-/// punch holes into it. Whoever touches a hole first is charged for the page, so the node looks for holes before it
-/// copies. Thread safety: bytes() and has_lost_memory() from any thread; populate() and unmap_some() from one at a
-/// time.
+/// A peer's memfd, mapped here. It is untrusted: its bytes may change at any moment, and its owner may punch holes into
+/// it. The first process to touch a hole is charged for the page, so the node looks for holes before it copies. Thread
+/// safety: bytes() and has_lost_memory() from any thread; populate() and unmap_some() from one at a time.
 class MappedRegion {
  public:
   /// Errors: kNoRegion if it is no memfd on tmpfs, is not sealed against shrinking (F_SEAL_SHRINK), is smaller than
   /// `bytes`, has fewer bytes of memory than that, or cannot be mapped writable; the text says which. Huge-page memfds
-  /// are refused: a missing huge page would be a SIGBUS here. Touches no page, and takes microseconds whatever the
-  /// size.
+  /// are refused: a missing huge page would be a SIGBUS here. Touches no page; takes microseconds at any size.
   static Result<std::unique_ptr<MappedRegion>, Failure> map(const Descriptor& fd, std::uint64_t bytes);
   ~MappedRegion();
   MappedRegion(const MappedRegion&) = delete;
   MappedRegion& operator=(const MappedRegion&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// Which file it is. A file that is mapped twice has its memory once, and is counted once.
+  /// Identity of the file. A file that is mapped twice has its memory once, and is counted once.
   struct File {
     std::uint64_t device = 0, inode = 0;
     auto operator<=>(const File&) const = default;
   };
   const File& file() const { return file_; }
-  std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< When it was mapped; unmap_some() does not change it.
+  std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< Size at mapping; unmap_some() does not change it.
 
-  /// The first byte of the region that was never written, if there is one. Looks at every page: 20 ms a GiB. Moves the
-  /// descriptor's file offset, the peer's as well.
+  /// The first byte of the region that was never written, if any. Looks at every page: 20 ms a GiB. Moves the
+  /// descriptor's file offset, which the peer shares.
   std::optional<std::uint64_t> find_hole() const;
-  /// Whether the file has less memory than when it was mapped: somebody punched holes. One system call.
+  /// Whether holes were punched: the file has less memory than when it was mapped. One system call.
   bool has_lost_memory() const;
-  /// Enters the region's pages from `offset` on into this process's page table, so that copies meet no page fault:
-  /// 100 ms a GiB, so in small pieces. Best effort: before Linux 5.14 the copies meet the faults.
+  /// Enters the region's pages from `offset` on into this process's page table, so that copies meet no page fault: 100
+  /// ms a GiB, so in small pieces. Best effort: before Linux 5.14 the copies meet the faults.
   void populate(std::uint64_t offset, std::uint64_t bytes) const;
-  /// Unmaps up to `bytes` from the end; 50 ms a GiB. False when nothing is left. Requires: nothing uses the region any
-  /// more.
+  /// Unmaps up to `bytes` from the end; 50 ms a GiB. False when all is unmapped. Requires: the region is no longer in
+  /// use.
   bool unmap_some(std::uint64_t bytes);
 
  private:
@@ -76,7 +74,7 @@ class MappedRegion {
   std::uint64_t lent_bytes_;
   Descriptor fd_;
   File file_;
-  std::uint64_t memory_bytes_;  ///< Of the file, when it was mapped.
+  std::uint64_t memory_bytes_;  ///< Of the file, at mapping.
 };
 
 }  // namespace kv

@@ -12,7 +12,7 @@
 
 namespace kv {
 
-/// One direction of a stream: chunks with the time at which they arrive.
+/// One direction of a stream: chunks with their arrival times.
 struct SimNetwork::Pipe {
   struct Chunk {
     TimePoint arrives;
@@ -26,14 +26,14 @@ struct SimNetwork::Pipe {
   std::deque<Chunk> chunks;
   std::size_t offset = 0;  ///< Of the first chunk, already read.
   std::size_t bytes = 0;
-  bool ended = false;  ///< The writer closed; what is queued can still be read.
+  bool ended = false;  ///< The writer closed; queued bytes can still be read.
   TimePoint last_arrival{};
   Event readable, writable;
   std::unique_ptr<Alarm> alarm;
 };
 
-/// Both directions of one connection; shared by its two ends. Known to the network by number and not by address, so
-/// that a run visits links in the same order every time.
+/// Both directions of one connection; shared by its two ends. The network orders links by number, not address, so that
+/// every run visits them in the same order.
 struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   Link(SimNetwork& net, std::string from, std::string name, const asio::any_io_executor& client,
        const asio::any_io_executor& server)
@@ -46,7 +46,7 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   }
   ~Link() { network.links_.erase(number); }
 
-  /// Nothing of this direction arrives now, nor that it has ended.
+  /// Arrivals of this direction are held back, including its end.
   bool is_held(const Pipe& pipe) const {
     const bool is_out = &pipe == &to_server;
     return network.frozen_.contains(host) || network.frozen_.contains(client_host) ||
@@ -62,7 +62,7 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
       pipe->writable.set();
     }
   }
-  /// Wakes the reader when the first chunk is here, or arms the alarm for when it will be.
+  /// Wakes the reader if the first chunk is here, or arms the alarm for its arrival.
   void schedule(Pipe& pipe) {
     if (broken || is_held(pipe)) return;
     if (pipe.chunks.empty()) {
@@ -80,7 +80,7 @@ struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
 
   SimNetwork& network;
   const std::uint64_t number = network.link_count_++;
-  const std::string client_host;  ///< Empty: of nobody that has a name.
+  const std::string client_host;  ///< Empty: an unnamed client.
   const std::string host;
   Pipe to_server, to_client;
   bool broken = false;
@@ -99,7 +99,7 @@ class SimNetwork::SimStream final : public Stream {
     for (const asio::mutable_buffer& buffer : to) {
       auto* target = static_cast<std::byte*>(buffer.data());
       std::size_t room = buffer.size();
-      // Only what has arrived: a chunk becomes readable at its time, whole, and in order.
+      // Only arrived chunks: each becomes readable whole, at its time, and in order.
       while (room > 0 && !link_->is_held(pipe) && !pipe.chunks.empty() &&
              pipe.chunks.front().arrives <= link_->network.clock_.now()) {
         Pipe::Chunk& chunk = pipe.chunks.front();
@@ -134,7 +134,7 @@ class SimNetwork::SimStream final : public Stream {
     Pipe& pipe = out();
     if (pipe.bytes >= network.faults_.capacity_bytes || network.chance(network.faults_.full_probability))
       return error_code(asio::error::would_block);
-    // Of random size, as a kernel takes what fits: a writer that believes in whole writes is found out.
+    // Of random size, as a kernel takes what fits: this exposes a writer that assumes whole writes.
     Pipe::Chunk chunk;
     const std::size_t limit =
         std::min(network.faults_.capacity_bytes - pipe.bytes,
@@ -155,7 +155,7 @@ class SimNetwork::SimStream final : public Stream {
       delay +=
           Duration(std::uniform_int_distribution<Duration::rep>(0, network.faults_.stall_max.count())(network.random_));
     }
-    // Never before the chunk in front of it: a stream keeps its order.
+    // Never before the previous chunk: a stream keeps its order.
     chunk.arrives = pipe.last_arrival = std::max(pipe.last_arrival, network.clock_.now() + delay);
     if (to_send_ >= 0) chunk.fd = Descriptor(::dup(to_send_));
     to_send_ = -1;
@@ -186,12 +186,12 @@ class SimNetwork::SimStream final : public Stream {
   void close() override {
     if (closed_) return;
     closed_ = true;
-    // Our own waits end; the peer reads what is on its way and then the end.
+    // Our own waits end; the peer reads the bytes in flight and then the end.
     in().readable.set();
     out().writable.set();
     out().ended = true;
     link_->schedule(out());
-    // The peer's writes fail from now on, as after a reset; what it was sent can still be read.
+    // The peer's writes fail from now on, as after a reset; it can still read the bytes sent to it.
     in().chunks.clear();
     in().offset = in().bytes = 0;
     in().writable.set();
@@ -255,7 +255,7 @@ class SimNetwork::SimListener final : public Listener {
   bool closed_ = false;
 };
 
-/// Names where its streams come from.
+/// A view of the network that names the origin of its streams.
 class SimNetwork::Host final : public Network {
  public:
   Host(SimNetwork& network, std::string name) : network_(network), name_(std::move(name)) {}
@@ -301,7 +301,7 @@ Async<std::unique_ptr<Stream>> SimNetwork::connect_from(std::string from, Endpoi
   if (endpoint.scheme != Endpoint::Scheme::kSim) co_return error_code(Errc::kUnsupported);
   Event arrived(executor);
   const auto alarm = clock_.make_alarm(executor);
-  // A round trip. Asio cancellation ends the wait as well; then the event is not set.
+  // A round trip. Asio cancellation ends the wait as well, with the event unset.
   alarm->arm(clock_.now() + 2 * random_delay(), [&] { arrived.set(); });
   co_await arrived.wait();
   if (!arrived.is_set()) co_return error_code(asio::error::operation_aborted);
@@ -337,7 +337,7 @@ void SimNetwork::mend_all() {
   cuts_.clear();
   reschedule_all();
 }
-/// Of streams that are held still, that does nothing. Writers look again: their peer may have gone meanwhile.
+/// Held streams stay as they are. Writers check again: their peer may be gone.
 void SimNetwork::reschedule_all() {
   for (const auto& [number, link] : links_) {
     for (Pipe* pipe : {&link->to_server, &link->to_client}) {
@@ -347,7 +347,7 @@ void SimNetwork::reschedule_all() {
   }
 }
 
-/// By the seed's own random numbers, over links in order: the same one in every run.
+/// By the seed's random numbers, over links in order: every run breaks the same one.
 void SimNetwork::break_one() {
   if (links_.empty()) return;
   const std::size_t index = std::uniform_int_distribution<std::size_t>(0, links_.size() - 1)(random_);

@@ -14,13 +14,14 @@
 
 namespace kv {
 
-/// What may happen to the streams of a SimNetwork. Probabilities are per write; all default to a good day.
+/// Faults of a SimNetwork's streams. Probabilities are per write; the defaults are without faults.
 struct SimFaults {
   Duration delay_min = 20us, delay_max = 200us;  ///< One way, per chunk; order within a stream is kept.
   std::size_t chunk_bytes_max = 256 * 1024;      ///< A write is taken in chunks of 1..this many bytes.
   std::size_t capacity_bytes = 512 * 1024;       ///< One way, as a socket buffer: a writer waits when it is full.
-  double full_probability = 0;                   ///< There is no room, and at the next try there is: a peer that reads.
-  double break_probability = 0;                  ///< The stream breaks, both ways; what is in flight is lost.
+  double full_probability = 0;                   ///< The write finds no room; the next try does, as with a peer that
+                                                 ///< reads.
+  double break_probability = 0;                  ///< The stream breaks, both ways; bytes in flight are lost.
   double flip_probability = 0;                   ///< One bit of the chunk is flipped.
   double stall_probability = 0;                  ///< The chunk, and so all after it, is late by up to stall_max.
   Duration stall_max = 2s;
@@ -36,31 +37,30 @@ class SimNetwork final : public Network {
   Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) override;
   Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) override;
 
-  /// The network as one host has it: what it connects to knows where it comes from. Lives as long as this.
+  /// The network as seen from host `name`: its connections carry that origin. Lives as long as this.
   Network& from(const std::string& name);
 
-  void set_faults(const SimFaults& faults) { faults_ = faults; }  ///< Of streams from now on and of those that exist.
-  /// Breaks every stream of the host at once, to it and from it, as kill -9 does. The listener stays until its owner
-  /// closes it, and refuses connections.
+  void set_faults(const SimFaults& faults) { faults_ = faults; }  ///< For existing and later streams.
+  /// Breaks every stream to and from the host at once, as kill -9 does. The listener stays until its owner closes it,
+  /// and refuses connections.
   void kill(const std::string& name);
   void revive(const std::string& name);
-  /// Nothing arrives at the host or leaves any more, as with SIGSTOP or a black hole. thaw() ends that; nothing is
-  /// lost.
+  /// Stops traffic to and from the host, as SIGSTOP or a black hole does. thaw() resumes it; all bytes are kept.
   void freeze(const std::string& name);
   void thaw(const std::string& name);
-  /// Nothing that `from` sends reaches `to` any more, and no connection between the two is made. Of hosts that connect
-  /// by from(). mend_all() ends it; nothing is lost.
+  /// Stops traffic from `from` to `to`, and connections between the two. For hosts that connect by from(). mend_all()
+  /// ends it; all bytes are kept.
   void cut(const std::string& from, const std::string& to);
   void mend_all();
   bool is_cut(const std::string& from, const std::string& to) const { return cuts_.contains({from, to}); }
-  /// Whether streams pass descriptors, as Unix sockets do and TCP does not. At first they do.
+  /// Whether streams pass descriptors, as Unix sockets do and TCP does not. Default: they do.
   void set_passes_descriptors(bool passes) { passes_descriptors_ = passes; }
-  /// What streams say that they are. At first kLocal: nobody listens to a simulation.
+  /// The protection that streams report. Default: kLocal, since a simulation has no eavesdroppers.
   void set_protection(Stream::Protection protection) { protection_ = protection; }
-  /// Breaks one random stream, if there is any.
+  /// Breaks one random stream, if there is one.
   void break_one();
 
-  std::size_t stream_count() const;  ///< Half-streams that are open.
+  std::size_t stream_count() const;  ///< Open half-streams.
 
  private:
   struct Pipe;
@@ -81,7 +81,7 @@ class SimNetwork final : public Network {
   std::map<std::string, SimListener*> listeners_;
   std::map<std::string, std::unique_ptr<Host>> hosts_;
   std::set<std::string> killed_, frozen_;
-  std::set<std::pair<std::string, std::string>> cuts_;  ///< From, to.
+  std::set<std::pair<std::string, std::string>> cuts_;  ///< Source, target.
   bool passes_descriptors_ = true;
   Stream::Protection protection_ = Stream::Protection::kLocal;
   std::uint64_t link_count_ = 0;          ///< Ever made.

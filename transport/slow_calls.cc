@@ -11,7 +11,7 @@
 
 namespace kv {
 
-/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time does not pass
+/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time stands still
 /// meanwhile.
 SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, NumaChoice numa, int niceness)
     : thread_count_(in_place ? 0 : thread_count), numa_(std::move(numa)), niceness_(niceness) {
@@ -20,14 +20,14 @@ SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, NumaChoice numa, i
 
 SlowCalls::~SlowCalls() { finish(); }
 
-/// Calls under way are waited for, since they use what the owner destroys next; those in the queue are skipped, since a
-/// stop must not wait for a registration that nobody needs any more.
+/// Running calls are awaited, since they use objects that the owner destroys next; queued ones are skipped, since a
+/// stop must not wait for a registration that has lost its purpose.
 void SlowCalls::finish() {
   {
     const std::lock_guard lock(mutex_);
-    is_finished_ = true;  // before join(): calls in the queue are then skipped, not made
+    is_finished_ = true;  // before join(): queued calls are then skipped
   }
-  if (threads_) threads_->join();  // nobody makes it any more
+  if (threads_) threads_->join();  // run() starts no new pool from here on
 }
 
 void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then) {
@@ -40,19 +40,19 @@ void SlowCalls::run(std::function<void()> call, const asio::any_io_executor& exe
   }
   // Not before the first call: most processes have no device, and no use for the threads.
   if (!threads_) {
-    // They inherit where they run from the thread that starts them.
+    // Threads inherit their placement from the thread that starts them.
     static_cast<void>(run_on_nodes(numa_, [this] { threads_ = std::make_unique<asio::thread_pool>(thread_count_); }));
   }
   asio::post(*threads_, [this, call = std::move(call), executor, then = std::move(then)]() mutable {
-    // Of this thread alone, as Linux has it; the pool tells nobody when its threads begin.
+    // Linux sets it per thread, and the pool has no hook for a thread's start.
     if (niceness_ > 0) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), niceness_);
-    std::exception_ptr thrown;  // a pool's thread has nobody to catch it
+    std::exception_ptr thrown;  // the pool's threads have no handler
     try {
       if (!is_finished_) call();
     } catch (...) {
       thrown = std::current_exception();
     }
-    // `call` travels along only to be destroyed there: what it holds may have its destructor on the executor alone.
+    // `call` is destroyed on the executor: its captures may require that.
     asio::post(executor, [call = std::move(call), then = std::move(then), thrown] {
       if (thrown) std::rethrow_exception(thrown);
       then();

@@ -1,4 +1,4 @@
-// transport/slow_calls.h: calls that take long are made away from event loops.
+// transport/slow_calls.h: slow calls, made away from event loops.
 #pragma once
 
 #include <atomic>
@@ -19,23 +19,23 @@ namespace kv {
 class SlowCalls {
  public:
   /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
-  /// threads make calls in no particular order; they begin with the first call, run where `numa` says, and have this
+  /// threads make calls in no particular order; they start with the first call, run where `numa` says, and have this
   /// niceness (nice(2)).
   explicit SlowCalls(bool in_place, std::size_t thread_count = 1, NumaChoice numa = {}, int niceness = 0);
   ~SlowCalls();
 
-  /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. What the two hold is let
-  /// go on the executor too. The executor's context outlives this, or finish() is called before it ends.
+  /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. Both functions are
+  /// destroyed on the executor too. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
-  /// Waits for calls that are being made. Calls that wait for their turn, and later ones, are not made. Their `then` is
-  /// called all the same, and must cope with a call that was never made.
+  /// Waits for running calls. Queued and later calls are skipped. Their `then` still runs, and must cope with a skipped
+  /// call.
   void finish();
 
  private:
   const std::size_t thread_count_;  ///< 0: in place.
   const NumaChoice numa_;
   const int niceness_;
-  std::mutex mutex_;  ///< Of threads_ until is_finished_, and of setting that.
+  std::mutex mutex_;  ///< Guards threads_ until is_finished_, and the setting of is_finished_.
   std::unique_ptr<asio::thread_pool> threads_;
   std::atomic<bool> is_finished_{false};
 };

@@ -38,8 +38,7 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 using Socket = asio::generic::stream_protocol::socket;
 
-/// The wait of one read, for a thread that spins. Keeps the context from running out of work, as a wait by the reactor
-/// does.
+/// The wait of one read, for a thread that spins. Keeps the context from running out of work, as a reactor wait does.
 template <class Handler>
 class ReadWait final : public SpinWait {
  public:
@@ -82,7 +81,7 @@ class SocketStream final : public Stream {
     socket_.native_non_blocking(true, ignored);
     const int on = 1, buffer_bytes = 4 << 20;
     if (is_unix_) {
-      // Unix sockets do not size their buffers by themselves; the kernel caps this at net.core.wmem_max.
+      // Unix sockets do not size their buffers automatically; the kernel caps this at net.core.wmem_max.
       ::setsockopt(socket_.native_handle(), SOL_SOCKET, SO_SNDBUF, &buffer_bytes, sizeof buffer_bytes);
     } else {
       // FrameWriter gathers small frames itself; Nagle's algorithm would only delay the last of each batch.
@@ -103,7 +102,7 @@ class SocketStream final : public Stream {
     const ssize_t count =
         retry([&] { return ::recvmsg(socket_.native_handle(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
     if (count < 0) return failure();
-    // Descriptors may come with any byte. Each is owned here at once, so that none leaks, wanted or not.
+    // Descriptors may come with any byte. Each is owned at once, so that none leaks, wanted or not.
     if (is_unix_) {
       for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
@@ -113,7 +112,7 @@ class SocketStream final : public Stream {
           int fd;
           std::memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
           Descriptor descriptor(fd);
-          // More than one untaken: closed. As is one of the last; then none has come.
+          // Closes a second untaken one, and one whose number leaves too few spare descriptors; then none has come.
           if (!received_ && leaves_descriptors(fd)) received_ = std::move(descriptor);
         }
       }
@@ -153,11 +152,11 @@ class SocketStream final : public Stream {
   }
   Async<void> wait_writable() override { co_return co_await wait(Socket::wait_write); }
 
-  /// Shuts the connection down as well: it ends even if another process got hold of the descriptor.
+  /// Shuts the connection down as well: it ends even if another process holds the descriptor.
   void close() override {
     if (!socket_.is_open()) return;
-    in_child_.reset();                         // first: the number is another file's soon
-    if (auto wait = spin_watch_.take(this)) {  // ends where the thread goes on, not within this call
+    in_child_.reset();                         // first: the number may soon be another file's
+    if (auto wait = spin_watch_.take(this)) {  // completes on the executor, not within this call
       asio::post(socket_.get_executor(), [wait = std::move(wait)] { wait->complete(asio::error::operation_aborted); });
     }
     ::shutdown(socket_.native_handle(), SHUT_RDWR);
@@ -176,8 +175,7 @@ class SocketStream final : public Stream {
  private:
   static constexpr std::size_t kBuffersMax = 64;
 
-  /// More buffers than that are left for the next call: try_read and try_write may always move less than they were
-  /// given.
+  /// Further buffers are left for the next call: try_read and try_write may always move less than given.
   template <class Buffers>
   static msghdr gather(const Buffers& buffers, std::array<iovec, kBuffersMax>& vectors) {
     msghdr message{};
@@ -217,12 +215,12 @@ class SocketStream final : public Stream {
   int to_send_ = -1;
 };
 
-/// A peer whose machine is gone never says so: without this, an idle connection to it would stay for ever, with all
-/// that the session holds. The kernel probes the peer, and breaks the connection after a minute of silence.
+/// A peer whose machine fails sends no end: without probes, an idle connection to it would stay for ever, with all of
+/// the session's resources. The kernel breaks the connection after a minute of silence.
 void notice_a_silent_peer(Socket& socket) {
   constexpr int kProbeAfterSeconds = 30, kProbeEverySeconds = 10, kSilentPeerSeconds = 60;
   const auto set = [&](int level, int option, int value) {
-    // Best effort: a kernel that does not know an option has a default of its own.
+    // Best effort: a kernel without an option keeps its default.
     (void)::setsockopt(socket.native_handle(), level, option, &value, sizeof value);
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -231,7 +229,7 @@ void notice_a_silent_peer(Socket& socket) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentPeerSeconds * 1000);
 }
 
-/// Of a socket that is connected. Asked of its address, since a name may lead anywhere.
+/// For a connected socket, by its address, since a name may lead anywhere.
 Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint& remote) {
   using Protection = Stream::Protection;
   if (remote.protocol().family() == AF_UNIX) return Protection::kLocal;
@@ -248,8 +246,8 @@ Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint&
 
 using GenericEndpoint = asio::generic::stream_protocol::endpoint;
 
-/// Without asking the system, which may block: an error means that the host is a name. "localhost" is both of
-/// loopback's addresses.
+/// Without a system lookup, which may block: an error means that the host is a name. "localhost" means both loopback
+/// addresses.
 Result<std::vector<GenericEndpoint>> resolve_numeric(const Endpoint& endpoint) {
   if (endpoint.scheme == Endpoint::Scheme::kUnix) {
     return std::vector{GenericEndpoint(asio::local::stream_protocol::endpoint(endpoint.host))};
@@ -322,8 +320,8 @@ class SocketListener final : public Listener {
   Endpoint endpoint_;
 };
 
-/// A socket file that a dead process left behind may be taken over; one that answers may not. The kernel does not tell
-/// the two apart at bind(), so somebody has to knock.
+/// A dead process's socket file may be taken over; one that answers may not. bind() does not distinguish them, so this
+/// connects.
 bool is_stale(const std::string& path) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
@@ -334,7 +332,7 @@ bool is_stale(const std::string& path) {
   return error == asio::error::connection_refused;
 }
 
-/// TLS is a network of its own, around this one (transport/tls/tls_network.h).
+/// TLS is a separate network around this one (transport/tls/tls_network.h).
 bool is_spoken(const Endpoint& endpoint) {
   return endpoint.scheme == Endpoint::Scheme::kTcp || endpoint.scheme == Endpoint::Scheme::kUnix;
 }
@@ -354,11 +352,11 @@ class SocketNetwork final : public Network {
     asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor(executor);
     acceptor.open(address.protocol(), error);
     if (error) return error;
-    // A restart must not wait for the connections of the run before (TIME_WAIT).
+    // A restart must not wait for the connections of the previous run (TIME_WAIT).
     if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);
     acceptor.bind(address, error);
     if (error) return error;
-    // Before listen(): nobody can connect earlier, so nobody slips in by wider permissions.
+    // Before listen(): clients cannot connect earlier, so none slips in by wider permissions.
     if (is_unix && ::chmod(endpoint.host.c_str(), 0660) != 0) return last_errno();
     acceptor.listen(asio::socket_base::max_listen_connections, error);
     if (error) return error;

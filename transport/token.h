@@ -1,4 +1,4 @@
-// transport/token.h: bearer tokens, by which a node's policy may know a client.
+// transport/token.h: bearer tokens, which identify a client to a node's policy.
 #pragma once
 
 #include <cstddef>
@@ -10,13 +10,13 @@
 
 namespace kv {
 
-/// A token is drawn at random (openssl rand -hex 32): nothing else makes its hash worth nothing to who reads it.
+/// A token is drawn at random (openssl rand -hex 32): only that makes its hash useless to a reader.
 inline constexpr std::size_t kTokenBytesMin = 32, kTokenBytesMax = 512;
 
-/// What is wrong with a token, without a part of it in the words; empty: nothing.
+/// Describes the error in a token without quoting it; empty: valid.
 std::string check_token(std::string_view token);
-/// The token that is all a file holds but for white space at its end. Errors: system errors, kBadRequest; the words
-/// name the file, and no part of what is in it.
+/// The token in a file, without trailing white space. Errors: system errors, kBadRequest; the words name the file, and
+/// quote no part of its contents.
 Result<Secret, Failure> read_token_file(const std::string& path);
 
 }  // namespace kv

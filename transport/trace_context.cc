@@ -11,7 +11,7 @@ int digit_of(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;  // upper case is not allowed
 }
 
-/// Two digits for each byte. False: something else is there.
+/// Two digits for each byte. False on any other character.
 bool read_digits(std::string_view text, std::span<std::uint8_t> bytes) {
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     const int high = digit_of(text[2 * i]), low = digit_of(text[2 * i + 1]);

@@ -12,7 +12,7 @@ namespace kv::verbs {
 Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& context, std::uint32_t count) {
   IbChannel channel(ibv_create_comp_channel(&context));
   if (!channel) return last_errno();
-  // Non-blocking: take_events() reads until there are no more.
+  // Non-blocking: take_events() reads until the channel is empty.
   const int flags = ::fcntl(channel->fd, F_GETFL);
   if (flags < 0 || ::fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) != 0) return last_errno();
   IbQueue queue(ibv_create_cq(&context, static_cast<int>(count), nullptr, channel.get(), 0));
@@ -22,20 +22,19 @@ Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& 
 
 IbCompletionQueue::~IbCompletionQueue() {
   if (is_destroyed(ibv_destroy_cq(queue_.release()))) return;
-  // The device is gone. libibverbs goes on counting the queue on its channel, and would refuse to destroy the channel:
-  // only the descriptor can be given back.
+  // The device is gone. libibverbs still counts the queue on its channel and would refuse to destroy the channel: only
+  // the descriptor can be freed.
   ::close(channel_.release()->fd);
 }
 
-/// Completions of queue pairs that are destroyed may still lie in the queue: they belong to nobody and are dropped
-/// here.
+/// Drops completions of destroyed queue pairs, which may still lie in the queue.
 std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
   std::size_t filled = 0;
   std::array<ibv_wc, 16> some;
   while (filled < to.size()) {
     const int wanted = static_cast<int>(std::min(some.size(), to.size() - filled));
     const int count = ibv_poll_cq(queue_.get(), wanted, some.data());
-    if (count < 0) {  // the device is gone, or its driver has lost track: every queue pair here ends, the node does not
+    if (count < 0) {  // the device is gone, or its driver lost track: the queue pairs end, the node goes on
       is_lost_ = true;
       break;
     }
@@ -44,7 +43,7 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
       const ibv_wc& each = some[static_cast<std::size_t>(i)];
       const auto owner = pairs_.find(each.qp_num);
       if (owner == pairs_.end()) continue;
-      // After an error only these fields mean anything; even the opcode does not.
+      // After an error only these fields are valid; even the opcode is not.
       Completion completion{.id = each.wr_id >> 2,
                             .queue_pair = each.qp_num,
                             .status = each.status < kStatusCount ? static_cast<Status>(each.status) : Status::kGeneral,
@@ -52,7 +51,7 @@ std::size_t IbCompletionQueue::poll(std::span<Completion> to) {
                             .is_last = (each.wr_id & 1) != 0};
       if (completion.status == Status::kSuccess && completion.is_receive) {
         completion.bytes = each.byte_len;
-        // A WRITE with an immediate value takes a RECV too, and writes nothing there: its length is that of the WRITE.
+        // A WRITE with an immediate value consumes a RECV too, without writing there: its length is that of the WRITE.
         if (each.opcode != IBV_WC_RECV) completion.status = Status::kGeneral;
       }
       owner->second->took(completion);
@@ -75,7 +74,7 @@ Result<void> IbCompletionQueue::take_events() {
   unsigned count = 0;
   while (ibv_get_cq_event(channel_.get(), &queue, &context) == 0) ++count;
   const int error = errno;
-  if (count > 0) ibv_ack_cq_events(queue_.get(), count);  // or destroying the queue would wait for it
+  if (count > 0) ibv_ack_cq_events(queue_.get(), count);  // or destroying the queue would wait for them
   if (error != EAGAIN && error != EINTR) return system_error(error);
   return {};
 }

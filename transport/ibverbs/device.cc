@@ -22,8 +22,8 @@ GidType gid_type_of(std::uint32_t type) {
 
 }  // namespace
 
-/// Asked for anew each time, never remembered: a link comes up, an address is added, a GID moves to another index, all
-/// while the device is open.
+/// Queried anew each time: a link comes up, an address is added, a GID moves to another index, all while the device is
+/// open.
 Result<DeviceInfo> query_device(ibv_context& context) {
   ibv_device_attr attributes{};
   if (const int error = ibv_query_device(&context, &attributes); error != 0) return system_error(error);
@@ -38,7 +38,7 @@ Result<DeviceInfo> query_device(ibv_context& context) {
       .piece_count_max = static_cast<std::uint32_t>(attributes.max_sge),
       .read_count_max = static_cast<std::uint32_t>(std::min(attributes.max_qp_rd_atom, attributes.max_qp_init_rd_atom)),
   };
-  // One table for all ports, so it has to hold the GIDs of each.
+  // One table for all ports, so it must hold the GIDs of each.
   std::size_t gid_count = 0;
   for (std::uint8_t number = 1; number <= attributes.phys_port_cnt; ++number) {
     ibv_port_attr port{};

@@ -35,7 +35,7 @@ class IbProtectionDomain final : public ProtectionDomain {
     // The function, not the macro of that name: flags are never constant here.
     IbRegion region((ibv_reg_mr)(domain_.get(), memory.data(), memory.size(), access_flags(access)));
     if (region) return wrap(std::move(region));
-    const int error = errno;  // what follows may change it
+    const int error = errno;  // later calls may change it
     std::string text = "bytes: " + std::to_string(memory.size()) + ", " + info_.name +
                        " cannot register so much: " + std::strerror(error);
     if (error == ENOMEM || error == EAGAIN) {
@@ -53,7 +53,7 @@ class IbProtectionDomain final : public ProtectionDomain {
     IbRegion region(ibv_reg_dmabuf_mr(domain_.get(), offset, bytes, address, fd, access_flags(access)));
     if (region) return wrap(std::move(region));
     const int error = errno;
-    // Kernels and drivers say "cannot" in different ways; the caller then tries by address.
+    // Kernels and drivers report a missing feature in different ways; the caller then tries by address.
     const bool is_unsupported = error == EOPNOTSUPP || error == ENOSYS || error == EPROTONOSUPPORT;
     return Failure(is_unsupported ? make_error_code(Errc::kUnsupported) : system_error(error),
                    info_.name + " cannot register a dma-buf: " + std::strerror(error));
@@ -81,7 +81,7 @@ class IbProtectionDomain final : public ProtectionDomain {
 
 }  // namespace
 
-/// Exactly what was asked for. A flag too many would let a peer write where it may only read.
+/// Exactly the requested flags. An extra one would let a peer write where it may only read.
 int access_flags(Access access) {
   return (access.local_write ? IBV_ACCESS_LOCAL_WRITE : 0) | (access.remote_write ? IBV_ACCESS_REMOTE_WRITE : 0) |
          (access.remote_read ? IBV_ACCESS_REMOTE_READ : 0);

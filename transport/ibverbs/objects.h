@@ -1,10 +1,9 @@
 // transport/ibverbs/: transport/verbs/verbs.h on libibverbs, as a module. Start here.
 //
-// Nothing outside includes this: the module is loaded by its file (transport/verbs/verbs_module.h). Files, in reading
-// order:
-//   objects.h            the classes, and who owns which handle (this file)
-//   provider.cc          what the module shows to the outside
-//   device.cc            what a device is and can do
+// Loaded as a file (transport/verbs/verbs_module.h); other folders never include it. Files, in reading order:
+//   objects.h            the classes and the owners of handles (this file)
+//   provider.cc          the module's exported functions
+//   device.cc            a device's properties and limits
 //   domain.cc            registered memory
 //   queue_pair.cc        connecting, posting
 //   completion_queue.cc  polling, sleeping
@@ -24,8 +23,7 @@
 namespace kv::verbs {
 
 /// A failed destroy means that a child outlived its parent: a bug in member order that no destructor can repair. The
-/// exception is EIO: the device was pulled out, or its driver restarted, and the kernel has let go of the object
-/// already.
+/// exception is EIO: the device was pulled out, or its driver restarted, and the kernel has already freed the object.
 inline bool is_destroyed(int error) {
   if (error == 0) return true;
   KV_ASSERT(error == EIO || (error < 0 && errno == EIO));  // some return -1 and set errno
@@ -47,7 +45,7 @@ int access_flags(Access access);
 
 class IbQueuePair;
 
-/// Completions name their queue pair by number; those of one that is gone are dropped.
+/// Completions name their queue pair by number; those of a destroyed one are dropped.
 class IbCompletionQueue final : public CompletionQueue {
  public:
   static Result<std::unique_ptr<CompletionQueue>> create(ibv_context& context, std::uint32_t count);
@@ -70,7 +68,7 @@ class IbCompletionQueue final : public CompletionQueue {
   IbChannel channel_;
   IbQueue queue_;
   std::uint32_t room_;
-  bool is_lost_ = false;  ///< It could not be polled: whoever waits for completions learns it from arm().
+  bool is_lost_ = false;  ///< Polling failed: waiters for completions get an error from arm().
   std::map<std::uint32_t, IbQueuePair*> pairs_;
 };
 
@@ -102,11 +100,11 @@ class IbQueuePair final : public QueuePair {
   Outstanding sends_;
   std::uint32_t receive_count_ = 0;
   bool is_connected_ = false;
-  std::vector<ibv_sge> pieces_;  ///< Of the batch being posted; kept for their memory.
+  std::vector<ibv_sge> pieces_;  ///< Of the batch being posted; both vectors are members to reuse their memory.
   std::vector<ibv_send_wr> requests_;
 };
 
-/// What travels in a wr_id: after an error a completion tells nothing else. So ids are below 2^62.
+/// The contents of a wr_id, the only valid field after an error. So ids are below 2^62.
 constexpr std::uint64_t pack_id(std::uint64_t id, bool is_receive, bool is_last) {
   return id << 2 | std::uint64_t{is_receive} << 1 | std::uint64_t{is_last};
 }

@@ -12,7 +12,7 @@ class IbDevice final : public Device {
 
   Result<DeviceInfo> query() const override { return query_device(*context_); }
   Result<std::unique_ptr<ProtectionDomain>> create_domain() override {
-    // Asked again: a domain checks by these limits what it is asked for, for as long as it lives.
+    // Queried again: a domain checks requests against these limits for its whole life.
     auto info = query_device(*context_);
     if (!info) return info.error();
     IbDomain domain(ibv_alloc_pd(context_.get()));
@@ -31,7 +31,7 @@ class IbDevice final : public Device {
   IbContext context_;
 };
 
-/// The devices that there are now; closed again when it goes.
+/// The present devices; the list is freed with this object.
 class DeviceList {
  public:
   DeviceList() : devices_(ibv_get_device_list(&count_)) {}
@@ -56,7 +56,7 @@ class IbProvider final : public Provider {
     return names;
   }
   Result<std::unique_ptr<Device>> open(const std::string& name) override {
-    const DeviceList list;  // an open device stays open when the list goes
+    const DeviceList list;  // an open device outlives the list
     for (ibv_device* const device : list.devices()) {
       if (name != ibv_get_device_name(device)) continue;
       IbContext context(ibv_open_device(device));

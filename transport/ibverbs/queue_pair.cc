@@ -8,7 +8,7 @@ namespace kv::verbs {
 namespace {
 
 constexpr std::uint8_t kNotReadyTimer = 12;  ///< 0.64 ms between tries of a SEND that meets no RECV.
-constexpr std::uint8_t kHopLimit = 64;       ///< Routers between the two sides; as Linux's default for IP.
+constexpr std::uint8_t kHopLimit = 64;       ///< Routers between the two sides; Linux's default for IP.
 
 ibv_mtu mtu_of(std::uint32_t bytes) {
   switch (bytes) {
@@ -16,7 +16,7 @@ ibv_mtu mtu_of(std::uint32_t bytes) {
     case 512: return IBV_MTU_512;
     case 1024: return IBV_MTU_1024;
     case 2048: return IBV_MTU_2048;
-    default: return IBV_MTU_4096;  // check_path() has seen that it is
+    default: return IBV_MTU_4096;  // check_path() has checked it
   }
 }
 
@@ -39,7 +39,7 @@ Failure refuse(int error, const std::string& what) { return {system_error(error)
 
 }  // namespace
 
-/// Ends in INIT: receives can be posted, so that the first message of a peer finds one, and nothing can arrive yet.
+/// Ends in INIT: receives can be posted for the peer's first message, which cannot arrive yet.
 Result<std::unique_ptr<QueuePair>, Failure> IbQueuePair::create(ibv_pd& domain, IbCompletionQueue& queue,
                                                                 const QueuePairOptions& given,
                                                                 const DeviceLimits& limits) {
@@ -54,7 +54,7 @@ Result<std::unique_ptr<QueuePair>, Failure> IbQueuePair::create(ibv_pd& domain, 
                     .max_inline_data = options.inline_bytes_max};
   IbPair pair(ibv_create_qp(&domain, &attributes));
   if (!pair && options.inline_bytes_max > 0 && (errno == EINVAL || errno == ENOMEM)) {
-    options.inline_bytes_max = 0;  // a device does not say how much it would take: do without
+    options.inline_bytes_max = 0;  // the device does not report its limit: do without
     attributes.cap.max_inline_data = 0;
     pair.reset(ibv_create_qp(&domain, &attributes));
   }
@@ -72,14 +72,14 @@ Result<std::unique_ptr<QueuePair>, Failure> IbQueuePair::create(ibv_pd& domain, 
     return refuse(error, "queue pair to INIT");
   }
   std::unique_ptr<IbQueuePair> made(new IbQueuePair(std::move(pair), queue, options, limits));
-  // Room for every completion that may be outstanding, both ways: the queue cannot overflow.
+  // Room for every possible completion, both ways: the queue cannot overflow.
   queue.add(*made, options.request_count_max + options.receive_count_max);
   return std::unique_ptr<QueuePair>(std::move(made));
 }
 
 IbQueuePair::~IbQueuePair() { queue_.remove(number(), options_.request_count_max + options_.receive_count_max); }
 
-/// From the device: it goes to ERROR by itself, and nothing here would know. A device that does not answer is gone.
+/// From the device, which enters ERROR without notice. A device that does not answer is gone.
 QueuePair::State IbQueuePair::state() const {
   ibv_qp_attr attribute{};
   ibv_qp_init_attr unused{};
@@ -93,13 +93,13 @@ QueuePair::State IbQueuePair::state() const {
   }
 }
 
-/// Both steps wait for the kernel, which on Ethernet resolves the peer's address: seconds if nobody answers. So callers
+/// Both steps wait for the kernel, which on Ethernet resolves the peer's address: seconds without an answer. So callers
 /// do this on a thread for slow calls.
 Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path) {
   const auto checked = check_path(peer, path, limits_);
   if (!checked) return checked;
   if (is_connected_) return Failure(Errc::kBadRequest, "the queue pair was connected before; make a new one");
-  // Ready to receive: everything about the peer. Ready to send: everything about our own requests.
+  // Ready to receive needs the peer's values, ready to send those of our own requests.
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_RTR;
   attribute.path_mtu = mtu_of(path.mtu_bytes);
@@ -135,12 +135,12 @@ Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const P
       error != 0) {
     return refuse(error, "queue pair to RTS");
   }
-  is_connected_ = true;  // even if fail() came in between: posting then works, and is flushed
+  is_connected_ = true;  // even after a concurrent fail(): posting then works, and is flushed
   return {};
 }
 
-/// To ERROR: everything outstanding is flushed, and the device touches no memory of it once the flush is reported. The
-/// only way to stop a transfer early.
+/// To ERROR: outstanding requests are flushed, after which the device leaves their memory alone. The only way to stop a
+/// transfer early.
 Result<void> IbQueuePair::fail() {
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_ERR;
@@ -153,8 +153,8 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   if (!checked) return checked;
   if (!is_connected_) return Errc::kBadRequest;
   if (!sends_.has_room(batch.size())) return Errc::kBusy;
-  // All pieces first: the work requests point into the vector. One signalled completion, for the last: it says that all
-  // before have ended too.
+  // All pieces first: the work requests point into the vector. One signalled completion, for the last request: it
+  // implies that all before it have ended too.
   pieces_.clear();
   requests_.assign(batch.size(), {});
   for (const Request& request : batch) append(pieces_, request.pieces);
@@ -178,8 +178,8 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   const int error = ibv_post_send(pair_.get(), requests_.data(), &refused);
   if (error != 0) {
     if (refused == requests_.data()) return system_error(error);
-    // Part of the batch is on its way. It has to end as a batch that failed, and the request that would say so was not
-    // taken: post an empty one in its place. A device that does not take even that is gone, and will report nothing.
+    // Part of the batch is in flight and has to end as a failed batch, but the request that would report it was
+    // refused: post an empty one in its place. A device that refuses even that is gone, and will report nothing.
     [[maybe_unused]] const auto failed = fail();
     ibv_send_wr last{};
     last.wr_id = pack_id(id, false, true);
@@ -191,7 +191,7 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   return {};
 }
 
-/// Allowed before connect(), unlike post(): the first message of a peer must find a receive.
+/// Allowed before connect(), unlike post(): the peer's first message must find a receive.
 Result<void> IbQueuePair::post_receive(std::span<const Piece> pieces, std::uint64_t id) {
   if (pieces.size() > options_.piece_count_max || id >> 62 != 0) return Errc::kBadRequest;
   if (receive_count_ == options_.receive_count_max) return Errc::kBusy;
@@ -207,10 +207,9 @@ Result<void> IbQueuePair::post_receive(std::span<const Piece> pieces, std::uint6
   return {};
 }
 
-/// Room is given back when a completion has been polled, not when it arrives: until then it takes a place in the queue.
+/// A place is freed when its completion has been polled, not when it arrives: until then it occupies the queue.
 void IbQueuePair::took(const Completion& completion) {
-  // A device that completes more than was posted is failing. Whoever posts sees that by the id; here it changes
-  // nothing.
+  // A device that completes more than was posted is failing. The poster detects that by the id; here it is ignored.
   if (completion.is_receive) {
     if (receive_count_ > 0) --receive_count_;
   } else if (completion.is_last && !sends_.is_empty()) {

@@ -4,7 +4,7 @@
 
 namespace kv {
 
-/// Follows links: a secret that Kubernetes mounts is replaced by turning a link.
+/// Follows links: Kubernetes replaces a mounted secret by changing a link.
 FileStamp FileStamp::of(const std::string& path) {
   struct stat status {};
   if (path.empty() || ::stat(path.c_str(), &status) != 0) return {};

@@ -1,4 +1,4 @@
-// transport/tls/file_stamp.h: whether a file is still the one that was read.
+// transport/tls/file_stamp.h: detects whether a file has changed since it was read.
 #pragma once
 
 #include <sys/types.h>
@@ -8,7 +8,7 @@
 
 namespace kv {
 
-/// Which file lies at a path, how long it is and when it was changed. Equal to that of no file if there is none.
+/// Identity, length and time of change of the file at a path. All missing files compare equal.
 struct FileStamp {
   ::dev_t device = 0;
   ::ino_t number = 0;

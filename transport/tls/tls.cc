@@ -23,7 +23,7 @@ std::string refused_here(int verdict) {
   switch (verdict) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
-    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // a CA of that name is there, with another key
+    case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // a CA of that name exists, with another key
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: hint = "; tls-ca does not have who signed it"; break;
     case X509_V_ERR_UNABLE_TO_GET_CRL: hint = "; tls-crl has no list of the CA that signed it"; break;
     case X509_V_ERR_CRL_HAS_EXPIRED: hint = "; fetch a new tls-crl"; break;
@@ -35,7 +35,7 @@ std::string refused_here(int verdict) {
   return std::string("tls: the peer's certificate is refused: ") + X509_verify_cert_error_string(verdict) + hint;
 }
 
-// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
+// error_category is never deleted through its base, so it has no virtual destructor.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class TlsCategory final : public boost::system::error_category {

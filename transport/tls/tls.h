@@ -1,16 +1,16 @@
 // transport/tls/: TLS 1.3 over any stream, on OpenSSL. Start here.
 //
-// Both sides prove who they are, always. Files, in reading order:
-//   tls.h             what is configured, and why a handshake fails
-//   tls_identity.h    names in certificates, and which of them are allowed
+// Both sides always prove their identity. Files, in reading order:
+//   tls.h             configuration, and reasons why a handshake fails
+//   tls_identity.h    names in certificates, and rules that allow them
 //   tls_credentials.h certificate, key and CA, as read from files at one moment
 //   tls_source.h      the present ones, read again when the files change (file_stamp.h)
 //   tls_stream.h      the stream
 //   tls_network.h     tls:// endpoints
 //
-// OpenSSL is used by itself and not through Asio's ssl::stream: that one has an operation in flight on the caller's
-// memory while it waits, which Stream forbids, and takes 17 KiB at a time. Here a call encrypts as many records as the
-// socket takes at once, and its cost besides the cipher is one virtual call for 128 KiB.
+// OpenSSL is used directly, not through Asio's ssl::stream: that one has an operation in flight on the caller's memory
+// while it waits, which Stream forbids, and takes 17 KiB at a time. Here a call encrypts as many records as the socket
+// takes at once, and its cost besides the cipher is one virtual call for 128 KiB.
 #pragma once
 
 #include <string>
@@ -22,18 +22,18 @@ namespace kv {
 
 enum class TlsSide : unsigned char { kNode, kClient };
 
-/// Files are PEM. Messages name them as the options of the programs do: tls-cert, tls-key, tls-ca, tls-crl.
+/// Files are PEM. Messages name them by the programs' options: tls-cert, tls-key, tls-ca, tls-crl.
 struct TlsConfig {
-  std::string cert_file = {};  ///< This side's certificate, then those between it and the CA.
+  std::string cert_file = {};  ///< This side's certificate, then the intermediate ones up to the CA.
   std::string key_file = {};   ///< Its private key, without a passphrase.
-  std::string ca_file = {};    ///< Who signed the peers' certificates; one or more.
+  std::string ca_file = {};    ///< CAs of the peers' certificates; one or more.
   std::string crl_file = {};   ///< Revoked certificates: one list for each CA of the peers' chains. Empty: not checked.
-  /// Of a client: whom a node must prove to be, a DNS name, an IP address or a URI. Empty: the endpoint's host.
+  /// Client: the identity a node must prove, a DNS name, an IP address or a URI. Empty: the endpoint's host.
   std::string server_name = {};
-  /// Of a client with a token: names that nodes may have of which only a cluster's map tells (tls_identity.h), beside
-  /// the hosts of the endpoints that the client was given.
+  /// Client with a token: allowed names of nodes that only a cluster's map lists (tls_identity.h), beside the hosts of
+  /// the client's own endpoints.
   std::vector<std::string> node_names = {};
-  /// Of a node: names that clients may have (tls_identity.h). None: every certificate of the CA is accepted.
+  /// Node: names that clients may have (tls_identity.h). Empty: every certificate of the CA is accepted.
   std::vector<std::string> allowed_names = {};
 
   bool is_given() const {
@@ -42,14 +42,14 @@ struct TlsConfig {
   }
 };
 
-/// Why there is no TLS with a peer. The words are for the person who looks at the log of either side.
+/// Why TLS with a peer failed. The words are for the person who reads either side's log.
 enum class TlsErrc {
-  kNotTls = 1,         ///< What came is no TLS.
-  kPlainRefused = 2,   ///< A plain endpoint, for a client that was given TLS endpoints only.
-  kNotConfigured = 3,  ///< A tls:// endpoint, and no certificates.
-  kNoCertificate = 4,  ///< The peer showed none.
-  kBadName = 5,        ///< Whom the peer must prove to be is nobody that a certificate could name.
-  kNotNamed = 6        ///< A map told of a node whom this client's configuration does not name: no token goes there.
+  kNotTls = 1,         ///< The received bytes are not TLS.
+  kPlainRefused = 2,   ///< A plain endpoint, for a client configured with TLS endpoints only.
+  kNotConfigured = 3,  ///< A tls:// endpoint without certificates.
+  kNoCertificate = 4,  ///< The peer showed no certificate.
+  kBadName = 5,        ///< The peer's required name is not one that a certificate can have.
+  kNotNamed = 6        ///< A map lists a node that this client's configuration does not name: it gets no token.
   // From kTlsRefusedHere on: this side refuses the peer's certificate (X509_V_ERR_...).
   // From kTlsRefusedThere on: the peer ended the handshake, or the session, with an alert.
 };

@@ -22,7 +22,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kFileBytesMax = 8 << 20;  ///< A CRL of a large CA has some MiB.
-/// What one read takes from the socket; given back while nothing is left in it.
+/// Size of one read from the socket; freed while it is empty.
 constexpr std::size_t kReadBufferBytes = 128 * 1024;
 
 template <auto destroy>
@@ -38,7 +38,7 @@ Failure wrong(const char* option, const std::string& file, const std::string& wh
   return {Errc::kBadRequest, std::string(option) + ": " + printable(file) + ": " + what};
 }
 
-/// Of the last error in this thread's queue, which is empty afterwards.
+/// Words of the last error in this thread's queue, which is empty afterwards.
 std::string last_words() {
   const unsigned long code = ERR_peek_last_error();
   const char* const reason = code == 0 ? nullptr : ERR_reason_error_string(code);
@@ -46,7 +46,7 @@ std::string last_words() {
   return reason == nullptr ? "unknown error" : reason;
 }
 
-/// A key that asks for a passphrase must not stop the daemon at a prompt.
+/// A key with a passphrase must not stop the daemon at a prompt.
 int no_passphrase(char*, int, int, void*) { return -1; }
 
 Result<std::string, Failure> read_file(const char* option, const std::string& path) {
@@ -61,7 +61,7 @@ Result<std::string, Failure> read_file(const char* option, const std::string& pa
   return text;
 }
 
-/// All of one kind that stand in a PEM file. What is no PEM at all is skipped by OpenSSL; what is damaged is an error.
+/// All objects of one kind in a PEM file. OpenSSL skips text that is not PEM; damaged PEM is an error.
 template <class Handle, auto read>
 Result<std::vector<Handle>, Failure> read_all(const char* option, const std::string& path, const char* what) {
   const auto text = read_file(option, path);
@@ -82,7 +82,7 @@ Result<std::vector<Handle>, Failure> read_all(const char* option, const std::str
 TlsCredentials::Time time_of(const ASN1_TIME* time) {
   std::tm parts{};
   KV_ASSERT(time != nullptr && ASN1_TIME_to_tm(time, &parts) == 1);  // checked when the certificate was read
-  // Year 9999 stands for "never" (RFC 5280), and is beyond what nanoseconds count.
+  // Year 9999 stands for "never" (RFC 5280), and is beyond the range of nanoseconds.
   constexpr std::time_t kLatest = 9'000'000'000;
   return std::chrono::system_clock::from_time_t(std::min(::timegm(&parts), kLatest));
 }
@@ -147,11 +147,11 @@ Failure TlsCredentials::load() {
   if (context_ == nullptr) return {Errc::kOutOfMemory, "tls: " + last_words()};
   SSL_CTX_set_ex_data(context_, credentials_index(), this);
   SSL_CTX_set_security_level(context_, 2);
-  // AES-128 first: with processors that have instructions for it, the fastest of the three, and as strong as P-256.
+  // AES-128 first: on processors with AES instructions the fastest of the three, and as strong as P-256.
   const bool is_set =
       SSL_CTX_set_min_proto_version(context_, TLS1_3_VERSION) == 1 &&
       SSL_CTX_set_ciphersuites(context_, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256");
-  // OpenSSL's own configuration file may forbid what is needed.
+  // OpenSSL's own configuration file may forbid the required settings.
   if (!is_set) return {Errc::kUnsupported, "tls: TLS 1.3 is not available: " + last_words()};
   SSL_CTX_set_session_cache_mode(context_, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_num_tickets(context_, 0);
@@ -233,7 +233,7 @@ Failure TlsCredentials::load_crl() {
     if (is_time(next)) crl_ends_ = std::min(crl_ends_.value_or(Time::max()), time_of(next));
     if (X509_STORE_add_crl(store, one.get()) != 1) return fail(last_words());
   }
-  // An old list is no list: every peer would be refused. Told here, where the file has a name.
+  // An expired list would make this side refuse every peer. Reported here, where the file has a name.
   if (crl_ends_ && *crl_ends_ <= std::chrono::system_clock::now())
     return fail("had to be replaced by " + day_of(*crl_ends_) + "; a list that is valid now is needed");
   X509_STORE_set_flags(store, X509_V_FLAG_CRL_CHECK | X509_V_FLAG_CRL_CHECK_ALL);

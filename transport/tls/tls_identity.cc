@@ -57,11 +57,10 @@ std::vector<std::string> names_of(x509_st& certificate) {
 
 std::chrono::system_clock::time_point end_of(const x509_st& certificate) {
   std::tm time{};
-  // One that cannot be read has not been verified, and is good for no moment.
+  // An unreadable time has not been verified, and counts as expired.
   if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &time) != 1) return {};
   const std::time_t seconds = ::timegm(&time);
-  constexpr std::time_t kFar = std::time_t{1}
-                               << 33;  // the year 2242; some are good until 9999, which no clock here can say
+  constexpr std::time_t kFar = std::time_t{1} << 33;  // the year 2242; years up to 9999 occur, beyond the clocks here
   if (seconds > kFar) return std::chrono::system_clock::time_point::max();
   return std::chrono::system_clock::from_time_t(seconds);
 }

@@ -1,4 +1,4 @@
-// transport/tls/tls_identity.h: names in certificates, and which of them are allowed.
+// transport/tls/tls_identity.h: names in certificates, and rules that allow them.
 #pragma once
 
 #include <chrono>
@@ -11,12 +11,12 @@ struct x509_st;
 
 namespace kv {
 
-/// The names that a certificate gives its owner: "uri:spiffe://example.org/worker" or "dns:worker-3.example.org". Only
-/// subject alternative names count; the common name says nothing. DNS names are in lower case. A name with a byte that
-/// is no visible ASCII character is left out: a zero in it would show one name to a person and another to a C program.
+/// The names of a certificate's owner: "uri:spiffe://example.org/worker" or "dns:worker-3.example.org". Only subject
+/// alternative names count, not the common name. DNS names are in lower case. A name with a byte that is no visible
+/// ASCII character is skipped: a zero in it would show one name to a person and another to a C program.
 std::vector<std::string> names_of(x509_st& certificate);
 
-/// The last moment at which it is good.
+/// End of its validity.
 std::chrono::system_clock::time_point end_of(const x509_st& certificate);
 
 /// Whether one of `names` is allowed by one of `patterns`, each of which is
@@ -27,13 +27,13 @@ std::chrono::system_clock::time_point end_of(const x509_st& certificate);
 /// Thread safety: any.
 bool is_allowed(std::span<const std::string> names, std::span<const std::string> patterns);
 
-/// Whether a certificate with these names proves to be this host: by its DNS name, or a wildcard for its first label.
+/// Whether a certificate with these names proves this host: by its DNS name, or a wildcard for its first label.
 bool is_host_of(std::span<const std::string> names, std::string_view host);
 
-/// Patterns as people write them in one text, with commas between; spaces around them are dropped.
+/// Splits patterns at commas; spaces around them are dropped.
 std::vector<std::string> split_patterns(std::string_view text);
 
-/// What is wrong with a pattern, and what is allowed; empty: nothing.
+/// Describes the error in a pattern, and the allowed forms; empty: valid.
 std::string check_name_pattern(std::string_view pattern);
 
 }  // namespace kv

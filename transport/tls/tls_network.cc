@@ -51,7 +51,7 @@ class TlsNetwork final : public Network {
     const std::string name = options_.server_name.empty() ? endpoint.host : options_.server_name;
     auto plain_stream = co_await inner_.connect(plain(endpoint), executor);
     if (!plain_stream) co_return plain_stream.error();
-    (void)source_->reload_if_changed();  // what is bad now may be good at the next try; until then the former stay
+    (void)source_->reload_if_changed();  // bad files may be good at the next try; until then the old credentials stay
     auto stream = std::make_unique<TlsStream>(std::move(*plain_stream), source_->current(), name);
     const auto up = co_await stream->handshake(/*helpers=*/nullptr);
     if (!up) co_return up.error();

@@ -11,12 +11,12 @@ namespace kv {
 
 struct TlsNetworkOptions {
   std::string server_name = {};  ///< As TlsConfig's.
-  bool allows_plain = true;      ///< False: a tcp:// endpoint is not connected to (TlsErrc::kPlainRefused).
+  bool allows_plain = true;      ///< False: tcp:// endpoints are refused (TlsErrc::kPlainRefused).
 };
 
-/// Listens on and connects to tls:// endpoints with the certificates of `source`; others are those of `inner`, which
-/// outlives it. What connect() returns is up: the peer has proved who it is. What accept() returns is not: see
-/// Stream::handshake(). Files that have changed are read again before a connection is made.
+/// Listens on and connects to tls:// endpoints with the certificates of `source`; others go to `inner`, which outlives
+/// it. A stream from connect() is up: the peer has proved its identity. One from accept() is not: see
+/// Stream::handshake(). Changed files are read again before a connection is made.
 std::unique_ptr<Network> make_tls_network(Network& inner, std::shared_ptr<TlsSource> source,
                                           TlsNetworkOptions options = {});
 

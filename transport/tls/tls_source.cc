@@ -23,7 +23,7 @@ TlsSource::Files TlsSource::look() const {
   return files;
 }
 
-/// `seen` was looked at before the files are read: what changes in between is then seen as a change.
+/// `seen` was taken before the files are read, so a change in between is detected later.
 Failure TlsSource::read(Files seen) {
   auto made = TlsCredentials::read(config_, side_);
   const std::lock_guard lock(mutex_);

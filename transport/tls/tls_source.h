@@ -13,7 +13,7 @@
 
 namespace kv {
 
-/// New connections begin with the present certificates; those that are there keep theirs.
+/// New connections begin with the present certificates; existing ones keep theirs.
 ///   1. There is always a set of certificates that was good when it was read. A bad file changes nothing.
 /// Thread safety: all calls from any thread. reload() blocks for the files.
 class TlsSource {
@@ -23,13 +23,13 @@ class TlsSource {
 
   std::shared_ptr<const TlsCredentials> current() const;
   Failure reload();  ///< Without a code: done.
-  /// Looks at the files' dates and sizes; nothing: they are as they were. A change that turned out to be bad is tried
-  /// again with the next change: certificate and key are seldom replaced in one moment.
+  /// Checks the files' dates and sizes; nullopt: unchanged. A bad change is tried again with the next change:
+  /// certificate and key are seldom replaced in one moment.
   std::optional<Failure> reload_if_changed();
 
   struct Stats {
     std::uint64_t reloads = 0, failures = 0;
-    bool last_failed = false;  ///< What is in the files is not what is in use.
+    bool last_failed = false;  ///< The credentials in use differ from the files.
   };
   Stats stats() const;
 
@@ -42,7 +42,7 @@ class TlsSource {
 
   const TlsConfig config_;
   const TlsSide side_;
-  std::mutex reading_;  ///< One at a time, so that an older reading does not replace a newer one.
+  std::mutex reading_;  ///< One reader at a time, so that an older reading does not replace a newer one.
   mutable std::mutex mutex_;
   std::shared_ptr<const TlsCredentials> current_;
   Files files_;

@@ -19,7 +19,7 @@ namespace {
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
 constexpr std::size_t kBatchBytes = 128 * 1024;  ///< Handed to the inner stream at once.
 constexpr std::size_t kKeptBytes = 32 * 1024;
-/// Of one try_write: some 300 us of encrypting. Then the caller may see to others.
+/// Bound on one try_write: some 300 us of encrypting. Then the caller may serve others.
 constexpr std::size_t kCallBytes = 1 << 20;
 
 bool is_ip_address(const std::string& name) {
@@ -30,7 +30,7 @@ bool is_ip_address(const std::string& name) {
   return is_one;
 }
 
-/// Where an SSL keeps its stream. Not its "app data", which Asio takes for its own.
+/// Index of an SSL's stream. Not its "app data", which Asio uses itself.
 int stream_index() {
   static const int index = SSL_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   return index;
@@ -55,9 +55,9 @@ TlsStream::TlsStream(std::unique_ptr<Stream> inner, std::shared_ptr<const TlsCre
   SSL_set_connect_state(ssl_);
   KV_ASSERT(!server_name.empty());  // else any node with a certificate would pass for this one
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(ssl_);
-  // Only subject alternative names: a common name is free text. A wildcard stands for one label as a whole.
+  // Only subject alternative names: a common name is free text. A wildcard stands for one whole label.
   X509_VERIFY_PARAM_set_hostflags(wanted, X509_CHECK_FLAG_NEVER_CHECK_SUBJECT | X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
-  // A peer, a map or an operator may have said it: one that cannot be set is the handshake's error.
+  // A peer, a map or an operator may have given the name: if it cannot be set, the handshake fails.
   if (server_name.find("://") != std::string::npos) {
     uri_wanted_ = "uri:" + server_name;
   } else if (is_ip_address(server_name)) {
@@ -75,13 +75,13 @@ TlsStream::~TlsStream() {
   SSL_free(ssl_);
 }
 
-// -- who the peer is
+// -- peer identity
 
-/// The last certificate is the peer's own, and by then the chain, the dates and a DNS name or address are good.
+/// The last certificate is the peer's own; at that point the chain, the dates and a DNS name or address are good.
 int TlsStream::verify(int is_good, X509_STORE_CTX* chain) {
   if (is_good != 1) return is_good;
   const auto* const ssl = static_cast<SSL*>(X509_STORE_CTX_get_ex_data(chain, SSL_get_ex_data_X509_STORE_CTX_idx()));
-  auto* const self = static_cast<TlsStream*>(SSL_get_ex_data(ssl, stream_index()));  // none in the admin server
+  auto* const self = static_cast<TlsStream*>(SSL_get_ex_data(ssl, stream_index()));  // null in the admin server
   if (self != nullptr) {
     const auto end = end_of(*X509_STORE_CTX_get_current_cert(chain));
     self->peer_end_ = std::min(end, self->peer_end_.value_or(end));
@@ -121,7 +121,7 @@ Async<void> TlsStream::handshake(SlowCalls* helpers) {
   if (!is_named_) co_return TlsErrc::kBadName;
   const auto executor = co_await asio::this_coro::executor;
   while (!is_closed_) {
-    Step step{.is_last = false, .failed = asio::error::operation_aborted};  // should the helpers have finished
+    Step step{.is_last = false, .failed = asio::error::operation_aborted};  // in case the helpers have finished
     if (helpers == nullptr) {
       step = take_step();
     } else {
@@ -130,7 +130,7 @@ Async<void> TlsStream::handshake(SlowCalls* helpers) {
       const auto take = [this, &step] {
         try {
           step = take_step();
-        } catch (...) {  // no memory for what the peer showed: its end, and nobody else's
+        } catch (...) {  // no memory for the peer's certificates: ends this peer alone
           step = {.is_last = false, .failed = Errc::kOutOfMemory};
         }
       };
@@ -143,7 +143,7 @@ Async<void> TlsStream::handshake(SlowCalls* helpers) {
       }
     }
     const auto& [is_last, failed] = step;
-    // What this side has to say goes out in any case: it may be why the peer is refused.
+    // This side's bytes go out in any case: they may say why the peer is refused.
     while (true) {
       const auto flushed = try_flush();
       if (flushed) break;
@@ -165,12 +165,12 @@ Async<void> TlsStream::handshake(SlowCalls* helpers) {
   co_return error_code(asio::error::operation_aborted);
 }
 
-/// From OpenSSL's many places to one word. Call it before anything else touches the error queue.
+/// Reduces OpenSSL's error sources to one code. Call it before other uses of the error queue.
 error_code TlsStream::failure(int why) const {
   if (why == SSL_ERROR_ZERO_RETURN) return asio::error::eof;
   const long verdict = is_up_ ? X509_V_OK : SSL_get_verify_result(ssl_);
   if (verdict != X509_V_OK) return {kTlsRefusedHere + static_cast<int>(verdict), tls_category()};
-  const unsigned long code = ERR_peek_last_error();  // of several the one that the others led to
+  const unsigned long code = ERR_peek_last_error();  // of several errors, the root cause
   const int reason = ERR_GET_REASON(code);
   if (ERR_GET_LIB(code) == ERR_LIB_SSL) {
     if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) return TlsErrc::kNoCertificate;
@@ -187,7 +187,7 @@ error_code TlsStream::failure(int why) const {
       default: break;
     }
   }
-  // The connection's end, told by nobody. Frames have lengths, so what is cut off is noticed there.
+  // The connection's end, without an announcement. Frames have lengths, so truncation is noticed there.
   if (inner_error_) return inner_error_;
   if (code == 0) return asio::error::eof;
   return {static_cast<int>(code), asio::error::get_ssl_category()};
@@ -235,7 +235,7 @@ Result<std::size_t> TlsStream::try_write(std::span<const asio::const_buffer> fro
       if (out_.size() >= kBatchBytes) {
         const auto flushed = try_flush();
         if (!flushed) {
-          // Taken and held back. If the stream broke, the next try says so.
+          // Encrypted and held back. If the stream broke, the next try says so.
           if (total > 0) return total;
           return flushed.error();
         }
@@ -249,12 +249,12 @@ Result<std::size_t> TlsStream::try_write(std::span<const asio::const_buffer> fro
         ERR_clear_error();
         return write_failed_;
       }
-      KV_ASSERT(count == want);  // write_bio() takes everything
+      KV_ASSERT(count == want);  // write_bio() takes all bytes
       offset += count;
       total += count;
     }
   }
-  (void)try_flush();  // the rest is held back, or the next try tells what broke
+  (void)try_flush();  // the rest is held back, or the next try reports the break
   return total;
 }
 
@@ -284,7 +284,7 @@ Async<void> TlsStream::wait_readable() {
 
 Async<void> TlsStream::wait_writable() { co_return co_await inner_->wait_writable(); }
 
-/// Says goodbye if there is room for it, so that the peer can tell an end from a cut.
+/// Sends close_notify if there is room for it, so that the peer can tell an end from a cut.
 void TlsStream::close() {
   if (is_closed_) return;
   is_closed_ = true;
@@ -303,7 +303,7 @@ void TlsStream::close_now() {
   inner_->close();
 }
 
-// -- OpenSSL's way to the inner stream
+// -- OpenSSL's access to the inner stream
 
 const BIO_METHOD* TlsStream::method() {
   static const BIO_METHOD* const made = [] {
@@ -321,7 +321,7 @@ int TlsStream::read_bio(BIO* bio, char* to, int count) {
   BIO_clear_retry_flags(bio);
   if (count <= 0) return 0;
   auto* const self = static_cast<TlsStream*>(BIO_get_data(bio));
-  if (self->is_drained_) {  // a read that came back short has emptied the socket: another would be a call for nothing
+  if (self->is_drained_) {  // a short read has emptied the socket: another call would be wasted
     BIO_set_retry_read(bio);
     return -1;
   }

@@ -1,4 +1,4 @@
-// transport/tls/tls_stream.h: a stream that encrypts, over one that does not.
+// transport/tls/tls_stream.h: an encrypting stream over a plain one.
 #pragma once
 
 #include <chrono>
@@ -24,15 +24,15 @@ namespace kv {
 ///     caller's pieces -> SSL_write -> out_ (records, up to 128 KiB) -> inner stream
 ///     caller's memory <- SSL_read  <- OpenSSL's buffer (128 KiB)    <- inner stream
 ///
-///   1. Bytes that try_write took are encrypted already, so the caller may change its mind about what comes next. What
-///      the inner stream did not take of them is held back (Stream::held_bytes), 144 KiB at most.
-///   2. wait_readable waits for the inner stream only if nothing that has come could still be read.
-///   3. While a helper calculates, the stream is the helper's: close() waits for the end of that step.
-///   4. Memory that only a transfer needs is given back at its end: an idle stream keeps 32 KiB beside OpenSSL's state.
+///   1. Bytes that try_write took are encrypted already, so the next call may pass other bytes. Bytes that the inner
+///      stream refused are held back (Stream::held_bytes), 144 KiB at most.
+///   2. wait_readable waits for the inner stream only if no received byte is left to read.
+///   3. During a helper's step, the stream belongs to the helper: close() waits for the end of that step.
+///   4. Memory for transfers alone is freed at their end: an idle stream keeps 32 KiB beside OpenSSL's state.
 /// Thread safety: as Stream.
 class TlsStream final : public Stream {
  public:
-  /// `server_name`: of a client, whom the peer must prove to be: a DNS name, an IP address, or a URI (with "://").
+  /// `server_name`: on a client, the identity the peer must prove: a DNS name, an IP address, or a URI (with "://").
   TlsStream(std::unique_ptr<Stream> inner, std::shared_ptr<const TlsCredentials> credentials,
             const std::string& server_name = "");
   ~TlsStream() override;
@@ -67,7 +67,7 @@ class TlsStream final : public Stream {
     bool is_last = false;
     error_code failed;
   };
-  Step take_step();  ///< Of the handshake, as far as bytes are there. Any thread, one at a time.
+  Step take_step();  ///< Of the handshake, as far as the received bytes allow. Any thread, one at a time.
   error_code failure(int why) const;
   void close_now();
 
@@ -75,15 +75,15 @@ class TlsStream final : public Stream {
   const std::shared_ptr<const TlsCredentials> credentials_;
   std::string uri_wanted_;
   ssl_st* ssl_ = nullptr;
-  std::vector<std::byte> out_;  ///< Records on their way; up to out_begin_ they have left.
+  std::vector<std::byte> out_;  ///< Records in flight; those before out_begin_ have left.
   std::size_t out_begin_ = 0;
-  error_code inner_error_;                 ///< Why the inner stream could not be read.
-  error_code read_failed_, write_failed_;  ///< Once set, each further try ends so.
-  bool is_named_ = true;                   ///< OpenSSL has taken whom the peer must prove to be.
+  error_code inner_error_;                 ///< Why reading the inner stream failed.
+  error_code read_failed_, write_failed_;  ///< Once set, every later try returns it.
+  bool is_named_ = true;                   ///< OpenSSL has accepted the peer's required name.
   bool is_up_ = false, is_closed_ = false;
-  bool is_helped_ = false;   ///< Another thread takes a step of the handshake: nothing here may be touched.
+  bool is_helped_ = false;   ///< Another thread takes a step of the handshake: this object must not be touched.
   bool is_starved_ = false;  ///< The last try_read took all that can be decrypted.
-  bool is_drained_ = false;  ///< Within one try_read: the inner stream gave all that had come.
+  bool is_drained_ = false;  ///< Within one try_read: the inner stream is empty.
   std::vector<std::string> peer_names_;
   std::optional<std::chrono::system_clock::time_point> peer_end_;
 };

@@ -14,7 +14,7 @@ CompletionLoop::CompletionLoop(const asio::any_io_executor& executor, std::uniqu
 
 CompletionLoop::~CompletionLoop() {
   KV_ASSERT(handlers_.empty());  // a mover outlived its loop
-  waiting_.release();            // the descriptor is the queue's, which closes it
+  waiting_.release();            // the queue owns and closes the descriptor
 }
 
 void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
@@ -24,12 +24,12 @@ void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
 
 void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
 
-/// When the device reports nothing any more, every handler is told so: each has transfers that would otherwise wait for
-/// their deadlines.
+/// When the device stops reporting, every handler gets a fatal completion: otherwise its transfers would wait for their
+/// deadlines.
 Async<void> CompletionLoop::run() {
   const auto ended = co_await take_all();
   if (ended) co_return ended;
-  // A copy of the numbers: handlers add and remove while they are told.
+  // A copy of the numbers: handlers add and remove during the calls.
   std::vector<std::uint32_t> all;
   for (const auto& [queue_pair, handler] : handlers_) all.push_back(queue_pair);
   for (const std::uint32_t each : all) hand({.queue_pair = each, .status = Status::kFatal, .is_last = false});
@@ -43,8 +43,8 @@ void CompletionLoop::hand(const Completion& completion) {
   (*handler)(completion);
 }
 
-/// The order of poll, arm, poll again, wait is what the verbs demand: an event comes only for a completion that arrives
-/// after arming, so one that came between the first poll and the arming would be waited for for ever.
+/// Verbs demand the order poll, arm, poll again, wait: an event comes only for a completion after arming, so one
+/// between the first poll and the arming would be missed for ever.
 Async<void> CompletionLoop::take_all() {
   std::array<Completion, kTurnCount> some;
   bool is_armed = false;
@@ -54,9 +54,9 @@ Async<void> CompletionLoop::take_all() {
     for (std::size_t i = 0; i < count; ++i) hand(some[i]);
     if (count > 0) {
       is_armed = false;
-      co_await asio::post(executor_, asio::use_awaitable);  // others on this thread have a turn, then look again
+      co_await asio::post(executor_, asio::use_awaitable);  // a turn for others on this thread
     } else if (!is_armed) {
-      // What arrived before it was armed makes no event: look once more.
+      // Completions before the arming make no event: poll once more.
       const auto armed = queue_->arm();
       if (!armed) co_return armed.error();
       is_armed = true;
@@ -66,7 +66,7 @@ Async<void> CompletionLoop::take_all() {
       if (is_stopped_) break;
       if (error) co_return error;
       const auto taken = queue_->take_events();
-      if (!taken) co_return taken.error();  // its descriptor stays readable: this loop would spin
+      if (!taken) co_return taken.error();  // the descriptor stays readable: this loop would spin
       is_armed = false;
     }
   }

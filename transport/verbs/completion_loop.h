@@ -13,8 +13,8 @@
 
 namespace kv::verbs {
 
-/// Polls while completions come, then sleeps on the queue's descriptor. One for each I/O thread and device.
-/// Thread safety: none; all calls on the executor. Outlives the handlers that are added.
+/// Polls while completions come, then sleeps on the queue's descriptor. One per I/O thread and device. Thread safety:
+/// none; all calls on the executor. Outlives its handlers.
 class CompletionLoop {
  public:
   using Handler = std::function<void(const Completion&)>;
@@ -25,25 +25,25 @@ class CompletionLoop {
   CompletionQueue& queue() { return *queue_; }
   const asio::any_io_executor& executor() const { return executor_; }
 
-  /// `handler` gets the completions of the queue pair with that number until remove(). It may add and remove handlers,
-  /// itself included.
+  /// `handler` gets the completions of queue pair `queue_pair` until remove(). It may add and remove handlers, itself
+  /// included.
   void add(std::uint32_t queue_pair, Handler handler);
   void remove(std::uint32_t queue_pair);
 
-  /// Runs until stop(), once. The loop outlives the call. An error means that the device will tell nothing more: every
-  /// handler has then got a completion with kFatal, which ends no batch, and gets nothing from then on.
+  /// Runs until stop(), once. The loop outlives the call. On an error the device's reports have ended: every handler
+  /// has then got one last completion with kFatal, which ends no batch.
   Async<void> run();
   void stop();
 
  private:
-  static constexpr std::size_t kTurnCount = 64;  ///< Handled before others on the thread get a turn.
+  static constexpr std::size_t kTurnCount = 64;  ///< Most handled before others on the thread get a turn.
 
   Async<void> take_all();
   void hand(const Completion& completion);
 
   asio::any_io_executor executor_;
   std::unique_ptr<CompletionQueue> queue_;
-  asio::posix::stream_descriptor waiting_;  ///< The queue's own descriptor, given back at the end.
+  asio::posix::stream_descriptor waiting_;  ///< Borrows the queue's descriptor, released at the end.
   std::unordered_map<std::uint32_t, std::shared_ptr<Handler>> handlers_;
   bool is_stopped_ = false;
 };

@@ -7,13 +7,12 @@
 namespace kv::verbs {
 namespace {
 
-// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class StatusCategory final : public boost::system::error_category {
  public:
-  // The verbs module has its own copy of this class. Categories with one id compare equal, so a status made there is
-  // one here as well. The id is "kvst_wcs" in ASCII.
+  // The verbs module has its own copy of this class. Categories with one id compare equal, so the module's statuses
+  // equal those here. The id is "kvst_wcs" in ASCII.
   constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
   const char* name() const noexcept override { return "verbs"; }
   std::string message(int value) const override {
@@ -65,7 +64,7 @@ const boost::system::error_category& status_category() noexcept {
 }
 
 void Outstanding::end_first() {
-  KV_ASSERT(!batches_.empty() && count_ >= batches_.front());  // else a completion came that belongs to nothing
+  KV_ASSERT(!batches_.empty() && count_ >= batches_.front());  // else a completion came without a batch
   count_ -= batches_.front();
   batches_.pop_front();
 }
@@ -129,8 +128,8 @@ Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path,
                  "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
 }
 
-/// The same checks for every provider, so that the fake refuses what a device would. Two bits of the id are the
-/// provider's own (pack_id), which leaves 62.
+/// The same checks for every provider, so that the fake refuses the same requests as a device. Providers use two bits
+/// of the id themselves (pack_id), which leaves 62.
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
                          std::uint32_t inline_bytes_max) {
   if (batch.empty() || id >> 62 != 0) return Errc::kBadRequest;
@@ -138,7 +137,7 @@ Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::
     if (request.pieces.size() > piece_count_max) return Errc::kBadRequest;
     std::uint64_t bytes = 0;
     for (const Piece& piece : request.pieces) bytes += piece.bytes;
-    if (bytes > 1u << 31) return Errc::kBadRequest;  // one message carries no more, by the standard
+    if (bytes > 1u << 31) return Errc::kBadRequest;  // the standard's limit for one message
     if (request.is_inline && (request.opcode == Opcode::kRead || bytes > inline_bytes_max)) return Errc::kBadRequest;
   }
   return {};

@@ -1,25 +1,25 @@
 // transport/verbs/: RDMA. Start here.
 //
-// Knows no frame, no session and no block, only memory and queue pairs. Files, in reading order:
-//   verbs.h            what kvstore needs of RDMA verbs, and no more (this file)
-//   verbs_choice.h     which device, port and address to use, and what two sides agree on
+// Independent of frames, sessions and blocks; handles memory and queue pairs only. Files, in reading order:
+//   verbs.h            the subset of RDMA verbs that kvstore needs (this file)
+//   verbs_choice.h     choice of device, port and address, and the values that two sides agree on
 //   verbs_devices.h    the devices of this process, opened, and memory registered with them
-//   verbs_wire.h       what two sides tell each other of their queue pairs
-//   completion_loop.h  hands completions to whom they belong
+//   verbs_wire.h       queue pair addresses as tables of the wire
+//   completion_loop.h  dispatches completions to their owners
 //   verbs_mover.h      moves blocks into or out of a peer's memory
 //   verbs_messages.h   short requests and answers, without a stream
 // and the providers behind verbs.h:
 //   verbs_module.h     the devices of this machine, through a module loaded on demand (verbs_module_abi.h, ../ibverbs/)
 //   verbs_fake.h       devices inside the process, with faults; verbs_fabric.h is the network between them
 //
-// tests/transport/verbs_conformance_test.cc holds both providers to what is written here. Every handle is a unique_ptr
-// that tears down what it stands for; children die first:
+// tests/transport/verbs_conformance_test.cc holds both providers to this interface. Every handle is a unique_ptr that
+// destroys its object; children die first:
 //
 //   Provider -> Device -> ProtectionDomain -> MemoryRegion, QueuePair
 //                      -> CompletionQueue
 //
-// Errors: system errors as the driver gives them; Errc::kBadRequest for a value that is not allowed, kTooLarge for one
-// over a limit. `why`, where there is one, receives the field, the value and what is allowed.
+// Errors: system errors as the driver gives them; Errc::kBadRequest for an invalid value, kTooLarge for one over a
+// limit. A Failure's text names the field, its value and the allowed values.
 #pragma once
 
 #include <array>
@@ -65,35 +65,35 @@ struct DeviceLimits {
 
 struct DeviceInfo {
   std::string name;
-  int numa_node = -1;  ///< -1: not known.
+  int numa_node = -1;  ///< -1: unknown.
   DeviceLimits limits;
   std::vector<PortInfo> ports;
 };
 
-/// What may be done with registered memory, or through a queue pair, besides local reads. A remote access must be
-/// allowed by both the memory and the queue pair: a node's arena and its queue pairs allow none.
+/// Rights on registered memory, or through a queue pair, besides local reads. A remote access must be allowed by both
+/// the memory and the queue pair; a node's arena and its queue pairs allow none.
 struct Access {
   bool local_write = false;  ///< Needed for a READ's target, a RECV, and for remote_write.
   bool remote_write = false;
   bool remote_read = false;
 };
 
-/// Memory that a device may touch, until destruction. Requires: nothing is outstanding on the memory by then.
+/// Memory that a device may touch, until destruction. Requires: no request is outstanding on it by then.
 class MemoryRegion {
  public:
   virtual ~MemoryRegion() = default;
   virtual std::uint32_t lkey() const = 0;  ///< For our own requests.
-  virtual std::uint32_t rkey() const = 0;  ///< For the peer's requests. No secret: few bits, and easy to guess.
+  virtual std::uint32_t rkey() const = 0;  ///< For the peer's requests. Not a secret: few bits, and easy to guess.
 };
 
 /// How a request ended. The values are those of ibv_wc_status.
 enum class Status : std::uint8_t {
   kSuccess = 0,
-  kLocalLength = 1,  ///< A message is longer than the RECV it met.
+  kLocalLength = 1,  ///< A message is longer than its RECV.
   kLocalQueuePair = 2,
   kLocalEec = 3,
   kLocalProtection = 4,  ///< lkey, bounds or access of our own memory.
-  kFlushed = 5,          ///< The queue pair went to its error state before the request was carried out.
+  kFlushed = 5,          ///< The queue pair entered ERROR before the request was carried out.
   kWindowBind = 6,
   kBadResponse = 7,
   kLocalAccess = 8,
@@ -123,26 +123,26 @@ struct Completion {
   std::uint32_t queue_pair = 0;  ///< Its number.
   Status status = Status::kSuccess;
   bool is_receive = false;
-  /// Nothing of the batch comes after this. A batch that succeeds has this one completion; a batch that fails may have
-  /// one for each of its requests.
+  /// The last completion of its batch. A successful batch has this one only; a failed batch may have one for each of
+  /// its requests.
   bool is_last = true;
-  std::uint32_t bytes = 0;  ///< Of a RECV that succeeded.
+  std::uint32_t bytes = 0;  ///< Of a successful RECV.
 };
 
-/// Where completions of queue pairs arrive: in posting order for one queue pair, in any order between them.
-/// Thread safety: none, but it may be another thread than that of other queues.
+/// Collects completions: in posting order for one queue pair, in any order between them. Thread safety: none, but each
+/// queue may have its own thread.
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
-  /// Fills `to` from its front, returns how many.
+  /// Fills `to` from its front, returns the count.
   virtual std::size_t poll(std::span<Completion> to) = 0;
-  /// The next completion to arrive makes descriptor() readable. Completions that have arrived before do not: poll once
-  /// more after this call, then sleep.
+  /// The next completion to arrive makes descriptor() readable; earlier ones do not: poll once more after this call,
+  /// then sleep.
   virtual Result<void> arm() = 0;
   /// Non-blocking, for an event loop to wait on. Owned by the queue.
   virtual int descriptor() const = 0;
-  /// Makes descriptor() unreadable again. An error means that the device was pulled out or reset: no completion will
-  /// come any more.
+  /// Makes descriptor() unreadable again. An error means that the device was pulled out or reset, and completions have
+  /// ended.
   virtual Result<void> take_events() = 0;
 };
 
@@ -156,81 +156,80 @@ struct Piece {
 enum class Opcode : std::uint8_t { kWrite, kRead, kSend };
 struct Request {
   Opcode opcode = Opcode::kWrite;
-  /// The bytes are copied by post(): they may be reused at once, and their lkey does not matter. Not for a READ.
+  /// post() copies the bytes: they may be reused at once, and their lkey is ignored. Not for a READ.
   bool is_inline = false;
-  std::span<const Piece> pieces;  ///< Read by post() only; the memory they name stays until the batch has completed.
+  std::span<const Piece> pieces;  ///< Read by post() only; the named memory stays until the batch has completed.
   std::uint64_t remote_address = 0;
   std::uint32_t rkey = 0;
 };
 
-/// What one side tells the other for connect(). Travels over the session's own connection, and is trusted no more than
+/// One side's data for the other's connect(). Travels over the session's own connection, and is trusted no more than
 /// that.
 struct QueuePairAddress {
   std::uint32_t number = 0;
-  std::uint32_t first_psn = 0;  ///< 24 bits, of what this side sends. Random: guessing it is what keeps others out.
+  std::uint32_t first_psn = 0;  ///< 24 bits, of this side's first packet. Random, to keep intruders from guessing it.
   std::uint16_t lid = 0;
   Gid gid{};
   std::uint32_t mtu_bytes = 0;
   std::uint32_t read_count_max = 0;
 };
 
-/// The way to the peer, as this side has chosen it. verbs_choice.h makes one.
+/// The way to the peer, as chosen by this side in verbs_choice.h.
 struct Path {
   std::uint8_t port = 1;
   std::uint32_t gid_index = 0;
   bool is_global = true;           ///< With a GID; required on RoCE.
   std::uint8_t traffic_class = 0;  ///< Of a global path; on RoCE the packets' DSCP is its upper six bits.
-  std::uint32_t first_psn = 0;     ///< Of what we send: what our QueuePairAddress says.
+  std::uint32_t first_psn = 0;     ///< Of our first packet, as in our QueuePairAddress.
   std::uint32_t mtu_bytes = 1024;
   std::uint32_t read_count = 1;
-  /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0: a healthy
-  /// transfer fails when one packet is lost. Not 7: some devices take that for ever.
+  /// An unanswered request is sent again after 4.096 us * 2^timeout_exponent, retry_count times. Not 0: one lost packet
+  /// would fail a healthy transfer. Not 7: some devices retry for ever then.
   std::uint8_t timeout_exponent = 16;
   std::uint8_t retry_count = 6;
-  std::uint8_t not_ready_retry_count = 6;  ///< Of a SEND whose RECV is not posted yet. 0: fails at once.
+  std::uint8_t not_ready_retry_count = 6;  ///< For a SEND without a posted RECV. 0: fails at once.
 };
 
 struct QueuePairOptions {
   std::uint32_t request_count_max = 64;
   std::uint32_t receive_count_max = 16;
   std::uint32_t piece_count_max = 4;
-  std::uint32_t inline_bytes_max = 0;  ///< Asked for. QueuePair::inline_bytes_max() is what there is, perhaps 0.
+  std::uint32_t inline_bytes_max = 0;  ///< Requested. QueuePair::inline_bytes_max() is the granted size, perhaps 0.
   std::uint8_t port = 1;
-  Access remote;  ///< What the peer may do through it. local_write does not matter.
+  Access remote;  ///< The peer's rights through it; local_write is ignored.
 };
 
-/// A reliable connection to one queue pair of a peer. Made in INIT, where receives may be posted.
-/// After any completion with an error it is in ERROR, and all that is outstanding is flushed. There is no way back:
-/// make a new one. Thread safety: none; on the thread of its completion queue.
+/// A reliable connection to one queue pair of a peer. Made in INIT, where receives may be posted. After any completion
+/// with an error it is in ERROR, with all outstanding requests flushed, and cannot return: make a new one. Thread
+/// safety: none; on the thread of its completion queue.
 class QueuePair {
  public:
   enum class State : std::uint8_t { kInit, kReady, kError };
   virtual ~QueuePair() = default;
 
   virtual std::uint32_t number() const = 0;
-  virtual State state() const = 0;  ///< Asks the device: not for the fast path.
+  virtual State state() const = 0;  ///< Queries the device: not for the fast path.
   virtual std::uint32_t inline_bytes_max() const = 0;
 
   /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
   virtual Result<void, Failure> connect(const QueuePairAddress& peer, const Path& path) = 0;
   /// To ERROR. Idempotent. May be called while another thread is in connect(): once both have returned, the queue pair
-  /// is in ERROR. What is outstanding completes with kFlushed; after the last of these completions, this side's memory
-  /// is not touched any more. The peer's memory may still be, by packets on their way, until the peer ends its own
-  /// queue pair.
+  /// is in ERROR. Outstanding requests complete with kFlushed; after the last of these completions the device leaves
+  /// this side's memory alone. Packets in flight may still reach the peer's memory until the peer ends its own queue
+  /// pair.
   virtual Result<void> fail() = 0;
 
-  /// Posts all of `batch` or nothing. Requests are carried out in order, but those behind a READ may overtake it: post
-  /// a WRITE or SEND of bytes that a READ brings, or a WRITE to where it reads, only after the READ has completed. One
-  /// completion with `id` (below 2^62) when the last request has ended well. Errors: kBadRequest (an empty batch, a
-  /// list too long, too many bytes for inline, an INIT state), kBusy (more outstanding than request_count_max: poll
-  /// first).
+  /// Posts the whole `batch` or fails. Requests are carried out in order, but those behind a READ may overtake it: post
+  /// a WRITE or SEND of bytes that a READ brings, or a WRITE to its source, only after the READ has completed. One
+  /// completion with `id` (below 2^62) when the last request has succeeded. Errors: kBadRequest (an empty batch, a list
+  /// too long, too many bytes for inline, an INIT state), kBusy (more outstanding than request_count_max: poll first).
   virtual Result<void> post(std::span<const Request> batch, std::uint64_t id) = 0;
   /// One RECV. Errors as post().
   virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;
 };
 
-/// Memory and queue pairs work together only within one domain. A domain for each client keeps the clients of one
-/// process apart; a node has one.
+/// Memory and queue pairs work together only within one domain. A domain for each client separates the clients of one
+/// process; a node has one.
 class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
@@ -239,21 +238,21 @@ class ProtectionDomain {
   virtual Result<std::unique_ptr<MemoryRegion>, Failure> register_memory(std::span<std::byte> memory,
                                                                          Access access) = 0;
   /// Device memory behind a dma-buf, addressed by the peer from `address` on. `fd` is borrowed for the call. Errors:
-  /// kUnsupported where the device or the kernel cannot.
+  /// kUnsupported where the device or the kernel lacks support.
   virtual Result<std::unique_ptr<MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset,
                                                                          std::uint64_t bytes, std::uint64_t address,
                                                                          Access access) = 0;
   /// `queue` takes the completions of both directions. Errors: kBadRequest, kTooLarge (also if `queue` has no room for
-  /// all that may be outstanding on it).
+  /// all its possible completions).
   virtual Result<std::unique_ptr<QueuePair>, Failure> create_queue_pair(CompletionQueue& queue,
                                                                         const QueuePairOptions& options) = 0;
 };
 
-/// An open device. Thread safety: calls may come from any thread, but for a fake device (verbs_fake.h).
+/// An open device. Thread safety: calls from any thread, except for a fake device (verbs_fake.h).
 class Device {
  public:
   virtual ~Device() = default;
-  virtual Result<DeviceInfo> query() const = 0;  ///< As it is now.
+  virtual Result<DeviceInfo> query() const = 0;  ///< Its state now.
   virtual Result<std::unique_ptr<ProtectionDomain>> create_domain() = 0;
   virtual Result<std::unique_ptr<CompletionQueue>> create_completion_queue(std::uint32_t count) = 0;
 };
@@ -262,12 +261,12 @@ class Provider {
  public:
   virtual ~Provider() = default;
   virtual std::vector<std::string> device_names() const = 0;
-  /// Errors: kBadRequest: no such device.
+  /// Errors: kBadRequest: unknown device.
   virtual Result<std::unique_ptr<Device>> open(const std::string& name) = 0;
 };
 
-/// Counts what is outstanding on one queue pair, batch by batch: by this a provider knows when to say kBusy. A batch
-/// gives its room back when its last completion is polled.
+/// Counts outstanding requests of one queue pair, batch by batch: at the limit a provider returns kBusy. A batch gives
+/// its room back when its last completion is polled.
 class Outstanding {
  public:
   explicit Outstanding(std::uint32_t count_max) : count_max_(count_max) {}
@@ -278,14 +277,14 @@ class Outstanding {
     count_ += static_cast<std::uint32_t>(count);
   }
   bool is_empty() const { return batches_.empty(); }
-  void end_first();  ///< Requires that there is one.
+  void end_first();  ///< Requires !is_empty().
 
  private:
   std::deque<std::uint32_t> batches_;
   std::uint32_t count_max_, count_ = 0;
 };
 
-// What both providers check before they ask anything of a device.
+// Checks that both providers make before they use a device.
 Result<void, Failure> check_access(std::uint64_t bytes, std::uint64_t bytes_max, Access access);
 Result<void, Failure> check_options(const QueuePairOptions& options, const DeviceInfo& device);
 Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits);

@@ -20,8 +20,8 @@ bool is_empty(const Gid& gid) {
   return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
-/// Lower is better; nullopt: not usable. On Ethernet an IPv4-mapped GID is the one that networks route and operators
-/// know; a link-local one does not leave the segment.
+/// Lower is better; nullopt: not usable. On Ethernet an IPv4-mapped GID is the routed one that operators use; a
+/// link-local one does not leave the segment.
 std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
   if (is_empty(entry.gid)) return std::nullopt;
   if (!port.is_ethernet) return static_cast<int>(entry.index);
@@ -77,7 +77,7 @@ std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidE
 }
 
 Result<DeviceWish, Failure> parse_device_wish(const std::string& text) {
-  // No device name has an '@'; an address may have ':' and '.', so neither could part the two.
+  // Device names have no '@', while addresses may have ':' and '.', which rules these out as separators.
   const std::size_t at = text.find('@');
   DeviceWish wish{.device = text.substr(0, at), .gid = std::nullopt};
   if (at != std::string::npos) wish.gid = parse_gid(text.substr(at + 1));
@@ -85,8 +85,8 @@ Result<DeviceWish, Failure> parse_device_wish(const std::string& text) {
   return Failure(Errc::kBadRequest, "device: '" + text + "', must be NAME or NAME@ADDRESS, such as mlx5_0@10.0.0.1");
 }
 
-/// The nearest first, then by name: memory that crosses to another processor's device costs bandwidth on the way. The
-/// order decides which device a lane is on, so it must not depend on the order in which the kernel found the cards.
+/// The nearest first, then by name: traffic to another processor's device costs bandwidth on the way. The order decides
+/// each lane's device, so it must not depend on the kernel's order of discovery.
 DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
                              std::span<const std::string> configured) {
   std::vector<DeviceChoice> chosen;
@@ -101,7 +101,7 @@ DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
     chosen.push_back({std::move(wish), attached ? std::optional(std::move(*attached)) : std::nullopt});
   };
   const auto has_come = [](const DeviceChoice& each) { return each.attachment.has_value(); };
-  // Nothing named: only devices that work now. Named: also those that do not, since the operator says they belong here.
+  // Without names: only devices that work now. With names: all of them, since the operator expects them here.
   if (configured.empty()) {
     std::vector<const DeviceInfo*> order;
     for (const DeviceInfo& device : devices) order.push_back(&device);
@@ -137,7 +137,7 @@ DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
 }
 
 std::uint32_t random_psn() {
-  // From the system and not from a seeded generator: the number keeps others from guessing their way into a queue pair.
+  // From the system, not a seeded generator: the number keeps intruders from guessing their way into a queue pair.
   std::uint32_t random = 0;
   KV_ASSERT(::getrandom(&random, sizeof random, 0) == sizeof random);
   return random & 0xFFFFFF;
@@ -152,7 +152,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
           .read_count_max = ours.read_count_max};
 }
 
-/// Of MTU and READs in flight the smaller of both sides: a device that gets more than it can take breaks the queue
+/// The smaller MTU and count of READs in flight of both sides: a device that gets more than its limit breaks the queue
 /// pair.
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer) {
   return {.port = ours.port,
@@ -174,7 +174,7 @@ std::string text_of(const Gid& gid) {
 }
 
 std::optional<Gid> parse_gid(const std::string& text) {
-  // IPv4 first: "10.0.0.1" stands for the IPv4-mapped GID, which is what RoCE v2 uses.
+  // IPv4 first: "10.0.0.1" stands for the IPv4-mapped GID, as used by RoCE v2.
   Gid gid{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
   if (::inet_pton(AF_INET, text.c_str(), gid.data() + 12) == 1) return gid;
   if (::inet_pton(AF_INET6, text.c_str(), gid.data()) != 1) return std::nullopt;

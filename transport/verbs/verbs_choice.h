@@ -1,4 +1,4 @@
-// transport/verbs/verbs_choice.h: which device, port and GID to use, and what two sides agree on. No I/O.
+// transport/verbs/verbs_choice.h: choice of device, port and GID, and the values that two sides agree on. No I/O.
 #pragma once
 
 #include <cstdint>
@@ -25,35 +25,35 @@ struct Attachment {
 };
 
 /// The first active port that has a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before
-/// link-local; on InfiniBand the first. `wanted`, if given, must be among them. Errors: kUnavailable; the text says
-/// what each port lacks.
+/// link-local; on InfiniBand the first. `wanted`, if given, must be among the usable ones. Errors: kUnavailable; the
+/// text has each port's reason.
 Result<Attachment, Failure> attach(const DeviceInfo& device, const std::optional<Gid>& wanted);
 
-/// Whether attach() would take an address of this kind.
+/// Whether attach() would accept an address of this kind.
 bool is_usable(const PortInfo& port, const GidEntry& entry);
-/// Why attach() does not take `entry` but `best`, or nothing if `best` is null. Part of a sentence.
+/// Why attach() prefers `best` to `entry`, or finds no GID if `best` is null. Part of a sentence.
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
 
-/// A device as the configuration asks for it.
+/// A device as requested by the configuration.
 struct DeviceWish {
   std::string device;
-  std::optional<Gid> gid;  ///< The address to be reached at; none: attach() chooses.
+  std::optional<Gid> gid;  ///< The address to be reached at; nullopt: attach() chooses.
 };
 /// "mlx5_0", "mlx5_0@10.0.0.1", "mlx5_0@2001:db8::7". Errors: kBadRequest; the text names the part.
 Result<DeviceWish, Failure> parse_device_wish(const std::string& text);
 
-/// A device that is to be used, now or once it can be attached.
+/// A device to use, now or once it can be attached.
 struct DeviceChoice {
   DeviceWish wish;
-  std::optional<Attachment> attachment;  ///< None: it cannot be attached now.
+  std::optional<Attachment> attachment;  ///< nullopt: it cannot be attached now.
 };
 struct DeviceChoices {
   std::vector<DeviceChoice> chosen;
-  std::string left_out;  ///< What each device lacks that is left out; if none can be attached, what each one lacks.
+  std::string left_out;  ///< Reasons for each skipped device; if no device can be attached, for each device.
 };
-/// The devices that `configured` names (as parse_device_wish() reads them) and that are there, in that order; also
-/// those that cannot be attached now, since they may come. If `configured` is empty: all that can be attached, best
-/// first: those on `numa_node`, then those of unknown place, then the others; equal ones by name.
+/// The present devices among `configured` (as parse_device_wish() reads them), in that order, including those that
+/// cannot be attached yet. If `configured` is empty: all that can be attached, those on `numa_node` first, then those
+/// of unknown place, then the others; equal ones by name.
 DeviceChoices choose_devices(std::span<const DeviceInfo> devices, int numa_node,
                              std::span<const std::string> configured);
 
@@ -65,7 +65,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer);
 
 bool is_link_local(const Gid& gid);
-/// text_of() writes forms such as "fe80::1" and "::ffff:10.0.0.1". parse_gid() reads these, and "10.0.0.1" as well.
+/// text_of() writes forms such as "fe80::1" and "::ffff:10.0.0.1". parse_gid() also reads "10.0.0.1".
 std::string text_of(const Gid& gid);
 std::optional<Gid> parse_gid(const std::string& text);
 

@@ -13,13 +13,13 @@
 namespace kv::verbs {
 namespace {
 
-/// Of the calling thread, now. The daemon is bound to a node, if anybody cares; else any choice is as good.
+/// Node of the calling thread, now. A daemon with a NUMA setting is bound to a node; otherwise any choice will do.
 int own_numa_node() {
   unsigned processor = 0, node = 0;
   return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
-/// A device that was opened and asked what it is.
+/// An open device and its properties.
 struct Found {
   std::unique_ptr<Device> device;
   DeviceInfo info;
@@ -37,14 +37,14 @@ Result<Found, Failure> find(Provider& provider, const std::string& name) {
 
 }  // namespace
 
-/// A device that fails is left out with its reason, and the others are used: one broken card of four must not turn RDMA
-/// off. Reasons are told even on success, since an operator wants to know which card is missing.
+/// A device that fails is skipped with its reason, and the others are used: one broken card of four must not turn RDMA
+/// off. Reasons are reported even on success, since an operator wants to learn of a missing card.
 Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config) {
   std::string reasons;
   const auto add_reason = [&](const std::string& reason) {
     if (!reason.empty()) reasons += (reasons.empty() ? "" : "; ") + reason;
   };
-  // Every device is opened and asked before any is chosen: what is best depends on all of them.
+  // Every device is opened and queried before the choice, which depends on all of them.
   std::vector<DeviceInfo> infos;
   std::vector<std::unique_ptr<Device>> handles;
   for (const std::string& name : provider.device_names()) {
@@ -64,7 +64,7 @@ Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfi
     const std::string& name = choice.wish.device;
     const auto info = std::ranges::find(infos, name, &DeviceInfo::name);
     auto& handle = handles[static_cast<std::size_t>(info - infos.begin())];
-    KV_ASSERT(handle);  // no device is chosen twice
+    KV_ASSERT(handle);  // each device is chosen once
     auto domain = handle->create_domain();
     if (!domain) {
       add_reason(name + ": " + domain.error().message());
@@ -86,12 +86,12 @@ Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wi
   return OpenDevice{wish, traffic_class, found->info.limits, std::move(found->device), std::move(*domain)};
 }
 
-/// What drivers return for a device that was pulled out (ENODEV) or was reset (EIO).
+/// Drivers return ENODEV for a device that was pulled out, EIO for one that was reset.
 bool is_gone(error_code error) {
   return error.category() == boost::system::system_category() && (error.value() == EIO || error.value() == ENODEV);
 }
 
-/// By the device's state at this moment: an address or a link may have come or gone since the device was opened.
+/// By the device's present state: an address or a link may have changed since the opening.
 Result<Attachment, Failure> OpenDevice::attach() const {
   const auto info = device->query();
   if (!info) return Failure(info.error(), wish.device + ": " + info.error().message());
@@ -138,11 +138,11 @@ Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_slices
                                                                                  std::span<std::byte> memory,
                                                                                  std::uint64_t slice_bytes_max,
                                                                                  const RegisterSlice& register_slice) {
-  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages: one that two slices share is mapped twice
+  constexpr std::uint64_t kSliceAlign = 2 << 20;  // whole huge pages: one shared by two slices would be mapped twice
   KV_ASSERT(!devices.empty() && !memory.empty());
   std::uint64_t slice_bytes = memory.size();
   if (slice_bytes_max > 0) slice_bytes = std::min(slice_bytes, slice_bytes_max);
-  // One size for all devices: the peer is told one list of slices, with a key per device.
+  // One size for all devices: the peer gets one list of slices, with a key per device.
   for (const OpenDevice& each : devices) slice_bytes = std::min(slice_bytes, each.limits.region_bytes_max);
   if (slice_bytes < memory.size() && slice_bytes > kSliceAlign) slice_bytes -= slice_bytes % kSliceAlign;
   std::unique_ptr<RegisteredMemory> made(new RegisteredMemory(memory, slice_bytes));
@@ -160,7 +160,7 @@ Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_slices
       }
       slices.push_back(std::move(*region));
     }
-    // All slices or none: a device that knows part of the memory would fail in the middle of a move.
+    // All slices or none: a device with a part of the memory would fail in the middle of a move.
     if (slices.size() < made->slice_count_) slices.clear();
     any = any || !slices.empty();
     slices.resize(made->slice_count_);
@@ -170,7 +170,7 @@ Result<std::unique_ptr<RegisteredMemory>, Failure> RegisteredMemory::make_slices
   return made;
 }
 
-/// A work request names one key, and each slice has its own: nothing may be posted that crosses from one to the next.
+/// A work request names one key, and each slice has its own: a request must not cross slices.
 std::span<std::byte> RegisteredMemory::within_slice(const std::byte* from, std::uint64_t bytes_max) const {
   const auto begin = static_cast<std::uint64_t>(from - memory_.data());
   KV_ASSERT(from >= memory_.data() && begin < memory_.size() && bytes_max > 0);

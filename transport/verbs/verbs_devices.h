@@ -15,11 +15,11 @@
 
 namespace kv::verbs {
 
-/// A device, and the one domain that this process's memory and queue pairs on it share.
+/// A device, with the one domain shared by this process's memory and queue pairs on it.
 struct OpenDevice {
-  /// Where the device is reached now: since it was opened, its link may have gone or come, and its addresses may have
-  /// changed. Errors: kUnavailable, or the device's; the text says what is missing. May take long. Thread safety: any
-  /// thread, if the provider allows that.
+  /// The device's present attachment: since the opening, its link may have changed, and its addresses too. Errors:
+  /// kUnavailable, or the device's; the text names the missing part. May take long. Thread safety: any thread, if the
+  /// provider allows that.
   Result<Attachment, Failure> attach() const;
 
   DeviceWish wish;
@@ -29,47 +29,47 @@ struct OpenDevice {
   std::unique_ptr<ProtectionDomain> domain;
 };
 
-/// Whether a device's error means that the device was pulled out or reset: everything made from it is of no more use.
+/// Whether an error means that the device was pulled out or reset: all objects made from it are then useless.
 bool is_gone(error_code error);
 
 struct DevicesConfig {
   /// Each as parse_device_wish() reads it. Empty: all that can be attached, nearest to the calling thread first.
   std::vector<std::string> names = {};
-  std::size_t count_max = 4;       ///< If none is named.
-  std::uint8_t traffic_class = 0;  ///< Of what goes to peers: Path::traffic_class.
+  std::size_t count_max = 4;       ///< Without names.
+  std::uint8_t traffic_class = 0;  ///< Of packets to peers: Path::traffic_class.
 };
 
 struct OpenDevices {
   std::vector<OpenDevice> devices;
-  std::string left_out;  ///< What each device lacks that is left out. Empty: none is.
+  std::string left_out;  ///< Reasons for each skipped device. Empty: all are used.
 };
-/// Opens the devices, in the order of choose_devices(). Those that cannot be used are left out. A device that is named
-/// and lacks only a link or an address is kept: OpenDevice::attach() tells when it has them. Errors:
-/// kUnavailable: none can be attached now; the text says what each one lacks. May take long.
+/// Opens the devices, in the order of choose_devices(), and skips unusable ones. A named device that lacks only a link
+/// or an address is kept: OpenDevice::attach() succeeds once it has them. Errors: kUnavailable: no device can be
+/// attached now; the text has each one's reason. May take long.
 Result<OpenDevices, Failure> open_devices(Provider& provider, const DevicesConfig& config);
 
-/// Opens one device, whether it can be attached now or not. Errors: the device's; the text names it. May take long.
+/// Opens one device, attachable or not. Errors: the device's; the text names it. May take long.
 Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wish, std::uint8_t traffic_class);
 
-/// One range of memory, registered with each of several devices that can, in slices of one size (the last may be
-/// shorter). A slice is one registration, with keys of its own: a device takes only so much at once.
+/// One range of memory, registered with each capable device, in slices of one size (the last may be shorter). A slice
+/// is one registration with its own keys, since devices limit the size of one registration.
 class RegisteredMemory {
  public:
-  /// `slice_bytes_max` 0: as much as every device takes at once. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive the result. A device that refuses is left out. Errors: those of register_memory, if all refuse;
-  /// the text has what each one said.
+  /// `slice_bytes_max` 0: the largest size that every device takes. May take long: 0.2 s a GiB. `memory` and `devices`
+  /// outlive the result. A device that refuses is skipped. Errors: those of register_memory, if all refuse; the text
+  /// has each one's words.
   static Result<std::unique_ptr<RegisteredMemory>, Failure> make(std::span<const OpenDevice> devices,
                                                                  std::span<std::byte> memory, Access access,
                                                                  std::uint64_t slice_bytes_max);
-  /// The same for memory that is not the processor's, a GPU's for instance: the peer names it by `addresses`, and
-  /// nothing here touches them. Tried first through the dma-buf that begins `dmabuf_offset` bytes earlier (`dmabuf_fd`
-  /// < 0: there is none). Where a device or the kernel cannot do that, by the addresses themselves, which takes a
-  /// driver that knows them (nvidia-peermem). As make(); a refusal names both ways.
+  /// The same for memory that the processor does not own, such as a GPU's: the peer names it by `addresses`, which are
+  /// not touched here. Tried first through the dma-buf that begins `dmabuf_offset` bytes earlier (`dmabuf_fd` < 0:
+  /// skipped). Where a device or the kernel cannot do that, by the addresses themselves, which needs a driver that
+  /// supports them (nvidia-peermem). As make(); a refusal names both ways.
   static Result<std::unique_ptr<RegisteredMemory>, Failure> make_of_device(std::span<const OpenDevice> devices,
                                                                            std::span<std::byte> addresses,
                                                                            int dmabuf_fd, std::uint64_t dmabuf_offset,
                                                                            Access access);
-  const std::string& left_out() const { return left_out_; }  ///< The devices that refused, and why. Empty: none did.
+  const std::string& left_out() const { return left_out_; }  ///< The devices that refused, and why.
 
   std::span<std::byte> memory() const { return memory_; }
   std::uint64_t slice_bytes() const { return slice_bytes_; }
@@ -77,7 +77,7 @@ class RegisteredMemory {
   /// The bytes from `from` on that lie in one slice, at most `bytes_max`.
   std::span<std::byte> within_slice(const std::byte* from, std::uint64_t bytes_max) const;
   bool has(std::size_t device) const { return regions_[device * slice_count_] != nullptr; }
-  /// Of the slice in which `at` lies. Both keys require has(device).
+  /// Key of the slice that contains `at`. Both keys require has(device).
   std::uint32_t lkey(std::size_t device, const std::byte* at) const { return region(device, slice_of(at)).lkey(); }
   std::uint32_t rkey(std::size_t device, std::size_t slice) const { return region(device, slice).rkey(); }
 
@@ -94,7 +94,7 @@ class RegisteredMemory {
     KV_ASSERT(at >= memory_.data() && at < memory_.data() + memory_.size());
     return static_cast<std::uint64_t>(at - memory_.data()) / slice_bytes_;
   }
-  /// Both sides of every request come through here: the slice is one of this memory's, and the device has a key for it.
+  /// Checks for both kinds of key that the slice exists and that the device has registered it.
   const MemoryRegion& region(std::size_t device, std::size_t slice) const {
     const std::size_t index = device * slice_count_ + slice;
     KV_ASSERT(slice < slice_count_ && index < regions_.size() && regions_[index] != nullptr);
@@ -105,7 +105,7 @@ class RegisteredMemory {
   std::uint64_t slice_bytes_;
   std::size_t slice_count_;
   std::string left_out_;
-  std::vector<std::unique_ptr<MemoryRegion>> regions_;  ///< Slice by slice, device after device; null: left out.
+  std::vector<std::unique_ptr<MemoryRegion>> regions_;  ///< Slice by slice, device after device; null: not registered.
 };
 
 }  // namespace kv::verbs

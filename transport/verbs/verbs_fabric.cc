@@ -15,8 +15,8 @@ constexpr Duration kNotReadyDelay = 1ms;  ///< Until a SEND that met no RECV is 
 
 Duration timeout_of(const Path& path) { return std::chrono::nanoseconds(4096) * (1ull << path.timeout_exponent); }
 
-/// Copies `bytes` bytes from `offset` on between a list of pieces and flat memory. Asserts that the pieces hold them
-/// all.
+/// Copies `bytes` bytes from `offset` on between a list of pieces and flat memory. Asserts that the pieces hold all of
+/// these bytes.
 template <bool kGather>
 void copy_pieces(const std::vector<Piece>& pieces, std::uint64_t offset, std::byte* flat, std::uint64_t bytes) {
   for (const Piece& piece : pieces) {
@@ -48,7 +48,7 @@ bool lies_in(const FakeVerbs::Fabric::Registration& memory, std::uint64_t addres
   return address >= memory.address && bytes <= memory.bytes && address - memory.address <= memory.bytes - bytes;
 }
 
-/// Errors that the peer's device reports: it has put its own queue pair into ERROR as well.
+/// Errors that the peer's device reports: its own queue pair is then in ERROR too.
 bool concerns_peer(Status status) {
   return status == Status::kRemoteAccess || status == Status::kRemoteRequest || status == Status::kRemoteOperation;
 }
@@ -68,7 +68,7 @@ FakeVerbs::Fabric::~Fabric() {
   KV_ASSERT(pairs.empty() && by_lkey.empty());  // a handle outlived its provider
 }
 
-/// From the back: a device that was put in again is behind its former self.
+/// From the back: a returned device is behind its former self.
 std::optional<std::size_t> FakeVerbs::Fabric::index_of(const std::string& name) const {
   for (std::size_t i = nodes.size(); i-- > 0;) {
     if (nodes[i].name == name) return i;
@@ -84,14 +84,14 @@ std::size_t FakeVerbs::Fabric::add_node(std::string name, const Gid& gid) {
   return nodes.size() - 1;
 }
 
-/// As when a card is pulled out: its queue pairs stop without a completion, and only the queues' descriptors tell.
+/// As when a card is pulled out: its queue pairs stop without a completion; only the queues' descriptors report it.
 void FakeVerbs::Fabric::remove_node(std::size_t index) {
   nodes[index].is_gone = true;
   nodes[index].is_up = false;
   for (auto& [number, pair] : pairs) {
     if (pair.node == index) pair.is_dead = true;
   }
-  // The process hears of it a little later, as from a driver: by a descriptor that becomes readable.
+  // The process notices a little later, as from a driver: by a descriptor that becomes readable.
   after(random_delay(), [this, index] {
     for (Queue* const queue : queues) {
       if (queue->node != index) continue;
@@ -103,7 +103,7 @@ void FakeVerbs::Fabric::remove_node(std::size_t index) {
 }
 
 /// Gives every key once, in an order that looks random: each step is a bijection of 32 bits. So a stale key never
-/// happens to be another registration's, and its use is found out.
+/// matches another registration, and its use is detected.
 std::uint32_t FakeVerbs::Fabric::next_key() {
   std::uint32_t key = ++key_last_ ^ static_cast<std::uint32_t>(options.seed);
   key *= 0x9E3779B1;
@@ -123,8 +123,7 @@ void FakeVerbs::Fabric::start(Pair& pair) {
   after(random_delay(), [this, number = pair.number, serial = pair.requests.front().serial] { send(number, serial); });
 }
 
-/// Events outlive what they were meant for. The request that an event concerns, if it is still the one being carried
-/// out.
+/// The request that an event concerns, if it is still in progress: events may outlive their request.
 FakeVerbs::Fabric::Pair::Sent* FakeVerbs::Fabric::current(std::uint32_t number, std::uint64_t serial) {
   Pair* const pair = find_pair(number);
   if (!pair || pair->state != QueuePair::State::kReady || pair->is_dead) return nullptr;
@@ -163,7 +162,7 @@ void FakeVerbs::Fabric::send(std::uint32_t number, std::uint64_t serial) {
                 .total = request->bytes,
                 .offset = request->done,
                 .opcode = request->opcode};
-  // A random length: nobody may rely on where a device cuts.
+  // A random length, so that callers cannot rely on where a device cuts.
   if (const std::uint64_t left = request->bytes - request->done; left > 0) {
     packet.bytes = std::uniform_int_distribution<std::uint64_t>(
         1, std::min<std::uint64_t>(left, options.packet_bytes_max))(random_);
@@ -184,7 +183,7 @@ void FakeVerbs::Fabric::send(std::uint32_t number, std::uint64_t serial) {
 
 void FakeVerbs::Fabric::arrive(const Packet& packet) {
   Pair* const target = find_pair(packet.target);
-  // A device drops packets that do not come from the queue pair it is connected to, and answers nothing.
+  // As a device, drops packets from any but the connected queue pair, without an answer.
   const bool is_taken = target && !target->is_dead && target->state == QueuePair::State::kReady &&
                         nodes[target->node].is_up && nodes[target->node].gid == packet.target_gid &&
                         target->peer.number == packet.source && target->peer.gid == packet.source_gid &&
@@ -195,7 +194,7 @@ void FakeVerbs::Fabric::arrive(const Packet& packet) {
     return;
   }
   ++packet_count;
-  // No RECV is posted. A repeated SEND needs none: its RECV was taken the first time.
+  // No RECV is posted. A repeated SEND needs none: the first one consumed its RECV.
   if (packet.opcode == Opcode::kSend && target->receives.empty() && target->taken < packet.end()) {
     return after(kNotReadyDelay, [this, packet] { retry_not_ready(packet); });
   }
@@ -206,7 +205,7 @@ void FakeVerbs::Fabric::arrive(const Packet& packet) {
 
 Status FakeVerbs::Fabric::carry_out(Pair& target, const Packet& packet, std::vector<std::byte>* answer) {
   KV_ASSERT(packet.offset + packet.bytes <= packet.total);
-  // A WRITE or SEND that was carried out, and whose answer got lost, is answered again and not done twice.
+  // A WRITE or SEND that was carried out, but whose answer got lost, is answered again and not repeated.
   const bool is_repeated = target.taken >= packet.end();
   if (packet.opcode == Opcode::kRead) {
     const Registration* const memory = packet.total == 0 ? nullptr : find_remote(target, packet, false);
@@ -238,7 +237,7 @@ Status FakeVerbs::Fabric::carry_out(Pair& target, const Packet& packet, std::vec
 }
 
 Status FakeVerbs::Fabric::take_message(Pair& target, const Packet& packet) {
-  KV_ASSERT(!target.receives.empty());  // arrive() has looked
+  KV_ASSERT(!target.receives.empty());  // arrive() has checked
   Pair::Receive& receive = target.receives.front();
   Status status = Status::kSuccess;
   if (packet.total > total_bytes(receive.pieces)) status = Status::kLocalLength;
@@ -275,8 +274,8 @@ void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std:
   send(packet.source, packet.serial);
 }
 
-/// Between ERROR and the flush a device may still write what a READ brings. Tests rely on that: memory that is let go
-/// before the flush gets overwritten here.
+/// Between ERROR and the flush a device may still write a READ's bytes. Tests rely on that: memory freed before the
+/// flush gets overwritten here.
 void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::byte>& answer) {
   const Pair* const pair = find_pair(packet.source);
   if (!pair || pair->is_dead || !pair->flushing || pair->flushing->serial != packet.serial) return;
@@ -285,8 +284,8 @@ void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::b
   copy_pieces<false>(pair->flushing->pieces, packet.offset, const_cast<std::byte*>(answer.data()), packet.bytes);
 }
 
-/// No answer came in time. A real device cannot tell a lost packet from a lost answer, so the request is sent again,
-/// and carry_out() knows what it has done already.
+/// No answer came in time. A device cannot tell a lost packet from a lost answer, so the request is sent again, and
+/// carry_out() detects the part already done.
 void FakeVerbs::Fabric::retry(const Packet& packet) {
   Pair::Sent* const request = current(packet.source, packet.serial);
   if (!request || request->done != packet.offset) return;
@@ -315,7 +314,7 @@ void FakeVerbs::Fabric::finish(Pair& pair, Status status) {
   fail_pair(pair);
 }
 
-/// Flushes sends first, then receives; each in posting order. Called again, it flushes what was posted since.
+/// Flushes sends first, then receives; each in posting order. A second call flushes later requests.
 void FakeVerbs::Fabric::fail_pair(Pair& pair) {
   const bool is_first = std::exchange(pair.state, QueuePair::State::kError) != QueuePair::State::kError;
   for (const Pair::Sent& request : pair.requests) {
@@ -347,7 +346,7 @@ void FakeVerbs::Fabric::complete(const Pair& given, Completion completion) {
   });
 }
 
-/// What a device checks for each piece of local memory: the key, the domain, the access and the bounds.
+/// A device's checks of each piece of local memory: the key, the domain, the access and the bounds.
 bool FakeVerbs::Fabric::may_touch(const Pair& pair, const std::vector<Piece>& pieces, bool is_write) const {
   return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
     if (piece.bytes == 0) return true;
@@ -382,7 +381,7 @@ void FakeVerbs::Fabric::at(TimePoint when, std::function<void()> call) {
   if (!is_running_ && added == events_.begin()) alarm_->arm(when, [this] { run_due(); });
 }
 
-/// Events may add events, also for now: the alarm is armed once, when all that are due have run.
+/// Events may add events, also for now: the alarm is armed once, after all due ones have run.
 void FakeVerbs::Fabric::run_due() {
   is_running_ = true;
   while (!events_.empty() && events_.begin()->first.first <= clock_.now()) {

@@ -1,5 +1,5 @@
-// transport/verbs/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets on their way.
-// Private to verbs_fake.cc and verbs_fabric.cc.
+// transport/verbs/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets in flight. Private
+// to verbs_fake.cc and verbs_fabric.cc.
 //
 //   post -> send (gather one packet) -> arrive (the peer checks, moves bytes) -> answered -> ... -> completion
 #pragma once
@@ -22,7 +22,7 @@ namespace kv::verbs {
 
 class FakeVerbs::Fabric {
  public:
-  struct Node {  ///< A device, until it is removed. Put in again, it is another Node.
+  struct Node {  ///< A device, until it is removed. A returned device is another Node.
     std::string name;
     Gid gid{};
     bool is_up = true, is_gone = false;
@@ -31,7 +31,7 @@ class FakeVerbs::Fabric {
     std::deque<Status> failures;  ///< To inject.
   };
   struct Registration {
-    std::uint64_t domain = 0, address = 0, bytes = 0;  ///< `address` is what the peer calls the first byte.
+    std::uint64_t domain = 0, address = 0, bytes = 0;  ///< `address` is the peer's address of the first byte.
     std::byte* memory = nullptr;
     Access access;
   };
@@ -40,7 +40,7 @@ class FakeVerbs::Fabric {
     std::size_t node = 0;
     bool is_armed = false, is_gone = false;
     Descriptor event;
-    std::uint32_t room = 0;  ///< Completions it has room for, beyond what its queue pairs may have outstanding.
+    std::uint32_t room = 0;  ///< Room for completions beyond its queue pairs' possible ones.
   };
   struct Pair {
     explicit Pair(const QueuePairOptions& given) : options(given), sends(given.request_count_max) {}
@@ -67,36 +67,35 @@ class FakeVerbs::Fabric {
     std::uint64_t domain = 0;
     Queue* queue = nullptr;
     QueuePair::State state = QueuePair::State::kInit;
-    bool is_dead = false;  ///< Its process was killed, or its device is gone: it answers nothing and reports nothing.
+    bool is_dead = false;  ///< Its process was killed, or its device is gone: it neither answers nor reports.
     QueuePairAddress peer;
     Path path;
     Outstanding sends;
     std::uint32_t receive_count = 0;
     std::deque<Sent> requests;
     std::deque<Receive> receives;
-    std::optional<Sent>
-        flushing;         ///< What was being carried out when the queue pair failed: its answer may still land.
-    TimePoint flushed{};  ///< Until then: when the flush is reported.
+    std::optional<Sent> flushing;  ///< The request in progress when the queue pair failed: its answer may still land.
+    TimePoint flushed{};           ///< The time of the flush report, which ends `flushing`.
     std::uint64_t serial_last = 0;
-    std::pair<std::uint64_t, std::uint64_t> taken{0, 0};  ///< As the peer: Packet::end() of what was carried out last.
-    TimePoint completes{};                                ///< When the last completion so far arrives.
+    std::pair<std::uint64_t, std::uint64_t> taken{0, 0};  ///< As the peer: the last packet's end().
+    TimePoint completes{};                                ///< Arrival of the last completion so far.
   };
 
   Fabric(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
   ~Fabric();
 
-  std::optional<std::size_t> index_of(const std::string& name) const;  ///< Of the one put in last.
+  std::optional<std::size_t> index_of(const std::string& name) const;  ///< Of the latest with that name.
   Node& node(const std::string& name) { return nodes[index_of(name).value()]; }
   std::size_t add_node(std::string name, const Gid& gid);
   void remove_node(std::size_t node);
   std::uint32_t next_key();
   Pair* find_pair(std::uint32_t number);
-  void start(Pair& pair);      ///< Begins with the first request, if there is one.
+  void start(Pair& pair);      ///< Starts the first request, if there is one.
   void fail_pair(Pair& pair);  ///< To ERROR; flushes.
   void complete(const Pair& pair, Completion completion);
 
   FakeOptions options;
-  std::deque<Node> nodes;  ///< References stay.
+  std::deque<Node> nodes;  ///< References stay valid.
   std::set<Queue*> queues;
   std::map<std::uint32_t, Registration> by_lkey, by_rkey;
   std::map<std::uint32_t, Pair> pairs;
@@ -105,14 +104,14 @@ class FakeVerbs::Fabric {
   std::uint64_t packet_count = 0;
 
  private:
-  /// What travels. Holds all that the peer needs, so that it outlives the queue pair it came from.
+  /// A packet. Holds all data that the peer needs, so it outlives its queue pair.
   struct Packet {
     std::uint32_t source = 0, target = 0, first_psn = 0, rkey = 0;
     Gid source_gid{}, target_gid{};
     std::uint64_t serial = 0, remote_address = 0, total = 0, offset = 0, bytes = 0;
     Opcode opcode{};
     std::vector<std::byte> payload;
-    /// How far the peer is once it has carried this out. One more than the bytes, so that an empty request counts too.
+    /// The peer's progress after this packet. Bytes plus one, so that an empty request counts too.
     std::pair<std::uint64_t, std::uint64_t> end() const { return {serial, offset + bytes + 1}; }
   };
 

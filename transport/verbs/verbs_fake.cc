@@ -103,7 +103,7 @@ class FakeQueuePair final : public QueuePair {
   FakeQueuePair(Fabric& fabric, std::size_t node, std::uint64_t domain, std::size_t& domain_users, FakeQueue& queue,
                 const QueuePairOptions& options)
       : fabric_(fabric), queue_(queue), users_(domain_users) {
-    // Scattered, as real devices' numbers may be: nothing should rely on one number following another.
+    // Scattered, as real devices' numbers may be, so that code cannot rely on their order.
     number_ = (++fabric.number_last * 0x9E3779u) & 0xFFFFFF;
     Fabric::Pair& pair = fabric.pairs.emplace(number_, Fabric::Pair(options)).first->second;
     pair.options.inline_bytes_max = std::min(options.inline_bytes_max, fabric.options.inline_bytes_max);
@@ -117,7 +117,7 @@ class FakeQueuePair final : public QueuePair {
     ++users_;
   }
   ~FakeQueuePair() override {
-    // Also what was never polled: after this nobody would know whose completions they are.
+    // Unpolled completions go too: their owner is gone after this.
     const Fabric::Pair& pair = *fabric_.find_pair(number_);
     std::erase_if(queue_.state.arrived, [&](const Completion& each) { return each.queue_pair == number_; });
     queue_.state.room += pair.options.request_count_max + pair.options.receive_count_max;

@@ -1,5 +1,5 @@
-// transport/verbs/verbs_fake.h: verbs inside one process, on a Clock, with faults. Bytes really move, and every check
-// that a device makes is made. On a VirtualClock every run of a seed is the same.
+// transport/verbs/verbs_fake.h: verbs inside one process, on a Clock, with faults. Bytes really move, with every check
+// that a device makes. On a VirtualClock every run of a seed is the same.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ struct FakeOptions {
   std::uint32_t inline_bytes_max = 220;
 };
 
-/// A queue pair takes packets only from the queue pair that it is connected to, with the first PSN that it was told.
-/// Requests of one queue pair are carried out one after the other, which is more than devices promise. As on a network,
-/// a packet that has left still lands after its queue pair went to ERROR, if the peer's queue pair still takes packets.
-/// What a READ brings still lands until the flush is reported. Keys are never given twice. Thread safety: none;
-/// everything on the executor's one thread. Outlives what it makes.
+/// A queue pair takes packets only from its connected queue pair, with the agreed first PSN. Requests of one queue pair
+/// are carried out one after the other, which is more than devices promise. As on a network, a packet in flight still
+/// lands after its queue pair went to ERROR, if the peer's queue pair still takes packets. A READ's bytes still land
+/// until the flush is reported. Each key is given once. Thread safety: none; all calls on the executor's one thread.
+/// Outlives its devices.
 class FakeVerbs final : public Provider {
  public:
   FakeVerbs(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
@@ -42,24 +42,23 @@ class FakeVerbs final : public Provider {
   std::vector<std::string> device_names() const override;
   Result<std::unique_ptr<Device>> open(const std::string& name) override;
 
-  /// The next packet that leaves the device fails its request with `status`; those about the peer also fail the peer's
-  /// queue pair. Several calls add up.
+  /// The next packet that leaves the device fails its request with `status`; statuses about the peer also fail the
+  /// peer's queue pair. Several calls add up.
   void fail_next(const std::string& device, Status status);
   void set_fault_probability(double probability);
   void set_link(const std::string& device, bool is_up);  ///< Packets are lost while it is down.
-  /// As if pulled out: what is outstanding never completes, take_events() of its queues fails, and later calls get
+  /// As if pulled out: outstanding requests never complete, take_events() of its queues fails, and later calls get
   /// ENODEV. Handles stay safe to destroy.
   void remove_device(const std::string& device);
-  /// As if put in again, at the address that it had. It has to be opened anew: handles from before stay those of a
-  /// device that is gone.
+  /// As if put in again, at its old address. It has to be opened anew: old handles stay those of a removed device.
   void return_device(const std::string& device);
-  /// Instead of FakeOptions::registered_bytes_max, from now on until the device is removed.
+  /// Replaces FakeOptions::registered_bytes_max until the device is removed.
   void set_registered_bytes_max(const std::string& device, std::uint64_t bytes_max);
-  /// The queue pairs that the device has now stop, at once and for ever, as when their process was killed.
+  /// The device's present queue pairs stop at once and for ever, as when their process is killed.
   void kill(const std::string& device);
 
-  std::uint64_t packet_count() const;                               ///< Packets that arrived anywhere.
-  std::uint64_t registered_bytes(const std::string& device) const;  ///< Handles from before it was removed count too.
+  std::uint64_t packet_count() const;                               ///< Packets that arrived, over all devices.
+  std::uint64_t registered_bytes(const std::string& device) const;  ///< Includes handles from before its removal.
   class Fabric;                                                     ///< The network; transport/verbs/verbs_fabric.h.
 
  private:

@@ -18,12 +18,12 @@ Result<std::unique_ptr<VerbsMessages>, Failure> VerbsMessages::create(Protection
   auto pair = domain.create_queue_pair(queue, {.request_count_max = options.count * (1 + options.write_count_max),
                                                .receive_count_max = options.count,
                                                .piece_count_max = 1,
-                                               .inline_bytes_max = 220,  // what common devices take
+                                               .inline_bytes_max = 220,  // accepted by common devices
                                                .port = options.port,
                                                .remote = options.remote});
   if (!pair) return pair.error();
   messages->pair_ = std::move(*pair);
-  // Before the peer can know the queue pair's number: its first message finds a RECV.
+  // Before the peer can learn the queue pair's number: its first message finds a RECV.
   for (std::uint64_t i = 0; i < options.count; ++i) {
     const auto posted = messages->post_receive(i);
     if (!posted) return posted.error();
@@ -39,9 +39,9 @@ VerbsMessages::VerbsMessages(const MessagesOptions& options)
 }
 
 VerbsMessages::~VerbsMessages() {
-  // No completion may come here any more; then the queue pair, and with it the device's hold on the memory.
+  // First the completions end, then the queue pair, and with it the device's access to the memory.
   if (loop_ != nullptr) loop_->remove(pair_->number());
-  pair_.reset();  // from here on the device touches nothing; only now do the owners go
+  pair_.reset();  // the device no longer touches the memory; only now do the owners go
 }
 
 void VerbsMessages::attach(CompletionLoop& loop, Clock& clock, OnMessage on_message, OnBroken on_broken) {
@@ -101,13 +101,13 @@ Result<void> VerbsMessages::send(std::span<const std::byte> message, std::span<c
   return Result<void>();
 }
 
-/// A SEND's completion frees its buffer; a RECV's brings a message. The buffer of a RECV is posted again before the
-/// message is handed on, or a peer that answers quickly would find none.
+/// A SEND's completion frees its buffer; a RECV's brings a message. The RECV is posted again before the message is
+/// handed on, or a quick peer's next message would find none.
 void VerbsMessages::on_completion(const Completion& completion) {
-  Owner owner;  // let go last: it may take this object along
+  Owner owner;  // released last: it may destroy this object
   if (!completion.is_receive && completion.is_last) {
-    // One of ours, and outstanding: each SEND buffer is either free or posted. No peer can break this. A device that is
-    // failing can, and costs this queue pair, never the node.
+    // Each SEND buffer is either free or posted, so the id is valid and outstanding. Peers cannot break this. A failing
+    // device can; that costs this queue pair, never the node.
     if (completion.id < options_.count || completion.id >= 2ull * options_.count || free_.size() >= options_.count)
       return broke(make_error_code(Status::kGeneral));
     free_.push_back(completion.id);
@@ -120,17 +120,18 @@ void VerbsMessages::on_completion(const Completion& completion) {
   if (completion.id >= options_.count) return broke(make_error_code(Status::kGeneral));  // as above
   if (completion.bytes > options_.bytes_max) return broke(make_error_code(Status::kLocalLength));
   const std::span<const std::byte> came = buffer(completion.id).first(completion.bytes);
-  // Copied, so that the RECV is posted again before the answer leaves: with the answer in hand, the peer may ask anew.
+  // Copied, so that the RECV is posted again before the answer leaves: with the answer in hand, the peer may send its
+  // next request.
   const auto inbox = inbox_ ? std::move(inbox_) : std::make_shared<std::vector<std::byte>>();
   inbox->assign(came.begin(), came.end());
   const auto posted = post_receive(completion.id);
   if (!posted) return broke(posted.error());
-  inbox_ = inbox;  // kept for its memory, and a copy held here: the call below may destroy this object
+  inbox_ = inbox;  // reuses its memory; the copy stays valid if the call below destroys this object
   const auto listener = listener_;
-  listener->on_message(*inbox);  // the last act: it may destroy this
+  listener->on_message(*inbox);  // last: it may destroy this
 }
 
-/// Told once. The session ends with it: a request or an answer may be lost, and nobody can say which.
+/// Reported once. The session ends with it: a request or an answer may be lost, and it is unknown which.
 void VerbsMessages::broke(error_code why) {
   if (is_broken_) return;
   fail();
@@ -138,7 +139,7 @@ void VerbsMessages::broke(error_code why) {
   listener->on_broken(why);
 }
 
-/// Armed once per `timeout`, not for each message: that would be half of what a short message costs.
+/// Armed once per `timeout`, not per message: that would double the cost of a short message.
 void VerbsMessages::watch() {
   if (is_watched_) return;
   is_watched_ = true;

@@ -1,5 +1,5 @@
-// transport/verbs/verbs_messages.h: short requests and their answers over a queue pair of their own. They cross no
-// kernel and wait behind no long move. A few blocks may go right before the answer that tells of them.
+// transport/verbs/verbs_messages.h: short requests and their answers over a queue pair of their own. They bypass the
+// kernel and never wait behind a long move. A few blocks may go right before the answer that reports them.
 #pragma once
 
 #include <cstddef>
@@ -18,24 +18,24 @@
 namespace kv::verbs {
 
 struct MessagesOptions {
-  std::uint32_t count = 16;  ///< On their way at once, in each direction.
+  std::uint32_t count = 16;  ///< In flight at once, in each direction.
   std::uint32_t bytes_max = 8 * 1024;
-  std::uint32_t write_count_max = 0;  ///< Of WRITEs that may go before one message.
-  /// If no message leaves for so long while some are on their way out, the device is not trusted any more.
+  std::uint32_t write_count_max = 0;  ///< Most WRITEs before one message.
+  /// If outgoing messages make no progress for this long, the device counts as broken.
   Duration timeout = 10s;
   std::uint8_t port = 1;
-  Access remote;  ///< What the peer may do besides sending: remote_write if it writes before its messages.
+  Access remote;  ///< The peer's rights besides sending: remote_write if it writes before its messages.
 };
 
 /// One side asks and the other answers: each request is one SEND, its answer one SEND, or none if it went elsewhere.
-///   1. As long as the asking side has at most `count` requests without an answer, every request and every answer finds
-///      a RECV posted. So no credits are exchanged.
-///   2. Memory: 2 count bytes_max, registered with no remote access.
+///   1. As long as the asking side has at most `count` unanswered requests, every request and every answer finds a RECV
+///      posted. So no credits are exchanged.
+///   2. Memory: 2 count bytes_max, registered without remote access.
 ///   3. When a message arrives, the blocks written before it have landed, since one queue pair carries its requests out
-///      in order. When a write fails, nothing after it arrives.
+///      in order. When a write fails, later requests do not arrive.
 ///   4. `owner` is held as long as the device may touch the memory of a write: until the message behind it has left, or
-///      the queue pair is gone.
-///   5. After the first failure it is broken and carries nothing more. Make a new one.
+///      the queue pair is destroyed.
+///   5. The first failure breaks it for good. Make a new one.
 /// Thread safety: none; create() on any thread, all else on the loop's executor.
 class VerbsMessages {
  public:
@@ -49,19 +49,19 @@ class VerbsMessages {
 
   /// A message has come. Its bytes begin at a multiple of 8 and are valid during the call.
   using OnMessage = std::function<void(std::span<const std::byte> message)>;
-  /// Called once if it breaks by other means than fail().
+  /// Called once if it breaks other than by fail().
   using OnBroken = std::function<void(error_code why)>;
-  /// From now on completions are taken from `loop`, whose queue is the one given to create(). Either call may destroy
-  /// this object. `loop` outlives it.
+  /// From now on takes completions from `loop`, whose queue is the one given to create(). Either call may destroy this
+  /// object. `loop` outlives it.
   void attach(CompletionLoop& loop, Clock& clock, OnMessage on_message, OnBroken on_broken);
 
   /// Writes `before`, at most write_count_max, and then sends; the message's bytes are copied. Requires attach().
-  /// Errors: kTooLarge; kBusy: `count` have not arrived yet; kUnavailable: it is broken; the device's.
+  /// Errors: kTooLarge; kBusy: `count` are still in flight; kUnavailable: it is broken; the device's.
   Result<void> send(std::span<const std::byte> message, std::span<const Stretch> before = {}, Owner owner = {});
   bool has_room() const { return !is_broken_ && !free_.empty(); }  ///< send() is neither busy nor unavailable.
   void fail();                                                     ///< Ends it. Idempotent.
   bool is_broken() const { return is_broken_; }
-  bool is_idle() const { return is_broken_ || free_.size() == options_.count; }  ///< No message is on its way out.
+  bool is_idle() const { return is_broken_ || free_.size() == options_.count; }  ///< No outgoing message is in flight.
 
  private:
   struct Listener {
@@ -77,9 +77,9 @@ class VerbsMessages {
 
   MessagesOptions options_;
   std::unique_ptr<std::byte[]> memory_;  ///< `count` buffers for RECVs, then `count` for SENDs.
-  std::vector<Owner> owners_;            ///< By buffer, of those that are not free.
+  std::vector<Owner> owners_;            ///< By buffer, for buffers in use.
   std::unique_ptr<MemoryRegion> region_;
-  std::unique_ptr<QueuePair> pair_;  ///< Goes before the memory that it touches.
+  std::unique_ptr<QueuePair> pair_;  ///< Destroyed before the memory that it touches.
   CompletionLoop* loop_ = nullptr;
   Clock* clock_ = nullptr;
   std::unique_ptr<Alarm> alarm_;
@@ -87,8 +87,8 @@ class VerbsMessages {
   bool is_watched_ = false;  ///< alarm_ is armed.
   std::shared_ptr<Listener> listener_;
   std::vector<std::uint64_t> free_;                ///< Buffers for SENDs.
-  std::shared_ptr<std::vector<std::byte>> inbox_;  ///< The message being handled, while its RECV is posted again.
-  std::vector<Piece> pieces_;                      ///< Of the send() being made; kept for their memory, as the next.
+  std::shared_ptr<std::vector<std::byte>> inbox_;  ///< The message in progress, while its RECV is posted again.
+  std::vector<Piece> pieces_;                      ///< Of the current send(); kept for their memory, like requests_.
   std::vector<Request> requests_;
   bool is_broken_ = false;
 };

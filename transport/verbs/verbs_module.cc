@@ -32,7 +32,7 @@ Result<std::unique_ptr<Provider>, Failure> load_verbs() {
         (version ? ": " + std::to_string(version()) + ", wanted is " + std::to_string(kModuleAbiVersion) : "") +
         "; install the one that was built with this program");
   }
-  // The policy goes along: the module has its own copy of base, and its asserts must do what ours do.
+  // The policy goes along: the module's own copy of base must handle failed asserts as ours does.
   return std::unique_ptr<Provider>(make(static_cast<int>(assert_policy())));
 }
 

@@ -1,5 +1,5 @@
 // transport/verbs/verbs_module.h: verbs of this machine's devices, from a module that is loaded on demand. A process
-// without libibverbs is told so in one sentence and goes on without RDMA.
+// without libibverbs gets one sentence that says so and runs without RDMA.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace kv::verbs {
 
-/// Loads the file that the environment names in KV_VERBS_MODULE, else libkvstore_verbs.so as the loader finds it. The
-/// module stays loaded. Whether there is any device is another question: device_names() may be empty.
-/// Errors: kUnavailable: no such module, no libibverbs, or another version's module; the text says which and, behind a
-/// semicolon, what to install. Thread safety: any thread.
+/// Loads the file named by KV_VERBS_MODULE in the environment, else libkvstore_verbs.so as the loader finds it. The
+/// module stays loaded. Success does not imply a device: device_names() may be empty. Errors: kUnavailable: no such
+/// module, no libibverbs, or another version's module; the text says which and, behind a semicolon, which package to
+/// install. Thread safety: any thread.
 Result<std::unique_ptr<Provider>, Failure> load_verbs();
 
 }  // namespace kv::verbs

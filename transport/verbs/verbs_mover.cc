@@ -18,11 +18,11 @@ struct VerbsMover::Job {
   Owner owner;
   OnSegment on_segment;
   std::unique_ptr<Alarm> alarm;
-  std::size_t stretch = 0, offset = 0;  ///< What is posted next.
-  std::size_t segment = 0;              ///< The segment that this belongs to.
-  std::deque<std::size_t> batches;      ///< Outstanding, in order: how many segments are complete with each.
-  std::size_t landed = 0;               ///< Segments that have landed, all of them.
-  bool is_stopped = false;              ///< No more is posted.
+  std::size_t stretch = 0, offset = 0;  ///< Next to post.
+  std::size_t segment = 0;              ///< Segment of that stretch.
+  std::deque<std::size_t> batches;      ///< Outstanding, in order: each batch's count of segments that it completes.
+  std::size_t landed = 0;               ///< Segments that have landed whole.
+  bool is_stopped = false;              ///< Posting has ended.
   Event ended;
   error_code result;
 };
@@ -30,7 +30,7 @@ struct VerbsMover::Job {
 Result<std::unique_ptr<VerbsMover>, Failure> VerbsMover::create(CompletionLoop& loop, Clock& clock,
                                                                 ProtectionDomain& domain, const MoverOptions& options) {
   KV_ASSERT(options.chunk_bytes > 0 && options.piece_count_max > 0);
-  // A batch is posted whole or not at all: one that is larger than the queue would wait for ever.
+  // A batch is posted whole or refused: one larger than the queue would wait for ever.
   KV_ASSERT(options.batch_request_count > 0 && options.batch_request_count <= options.request_count_max);
   auto pair = domain.create_queue_pair(loop.queue(), {.request_count_max = options.request_count_max,
                                                       .receive_count_max = 0,
@@ -47,12 +47,12 @@ Result<std::unique_ptr<VerbsMover>, Failure> VerbsMover::create(CompletionLoop& 
 VerbsMover::VerbsMover(CompletionLoop& loop, Clock& clock, const MoverOptions& options)
     : loop_(loop), clock_(clock), options_(options) {}
 
-/// The order: no completion comes here any more, the queue pair is destroyed, and only then is any memory let go.
-/// Until the queue pair is gone the device may write.
+/// In this order: completions stop, the queue pair is destroyed, memory is released. The device may write until the
+/// queue pair is gone.
 VerbsMover::~VerbsMover() {
   if (!pair_) return;
   loop_.remove(pair_->number());
-  pair_.reset();  // from here on the device touches nothing; only now do the owners go
+  pair_.reset();  // the device no longer touches the memory; only now do the owners go
   for (const auto& [id, batch] : batches_) {
     end(*batch.job, asio::error::operation_aborted);
     batch.job->owner.reset();
@@ -63,9 +63,8 @@ VerbsMover::~VerbsMover() {
   }
 }
 
-/// A deadline or a cancellation ends the caller's wait and breaks the queue pair: there is no other way to make a
-/// device stop, and the call must not return while it goes on. The owner keeps the memory until the flush is reported
-/// (1).
+/// A deadline or a cancellation ends the caller's wait and breaks the queue pair: a device cannot be stopped otherwise,
+/// and the call must not return while it goes on. The owner keeps the memory until the flush is reported (1).
 Async<void> VerbsMover::move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                              Owner owner, TimePoint deadline, OnSegment on_segment) {
   KV_ASSERT(std::is_sorted(segment_ends.begin(), segment_ends.end()));
@@ -107,12 +106,12 @@ void VerbsMover::end(Job& job, error_code why) {
   job.ended.set();
 }
 
-/// Posts one batch of requests, all of one segment, and notes which segments are complete with it. Nothing of the job
-/// changes before the queue pair has taken the batch: what does not go now is worked out afresh later.
+/// Posts one batch of requests, all of one segment, and records the segments that it completes. The job changes only
+/// after the queue pair has accepted the batch; a refused batch is rebuilt later.
 bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
   std::vector<Request> requests;
   std::vector<Piece> pieces;
-  // Once and for all: requests hold spans into this vector, so it must not grow.
+  // Reserved once: requests hold spans into this vector, so it must not grow.
   pieces.reserve(std::size_t{options_.batch_request_count} * options_.piece_count_max);
   std::size_t stretch = job->stretch, offset = job->offset, segment = job->segment;
   std::uint64_t batch_bytes = 0;
@@ -123,8 +122,8 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
                     .remote_address = job->stretches[stretch].remote_address + offset,
                     .rkey = job->stretches[stretch].rkey};
     const std::size_t first_piece = pieces.size();
-    // Stretches that adjoin at the peer become one request with several pieces: that saves the device packets and us
-    // requests. Where they lie here does not matter.
+    // Stretches that adjoin at the peer become one request with several pieces: fewer packets for the device, fewer
+    // requests for us. Their local places do not matter.
     std::uint64_t bytes = 0;
     while (stretch < end_of_segment && bytes < options_.chunk_bytes &&
            pieces.size() - first_piece < options_.piece_count_max) {
@@ -141,7 +140,7 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
       }
     }
     const std::uint64_t total = outstanding_bytes_ + batch_bytes + bytes;
-    // This request would be one too many, unless nothing else is outstanding. Go back to where the last one ended.
+    // This request would exceed the limit, unless it is the only one. Go back to the end of the last one.
     if (total > options_.outstanding_bytes_max && total > bytes) {
       stretch = job->stretch, offset = job->offset;
       for (const Request& kept : requests) {
@@ -158,7 +157,7 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
     batch_bytes += bytes;
   }
   if (requests.empty() && stretch < end_of_segment) return false;
-  // Empty segments are complete together with what is before them.
+  // Empty segments complete together with the stretch before them.
   while (segment < job->segment_ends.size() && job->segment_ends[segment] <= stretch && offset == 0) ++segment;
   if (!requests.empty()) {
     KV_ASSERT(requests.size() <= options_.batch_request_count);
@@ -183,7 +182,7 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
   return true;
 }
 
-/// One job after the other: the first that finds no room holds up those behind it, so that none starves.
+/// One job after the other: the first without room holds up those behind it, so that none starves.
 void VerbsMover::post_all() {
   while (!broken_ && !waiting_.empty()) {
     const std::shared_ptr<Job> job = waiting_.front();
@@ -192,14 +191,13 @@ void VerbsMover::post_all() {
       if (job->segment < job->segment_ends.size()) continue;
     }
     waiting_.pop_front();
-    batch_ended(job);  // a job without any bytes is over already
+    batch_ended(job);  // a job without bytes has ended already
   }
 }
 
 void VerbsMover::on_completion(const Completion& completion) {
-  // What was never posted cannot complete. No peer can cause that; a device that is failing can, and its word on the
-  // other batches is worth no more. Such a device costs this queue pair, and never the node: owners are kept until the
-  // queue pair is gone.
+  // Only posted batches complete. Peers cannot violate that; a failing device can, and then its reports on other
+  // batches are worthless too. It costs this queue pair, never the node: owners are kept until the queue pair is gone.
   const bool is_known =
       batches_.contains(completion.id) || (completion.status == Status::kFatal && !completion.is_last);
   if (completion.is_receive || !is_known) {
@@ -208,11 +206,11 @@ void VerbsMover::on_completion(const Completion& completion) {
   }
   const bool is_good = completion.status == Status::kSuccess;
   if (!is_good) {
-    // The first to fail tells why; the others are flushed. (kFatal without a batch comes from the loop itself.)
+    // The first failure has the reason; the others are flushed. (kFatal without a batch comes from the loop itself.)
     if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
-    // The device may never tell what became of the rest. Calls end now. Their memory stays owned: the device may still
-    // touch it.
+    // The device may never report the rest. Calls end now; their memory stays owned, since the device may still touch
+    // it.
     if (completion.status == Status::kFatal) {
       for (const auto& [id, batch] : batches_) end(*batch.job, broken_);
       if (on_gone_) asio::post(loop_.executor(), std::exchange(on_gone_, nullptr));
@@ -226,7 +224,7 @@ void VerbsMover::on_completion(const Completion& completion) {
   if (is_good) counters_.bytes += found->second.bytes;
   outstanding_bytes_ -= found->second.bytes;
   batches_.erase(found);
-  // Batches of one queue pair complete in the order of posting, so this is the first of the job's.
+  // Batches of one queue pair complete in posting order, so this is the job's first.
   const std::size_t complete_segments = job->batches.front();
   KV_ASSERT(complete_segments <= job->segment_ends.size());
   job->batches.pop_front();
@@ -238,22 +236,22 @@ void VerbsMover::on_completion(const Completion& completion) {
   post_all();
 }
 
-/// Ends the job if nothing of it is outstanding and nothing more will be posted. Only here, and in the destructor, is
-/// the owner let go (1).
+/// Ends the job if it has no outstanding batch and no more to post. Only here, and in the destructor, is the owner
+/// released (1).
 void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   const bool is_posted = job->segment == job->segment_ends.size() || job->is_stopped;
   if (!job->batches.empty() || (!is_posted && !broken_)) return;
   job->owner.reset();
   if (job->is_stopped && !broken_) return end(*job, Errc::kCancelled);
-  while (!broken_ && job->landed < job->segment_ends.size()) {  // nothing but empty segments
+  while (!broken_ && job->landed < job->segment_ends.size()) {  // only empty segments are left
     const std::size_t segment = job->landed++;
     if (job->on_segment) job->on_segment(segment);
   }
   end(*job, job->landed == job->segment_ends.size() ? error_code() : broken_);
 }
 
-/// Only what is not posted can be stopped without breaking the queue pair, on which others move as well. What is posted
-/// runs to its end.
+/// Unposted requests alone can be stopped without breaking the queue pair, which other moves share. Posted ones run to
+/// their end.
 void VerbsMover::stop(OwnerId owner) {
   std::vector<std::shared_ptr<Job>> stopped;
   std::erase_if(waiting_, [&](const auto& job) {
@@ -265,7 +263,7 @@ void VerbsMover::stop(OwnerId owner) {
     job->is_stopped = true;
     batch_ended(job);
   }
-  if (!stopped.empty()) post_all();  // one of them may have been the one that had no room
+  if (!stopped.empty()) post_all();  // a stopped one may have blocked the queue
 }
 
 void VerbsMover::fail(error_code why) {
@@ -274,7 +272,7 @@ void VerbsMover::fail(error_code why) {
   // A device that refuses even this is gone. Then the memory stays owned until the queue pair is destroyed.
   [[maybe_unused]] const auto failed = pair_->fail();
   std::deque<std::shared_ptr<Job>> waiting = std::exchange(waiting_, {});
-  for (const auto& job : waiting) batch_ended(job);  // those with something outstanding end when that is flushed
+  for (const auto& job : waiting) batch_ended(job);  // jobs with outstanding batches end when these are flushed
 }
 
 }  // namespace kv::verbs

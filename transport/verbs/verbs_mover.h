@@ -1,8 +1,8 @@
 // transport/verbs/verbs_mover.h: moves blocks between a node's arena and memory that a client has lent, over one queue
 // pair.
 //
-// In: arena slots, pinned or staged, and where each belongs in the client's region. Out: the bytes, moved by the device
-// without a processor touching them; and a mark for each segment when all of it has landed.
+// In: arena slots, pinned or staged, and each one's place in the client's region. Out: the bytes, moved by the device
+// without a processor; and a mark for each segment once it has landed whole.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace kv::verbs {
 
 enum class Direction : std::uint8_t { kToPeer, kFromPeer };  ///< A get is a WRITE, a put is a READ.
 
-/// Local memory within one registered slice, and where it goes to or comes from within one of the peer's.
+/// Local memory within one registered slice, and its counterpart within one slice of the peer's.
 struct Stretch {
   std::span<std::byte> local;  ///< Not empty; below 4 GiB.
   std::uint32_t lkey = 0;
@@ -33,20 +33,20 @@ struct Stretch {
 };
 
 struct MoverOptions {
-  std::uint64_t chunk_bytes = 1 << 20;     ///< Of one request at most. Devices differ in what they carry at once.
-  std::uint32_t batch_request_count = 16;  ///< So many requests share one signalled completion.
+  std::uint64_t chunk_bytes = 1 << 20;     ///< Most bytes of one request. Devices differ in their limits.
+  std::uint32_t batch_request_count = 16;  ///< Requests that share one signalled completion.
   std::uint64_t outstanding_bytes_max = 8 << 20;
   std::uint32_t request_count_max = 128;  ///< Outstanding on the queue pair.
   std::uint32_t piece_count_max = 8;      ///< Stretches that adjoin at the peer go as one request.
   std::uint8_t port = 1;
 };
 
-/// Order: moves are posted one after the other, their stretches in order. Nothing remote is allowed on its queue pair.
+/// Order: moves are posted one after the other, their stretches in order. Its queue pair allows no remote access.
 ///   1. `owner` is held as long as the device may touch local memory of the move: until its last completion or flush
-///      has come, or the queue pair is gone. A call that ends by its deadline ends before that.
+///      has come, or the queue pair is destroyed. A call that ends by its deadline ends before that.
 ///   2. Outstanding requests and bytes stay within MoverOptions. A single request that is larger goes alone.
-///   3. After the first failure it is broken: all moves end with an error, nothing is posted any more. Make a new one.
-/// The peer may reuse its memory when the move has gone well, or when it has ended its own queue pair.
+///   3. The first failure breaks it for good: all moves end with an error. Make a new one.
+/// The peer may reuse its memory when the move has succeeded, or when it has ended its own queue pair.
 /// Thread safety: none; all calls on the loop's executor.
 class VerbsMover {
  public:
@@ -66,16 +66,16 @@ class VerbsMover {
   Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                    Owner owner, TimePoint deadline, OnSegment on_segment);
 
-  /// Posts nothing more of the moves with this owner. They end with kCancelled once what was posted has landed, or
-  /// successfully if that was everything. Other moves go on.
+  /// Stops posting for the moves of this owner. They end with kCancelled once the posted part has landed, or
+  /// successfully if that was all. Other moves go on.
   void stop(OwnerId owner);
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
   void fail(error_code why);
   bool is_broken() const { return static_cast<bool>(broken_); }
   error_code broken() const { return broken_; }         ///< Why; no error if it is not broken.
-  bool is_drained() const { return batches_.empty(); }  ///< The device touches nothing of ours.
-  /// `call` is made once, on the loop, after the device is gone: no completion will come for what is outstanding, and
-  /// its owners are held until this mover is destroyed.
+  bool is_drained() const { return batches_.empty(); }  ///< The device no longer touches our memory.
+  /// `call` is made once, on the loop, after the device is gone: outstanding requests will never complete, and their
+  /// owners are held until this mover is destroyed.
   void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
 
   struct Counters {

@@ -14,7 +14,7 @@ flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& b
 }
 
 Result<QueuePairAddress, Failure> decode(const wire::QueuePairEnd* end) {
-  // A peer wrote this. What passes here goes to the driver, so every field is held to what the standard allows.
+  // A peer wrote this. These values go to the driver, so every field is checked against the standard.
   constexpr std::uint32_t kMax24 = (1 << 24) - 1, kReadCountMax = 255;
   const auto refuse = [](std::string text) { return Failure(Errc::kBadRequest, std::move(text)); };
   if (end == nullptr) return refuse("end: missing");

@@ -10,7 +10,7 @@ namespace kv::verbs {
 
 flatbuffers::Offset<wire::QueuePairEnd> encode(flatbuffers::FlatBufferBuilder& builder,
                                                const QueuePairAddress& address);
-/// Errors: kBadRequest: nothing there, or a value that no queue pair has; the text names the field.
+/// Errors: kBadRequest: the table is missing, or a value is invalid for a queue pair; the text names the field.
 Result<QueuePairAddress, Failure> decode(const wire::QueuePairEnd* end);
 
 }  // namespace kv::verbs
