@@ -1,4 +1,4 @@
-// store/context.h: a prefix with a name that somebody wants kept in memory for a time.
+// store/context.h: a named prefix that a client wants kept in memory for a time.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,16 @@ namespace kv {
 
 enum class SpaceId : std::uint64_t;
 
-enum class ContextId : std::uint64_t {};  ///< Never used again.
+enum class ContextId : std::uint64_t {};  ///< Never reused.
 
-// What may be said of a context. Names and tags go to logs and tables as they are.
+// Limits of a context's texts. Names and tags appear unchanged in logs and tables.
 inline constexpr std::size_t kContextNameBytesMax = 128, kContextTagsMax = 16, kContextTagBytesMax = 128;
 inline constexpr const char *kContextNameAllowed = "allowed are 1 to 128 visible ASCII characters",
                             *kContextTagAllowed = "allowed are 1 to 128 printable ASCII characters";
 bool is_context_name(std::string_view text);
 bool is_context_tag(std::string_view text);
 
-/// Names of blocks that several may hold at once, and that nobody changes.
+/// Immutable block names that several owners may share.
 class HashList {
  public:
   HashList() = default;
@@ -44,29 +44,29 @@ class HashList {
   std::shared_ptr<const std::vector<BlockHash>> hashes_;
 };
 
-/// Where the blocks of a context stand in the whole prefix, of which other nodes have the rest.
+/// Where a context's blocks stand in the whole prefix, whose other blocks are on other nodes.
 struct ContextPlace {
-  std::uint32_t prefix_count = 0;  ///< Blocks of the whole prefix. 0: whoever made the context did not say.
-  /// Of each block, ascending; nullptr: 0, 1, 2, ...
+  std::uint32_t prefix_count = 0;  ///< Blocks of the whole prefix. 0: not given at creation.
+  /// Per block, ascending; nullptr: 0, 1, 2, ...
   std::shared_ptr<const std::vector<std::uint32_t>> positions = nullptr;
 
   std::uint32_t position(std::size_t i) const { return positions ? (*positions)[i] : static_cast<std::uint32_t>(i); }
-  bool is_of(std::size_t block_count) const;  ///< Whether so many blocks can stand so.
+  bool is_of(std::size_t block_count) const;  ///< Whether this many blocks can stand so.
 };
 
 /// How long a context lives.
 struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
-  bool is_sliding = false;  ///< And from each use.
+  bool is_sliding = false;  ///< The ttl also restarts with each use.
 };
-// Where the bounds on what is kept leave less than an owner's contexts ask for, those of higher priority have it.
+// Where the bounds on kept bytes have too little room for an owner's contexts, those of higher priority come first.
 inline constexpr std::uint8_t kContextPriorityMax = 9, kContextPriorityDefault = 5;
-inline constexpr std::size_t kContextChainsMax = 512;  ///< Of one context: each costs a look.
+inline constexpr std::size_t kContextChainsMax = 512;  ///< Per context: each costs a lookup.
 inline constexpr Duration kContextTtlMax = std::chrono::hours(24 * 3660);
 
-/// What is known of a context wherever it is: at work, or in a file over a restart.
+/// The facts of a context both at work and in a file over a restart.
 struct ContextFacts {
-  std::string owner, name;  ///< The name is unique within the owner's.
+  std::string owner, name;  ///< The name is unique per owner.
   std::vector<std::string> tags;
   std::shared_ptr<const NamespaceRecord> record;
   HashList hashes;
@@ -75,17 +75,17 @@ struct ContextFacts {
   std::uint8_t priority = kContextPriorityDefault;
   TimePoint created{}, begun{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  std::uint64_t lost_count = 0;     ///< Were kept, and dropped.
-  std::uint64_t yielded_count = 0;  ///< Were kept, and given up for contexts of higher priority.
+  std::uint64_t lost_count = 0;     ///< Kept blocks that were dropped.
+  std::uint64_t yielded_count = 0;  ///< Kept blocks given up for contexts of higher priority.
   std::uint64_t written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;
 
   TimePoint end() const { return (life.is_sliding && used && *used > begun ? *used : begun) + life.ttl; }
 };
 
-/// What a tenant has asked to be kept, and what came of it.
-///   1. Of each chain the leading kept.size() blocks are kept, or were until a drop: that is found out when the context
-///      is looked at. What a drop takes is always a chain's end.
+/// A tenant's order, and its state.
+///   1. The leading kept.size() blocks of each chain are kept, or were until a drop; a visit of the context detects the
+///      drop. A drop always takes a chain's end.
 struct Context : ContextFacts {
   struct Kept {
     BlockId block{};
@@ -94,16 +94,16 @@ struct Context : ContextFacts {
   struct Chain {
     std::size_t first = 0, count = 0;  ///< In `hashes`.
     std::vector<Kept> kept;
-    std::size_t written = 0;  ///< So many leading blocks have counted as written, before a restart as well.
+    std::size_t written = 0;  ///< Leading blocks that have counted as written, before a restart as well.
   };
 
   ContextId id{};
   NamespaceId space_name;
-  SpaceId space{};  ///< As which it was open when something of it was last kept.
+  SpaceId space{};  ///< The namespace's number when a block of the context was last kept.
   std::vector<Chain> chains;
   TimePoint looked{};
-  Errc why{};               ///< Why not all is kept; 0: it is.
-  bool is_warming = false;  ///< What the disk has of it is to come to memory.
+  Errc why{};               ///< Why not all blocks are kept; 0: all are.
+  bool is_warming = false;  ///< Its blocks on disk are to come to memory.
   std::size_t kept_count = 0, told_count = 0;
   TimePoint turn{};  ///< Its place in the order of ends; never later than end().
 

@@ -1,4 +1,4 @@
-// store/context_ends.h: whether a request names all that some context keeps.
+// store/context_ends.h: finds the contexts whose kept blocks a request names completely.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@
 namespace kv {
 
 /// The last kept block of each chain of the contexts in one namespace. Equal hashes are equal prefixes, so a request
-/// that names this block names all before it. Looked for among all blocks that a request has found, which were read
-/// from memory a moment before: a small table of counts says of nearly all that none is meant.
-/// Contexts outlive their entries. Thread safety: none, the Store's lock covers it. Cost: about a nanosecond a block,
-/// and a lookup for one that is meant, or one of 1,024 that looks like it.
+/// that names this block names all before it. Every block that a request has found is looked up here, just after its
+/// hash was read from memory: a small table of counts rules out nearly all of them. Contexts outlive their entries.
+/// Thread safety: none, the Store's lock covers it. Cost: about a nanosecond a block, and a lookup for a match, or for
+/// one of 1,024 that looks like one.
 class ContextEnds {
  public:
   void add(const BlockHash& end, Context& context, std::size_t chain) {
@@ -34,7 +34,7 @@ class ContextEnds {
     }
     KV_ASSERT(false);
   }
-  /// Calls visit(context, chain) for each that ends in a block of `prefix`. `visit` adds and removes nothing.
+  /// Calls visit(context, chain) for each that ends in a block of `prefix`. `visit` must not add or remove.
   template <class Visit>
   void visit(std::span<const BlockHash> prefix, Visit visit) const {
     for (const BlockHash& block : prefix) {

@@ -1,4 +1,4 @@
-// store/context_file.h: the named contexts of a node as a file keeps them over a restart.
+// store/context_file.h: the file that keeps a node's named contexts over a restart.
 #pragma once
 
 #include <chrono>
@@ -17,25 +17,25 @@
 
 namespace kv {
 
-/// A context without what it keeps: blocks come back by themselves.
+/// A context without its kept blocks: the node finds these again by itself.
 struct KeptContext : ContextFacts {
   struct Chain {
-    std::uint32_t count = 0;    ///< Of `hashes`, which hold one chain behind the other.
-    std::uint32_t written = 0;  ///< So many leading blocks have counted as written.
+    std::uint32_t count = 0;    ///< In `hashes`, which hold one chain behind the other.
+    std::uint32_t written = 0;  ///< Leading blocks that have counted as written.
   };
   std::vector<Chain> chains;
 };
 
-/// One moment by both clocks. The Store's stops with the machine, so a file has times of the wall clock.
+/// One moment by both clocks. The Store's clock stops with the machine, so a file has times of the wall clock.
 struct ClockPair {
   TimePoint steady{};
   std::uint64_t wall_us = 0;  ///< Since 1970.
 };
 
 struct ContextFile {
-  std::uint64_t written_us = 0;  ///< By the wall clock: of several files the newest counts.
-  /// By the wall clock the file comes from the future, or was written longer ago than kAwayMax: the clock is wrong now,
-  /// or was. Then no time has passed since the file was written, or a start with a wrong clock would end everything.
+  std::uint64_t written_us = 0;  ///< By the wall clock: the newest of several files counts.
+  /// By the wall clock the file comes from the future, or is older than kAwayMax: the clock is wrong now, or was. Then
+  /// the time since the file was written counts as zero, or a start with a wrong clock would end everything.
   bool is_clock_doubted = false;
   std::vector<KeptContext> contexts;
 };
@@ -50,13 +50,13 @@ struct ContextFile {
 ///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
 /// Times are microseconds since 1970.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
-/// A node that was away for longer comes back with what it had: some contexts live longer than they were meant to.
+/// A node that was away for longer comes back with its old contexts: some of these live longer than intended.
 inline constexpr std::chrono::hours kAwayMax{30 * 24};
-/// Of a disk, which may be damaged, or in another's hands: all is checked. A time in the future is taken for now: the
-/// clock was set back. Errors: kBadRequest; the words name field, value and what is allowed.
+/// Reads a disk's file, which may be damaged or forged: everything is checked. A time in the future counts as now: the
+/// clock was set back. Errors: kBadRequest; the text names field, value and the allowed values.
 Result<ContextFile, Failure> read_contexts(std::string_view bytes, const ClockPair& now);
 
-/// Twice what the bounds on contexts let a node have.
+/// Twice the size that the bounds on contexts allow.
 inline constexpr std::size_t kContextFileBytesMax = std::size_t{256} << 20;
 
 }  // namespace kv

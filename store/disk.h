@@ -1,5 +1,5 @@
-// store/disk.h: what the disk tier needs of a disk. The daemon's is RocksDB (store/node/disk/rocks_disk.h), the
-// simulation's forgets, fails and flips bits.
+// store/disk.h: the interface that the disk tier needs. The daemon's disk is RocksDB (store/node/disk/rocks_disk.h);
+// the simulation's forgets, fails and flips bits.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace kv {
 
 /// Where a block lies on disk: `epoch << 40 | sequence << 4 | place`. The epoch grows with every start of the node, the
 /// sequence with every block: a key is never used twice, and a larger key was written later. The place is one of the
-/// directories that the disk consists of (Disk::places).
+/// disk's directories (Disk::places).
 enum class DiskKey : std::uint64_t {};
 
 /// The number of a directory, below kPlaceCount.
@@ -29,20 +29,20 @@ constexpr DiskPlace place_of(DiskKey key) {
   return static_cast<DiskPlace>(static_cast<std::uint64_t>(key) % kPlaceCount);
 }
 
-/// What a restart has to know of a block to find its place in the tree again.
+/// A restart needs this to put a block into its tree again.
 struct DiskRecord {
   DiskKey key{};
   NamespaceId space;
   BlockHash hash;
-  BlockHash parent;            ///< Of the block above, on this node; all zero for a first block.
-  std::uint32_t position = 0;  ///< In its whole prefix; in a set block_bytes again.
+  BlockHash parent;            ///< The block above on this node; all zero for a first block.
+  std::uint32_t position = 0;  ///< In its whole prefix; for a set block_bytes again.
   std::uint32_t block_bytes = 0;
-  DiskKey
-      moved_from{};  ///< 0, or where the block lay before the log's old end was given back: it is no newer than that.
+  DiskKey moved_from{};  ///< 0, or where the block lay before the log's old end was given back: the block is no newer
+                         ///< than that key.
 };
 
-/// A drop that a restart must know of: blocks written under keys below `before` must not come back if they are named
-/// here or lie below one that is.
+/// A drop that restarts must honour: blocks written under keys below `before` must not come back if they are named here
+/// or lie below one that is.
 struct DiskDrop {
   NamespaceId space;
   BlockHash hash;  ///< All zero: the whole namespace.
@@ -51,126 +51,124 @@ struct DiskDrop {
 
 struct DiskWrite {
   DiskRecord record;
-  std::span<const std::byte> bytes;          ///< record.block_bytes of them.
+  std::span<const std::byte> bytes;          ///< One per stripe, name-bound.
   std::span<const std::uint64_t> checksums;  ///< Of its stripes, name-bound.
-  std::uint64_t seed = 0;                    ///< checksum_seed of the block, by which it is verified before a move.
+  std::uint64_t seed = 0;                    ///< checksum_seed of the block, which verifies it before a move.
 };
 
-/// A block that was read. Owns its memory. Nothing in it is verified: the reader compares bytes with checksums, and
-/// those are bound to the block's name.
+/// A block that was read. Owns its memory. The content is unverified: the reader compares bytes with checksums, which
+/// are bound to the block's name.
 struct DiskBlock {
-  Owner owner;  ///< Of what the spans show.
+  Owner owner;  ///< Owns the memory of the spans.
   std::span<const std::byte> bytes;
   std::span<const std::uint64_t> checksums;
 };
 
 struct DiskStats {
-  std::uint64_t file_bytes = 0;            ///< On the device, all files.
-  std::uint64_t written_bytes = 0;         ///< By write(), since open: blocks and their checksums.
-  std::uint64_t device_written_bytes = 0;  ///< What became of them on the device; the ratio is the write amplification.
+  std::uint64_t file_bytes = 0;            ///< On the device, in all files.
+  std::uint64_t written_bytes = 0;         ///< Written by write() since open: blocks and their checksums.
+  std::uint64_t device_written_bytes = 0;  ///< The resulting writes on the device; the ratio is the write
+                                           ///< amplification.
   std::uint64_t read_bytes = 0;
-  std::uint32_t left_out_count = 0;  ///< Directories that failed and are not written to for now.
+  std::uint32_t left_out_count = 0;  ///< Failed directories that take no writes for now.
   std::uint32_t directory_count = 1;
-  std::uint64_t free_bytes = ~std::uint64_t{0};  ///< Of the file systems of those that take blocks, if that is known.
+  std::uint64_t free_bytes = ~std::uint64_t{0};  ///< On the file systems of the directories that take blocks, if known.
 };
 
-/// A directory that takes no blocks any more, and leaves the disk once nothing lies in it.
+/// A directory that takes no more blocks, and leaves the disk once it is empty.
 struct LeavingDirectory {
   DiskPlace place{};
   std::string name;
   bool answers = true;
 };
 
-/// How far a purge has come.
+/// The progress of a purge.
 struct DiskPurge {
-  std::uint64_t file_count = 0, looked_count = 0;  ///< Of blocks, when it began; done.
-  std::uint64_t rewritten_count = 0;               ///< Of these: held bytes of blocks that are wanted no more.
+  std::uint64_t file_count = 0, looked_count = 0;  ///< Block files when it began; files done.
+  std::uint64_t rewritten_count = 0;               ///< Files among these that held bytes of unwanted blocks.
   std::uint64_t given_back_bytes = 0;
 };
 
-/// Blocks under ever-growing keys, on something that may fail, stall, fill up or lie. All calls block: only spill
-/// threads make them. What is written is not synced: after kill -9 or a power cut the newest writes may be gone, but
-/// load() never names a block that read() then does not find (bar damage). Thread safety: read(), load(), stats() and
+/// Blocks under ever-growing keys, on a medium that may fail, stall, fill up or lie. All calls block: only spill
+/// threads make them. Writes are not synced: after kill -9 or a power cut the newest writes may be gone, but load()
+/// never names a block that read() then does not find (bar damage). Thread safety: read(), load(), stats() and
 /// hanging() from any thread at any time; the other calls from one thread at a time.
 class Disk {
  public:
   virtual ~Disk() = default;
 
-  /// Where blocks can be written now; never empty. Several: each block goes to one that its hash chooses.
+  /// The places that take blocks now; never empty. With several, a block's hash chooses its place.
   virtual std::vector<DiskPlace> places() const { return {0}; }
-  /// Stores the blocks; their keys grow from call to call and within. After an error none of them counts as stored,
+  /// Stores the blocks; their keys grow from call to call and within. After an error all of them count as not stored,
   /// though some may be.
   virtual error_code write(std::span<const DiskWrite> blocks) = 0;
-  /// Errors: kNotFound when there is nothing (any more) under the key, kCorruptBlock when the disk itself sees damage,
+  /// Errors: kNotFound when the key has no block (any more), kCorruptBlock when the disk itself sees damage,
   /// kDiskFailed otherwise.
   virtual Result<DiskBlock> read(DiskKey key) const = 0;
-  /// Forgets single blocks: load() will not name them again, a later flush() provided. Their bytes go with
-  /// drop_before().
+  /// Forgets single blocks: after a later flush(), load() does not name them again. drop_before() frees their bytes.
   virtual error_code erase(std::span<const DiskKey> keys) = 0;
   /// Forgets all blocks with smaller keys and gives their files back; a file that also holds larger keys stays for now.
   virtual error_code drop_before(DiskKey end) = 0;
 
-  /// Keeps drops for the next start, which are durable when this returns without an error, on all that the disk
-  /// consists of: also for a part that does not answer now. From one thread at a time, concurrently with other calls.
+  /// Keeps drops for the next start. When this returns without an error, they are durable on all directories of the
+  /// disk, also for one that does not answer now. From one thread at a time, concurrently with other calls.
   virtual error_code add_drops(std::span<const DiskDrop> drops) = 0;
-  virtual std::vector<DiskDrop> drops() const = 0;  ///< Kept: of earlier starts, and since.
-  /// Drops with a bound up to `before` concern nothing any more: what they named was erased, or went with
-  /// drop_before(), and that was flushed. Keeps them for as long as some part of the disk has not heard of that.
-  /// Threads: as write().
+  virtual std::vector<DiskDrop> drops() const = 0;  ///< Those kept: from earlier starts, and since.
+  /// Drops with a bound up to `before` are obsolete: the blocks they named were erased, or went with drop_before(), and
+  /// that was flushed. Keeps them until every directory has recorded this. Threads: as write().
   virtual error_code forget_drops(DiskKey before) = 0;
 
   /// Keeps the canonical record of a namespace. Idempotent.
   virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;
-  /// Forgets the records of namespaces of which no block is wanted any more: nobody can load what is left of those
-  /// blocks. Ids that are not kept are ignored. After a crash the records may be there again.
+  /// Forgets the records of namespaces without wanted blocks: remaining blocks can no longer be loaded. Ignores unknown
+  /// ids. After a crash the records may be there again.
   virtual error_code remove_namespaces(std::span<const NamespaceId> ids) = 0;
-  /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips entries it cannot
-  /// read.
+  /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips unreadable entries.
   virtual error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
                           const std::function<bool(const DiskRecord& block)>& block) const = 0;
-  virtual std::uint32_t epoch() const = 0;  ///< Of this start: larger than of all before.
+  virtual std::uint32_t epoch() const = 0;  ///< Of this start: larger than all earlier ones.
 
-  /// Rewrites files until none has bytes of a block that load() names no more, or that was written before one of
-  /// `dropped` (whole namespaces) under its name. `goes_on` is told before each file; with false the call ends
-  /// (kCancelled). Reads, and may write, all that the disk has. From any thread; other calls go on meanwhile.
+  /// Rewrites files until they hold only bytes of blocks that load() names, and none written before one of `dropped`
+  /// (whole namespaces) under its name. Calls `goes_on` before each file; with false the call ends (kCancelled). Reads,
+  /// and may write, the whole disk. From any thread; other calls go on meanwhile.
   virtual Result<DiskPurge> purge([[maybe_unused]] std::span<const DiskDrop> dropped,
                                   [[maybe_unused]] const std::function<bool(const DiskPurge&)>& goes_on) {
     return make_error_code(Errc::kUnsupported);
   }
 
   // -- directories that come and go while the disk is in use
-  /// The directories are to be these, at least one. New ones are opened and emptied, and take blocks from now on; those
-  /// that are not named take none any more, and are leaving() until remove(). One that was leaving and is named again
-  /// stays. After an error nothing has changed; its text is for the operator and names the directory. From one thread
-  /// at a time, concurrently with other calls; waits some seconds at most.
+  /// Sets the directories, at least one. New ones are opened and emptied, and take blocks from now on; directories that
+  /// are not named take no more blocks, and are leaving() until remove(). A leaving one that is named again stays.
+  /// After an error nothing has changed; its text is for the operator and names the directory. From one thread at a
+  /// time, concurrently with other calls; waits some seconds at most.
   virtual Result<void, Failure> set_directories([[maybe_unused]] std::span<const std::string> paths) {
     return Failure(Errc::kUnsupported, "this disk's directories cannot be changed");
   }
   virtual std::vector<LeavingDirectory> leaving() const { return {}; }
-  /// Lets a leaving directory go: nothing is read there any more. What it knows of drops goes to the others first. Then
-  /// it is emptied and closed in the background, however long that takes. Errors: kNotFound if it is not leaving (any
-  /// more). Threads: as write().
+  /// Lets a leaving directory go: it is not read any more. Its drops move to the other directories first. Then it is
+  /// emptied and closed in the background, however long that takes. Errors: kNotFound if it is not leaving (any more).
+  /// Threads: as write().
   virtual error_code remove([[maybe_unused]] DiskPlace place) { return Errc::kNotFound; }
   /// Forgets all blocks and namespaces, durably, and gives their files back. Threads: as write().
   virtual error_code clear() { return drop_before(DiskKey{~std::uint64_t{0}}); }
 
-  /// Writes out what is buffered, for a clean stop.
+  /// Writes out all buffers, for a clean stop.
   virtual error_code flush() = 0;
   virtual DiskStats stats() const = 0;
-  /// For the operator: which of several disks has not answered a call for so long. Empty: none, or there is one only.
-  /// Never waits.
+  /// For the operator: names the disk, of several, that has not answered a call for this long. Empty: every disk
+  /// answers, or there is only one. Never waits.
   virtual std::string hanging(Duration) const { return {}; }
 };
 
-/// The block under the key, once its size and its bytes were found to be those of the name that the seed is made of.
-/// Errors: of Disk::read; kCorruptBlock if they are not.
+/// Reads the block under the key and verifies that its size and bytes belong to the name that the seed is made of.
+/// Errors: as Disk::read; kCorruptBlock if they do not.
 Result<DiskBlock> read_verified(const Disk& disk, DiskKey key, std::uint64_t seed, std::size_t block_bytes);
 /// Whether a read's error means that the block is gone, or damaged for good. After any other error the disk is at
-/// fault, and may give the block later.
+/// fault, and may return the block later.
 bool is_lost(error_code error);
 
 /// Opens a disk, however long that takes: on a spill thread. Calls `accepted` once the place is known to be usable,
-/// before what is slow. An error's text is for the operator.
+/// before the slow part. An error's text is for the operator.
 using OpenDisk = std::function<Result<std::unique_ptr<Disk>, Failure>(const std::function<void()>& accepted)>;
 
 }  // namespace kv

@@ -1,4 +1,4 @@
-// store/disk_tier.h: which blocks lie on disk, under which key, and which of them go when it is full.
+// store/disk_tier.h: the blocks on disk, their keys, and which of them go when the disk is full.
 #pragma once
 
 #include <array>
@@ -21,46 +21,49 @@
 namespace kv {
 
 struct DiskTierConfig {
-  std::uint64_t capacity_bytes = 0;  ///< Of blocks that lie on disk and nowhere else. 0: no disk tier.
-  /// Of the log: what is given back at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
+  std::uint64_t capacity_bytes = 0;  ///< For blocks that lie only on disk. 0: no disk tier.
+  /// The part of the log that is given back at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
   std::uint64_t segment_bytes = 0;
-  /// The log may hold this many times what is alive in it before its oldest segment is given back.
+  /// The log may reach this multiple of its live bytes before its oldest segment is given back.
   double log_factor = 1.25;
-  /// How many bytes may be written again because their segment goes, as a share of the bytes spilled.
+  /// Bytes that may be written again because their segment goes, as a share of the spilled bytes.
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
   std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
-  /// Of used_bytes(): beyond this, blocks go as beyond the capacity. 0: no bound.
+  /// Bound on used_bytes(): beyond it, blocks go as beyond the capacity. 0: no bound.
   std::uint64_t index_bytes_max = 0;
 };
 
-/// The second tier's index. On disk the blocks are a log, cut into segments of consecutive keys; a block that is
-/// evicted only becomes dead in it, and the oldest segment is given back as a whole once the log is too long:
+/// The second tier's index. On disk the blocks are a log, cut into segments of consecutive keys; an evicted block only
+/// becomes dead in it, and the oldest segment is given back as a whole once the log is too long:
 ///
 ///     | segment 0: dead live dead | segment 1 ... | segment n: live live live <- next key |
 ///       next to go: what still lives there is written again at the end, or evicted
 ///
-/// A block may lie in memory and on disk. Then the two know each other as *copies*, and memory can let its own go
-/// without a write.
+/// A block may lie in memory and on disk. Then the two are linked as *copies*, and memory can release its copy without
+/// a write.
 ///   1. With a block, all blocks above it are on disk, so that a restart can find it.
-///   2. A block whose copy is in memory is pinned here, so neither it nor what is above it is evicted.
+///   2. A block with a copy in memory is pinned here, so neither it nor the blocks above it are evicted.
 ///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
-///      ends, least recently used first. With tenants (tenant_table.h) those of tenants over their guarantee go before
+///      ends, least recently used first. With tenants (tenant_table.h) blocks of tenants over their guarantee go before
 ///      others, and those of a tenant over its maximum in any case.
 ///   4. A key is alive iff its block's slot is that key.
-///   5. What lies in a directory that is leaving does not count for the length of the log: it goes with the directory.
+///   5. Blocks in a leaving directory do not count for the log's length: they go with the directory.
 /// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
 class DiskTier {
  public:
   explicit DiskTier(const DiskTierConfig& config);
-  /// Before the first block: told of what comes and goes, and asked what may go.
+  /// Before the first block. The table counts additions and removals, and says which blocks may go.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
-  void use_departed(DepartedTable& departed) { departed_ = &departed; }  ///< Told of what is nowhere any more.
-  void use_events(EventLog* events) { events_ = events; }                ///< Told of all that comes and goes.
+  void use_departed(DepartedTable& departed) {
+    departed_ = &departed;
+  }                                                        ///< Records blocks that are in no tier any
+                                                           ///< more.
+  void use_events(EventLog* events) { events_ = events; }  ///< Records all changes.
 
-  /// The namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
+  /// Adds the namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
-  /// `group`: of its tenant. `seeds`: the name that the checksums are bound to, if it is another one.
+  /// `group`: the tenant's. `seeds`: the name that the checksums are bound to, if it differs from `name`.
   TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain,
                   std::uint32_t group = 0, const std::optional<NamespaceId>& seeds = std::nullopt);
   PrefixIndex& own_index() { return index_; }                  ///< For the tenants' bands.
@@ -79,36 +82,36 @@ class DiskTier {
   DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
 
   // -- blocks
-  /// The key for a new write of the block with that hash, larger than all before. Blocks of one hash go to one place as
-  /// long as the places do not change.
+  /// The key for a new write of the block with that hash, larger than all before. While the places stay the same,
+  /// blocks of one hash go to one place.
   DiskKey new_key(const BlockHash& hash);
-  /// `places`: that take new blocks; {0} at first, never empty. `leaving`: whose blocks are being moved elsewhere.
+  /// `places`: take new blocks; {0} at first, never empty. `leaving`: their blocks are being moved elsewhere.
   void set_places(std::vector<DiskPlace> places, std::span<const DiskPlace> leaving = {});
   const std::vector<DiskPlace>& places() const { return places_; }
   /// The block was written under `key`, larger than all before. Requires: the block is not in the index, but `parent`
   /// is (kNoBlock: a first block).
   BlockId add(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
-  /// The block was written again, under `key`. `is_paid`: out of the budget for rewriting.
+  /// The block was written again, under `key`. `is_paid`: from the budget for rewriting.
   void move(BlockId block, DiskKey key, bool is_paid = true);
-  /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay.
-  /// `why`: they are remembered so, those that are nowhere else.
+  /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay. `why`:
+  /// the recorded reason for blocks that are in no tier any more.
   std::size_t remove(BlockId block, std::vector<DiskKey>& keys, MissKind why = MissKind::kDropped);
-  /// Evicts until only_bytes() is within the capacity; after that was lowered it takes several calls.
+  /// Evicts until only_bytes() is within the capacity; after a reduction this takes several calls.
   void trim();
   void set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads);
 
   // -- after a restart
-  /// Keys have this epoch from now on. It is larger than that of any key on disk; before the call it is 1. Requires: no
-  /// key of a larger epoch was given.
+  /// From now on keys have this epoch, which is larger than that of any key on disk; before the call it is 1. Requires:
+  /// no earlier key has a larger epoch.
   void start_epoch(std::uint32_t epoch);
   DiskKey next_key() const { return DiskKey{next_key_}; }  ///< All keys given so far are smaller.
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes || is_index_full(); }
-  /// Of memory: what the index takes for the blocks on disk.
+  /// The index memory for the blocks on disk.
   std::uint64_t used_bytes() const {
     return index_.used_bytes() + index_.block_count() * (sizeof(Entry) + sizeof(DiskSide) + sizeof(MemorySide));
   }
-  void load_key(DiskKey key, std::uint64_t bytes);  ///< A key that is on disk. Call with ever smaller keys.
-  /// As add, for a key that load_key() was called with: the last one, or one before.
+  void load_key(DiskKey key, std::uint64_t bytes);  ///< Records a key on disk. Call with ever smaller keys.
+  /// As add, for a key already passed to load_key(), not necessarily the last one.
   BlockId load(TreeId tree, BlockId parent, const BlockHash& hash, std::uint32_t position, DiskKey key, Tick tick);
 
   void touch(BlockId block, Tick tick) { index_.touch(block, tick); }
@@ -120,30 +123,30 @@ class DiskTier {
   BlockId copy_on_disk(BlockId memory) const;  ///< kNoBlock if there is none.
   BlockId copy_in_memory(BlockId disk) const;
   void add_copy(BlockId memory, BlockId disk);  ///< Requires: neither has one.
-  /// The block leaves memory, where it was last used at `recency`. Does nothing if it has no copy on disk.
+  /// The block leaves memory; its last use there was at `recency`. Has no effect without a copy on disk.
   void remove_copy(BlockId memory, Tick recency);
 
   // -- the log
   /// Whether the oldest segment should go.
   bool is_log_full() const;
   /// Blocks of the oldest segment that have to be written again before it can go: up to `bytes_max`, or one block.
-  /// Those that are not worth a write are evicted. Looks at some thousand keys a call: ask until is_oldest_dead().
+  /// Evicts those not worth a write. Visits some thousand keys a call: ask until is_oldest_dead().
   std::vector<BlockId> live_in_oldest(std::uint64_t bytes_max);
   bool is_oldest_dead() const { return dead_entries_ == segments_.front().entries.size(); }
   DiskKey oldest_key() const { return segments_.empty() ? DiskKey{next_key_} : segments_.front().first_key; }
-  /// Forgets the oldest segment. Returns the key before which nothing lives. Requires: is_oldest_dead().
+  /// Forgets the oldest segment. Returns the key below which all blocks are dead. Requires: is_oldest_dead().
   DiskKey end_segment();
 
   // -- directories that leave
   struct PlaceUse {
     std::uint64_t block_count = 0, bytes = 0;
   };
-  PlaceUse in_place(DiskPlace place) const { return in_place_[place]; }  ///< What lives there.
-  /// For lack of room where blocks are to be moved: evicts the least recently used, so many bytes or one block; not
-  /// more than some hundred blocks. Until nothing leaves any more, the log is kept as short as what lives in it allows.
-  /// Returns how many were evicted.
+  PlaceUse in_place(DiskPlace place) const { return in_place_[place]; }  ///< Its live blocks.
+  /// Makes room for blocks to be moved: evicts the least recently used ones, this many bytes or one block; at most some
+  /// hundred blocks. Until the last directory has left, the log is kept as short as its live blocks allow. Returns how
+  /// many were evicted.
   std::size_t evict_oldest(std::uint64_t bytes);
-  /// Nothing lies in the directory any more. Requires: in_place() says so.
+  /// The directory is empty. Requires: in_place() is zero.
   void forget_place(DiskPlace place);
 
   // -- walking through the log
@@ -153,10 +156,10 @@ class DiskTier {
     std::size_t entry = 0;
     bool operator==(const Cursor&) const = default;
   };
-  /// The blocks that live in the next `entries_max` entries of the log. Moves the cursor behind them, and back to the
-  /// beginning when there are no more.
+  /// The live blocks in the next `entries_max` entries of the log. Moves the cursor behind them, and back to the
+  /// beginning at the log's end.
   std::vector<BlockId> live_from(Cursor& cursor, std::size_t entries_max) const;
-  /// The same of those in one directory: up to `bytes_max`, or one block.
+  /// The same for one directory: up to `bytes_max`, or one block.
   std::vector<BlockId> live_in_place(Cursor& cursor, DiskPlace place, std::uint64_t bytes_max,
                                      std::size_t entries_max) const;
 
@@ -167,7 +170,7 @@ class DiskTier {
   Stats stats() const;
   std::uint64_t only_bytes() const { return only_bytes_; }
   std::uint64_t written_count() const { return counters_.spilled_blocks; }  ///< Blocks, since the start.
-  std::string check() const;  ///< Every invariant; for tests. Empty, or what is broken.
+  std::string check() const;  ///< Every invariant; for tests. Empty, or the broken one.
 
  private:
   struct Entry {
@@ -176,9 +179,9 @@ class DiskTier {
   };
   struct Segment {
     DiskKey first_key;
-    std::uint64_t bytes = 0;                               ///< Written, dead ones too.
-    std::vector<Entry> entries;                            ///< Dead ones stay.
-    std::array<std::uint64_t, kPlaceCount> place_bytes{};  ///< Of `bytes`, by directory.
+    std::uint64_t bytes = 0;                               ///< Includes dead blocks.
+    std::vector<Entry> entries;                            ///< Includes dead ones.
+    std::array<std::uint64_t, kPlaceCount> place_bytes{};  ///< `bytes` by directory.
   };
   struct Tree {
     NamespaceId name, seeds;
@@ -218,12 +221,12 @@ class DiskTier {
   StableTable<DiskSide> disk_sides_;      ///< By BlockId on disk.
   StableTable<MemorySide> memory_sides_;  ///< By BlockId in memory.
   std::deque<Segment> segments_;
-  std::size_t dead_entries_ = 0;           ///< Leading entries of the oldest segment that are known to be dead.
+  std::size_t dead_entries_ = 0;           ///< Leading entries of the oldest segment known to be dead.
   std::uint64_t next_key_ = first_key(1);  ///< With place 0.
   std::vector<DiskPlace> places_{0}, leaving_;
-  bool is_short_ = false;  ///< The others have no room for what leaves: dead bytes are given back sooner.
+  bool is_short_ = false;  ///< The other directories have no room for leaving blocks: dead bytes are given back sooner.
   std::array<PlaceUse, kPlaceCount> in_place_{};
-  std::array<std::uint64_t, kPlaceCount> log_in_place_{};  ///< Of log_bytes_.
+  std::array<std::uint64_t, kPlaceCount> log_in_place_{};  ///< log_bytes_ by place.
   std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;
   double rewrite_credit_ = 0;
   Stats counters_;

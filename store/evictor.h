@@ -1,4 +1,4 @@
-// store/evictor.h: which block goes when a slot is wanted.
+// store/evictor.h: chooses the block that goes when a slot is wanted.
 #pragma once
 
 #include <array>
@@ -23,111 +23,113 @@ namespace kv {
 
 /// Finds a slot of a size, evicting for it. In this order:
 ///   1. a free slot of the class, or free granules for a new slab;
-///   2. the leaf end of the class that the policy gives least worth: its slot. But if the class has none, or the least
-///      recently used one of another class is kAgeRatio times as old as that of this class:
+///   2. the slot of the class's leaf end that the policy gives least worth. But if the class has no leaf end, or the
+///      least recently used one of another class is kAgeRatio times as old as that of this class:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
 ///      that lie in it (which were used no later). A run is left alone if it holds a staged or pinned block, or a block
 ///      with a pinned block below. If every run is left alone: 2.
-/// Blocks that were cut off already, by 3 or by a drop, are freed before anything is evicted.
-/// A call does what its steps allow, and the next one goes on from there. In a small arena the run of granules is the
-/// oldest there is. In a large arena one search pays for many runs (Arena::Search): each was among the oldest when the
+/// Blocks already cut off, by 3 or by a drop, are freed before any eviction.
+/// A call does what its steps allow, and the next one goes on from there. In a small arena the cleared run is the
+/// oldest of all. In a large arena one search pays for many runs (Arena::Search): each was among the oldest when the
 /// search came by, and was not used since.
-/// With blocks of one size this is exact: a slot is found as long as some block is not pinned and has no pinned block
+/// With one block size this is exact: a call finds a slot as long as some block is unpinned and has no pinned block
 /// below. With several sizes it may be refused although such a block exists, when pins are scattered over every run of
 /// granules that is long enough.
-/// With a disk tier, a class that had to evict is *short*. Free bytes do not say that a class has room, since all of
-/// them may be free slots of others. write_victims() has what such a class evicts next by 2 or 3 written in advance;
-/// the class is short until all of that is on disk.
-///   4. Without `may_lose` only blocks go that are on disk. Of the windows that the last search found, the oldest one
-///      whose blocks are all there is cleared. If there is none, the call finds no slot and the class is short.
+/// With a disk tier, a class that had to evict is *short*. Free bytes do not mean room for the class, since all of them
+/// may be free slots of others. write_victims() has the class's next victims by 2 or 3 written in advance; the class is
+/// short until all of these are on disk.
+///   4. Without `may_lose` only blocks on disk go. Of the windows that the last search found, the oldest one whose
+///      blocks are all on disk is cleared. If there is none, the call finds no slot and the class is short.
 ///   5. While the victims of a class are being written, calls without `may_lose` look at no other window. Since the
 ///      victims are pinned meanwhile, each retry would have another window written.
 ///   6. A class that is short is listed once, in short_ or in being_written_; no other class is listed.
-/// With tenants (tenant_table.h) the leaf ends of 2 are those of a class's band; if it has none, those of the asker
-/// itself. An asker at its maximum has blocks of its own go, of any class, and takes nothing before. A window of 3 is
-/// left alone as well if it holds a block that may not go for the asker. With several sizes in use guaranteed memory
-/// may therefore be found late, as with pins: when guaranteed blocks of others are scattered over every run of
-/// granules. Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With
-/// two sizes in equal use that cost a fifth of all hits, because hardly any block was then evicted singly. Thread
-/// safety: none, the Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules looked at, the blocks
-/// of a run, those evicted. How many leases there are does not matter.
+/// With tenants (tenant_table.h), 2 takes the leaf ends of a class's band; if the band is empty, those of the asker
+/// itself. For an asker at its maximum, blocks of its own go, of any class, before it takes memory. A window of 3 is
+/// also left alone if it holds a block that may not go for the asker. With several sizes in use guaranteed memory may
+/// therefore be found late, as with pins: when guaranteed blocks of others are scattered over every run of granules.
+/// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
+/// equal use that cost a fifth of all hits, because hardly any block was then evicted singly. Thread safety: none, the
+/// Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules visited, the blocks of a run, those
+/// evicted. Independent of the number of leases.
 class Evictor {
  public:
   static constexpr std::uint64_t kAgeRatio = 2;
 
   struct Stats {
     std::uint64_t evicted_blocks = 0, evicted_bytes = 0, slab_moves = 0;
-    std::uint64_t unspilled_blocks = 0;           ///< Of them: not on disk.
+    std::uint64_t unspilled_blocks = 0;           ///< Evicted blocks that were not on disk.
     std::uint64_t dropped_blocks = 0;             ///< Freed after a drop.
     std::array<std::uint64_t, 32> age_log2_ms{};  ///< As StoreStats::eviction_age_log2_ms.
   };
 
   struct Found {
     std::optional<SlotId> slot;  ///< Staged in the pool.
-    bool again = false;          ///< Not found because the steps were used up: there is more to look at, or to evict.
-    bool is_worth_less = false;  ///< Not found because 2 would take a leaf end that is worth more.
-    bool is_over_quota = false;  ///< Not found because the asker is at its maximum, and all that it has is pinned.
+    bool again = false;          ///< Not found because the steps were used up: another call can go on.
+    bool is_worth_less = false;  ///< Not found because 2 would take a leaf end of higher worth.
+    bool is_over_quota = false;  ///< Not found because the asker is at its maximum and all its blocks are pinned.
   };
 
-  /// `departed` is told of what is nowhere any more. `tenants`: nullptr to tell none apart. Else find_slot() and
-  /// next_victim() are for its asker.
+  /// `departed` receives the blocks that are in no tier any more. `tenants`: nullptr to tell none apart. Otherwise
+  /// find_slot() and next_victim() act for its asker.
   Evictor(BlockPool& pool, EvictionPolicy& policy, DepartedTable& departed, TenantTable* tenants = nullptr)
       : pool_(pool), policy_(policy), departed_(departed), tenants_(tenants), queues_(policy.queues()) {}
 
   /// `may_lose`: whether a block that is not on disk may go (4).
-  /// `may_rest`: the caller was refused before, and asks every so often. If the last search of a large arena found
-  /// nothing, the next one may wait a while: twenty times what the last one took.
-  /// `worth`: of what the slot is for, as EvictionPolicy::worth; nothing worth more is evicted by 2.
+  /// `may_rest`: the caller was refused before, and asks periodically. If the last search of a large arena found no
+  /// run, the next one may wait twenty times as long as the last one took.
+  /// `worth`: the worth of the slot's new block, as EvictionPolicy::worth; 2 evicts no block worth more.
   Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false,
                   double worth = std::numeric_limits<double>::infinity());
-  /// The leaf end of the class that goes first, and what it is worth. kNoBlock: none, or no steps are left.
+  /// A class's leaf end that goes first, and its worth. kNoBlock: none, or no steps are left.
   struct Victim {
     BlockId block = kNoBlock;
     double worth = 0;
   };
-  BlockId next_victim(Steps& steps);  ///< Of the class whose leaf end was used longest ago.
-  BlockId next_spared(Steps& steps);  ///< The same of what may go for anybody.
-  BlockId any_victim(Steps& steps);   ///< The same of all, whoever it is guaranteed to.
+  BlockId next_victim(Steps& steps);  ///< From the class with the least recently used leaf end.
+  BlockId next_spared(Steps& steps);  ///< The same among blocks that may go for any tenant.
+  BlockId any_victim(Steps& steps);   ///< The same among all blocks, guaranteed or not.
   /// EvictionPolicy::chance of a leaf end in memory.
   double chance(BlockId leaf_end, std::uint64_t blocks) const;
   const EvictionPolicy& policy() const { return policy_; }
 
   // -- for the disk tier
-  bool has_short_class() const { return !short_.empty(); }  ///< One that write_victims() has not seen yet.
-  /// Hands to `write` what goes next for the short classes and is not on disk, the class first that is short the
-  /// longest: a window with all below, or leaf ends of the class of up to `own_bytes_max`. `write` pins the block; it
-  /// returns false when it takes no more. Stops there, or when no steps are left; the next call goes on. Requires:
-  /// nothing is detached, and end_writes() followed the call before.
+  bool has_short_class() const { return !short_.empty(); }  ///< Some short class that write_victims() has not visited.
+  /// Hands to `write` the next victims of the short classes that are not on disk; the class that is short the longest
+  /// comes first. Victims are a window with all blocks below, or up to `own_bytes_max` of the class's leaf ends.
+  /// `write` pins the block, and returns false when it takes no more. Stops there, or when no steps are left; the next
+  /// call goes on. Requires: no block is detached, and end_writes() followed the call before.
   void write_victims(std::size_t own_bytes_max, Steps& steps, TimePoint now, const std::function<bool(BlockId)>& write);
-  void end_writes();  ///< What was handed out is on disk, or could not be written.
+  void end_writes();  ///< The handed-out blocks are on disk, or could not be written.
 
   void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
-  /// Frees what was cut off, as long as there are steps. Returns how many of these blocks were dropped.
+  /// Frees cut-off blocks, as long as there are steps. Returns how many of these were dropped.
   std::size_t reap(Steps& steps, TimePoint now);
   const Stats& stats() const { return stats_; }
-  std::string check() const;  ///< Invariant 6; for tests. Empty, or what is broken.
+  std::string check() const;  ///< Invariant 6; for tests. Empty, or the broken invariant.
 
  private:
   enum class Short : std::uint8_t { kNo, kYes, kBeingWritten };
-  /// How far one size class has come with taking memory from the others.
+  /// The progress of one size class in taking memory from the others.
   struct Hunt {
     TenantId asker{};                      ///< The last one. With tenants.
-    bool may_take_own = false;             ///< Nothing may go for anybody: so what the asker has may go for itself.
-    std::size_t block_bytes = 0;           ///< The class's number may have been another size's before.
+    bool may_take_own = false;             ///< No block may go for every tenant, so the asker's own blocks may go for
+                                           ///< the asker.
+    std::size_t block_bytes = 0;           ///< Shows whether the class's number was another size's before.
     std::optional<Arena::Search> search;   ///< Under way.
-    std::vector<Arena::Window> found;      ///< By the last one; the oldest last.
-    std::vector<Arena::Window> unwritten;  ///< Taken from `found`: something in them is not on disk. The oldest first.
+    std::vector<Arena::Window> found;      ///< Results of the last search; the oldest last.
+    std::vector<Arena::Window> unwritten;  ///< Taken from `found`: some of their blocks are not on disk. The oldest
+                                           ///< first.
     std::optional<Arena::Window> window;   ///< Being cleared.
-    bool has_block = false;                ///< Something lies in the window.
-    bool is_checked = false;               ///< Nothing in the window, or below what lies in it, is pinned.
-    bool is_begun = false;                 ///< Something in it was evicted.
+    bool has_block = false;                ///< The window contains a block.
+    bool is_checked = false;               ///< No block in the window, or below one in it, is pinned.
+    bool is_begun = false;                 ///< The eviction of its blocks has begun.
     Arena::Cursor at;
-    Arena::Cursor written_to;  ///< How far write_victims() has come with the window.
+    Arena::Cursor written_to;  ///< The progress of write_victims() in the window.
     Short is_short = Short::kNo;
-    bool is_last_look = false;  ///< A search found nothing but for what is shielded.
+    bool is_last_look = false;  ///< A search found only shielded windows.
     std::size_t search_steps = 0;
-    std::uint64_t change_count = 0;        ///< The arena's, when the search began.
-    std::optional<std::uint64_t> none_at;  ///< The same of a search that found nothing.
+    std::uint64_t change_count = 0;        ///< The arena's change_count() when the search began.
+    std::optional<std::uint64_t> none_at;  ///< The same for a search without a result.
     TimePoint rest_until{};
   };
   enum class Cleared : std::uint8_t { kSome, kNone, kUnfinished, kUnwritten };
@@ -149,7 +151,7 @@ class Evictor {
   Cleared write_window(Hunt& hunt, Steps& steps, const std::function<bool(BlockId)>& write);
   void end_shields(TimePoint now);
   bool takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps);
-  /// Whose leaf ends are looked at as one: a group's, or a band's.
+  /// The leaf ends considered together: a group's, or a band's.
   struct Lane {
     std::uint32_t number;
     bool is_band = false;
@@ -165,7 +167,7 @@ class Evictor {
   bool is_much_older(BlockId block, BlockId than) const;
   void count_eviction(BlockId block, TimePoint now);
 
-  /// What the first of a queue is worth, as last seen.
+  /// The worth of a queue's first block, as last computed.
   struct Head {
     Tick used{};
     std::uint32_t version = 0;

@@ -1,4 +1,4 @@
-// store/store_contexts.cc: prefixes that are kept by name: what is kept of each, and how that ends.
+// store/store_contexts.cc: prefixes kept by name: their kept blocks, and their ends.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace {
 
 bool is_life(const ContextLife& life) { return life.ttl > Duration::zero() && life.ttl <= kContextTtlMax; }
 
-/// How the hashes of an order are cut into chains. Nothing: its counts do not cut them.
+/// Cuts the hashes of an order into chains. Empty: its counts do not cut them.
 std::optional<std::vector<Context::Chain>> cut_chains(std::size_t hash_count, std::span<const std::uint32_t> counts) {
   std::vector<Context::Chain> chains;
   if (counts.empty()) {
@@ -31,7 +31,7 @@ std::optional<std::vector<Context::Chain>> cut_chains(std::size_t hash_count, st
 
 }  // namespace
 
-/// Of a chain only the first kept_count blocks are kept any more.
+/// Reduces a chain to its first kept_count kept blocks.
 void Store::Impl::was_dropped(Context& context, std::size_t chain, std::size_t kept_count) {
   Context::Chain& of = context.chains[chain];
   const std::size_t before = of.kept.size();
@@ -42,16 +42,16 @@ void Store::Impl::was_dropped(Context& context, std::size_t chain, std::size_t k
     KV_ASSERT(space != nullptr);  // it has blocks, so it was not forgotten
     space->context_ends->add(context.hashes[of.first + kept_count - 1], context, chain);
   }
-  // Those that the drop has cut off and not yet taken apart are still retained, and for this context too.
+  // Blocks that the drop has cut off and not yet freed are still retained, for this context too.
   unkept.emplace_back(of.kept.begin() + static_cast<std::ptrdiff_t>(kept_count), of.kept.end());
   of.kept.resize(kept_count);
-  of.written = std::min(of.written, kept_count);  // what comes again is written again
+  of.written = std::min(of.written, kept_count);  // a block that comes again is written again
   context.why = Errc::kNotFound;
   contexts.lost(context, before - kept_count);
   contexts.kept(context, -static_cast<std::ptrdiff_t>(before - kept_count));
 }
 
-/// What it kept waits in `unkept`.
+/// Its kept blocks wait in `unkept`.
 void Store::Impl::keep_nothing(Context& context) {
   const Space* const space = spaces.find(context.space);
   for (std::size_t i = 0; i < context.chains.size(); ++i) {
@@ -63,8 +63,8 @@ void Store::Impl::keep_nothing(Context& context) {
   }
 }
 
-/// What a drop takes is a block and all below it, and it is taken apart from below: so in each chain there is one place
-/// from which on all is gone.
+/// A drop takes a block and all below it, and frees them from below: so each chain has one place from which on all
+/// blocks are gone.
 void Store::Impl::look_for_drops(Context& context) {
   const auto is_here = [&](const Context::Kept& kept) {
     return pool.is_kept(kept.block, kept.retention) && pool.index().is_attached(kept.block);
@@ -77,8 +77,8 @@ void Store::Impl::look_for_drops(Context& context) {
   }
 }
 
-/// Of `from`, which gives way to `context`, and of all others that end in the same block. False: that would not have it
-/// let go, since somebody else keeps it, and with it all before it.
+/// Takes the end block from `from`, which gives way to `context`, and from all other contexts that end in the same
+/// block. False: that would not release the block, since it has another keeper, which keeps all before it as well.
 bool Store::Impl::take_end(const Context& context, Context& from, std::size_t chain, std::vector<Given>& given) {
   const Context::Kept end = from.chains[chain].kept.back();
   const BlockPool::Retention& retention = pool.retained().find(end.block)->second;
@@ -87,7 +87,7 @@ bool Store::Impl::take_end(const Context& context, Context& from, std::size_t ch
   std::vector<Given> all;
   space.context_ends->visit({&hash, 1}, [&](Context& each, std::size_t i) {
     const bool gives_way = each.owner == context.owner && each.priority < context.priority;
-    const Context::Kept& last = each.chains[i].kept.back();  // of one that a drop has taken the retention is another
+    const Context::Kept& last = each.chains[i].kept.back();  // for a dropped block the retention differs
     if (gives_way && last.block == end.block && last.retention == end.retention) all.push_back({&each, i, end.block});
   });
   if (retention.is_on_request || all.size() != retention.context_count) return false;
@@ -105,7 +105,7 @@ bool Store::Impl::take_end(const Context& context, Context& from, std::size_t ch
   return true;
 }
 
-/// Undoes takes, of this call.
+/// Undoes this call's takes.
 void Store::Impl::give_back(std::vector<Given>& given) {
   for (; !given.empty(); given.pop_back()) {
     const Given& last = given.back();
@@ -119,13 +119,13 @@ void Store::Impl::give_back(std::vector<Given>& given) {
   }
 }
 
-/// Has the owner's contexts of lower priority give up blocks until there is room for so many bytes, or they have no
-/// more to give, or no steps are left. What several of them keep can go once the last of them has come to its end
-/// there: so they are asked again as long as one gives something.
+/// Has the owner's contexts of lower priority give up blocks until there is room for this many bytes, or they have no
+/// more to give, or no steps are left. A block that several of them keep can go once the last of them has come to its
+/// end there: so they are asked again as long as one gives a block.
 std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, const Space& space, std::size_t bytes,
                                                       Steps& steps, TimePoint now) {
   std::vector<Given> given;
-  let_go(steps);  // what is on its way out makes room by itself
+  let_go(steps);  // blocks being released make room by themselves
   if (!unkept.empty()) return given;
   for (std::size_t before = ~std::size_t{0}; given.size() != before;) {
     before = given.size();
@@ -139,7 +139,7 @@ std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, co
         steps.take(Steps::kBlock);
         while (!next->chains[i].kept.empty()) {
           if (has_room_to_keep(space, bytes) || !steps.are_left()) return given;
-          // What counts for another tenant helps only where the node's bound is in the way.
+          // Blocks of another tenant help only where the node's bound is in the way.
           const bool helps =
               !tenants || tenants->could_retain(space.owner, bytes) || spaces.find(next->space)->owner == space.owner;
           steps.take(Steps::kRemoval);
@@ -151,7 +151,7 @@ std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, co
   return given;
 }
 
-/// For one block more. False: those of lower priority have not so much to give, and nothing has changed.
+/// Makes room for one more block. False: contexts of lower priority have too little to give; all is unchanged.
 bool Store::Impl::make_room(const Context& context, const Space& space, Steps& steps, TimePoint now) {
   const std::size_t bytes = space.record->block_bytes();
   const Errc why = is_over_retained(bytes) ? Errc::kBusy : Errc::kOverQuota;
@@ -167,14 +167,14 @@ bool Store::Impl::make_room(const Context& context, const Space& space, Steps& s
   return true;
 }
 
-/// Goes on behind what is kept, block by block, as far as memory has them and the bounds let it. `room_steps`: for what
-/// others give up.
+/// Keeps further blocks behind the kept ones, as far as memory has them and the bounds allow. `room_steps`: for blocks
+/// that other contexts give up.
 void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, TimePoint now) {
   if (are_contexts_closed || context.kept_count == context.hashes.size()) {
     context.why = context.kept_count == context.hashes.size() ? Errc{} : Errc::kDraining;
     return;
   }
-  // A namespace without blocks may have been forgotten, and opened anew.
+  // A namespace without blocks may have been forgotten and opened again.
   Space* const found = context.kept_count > 0 ? spaces.find(context.space) : spaces.find(context.space_name);
   if (found == nullptr) {
     context.why = Errc::kNotFound;
@@ -211,7 +211,7 @@ void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, T
     if (before > 0) space.context_ends->remove(context.hashes[chain.first + before - 1], context, i);
     space.context_ends->add(context.hashes[chain.first + chain.kept.size() - 1], context, i);
     contexts.kept(context, static_cast<std::ptrdiff_t>(more));
-    if (chain.kept.size() > chain.written) {  // not so, if it comes back after a restart
+    if (chain.kept.size() > chain.written) {  // false after a restart, for blocks that come back
       contexts.wrote(context, chain.kept.size() - chain.written);
       chain.written = chain.kept.size();
     }
@@ -219,23 +219,23 @@ void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, T
   const bool is_whole = context.kept_count == context.hashes.size();
   if (why != Errc{} || is_whole) {
     context.why = why;
-  } else if (context.why == Errc{}) {  // no steps were left to see why; a drop, most likely
+  } else if (context.why == Errc{}) {  // no steps were left to find the reason; a drop, most likely
     context.why = Errc::kNotFound;
   }
 }
 
-/// What the context has now. Returns whether a shortfall is to be told.
+/// Updates the context. Returns whether a shortfall is to be reported.
 bool Store::Impl::look_at(Context& context, Steps& steps, TimePoint now) {
   steps.take(Steps::kBlock * (1 + context.chains.size()));
   look_for_drops(context);
-  contexts.stored(context, now);  // what grows now was not kept before
+  contexts.stored(context, now);  // later growth was not kept before
   keep_more(context, steps, now);
   const bool is_news = context.kept_count < context.told_count;
   context.told_count = context.kept_count;
   return is_news && !are_contexts_closed;
 }
 
-/// Out of the books.
+/// Takes the context out of the tables.
 std::unique_ptr<Context> Store::Impl::end_context(Context& context, ContextTable::Gone how, TimePoint now) {
   set_warming(context, false);
   look_for_drops(context);
@@ -277,7 +277,7 @@ void Store::Impl::use_contexts(const Found& found, std::span<const BlockHash> ha
   const ContextEnds* const ends = found.space->context_ends.get();
   if (ends == nullptr || ends->empty()) return;
   ends->visit(hashes.first(found.prefix.block_count), [&](Context& context, std::size_t chain) {
-    if (context.end() <= now) return;  // it is over, and nobody has come to end it yet
+    if (context.end() <= now) return;  // it is over, but not ended yet
     contexts.used(context, now);
     if (is_read) contexts.read(context, context.chains[chain].kept.size());
   });
@@ -331,7 +331,7 @@ void Store::Impl::set_warming(Context& context, bool is_warming) {
 Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t bytes_max, Steps& steps,
                                                  TimePoint now) {
   Warmable found;
-  found.may_come = loader != nullptr;  // what the disk has is not all known yet
+  found.may_come = loader != nullptr;  // the disk's blocks are not all known yet
   const Space* const space = spaces.find(context.space_name);
   if (space == nullptr) return found;
   const std::size_t block_bytes = space->record->block_bytes();
@@ -341,14 +341,15 @@ Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t
     if (kept == chain.count) continue;
     const auto hashes = context.hashes.view().subspan(chain.first, chain.count);
     if (pool.index().match(space->tree, hashes).block_count > kept) {
-      // It is there and not kept: a bound is reached, or keep_more() was not through.
+      // The block is in memory but not kept: a bound is reached, or keep_more() has more to do.
       found.may_come = found.may_come || (context.why != Errc::kBusy && context.why != Errc::kOverQuota);
       continue;
     }
     const PrefixIndex::Prefix on_disk = tier->index().match(space->tree, hashes);
     if (on_disk.block_count <= kept) continue;
     std::size_t end = kept + std::min(count_max, on_disk.block_count - kept);
-    // What those of lower priority would give up is room: it is taken when the blocks have come.
+    // Blocks that contexts of lower priority would give up count as room: they are taken once the warm blocks have
+    // come.
     std::vector<Given> given;
     if (!has_room_to_keep(*space, (end - kept) * block_bytes))
       given = take_for(context, *space, (end - kept) * block_bytes, steps, now);
@@ -417,14 +418,14 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   Context* const replaced = impl.contexts.find(context.owner, context.name);
   std::string reached;
   if (const Errc why = impl.contexts.refuses(context, replaced, &reached); why != Errc{}) return Failure(why, reached);
-  Steps unbounded(~std::size_t{0});  // as much as there are blocks named
+  Steps unbounded(~std::size_t{0});  // as much as there are named blocks
   if (replaced != nullptr) {
     impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
-    // At once, or what both name would count twice against the bounds. Under one lock nothing is evicted in between.
+    // At once, or blocks that both name would count twice against the bounds. Under one lock no eviction comes between.
     impl.let_go(unbounded);
   }
   Context& added = impl.contexts.add(std::move(context), now);
-  // So is what others give up for them. To find out that they have nothing to give is bounded.
+  // The same holds for blocks that others give up. The search for such blocks is bounded.
   Steps room_steps(kStepsPerCall + hash_count * Steps::kRemoval);
   impl.keep_more(added, unbounded, room_steps, now);
   if (added.why == Errc::kOverQuota)
@@ -523,7 +524,7 @@ bool Store::keep_context(ContextId id, TimePoint now) {
   Impl::Call call(*impl_);
   Context* const context = impl_->contexts.find(id);
   if (context == nullptr) return false;
-  impl_->look_for_drops(*context);  // the block that it would go on behind may have gone
+  impl_->look_for_drops(*context);  // the last kept block may have gone
   impl_->keep_more(*context, call.steps, now);
   return !call.steps.are_left() && context->kept_count < context->hashes.size();
 }
@@ -618,7 +619,7 @@ Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
   context.why = Errc::kNotFound;
   if (!contexts.has_room(context)) return Restored::kRefused;
   Context& added = contexts.add_again(std::move(context), now);
-  impl_->keep_more(added, call.steps, now);  // of a node that has served for a while already
+  impl_->keep_more(added, call.steps, now);  // the node may have served for a while already
   impl_->set_warming(added, true);
   return Restored::kBack;
 }
