@@ -5,7 +5,7 @@
 //           +------+-----------------------------+------+------+
 //             slab   slab: a run of granules              slab
 //
-// Slots of a slab lie one stride apart from the slab's start; what is left at its end is waste.
+// Slots of a slab lie one stride apart from the slab's start; the rest at its end is waste.
 #pragma once
 
 #include <cstddef>
@@ -29,25 +29,24 @@ namespace kv {
 /// most 3 % on blocks of its class. The stripe checksums of a slot are kept outside the arena.
 ///   1. A slot belongs to at most one owner between allocate() and free().
 ///   2. allocated_bytes() is the sum of block_bytes over allocated slots.
-///   3. A slab without a used slot is no slab: its granules are free for any class at once.
-///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit; and
-///      so they do with any granule_bytes that is a multiple of b.
-///   5. While the arena shrinks, what lies behind its capacity is *closed*: slots there are not handed out again. A
-///   slab
+///   3. A slab ends with its last used slot: its granules are free for any class at once.
+///   4. With capacity_bytes = n * b and granule_bytes = b, b a multiple of 4096, exactly n blocks of b bytes fit; the
+///      same holds for any granule_bytes that is a multiple of b.
+///   5. While the arena shrinks, the part behind its capacity is *closed*: slots there are not handed out again. A slab
 ///      that reaches over the end is closed as a whole.
-/// Two exceptions to the 3 %: the one slab that ends at the arena's end may be a shorter run, since its granules would
-/// be of no use to its class otherwise; and blocks under 2 KiB that are no multiple of 64 bytes are padded to one.
-/// Thread safety: none for the bookkeeping (the Store's lock); bytes() and checksums() of a slot that the caller owns
-/// or pinned may be used without the lock while others call anything. Cost: allocate() and free() O(log slabs); a new
-/// slab O(its slots); a whole search O(granules), in as many calls as one likes.
+/// Two exceptions to the 3 %: the slab at the arena's end may be a shorter run, because its granules would be useless
+/// to its class otherwise; and blocks under 2 KiB are padded to a multiple of 64 bytes. Thread safety: none for the
+/// bookkeeping (the Store's lock); bytes() and checksums() of an owned or pinned slot may be used without the lock,
+/// during any call. Cost: allocate() and free() O(log slabs); a new slab O(its slots); a whole search O(granules), over
+/// any number of calls.
 class Arena {
  public:
-  /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory is not there); kBadRequest for
-  /// a zero capacity, or granules that are not a multiple of 4096 bytes.
+  /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory does not exist); kBadRequest
+  /// for a zero capacity, or granules that are not a multiple of 4096 bytes.
   static Result<std::unique_ptr<Arena>> create(const ArenaConfig& config);
   ~Arena();
 
-  /// A place in a window, or in what is closed.
+  /// A place in a window, or in the closed part.
   struct Cursor {
     std::size_t granule = 0;
     std::uint32_t slab = 0, slot = 0;
@@ -57,24 +56,25 @@ class Arena {
   bool can_resize() const;
   std::size_t capacity_bytes_max() const;
   std::size_t granule_bytes() const;
-  /// More, once memory() has been committed so far; or less: then what lies behind the new end is closed, and is to be
-  /// freed. Requires: can_resize(), whole granules, at least one, at most the maximum. Cost: O(granules in between).
+  /// Grows the arena, once memory() has been committed so far; or shrinks it: then the part behind the new end is
+  /// closed, for its slots to be freed. Requires: can_resize(), whole granules, at least one, at most the maximum.
+  /// Cost: O(granules in between).
   void set_capacity(std::size_t bytes);
   /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or when no steps are left.
   std::optional<SlotId> next_closed(Cursor& cursor, Steps& steps) const;
-  /// Whether nothing is closed any more: then what lies behind the capacity may be discarded.
+  /// Whether the closed part is empty: then the memory behind the capacity may be discarded.
   bool cut();
   ArenaMemory& pages();  ///< To commit and discard, without the lock.
 
-  /// The number of the size class, made if it is new; from 0 up in order of making. Requires: fits(block_bytes).
-  /// Numbers of removed classes are used again.
+  /// The number of the size class, made if it is new; numbers start at 0 in order of making, and those of removed
+  /// classes are used again. Requires: fits(block_bytes).
   std::uint32_t add_class(std::size_t block_bytes);
   void remove_class(std::size_t block_bytes);  ///< Requires: no slot of the size is allocated.
-  /// Where a new slab may begin: at multiples of its length only, so that slabs of one class leave no gaps that are too
-  /// short for another slab; or anywhere.
+  /// Where a new slab may begin: only at multiples of its length, so that slabs of one class leave no gaps too short
+  /// for another slab; or anywhere.
   enum class Place : std::uint8_t { kAligned, kAny };
-  /// A free slot of block_bytes bytes, contents unspecified; nullopt if nothing is free (evict and ask again). Takes
-  /// free slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
+  /// A free slot of block_bytes bytes, contents unspecified; nullopt if there is none (evict and ask again). Takes free
+  /// slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
   std::optional<SlotId> allocate(std::size_t block_bytes, Place place = Place::kAny);
   void free(SlotId slot);
 
@@ -82,54 +82,54 @@ class Arena {
   std::span<std::uint64_t> checksums(SlotId slot) const;  ///< stripe_count(block_bytes) elements.
   std::size_t block_bytes(SlotId slot) const;
 
-  std::span<std::byte> memory() const;  ///< All that is committed: what a device is given to move blocks from and to.
+  std::span<std::byte> memory() const;  ///< The committed memory, which devices register to move blocks.
   std::size_t capacity_bytes() const;
-  std::size_t free_bytes() const;            ///< Not allocated; 0 while more is, since the arena shrinks.
+  std::size_t free_bytes() const;            ///< Not allocated; 0 while a shrinking arena has more allocated than its
+                                             ///< capacity.
   std::size_t allocated_bytes() const;       ///< Invariant 2.
-  std::size_t slab_bytes() const;            ///< Of the granules that belong to a slab.
-  bool uses_huge_pages() const;              ///< Whether huge pages were reserved for it.
-  bool fits(std::size_t block_bytes) const;  ///< Whether one such block fits the arena when it is empty.
+  std::size_t slab_bytes() const;            ///< Granules that belong to a slab.
+  bool uses_huge_pages() const;              ///< Huge pages were reserved for it.
+  bool fits(std::size_t block_bytes) const;  ///< Whether one such block fits the empty arena.
 
   struct SizeClass {
     std::size_t block_bytes;
-    std::size_t stride_bytes;        ///< From slot to slot.
-    std::size_t slab_granule_count;  ///< Of a whole slab.
+    std::size_t stride_bytes;  ///< From slot to slot.
+    std::size_t slab_granule_count;
     std::size_t slab_count, slot_count, used_count;
   };
   std::vector<SizeClass> classes() const;  ///< In order of their numbers.
   std::size_t class_count() const;
   bool has_class(std::size_t block_bytes) const;
 
-  // -- Slab reassignment, for the evictor: which run of granules to clear for a class that needs a slab.
-  void set_owner(SlotId slot, BlockId block);  ///< What lies there; kNoBlock at first. For slots_in().
+  // -- Slab reassignment, for the evictor: the choice of a run of granules to clear for a class that needs a slab.
+  void set_owner(SlotId slot, BlockId block);  ///< The block in the slot; initially kNoBlock.
   BlockId owner(SlotId slot) const;
-  bool is_allocated(SlotId slot) const;  ///< Any value may be asked about.
+  bool is_allocated(SlotId slot) const;  ///< Accepts any value.
   void use(SlotId slot, Tick tick);      ///< The slab was used at `tick`. Ticks only grow.
-  /// A held slot cannot be cleared, since its block is staged or pinned; so neither can its slab. One hold per slot at
-  /// most; a slab counts its own.
+  /// A held slot, with a staged or pinned block, cannot be cleared; nor can its slab. At most one hold per slot; a slab
+  /// counts its own.
   void hold(SlotId slot);
   void end_hold(SlotId slot);
   bool is_held(SlotId slot) const;
-  /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. end_shields() ends all
-  /// shields.
+  /// Shielded slabs cannot be cleared either: some block in them has a pinned block below. end_shields() ends all.
   void shield(SlotId slot);
   void end_shields();
-  /// Grows whenever something ended that may have kept a slab from being cleared.
+  /// Grows whenever a hold or shield ended that may have kept a slab from being cleared.
   std::uint64_t change_count() const;
 
   struct Window {
     std::size_t first_granule, granule_count;
     Tick last_use;  ///< The latest use of any slab in it.
   };
-  /// Looks through the arena for runs of granules that can be cleared for a class: long enough for a slab of it, with
-  /// no held slab and no slab of that class itself (whose slots are better evicted one by one). A large arena takes
+  /// Looks through the arena for runs of granules that can be cleared for a class: long enough for its slab, without
+  /// held slabs and without slabs of that class itself (whose slots are better evicted one by one). A large arena takes
   /// several calls. Changes between them may be missed, so ask last_use() before clearing.
   struct Search {
-    /// Of the windows that begin at a multiple of their length, the sixteenth that was used longest ago, in no order;
-    /// at least one, at most 512. So one search pays for several slabs. In a small arena this is the oldest alone.
+    /// Among the windows that begin at a multiple of their length, the sixteenth that was used longest ago, in no
+    /// order; 1 to 512. So one search pays for several slabs. In a small arena this is only the oldest.
     std::vector<Window> aligned;
-    std::optional<Window> anywhere;  ///< The oldest of all places: for when no aligned one will do.
-    bool is_over = false;            ///< The whole arena was looked at.
+    std::optional<Window> anywhere;  ///< The oldest at any place: for when no aligned one will do.
+    bool is_over = false;            ///< The whole arena was visited.
 
    private:
     friend class Arena;
@@ -137,18 +137,18 @@ class Arena {
     std::deque<std::pair<std::size_t, std::uint64_t>> later;  ///< Granules used later than all after them, up to `end`.
   };
   void search(std::size_t block_bytes, Search& search, Steps& steps) const;
-  /// When the window was used last, as of now; nullopt if it cannot be cleared (any more), or the arena ends before it.
+  /// The window's last use, as of now; nullopt if it cannot be cleared (any more), or the arena ends before it.
   std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
-  bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, in part or whole.
+  bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, at least partly.
   /// The result of a whole search, the oldest window; nullopt if there is none. O(granules): for tests.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
 
   Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
-  /// The next allocated slot of the slabs that lie in the window, in part or whole; moves the cursor behind that slot.
-  /// nullopt at the window's end, or when no steps are left. Freeing all of them frees the window.
+  /// The next allocated slot of the slabs that lie at least partly in the window; moves the cursor behind that slot.
+  /// nullopt at the window's end, or when no steps are left. Freeing all of these slots frees the window.
   std::optional<SlotId> next_slot(const Window& window, Cursor& cursor, Steps& steps) const;
 
-  /// Checks every invariant; for tests. Returns an empty string or what is broken.
+  /// Checks every invariant; for tests. Returns an empty string or the broken one.
   std::string check() const;
 
  private:

@@ -1,4 +1,4 @@
-// store/spill_loader.h: after a restart, puts what is on disk into the index again.
+// store/spill_loader.h: puts the disk's blocks into the index again after a restart.
 #pragma once
 
 #include <cstddef>
@@ -18,50 +18,49 @@
 
 namespace kv {
 
-/// Takes the records of a disk newest first: when the tier is full, it is full of the most recent blocks. A block that
-/// comes before the block above it waits for that one. Of two records of one block (it was written again) the newer
-/// counts. The node serves meanwhile, and before, while there is no disk yet: blocks may be in memory, be written to
-/// disk, or be dropped before their old record comes. Thread safety: none, the Store's lock covers it. Cost: a hash
-/// table entry for each block, and each drop, until it is destroyed.
+/// Takes the records of a disk newest first, so a full tier holds the most recent blocks. A block that comes before the
+/// block above it waits for that one. When a block was written again, its newer record counts. The node serves
+/// meanwhile, and before, while the disk is still opening: blocks may be in memory, be written to disk, or be dropped
+/// before their old record comes. Thread safety: none, the Store's lock covers it. Cost: a hash table entry for each
+/// block, and each drop, until it is destroyed.
 class SpillLoader {
  public:
   SpillLoader(DiskTier& tier, BlockPool& pool) : tier_(tier), pool_(pool) {}
 
-  /// A namespace that the disk has, before the first record of its blocks. It is opened when one of them is found.
+  /// A namespace on the disk, before the first record of its blocks. It is opened when one of them is found.
   void add_space(const NamespaceId& name, std::shared_ptr<const NamespaceRecord> record) {
     spaces_[name] = std::move(record);
   }
-  /// Its record: nullptr if the disk did not name it.
+  /// nullptr if the disk has no record of that name.
   std::shared_ptr<const NamespaceRecord> space(const NamespaceId& name) const;
-  /// A namespace that was forgotten, and that the disk may know: before the load ends nobody can tell whether it has
-  /// blocks.
+  /// A forgotten namespace that the disk may have: only the end of the load shows whether it has blocks.
   void keep_space(const NamespaceId& name) { spaces_.try_emplace(name); }
   const std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>>& spaces() const { return spaces_; }
-  /// Whether something depends on the tree: blocks of it were found, or dropped before they were.
+  /// Whether blocks of the tree were found, or dropped before they were found.
   bool needs(TreeId tree) const { return needed_trees_.contains(tree); }
 
-  /// Before the first record. What is loaded counts as used at `tick` and before, in its order. Records of this start
-  /// are skipped from now on: their blocks are in the index, or dead. `drops`: of earlier starts, perhaps not carried
-  /// out. Nothing that they name comes back, nor what lay below it: between a block that was stored again since and
-  /// one below that was not, the records' keys show the drop.
+  /// Before the first record. Loaded blocks count as used at `tick` and before, in their order. Records of this start
+  /// are skipped from now on: their blocks are in the index, or dead. `drops`: from earlier starts, perhaps not carried
+  /// out. Their blocks do not come back, nor do the blocks below: where an upper block was stored again since and a
+  /// lower one was not, the records' keys show the drop.
   void begin(Tick tick, std::span<const DiskDrop> drops = {});
-  /// False once the tier is full: what follows was used longer ago than all that is there. Then place_some(). Skips
-  /// what it has seen, so that a load that broke off may begin again at the newest.
+  /// False once the tier is full: all later records were used longer ago. Then call place_some(). Skips records already
+  /// seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
-  /// As add, of a block whose namespace cannot be had: it takes room on disk and is not found. `is_for_good`: it shall
-  /// not be found by later starts either.
+  /// As add, for a block without a namespace: it takes room on disk but is not found. `is_for_good`: later starts must
+  /// not find it either.
   bool skip(const DiskRecord& record, bool is_for_good);
-  /// Places at most so many of the blocks whose place is known by now, and returns how many; a first block may have a
-  /// million below it that waited.
+  /// Places at most `count_max` of the blocks whose place is known by now, and returns how many; a first block may have
+  /// a million waiting blocks below it.
   std::size_t place_some(std::size_t count_max);
-  bool has_more() const { return !ready_.empty(); }  ///< To be placed.
+  bool has_more() const { return !ready_.empty(); }  ///< There are blocks to place.
   std::uint64_t loaded_count() const { return loaded_count_; }
-  /// As Store::drop, of what is yet to come: the last of `hashes`, or with none the tree, and all blocks below.
+  /// As Store::drop, for records still to come: the last of `hashes`, or with none the tree, and all blocks below.
   void drop(TreeId tree, std::span<const BlockHash> hashes);
 
-  /// Keys that the next start must not find, since the last call: of blocks that were dropped or written again.
+  /// Returns and clears the keys that the next start must not find: of blocks that were dropped or written again.
   std::vector<DiskKey> take_erased() { return std::exchange(erased_, {}); }
-  /// Keys of blocks without those above them: nobody can ask for them.
+  /// Keys of blocks without those above them; no request can reach these.
   std::vector<DiskKey> orphans() const;
 
  private:
@@ -79,7 +78,7 @@ class SpillLoader {
 
   struct Known {
     BlockId block;
-    DiskKey key;    ///< If the block has another key by now, it went and was written again.
+    DiskKey key;    ///< If the block's key differs by now, it went and was written again.
     DiskKey since;  ///< The key under which the block was first stored; later moves of its bytes do not count.
   };
   struct Ready {
@@ -88,10 +87,10 @@ class SpillLoader {
   };
 
   bool see(const DiskRecord& record, bool* is_new);
-  /// As earlier starts dropped it.
+  /// Drops by earlier starts.
   struct Dropped {
-    std::unordered_map<BlockHash, DiskKey> blocks;  ///< With all below, if older than that.
-    DiskKey all{};                                  ///< The same of the whole namespace.
+    std::unordered_map<BlockHash, DiskKey> blocks;  ///< With all below, if older than the key.
+    DiskKey all{};                                  ///< The same for the whole namespace.
     std::set<DiskKey> bounds;                       ///< Of `blocks`.
   };
 
@@ -105,15 +104,15 @@ class SpillLoader {
   DiskTier& tier_;
   BlockPool& pool_;
   Tick tick_{};
-  DiskKey seen_from_{};  ///< Records from here on were seen, or are of this start.
+  DiskKey seen_from_{};  ///< Records from here on were seen, or belong to this start.
   std::uint64_t loaded_count_ = 0;
   std::vector<Ready> ready_;  ///< To be placed, last one first.
   std::unordered_map<Name, Known, HashName> known_;
   std::unordered_map<Name, std::vector<DiskRecord>, HashName> waiting_;  ///< By the name of the block above.
-  std::unordered_set<Name, HashName> dropped_;                           ///< What is below them waits for them in vain.
+  std::unordered_set<Name, HashName> dropped_;                           ///< Records below these never get a place.
   std::unordered_set<TreeId> dropped_trees_;
-  std::unordered_set<TreeId> needed_trees_;                               ///< All that the others name.
-  std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;  ///< Of the disk.
+  std::unordered_set<TreeId> needed_trees_;                               ///< The trees of all other members.
+  std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;  ///< On the disk.
   std::map<NamespaceId, Dropped> dropped_earlier_;
   std::vector<DiskKey> erased_;
 };

@@ -1,5 +1,5 @@
-// store/store_impl.h: the parts that a Store is made of, as store.cc, store_put.cc, store_spill.cc and store_check.cc
-// share them. Nobody else includes this.
+// store/store_impl.h: the parts of a Store, shared by store.cc, store_put.cc, store_spill.cc and the other store_*.cc.
+// Only these include it.
 #pragma once
 
 #include <algorithm>
@@ -33,48 +33,48 @@ namespace kv {
 ///     0           committed_count  slots.size()     hashes.size()
 struct Store::Put {
   SessionId session;
-  Space* space;              ///< Cannot be forgotten: it counts this put.
+  Space* space;              ///< Stays alive: it counts this put.
   std::size_t stored_count;  ///< Blocks of the offered chain before hashes[0].
-  BlockId tail;  ///< The last block of the chain that is here; pinned, so all above stay. kNoBlock: the root.
+  BlockId tail;  ///< The last block of the chain that is here; pinned, which keeps all above. kNoBlock: the root.
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> positions;
   std::vector<std::uint32_t> token_ids;  ///< Empty, or block_size per hash.
   std::vector<ExtraDigest> extras;       ///< Empty, or one per hash; with token_ids.
-  std::vector<std::uint32_t> lengths;    ///< Of a set: of each hash; and its index in the offer.
+  std::vector<std::uint32_t> lengths;    ///< Sets only, per hash: its length and its index in the offer.
   std::vector<std::uint32_t> indices;
   std::vector<SlotId> slots;
-  std::size_t committed_count = 0;  ///< Slots before this are out of the put's hands: linked, or freed by commit.
+  std::size_t committed_count = 0;  ///< Slots before this left the put: linked, or freed by commit.
   std::size_t told_count = 0;       ///< Slots before this were in some plan.
-  /// Of a set whose names came in groups: those that want something. Each has, of the three lists, what lies behind the
-  /// end of the group before.
+  /// For a set with groups: the groups with wanted blocks. In each of the three lists, a group's part begins at the end
+  /// of the group before.
   struct Group {
     std::size_t end;                      ///< In `hashes`.
-    std::size_t pinned_end, on_disk_end;  ///< In the lists below.
+    std::size_t pinned_end, on_disk_end;  ///< In `pinned` and `on_disk`.
   };
   std::vector<Group> groups;
-  std::vector<BlockId> pinned;     ///< What memory had of the groups at the offer,
-  std::vector<BlockHash> on_disk;  ///< and the names of what the disk had.
+  std::vector<BlockId> pinned;     ///< Members of the groups that memory had at the offer,
+  std::vector<BlockHash> on_disk;  ///< and the names of those that the disk had.
   std::size_t committed_groups = 0;
-  Duration idle{};             ///< As OfferOptions.
-  std::uint16_t trait = 0;     ///< Of its blocks' first use (EvictionPolicy::offered).
-  std::size_t after_last = 0;  ///< ChainPart.
-  /// Of leading hashes: how often they were used before they left, not long ago. As far as was looked;
+  Duration idle{};
+  std::uint16_t trait = 0;  ///< The trait of its blocks' first use (EvictionPolicy::offered).
+  std::size_t after_last = 0;
+  /// Earlier uses of leading hashes that left recently, up to the first unknown one, as far as looked up.
   std::vector<std::uint8_t> remembered;
-  bool is_remembered_whole = false;  ///< and there are no more of them.
-  bool is_admitted = false;          ///< OfferOptions.
-  bool is_not_admitted = false;      ///< Its rest is worth less than what would have to go.
-  bool was_refused = false;          ///< For lack of memory; the caller asks again every so often.
-  bool is_over_quota = false;        ///< That was the tenant's own limit.
+  bool is_remembered_whole = false;  ///< `remembered` has reached its end.
+  bool is_admitted = false;
+  bool is_not_admitted = false;  ///< The rest of the chain is worth less than the blocks that would have to go.
+  bool was_refused = false;      ///< For lack of memory; the caller asks again periodically.
+  bool is_over_quota = false;    ///< The refusal was the tenant's own limit.
 
   bool is_set() const { return space->record->is_set(); }
-  /// Leading slots that can be filled: without those of a group that lacks some.
+  /// Leading slots that can be filled: without those of an incomplete group.
   std::size_t usable_count() const;
-  /// Where the three lists of the groups still to be committed begin: the ends of the last one that was.
+  /// Where the three lists' uncommitted part begins: the ends of the last committed group.
   Group committed_group() const { return committed_groups == 0 ? Group{} : groups[committed_groups - 1]; }
   bool ends_group(std::size_t i) const;  ///< Whether hashes[i] is the last of its group.
 };
 
-/// Memory for the index where nobody says how much: of an arena of so many bytes.
+/// The default index_bytes_max, for an arena of `capacity_bytes`.
 constexpr std::size_t index_bytes_for(std::size_t capacity_bytes) { return (256 << 20) + capacity_bytes / 16; }
 
 struct Store::Impl {
@@ -106,43 +106,43 @@ struct Store::Impl {
   }
 
   StoreConfig config;
-  std::unique_ptr<EventLog> events;  ///< nullptr: nobody asks.
+  std::unique_ptr<EventLog> events;  ///< nullptr: no log.
   std::unique_ptr<DiskTier> tier;    ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
-  std::unique_ptr<HitCurve> curve;  ///< nullptr: turned off.
+  std::unique_ptr<HitCurve> curve;  ///< nullptr: off.
   DepartedTable departed;
   BlockPool pool;
-  std::unique_ptr<TenantTable> tenants;  ///< nullptr: they are not told apart.
+  std::unique_ptr<TenantTable> tenants;  ///< nullptr: tenants are not told apart.
   LeaseTable leases;
   ContextTable contexts;
-  std::deque<std::vector<Context::Kept>> unkept;  ///< Of contexts that have ended: to be let go, from the last on.
-  bool are_contexts_closed = false;               ///< unretain_all().
-  std::set<ContextId> to_warm;                    ///< Context::is_warming; some have ended, or need it no more.
+  std::deque<std::vector<Context::Kept>> unkept;  ///< Blocks of ended contexts, to be released from the last on.
+  bool are_contexts_closed = false;
+  std::set<ContextId> to_warm;  ///< Contexts that are warming; some have ended, or are complete.
   ContextId warmed_last{};
   std::map<PutId, Put> puts;
   std::set<std::pair<SessionId, PutId>> puts_by_session;
-  /// Staged by a put that has ended: to be freed. Until then the put counts as under way, so its namespace stays.
+  /// Slots of an ended put, to be freed. Until then the put counts as under way, so its namespace stays.
   struct Unwanted {
     Space* space;
     std::vector<SlotId> slots;
-    std::vector<BlockId> pinned;  ///< Members of its groups that were here.
+    std::vector<BlockId> pinned;  ///< Group members that were here.
   };
   std::deque<Unwanted> unwanted;
-  std::deque<SessionId> ending_sessions;  ///< Gone, and their leases not all ended yet.
+  std::deque<SessionId> ending_sessions;  ///< Ended, with leases left to end.
   Evictor evictor;
   std::unique_ptr<Spiller> spiller;     ///< With `tier`.
-  std::unique_ptr<SpillLoader> loader;  ///< Until all that a disk held is loaded.
+  std::unique_ptr<SpillLoader> loader;  ///< Until the disk is loaded.
   SpaceTable spaces;
   std::unordered_map<std::size_t, std::size_t> spaces_of_size;  ///< By block_bytes.
-  std::set<NamespaceId> unseen_spaces;  ///< A load broke off: what the disk has of these is for the next start.
-  std::uint64_t put_count = 0;          ///< Ever: the last PutId.
-  std::size_t put_ids_bytes = 0;        ///< Of the token ids of puts under way.
-  std::uint64_t move_pin_count = 0;     ///< Pins of pin_prefix that wait for their unpin.
-  StoreStats counters;                  ///< The counters only; gauges are asked for.
-  Arena::Cursor closed_at;              ///< How far relocate() has come with what is closed.
-  std::unordered_map<SlotId, BlockId> relocating;  ///< Where each block goes that is being copied.
+  std::set<NamespaceId> unseen_spaces;             ///< A load broke off: the next start loads the rest of these.
+  std::uint64_t put_count = 0;                     ///< Since the start: the last PutId.
+  std::size_t put_ids_bytes = 0;                   ///< For the token ids of puts under way.
+  std::uint64_t move_pin_count = 0;                ///< Pins of pin_prefix without their unpin so far.
+  StoreStats counters;                             ///< Only the counters; gauges are computed.
+  Arena::Cursor closed_at;                         ///< The progress of relocate() through the closed slots.
+  std::unordered_map<SlotId, BlockId> relocating;  ///< The destination of each block being copied.
   bool has_index_bound = false;                    ///< index_bytes_max was given, and does not follow the capacity.
-  bool limits_fell = false;                        ///< A bound was lowered: what is held may be over it.
+  bool limits_fell = false;                        ///< A bound was lowered: holdings may exceed it.
 
   /// Errors: kBusy when there is no room for another; kTooLarge.
   Result<Space*> open(std::shared_ptr<const NamespaceRecord> record);
@@ -151,7 +151,7 @@ struct Store::Impl {
   bool forget_one();
   bool forget_one_of(TenantId tenant);
   void forget(Space& space);
-  /// The budget of one call for work besides what it was asked for. Entered in the counters when the call ends.
+  /// The step budget of one call for work beyond its own blocks. Added to the counters when the call ends.
   class Call {
    public:
     explicit Call(Impl& impl) : impl_(impl) {}
@@ -173,7 +173,7 @@ struct Store::Impl {
   // -- contexts (store_contexts.cc)
   void keep_more(Context& context, Steps& steps, TimePoint now) { keep_more(context, steps, steps, now); }
   void keep_more(Context& context, Steps& steps, Steps& room_steps, TimePoint now);
-  /// A block at a chain's end that a context has given up. It is in memory until the call is over.
+  /// A chain's end block that a context has given up. It stays in memory until the end of the call.
   struct Given {
     Context* context;
     std::size_t chain;
@@ -198,7 +198,7 @@ struct Store::Impl {
   void set_warming(Context& context, bool is_warming);
   struct Warmable {
     std::optional<WarmWork> work;
-    bool may_come = false;  ///< Not now, but soon.
+    bool may_come = false;  ///< Later, but soon.
   };
   Warmable look_for_warm(Context& context, std::uint64_t bytes_max, Steps& steps, TimePoint now);
   ContextView view_of(const Context& context) const;
@@ -212,11 +212,11 @@ struct Store::Impl {
   Room make_index_room(TimePoint now, Steps& steps);
   void tidy(TimePoint now, Steps& steps);
 
-  /// What every call with a chain begins with: the namespace, and how much of the chain memory and disk have.
+  /// The beginning of every call with a chain: the namespace, and how much of the chain memory and disk have.
   struct Found {
     Space* space;
     PrefixIndex::Prefix prefix;
-    PrefixIndex::Prefix disk = {};  ///< On disk, from the first block on; empty when memory has it all.
+    PrefixIndex::Prefix disk = {};  ///< On disk, from the first block on; empty when memory has the whole chain.
 
     std::size_t disk_block_count() const { return std::max(disk.block_count, prefix.block_count) - prefix.block_count; }
   };
@@ -231,16 +231,16 @@ struct Store::Impl {
     return found;
   }
 
-  /// A request has named what contexts keep: that puts off their end. `is_read`: and has it delivered.
+  /// A request has named all kept blocks of some contexts: postpones their ends. `is_read`: the blocks were delivered
+  /// too.
   void use_contexts(const Found& found, std::span<const BlockHash> hashes, bool is_read, TimePoint now);
-  /// As use(), of what a request asks for: that counts.
-  /// Returns how many leading blocks the node knows.
+  /// As use(), and counts the request. Returns how many leading blocks the node knows.
   std::size_t ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, const ChainPart& chain,
                   TimePoint now, const SampledNames* sampled = nullptr);
   static std::uint8_t passed_count(std::size_t blocks) {
     return static_cast<std::uint8_t>(std::min<std::size_t>(blocks, 255));
   }
-  /// Policy and curve are told of what is asked for, or offered.
+  /// Report a request, or an offer, to the policy and the curve.
   std::uint16_t tell_asked(const EvictionPolicy::Request& request, std::size_t memory_count, TimePoint now,
                            std::size_t* known = nullptr);
   std::uint16_t tell_offered(const EvictionPolicy::Request& request, Usage above, Tick tick);
@@ -249,7 +249,7 @@ struct Store::Impl {
     departed.prefetch(tree, missed);
   }
   void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
-  void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< Of a match.
+  void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< For a match.
   void count_miss(const Space& space, std::size_t found_count, const BlockHash& missed, TimePoint now);
   std::uint64_t root_name(const BlockHash& root) const {
     return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
@@ -258,11 +258,11 @@ struct Store::Impl {
   Result<Miss> explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now);
   const Put* put_of(const Found& found, std::span<const BlockHash> hashes) const;
   void look_for_remembered(Put& put, std::size_t i) const;
-  Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], once it is stored.
+  Usage first_usage(const Put& put, std::size_t i) const;  ///< Of put.hashes[i], when it is stored.
   double worth(const Put& put, std::size_t i) const;
   void not_admit_rest(Put& put);
   void tell_capacity(std::size_t block_bytes);
-  /// Marks all that was found as used at `now`, or so long before.
+  /// Marks all found blocks as used at `now`, or `idle` before.
   void use(const Found& found, TimePoint now, Duration idle = {}) {
     const Tick tick = pool.tick(now, idle);
     pool.use(found.prefix, tick);
@@ -271,14 +271,14 @@ struct Store::Impl {
   // -- sets (store_set.cc, store_set_put.cc)
   struct FoundSet {
     Space* space;
-    std::vector<BlockId> memory, disk;  ///< Of each hash; disk only where memory has none.
+    std::vector<BlockId> memory, disk;  ///< Per hash; `disk` only where memory has none.
   };
   bool is_set(SpaceId id) const {
     const Space* const space = spaces.find(id);
     return space != nullptr && space->record->is_set();
   }
   Result<Space*> set_space(SpaceId id, std::size_t hash_count) const;
-  /// As find(), of each hash alone.
+  /// As find(), for each hash alone.
   Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
   using GroupCounts = std::span<const std::uint32_t>;
   static void keep_whole_groups(FoundSet& found, GroupCounts group_counts);
@@ -296,32 +296,31 @@ struct Store::Impl {
   CommitStatus commit_set(Put& put, std::size_t i, CommitStatus status, std::span<const std::uint64_t> checksums,
                           TimePoint now);
   CommitStatus status_in_set(const Put& put, std::size_t i, std::span<const std::uint64_t> checksums) const;
-  /// The arena's class for slots of so many bytes, counted as the namespace's from here on. False: there are as many
-  /// classes as there may be.
+  /// Makes or finds the arena's class for such slots, and counts it as the namespace's. False: the maximum of classes
+  /// is reached.
   bool use_class(Space& space, std::size_t slot_bytes);
-  /// Of a set's block of so many bytes.
+  /// The slot size for a set's block of that length.
   std::size_t slot_bytes(const Space& set, std::size_t length) const {
-    // Of the start: a length has one slot size, whatever capacity the arena is given later.
+    // The capacity at the start: a length has one slot size, whatever the arena's later capacity.
     return set_slot_bytes(length, set.record->block_bytes(), config.arena.capacity_bytes);
   }
-  /// Of put.hashes[i].
   std::size_t slot_bytes(const Put& put, std::size_t i) const {
     return put.is_set() ? slot_bytes(*put.space, put.lengths[i]) : put.space->record->block_bytes();
   }
   bool may_use_class(std::size_t slot_bytes) const;
-  std::uint32_t group_of(const Space& space, std::size_t slot_bytes) {  ///< Of its blocks in such slots.
+  std::uint32_t group_of(const Space& space, std::size_t slot_bytes) {  ///< The group of its blocks in such slots.
     return tenants ? tenants->group(space.owner, slot_bytes) : pool.arena().add_class(slot_bytes);
   }
   Result<std::size_t> drop_all(SpaceId id, DiskDrop* kept);
   DiskDrop disk_drop(const Space& space, const BlockHash& hash) const;
 
-  /// The tops of what a drop of `hashes` takes away, each with all below: the last of `hashes`; without hashes, every
+  /// The top blocks that a drop of `hashes` removes, each with all below: the last of `hashes`; without hashes, every
   /// first block of the tree.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
   Result<std::vector<BlockId>> path(const PathEnd& end) const;
-  const PrefixIndex* index_of(Tier of) const;  ///< nullptr: there is no such tier.
+  const PrefixIndex* index_of(Tier of) const;  ///< nullptr without such a tier.
   bool has_copy(Tier of, BlockId block) const;
-  PinnedPrefix pin_blocks(std::span<const BlockId> blocks);  ///< Of one chain, first to last, for a move.
+  PinnedPrefix pin_blocks(std::span<const BlockId> blocks);  ///< Blocks of one chain, first to last, for a move.
   void add_copy(TreeId tree, BlockId block, BlockId parent);
   bool load(const DiskRecord& record);
   void pin_spilled(const Found& found, std::span<const BlockHash> hashes, PinnedPrefix& pinned);

@@ -1,4 +1,4 @@
-// store/yield_policy.h: keeps what brings most hits a block-second.
+// store/yield_policy.h: keeps the blocks that bring most hits a block-second.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,10 @@
 
 namespace kv {
 
-/// Expected yield (YieldTable), learned while running from a sample of blocks (ReuseShadow); what left keeps its use
-/// count for a while (GhostTable). Until enough is known it is LRU. So it is also for a while after a spell in which
-/// LRU would have found more of the sample than was found: what is learned by class is no help with every load, and
-/// there it must do no harm.
+/// Expected yield (YieldTable), learned at run time from a sample of blocks (ReuseShadow); blocks that left keep their
+/// use count for a while (GhostTable). Acts as LRU until it has learned enough, and for a while after a spell in which
+/// LRU would have found more of the sample than was found: learning by class does not help with every load, and must
+/// then do no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
   /// `lru_unless_pooled`: as StoreConfig.
@@ -28,8 +28,8 @@ class YieldPolicy final : public EvictionPolicy {
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
-  /// The sample is another from now on, what left is forgotten. What was counted stays, if it is more than the first
-  /// few uses, or if there is something from before a restart.
+  /// Changes the sample and forgets blocks that left. Counts stay if there are more than the first few uses, or counts
+  /// from before a restart.
   void set_capacity(std::uint64_t block_count) override;
   void expect_miss(TreeId tree, const BlockHash& missed) const override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
@@ -38,7 +38,7 @@ class YieldPolicy final : public EvictionPolicy {
   void left(TreeId tree, const BlockHash& hash, Usage usage) override;
   std::size_t remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
                               std::span<std::uint8_t> uses) const override;
-  /// As asked() tells it. Takes the logarithm of how many there are.
+  /// As `*known` of asked(). Costs the logarithm of the number of blocks.
   std::size_t known_count(const Request& request) const;
   void came(TreeId tree, const BlockHash& hash) override;
   double worth(std::uint32_t queue, std::uint64_t age) const override;
@@ -53,24 +53,24 @@ class YieldPolicy final : public EvictionPolicy {
   const YieldTable* table() const override { return &table_; }
   void set_pooled(YieldTable::Pooled pooled) override;
   void set_before(double unit, std::vector<YieldTable::Counts> counts) override;
-  /// One of several nodes, by what requests have named lately.
+  /// Recent requests show that this is one of several nodes.
   bool is_apart() const { return parts_seen_ > kPartsMax / 2; }
   std::size_t memory_bytes() const override;
 
  private:
-  /// A use of a block of the sample, not entered in the shadow yet.
+  /// A use of a sampled block, not entered in the shadow yet.
   struct Event {
     std::uint64_t name;
     std::uint32_t at;
     ReuseShadow::Kind how;
     bool is_use, is_found, is_known = false;
-    bool is_capacity = false;  ///< No use: from here on so many blocks find room as `name` says.
+    bool is_capacity = false;  ///< Not a use: from here on `name` blocks find room.
   };
 
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   std::uint32_t new_class_of(const Request& request, std::size_t known) const;
 
-  /// What is known of a request besides its blocks.
+  /// Facts about a request besides its blocks.
   struct Kind {
     std::uint32_t new_class;
     std::uint8_t tenant = 0;  ///< HintTrust.

@@ -1,4 +1,4 @@
-// store/yield_table.h: the hits that a block-second brings, by kind of block and age; learned.
+// store/yield_table.h: learns the hits that a block-second brings, by kind of block and age.
 #pragma once
 
 #include <array>
@@ -12,13 +12,11 @@
 
 namespace kv {
 
-/// Blocks are of a class by how often they were used and by how much their latest request had that was new. For each
-/// class and age the table counts uses and time at risk, and from these says what keeping a block is worth: its
-/// *expected yield*, the most that any horizon promises of P(used before the horizon) / E[time until then or use]. That
-/// is the Gittins index of a block's next use. The plain rate of the moment is no substitute: it throws out what is
-/// about to be used after a pause.
-///
-/// What callers say of a request's future is one more part of the class.
+/// A block's class combines its use count, the new blocks of its latest request, and the caller's hint. For each class
+/// and age the table counts uses and time at risk, and derives the worth of keeping a block: its *expected yield*, the
+/// maximum over all horizons of P(used before the horizon) / E[time until then or use]. That is the Gittins index of a
+/// block's next use. The plain rate of the moment is no substitute: it evicts blocks just before a use that follows a
+/// pause.
 ///
 /// Ages are in units of `unit` blocks, in half octaves. Rates lean on those of coarser classes, with the weight of
 /// eight uses, until a class has uses of its own.
@@ -28,7 +26,7 @@ class YieldTable {
   static constexpr std::uint32_t kNewClasses = 5;
   static constexpr std::uint32_t kHintClasses = kReuseHintMax + 1;
   static constexpr std::uint32_t kSilentClasses =
-      kUseClasses * kNewClasses;  ///< Of requests without a hint: the first.
+      kUseClasses * kNewClasses;  ///< The first classes: requests without a hint.
   static constexpr std::uint32_t kClassCount = kSilentClasses * kHintClasses;
   static constexpr std::uint32_t kAges = 40;
 
@@ -45,7 +43,7 @@ class YieldTable {
     return new_tokens <= 512 ? 0 : new_tokens <= 1536 ? 1 : new_tokens <= 3584 ? 2 : new_tokens <= 16384 ? 3 : 4;
   }
 
-  /// Of one class, by age.
+  /// For one class, by age.
   struct Counts {
     std::array<double, kAges> hits{}, time{};
     void add(const Counts& other, double weight = 1) {
@@ -58,8 +56,8 @@ class YieldTable {
 
   YieldTable() { set_unit(1); }
   void set_unit(double unit);  ///< Blocks; forgets everything.
-  /// The same, and nothing is forgotten but what others counted, which is of another unit: what was counted is spread
-  /// over the ages as they are then, and what is in force stays so until the next lesson.
+  /// The same, but only forgets others' counts, which have another unit: the own counts are spread over the new ages,
+  /// and the values in force stay until the next lesson.
   void change_unit(double unit);
 
   std::uint32_t bucket(std::uint64_t age) const;
@@ -70,23 +68,29 @@ class YieldTable {
   void add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to) {
     add_time(of_class, from, to, bucket(from));
   }
-  /// The same where bucket(from) is known. Returns bucket(to).
+  /// The same for a known bucket(from). Returns bucket(to).
   std::uint32_t add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to, std::uint32_t in_bucket);
 
-  /// Learns from what was counted. In steps of some microseconds each; the last one puts the new values in force and
-  /// returns true.
+  /// Learns from the counts, in steps of some microseconds each; the last step puts the new values in force and returns
+  /// true.
   bool learn_step();
-  void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on, also of classes with a hint.
-  void forget(double factor);                         ///< What was counted counts less from now on, by this factor.
+  void use_hints() {
+    hint_classes_ = kHintClasses;
+  }                            ///< From the next lesson on, the classes with a hint are learned
+                               ///< too.
+  void forget(double factor);  ///< Scales past counts by this factor.
 
   double unit() const { return unit_; }
-  std::size_t memory_bytes() const {  ///< Besides the object itself.
+  std::size_t memory_bytes() const {  ///< Without the object itself.
     return 2 * sizeof(Values) + (before_.counts.capacity() + before_.here.capacity()) * sizeof(Counts);
   }
-  const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< This table's own.
-  std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< In use: the first so many.
-  /// What others counted, in ages of the same unit, is learned from besides what was counted here; in place of what was
-  /// given before. Classes beyond its end: nothing. nullptr: nobody else.
+  const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< The table's own.
+  std::uint32_t class_count() const {
+    return hint_classes_ * kSilentClasses;
+  }  ///< Classes in use are numbered
+     ///< below this.
+  /// Other nodes' counts, in ages of the same unit, supplement the own ones in lessons; replaces the earlier ones.
+  /// Classes beyond the end have zero counts. nullptr: no other nodes.
   using Pooled = std::shared_ptr<const std::vector<Counts>>;
   void set_pooled(Pooled pooled) {
     pooled_ = std::move(pooled);
@@ -94,21 +98,21 @@ class YieldTable {
   }
 
   bool is_pooled() const { return pooled_ != nullptr; }
-  /// What an earlier life of the node has counted, in ages of `unit`: learned from besides, and forgotten as fast as
-  /// what is counted now. Whatever unit this table has later, it is converted from this.
+  /// The counts of the node's earlier life, in ages of `unit`: they supplement lessons, and are forgotten as fast as
+  /// new counts. They are converted again for each later unit of this table.
   void set_before(double unit, std::vector<Counts> counts, double weight);
-  Counts with_before(std::uint32_t of_class) const;  ///< As counts(), with what was counted before.
+  Counts with_before(std::uint32_t of_class) const;  ///< counts() plus those from before the restart.
 
   bool knows() const { return is_known_; }
-  /// How likely a block of this age is to be used before it is `blocks` older.
+  /// The chance that a block of this age is used before it is `blocks` older.
   double chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const;
   double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
   double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
-  double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< Where it begins, in blocks.
+  double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< The bucket's first age, in blocks.
   double yield(std::uint32_t of_class, std::uint64_t age) const { return values_->yields[of_class][bucket(age)]; }
 
  private:
-  Counts all_of(std::uint32_t of_class) const;  ///< Here and elsewhere, now and before.
+  Counts all_of(std::uint32_t of_class) const;  ///< Own and others', present and past.
   void set_edges(double unit);
   void convert_before();
   static double rate_of(const Counts& counts, std::uint32_t age, double prior);
@@ -117,7 +121,7 @@ class YieldTable {
   void learn_hint(std::uint32_t hint_class);
   void learn_class(std::uint32_t hint_class, std::uint32_t silent);
 
-  bool is_known_ = false;  // each request looks at it
+  bool is_known_ = false;  // each request reads it
   std::uint32_t step_ = 0, hint_classes_ = 1;
   double unit_ = 1, units_a_block_ = 1;
   std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
@@ -130,18 +134,18 @@ class YieldTable {
   };
   Before before_;
   std::array<double, kAges> base_{};
-  /// What was learned, by class and age.
+  /// Learned values, by class and age.
   struct Values {
     std::array<std::array<double, kAges>, kClassCount> yields{};
-    std::array<std::array<float, kAges>, kClassCount> rates{};  ///< Uses a block of time.
+    std::array<std::array<float, kAges>, kClassCount> rates{};  ///< Uses per block of time.
   };
   std::unique_ptr<Values> values_ = std::make_unique<Values>(), next_ = std::make_unique<Values>();
-  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};  ///< Rates whatever the hint.
-  std::array<std::array<double, kAges>, kUseClasses> likelier_{};   ///< Of the hint that is being learned.
+  std::array<std::array<double, kAges>, kSilentClasses> coarse_{};  ///< Rates over all hints.
+  std::array<std::array<double, kAges>, kUseClasses> likelier_{};   ///< For the hint being learned.
 };
 
-/// Counts in ages of `unit`, of which each block is `blocks` here, in ages of `own_unit`; uses and times within a
-/// bucket evenly spread.
+/// Converts counts in ages of `unit`, each of whose blocks is `blocks` here, to ages of `own_unit`; spreads uses and
+/// times evenly within a bucket.
 YieldTable::Counts convert(const YieldTable::Counts& counts, double unit, double blocks, double own_unit);
 
 }  // namespace kv
