@@ -1,4 +1,4 @@
-// store/age_clock.h: how many blocks came in since a moment of use.
+// store/age_clock.h: the number of blocks that came in since a use.
 #pragma once
 
 #include <algorithm>
@@ -10,9 +10,9 @@
 
 namespace kv {
 
-/// Counts blocks, and remembers at which ticks the count stood where: at up to kMarksMax moments, evenly spaced, over
-/// the last `span` blocks. Between two marks the count is taken to have grown evenly; before the first it is unknown
-/// and the oldest mark's stands in. Cost: used_at() O(log marks).
+/// Counts blocks, and records the count at up to kMarksMax ticks, evenly spaced, over the last `span` blocks. Between
+/// two marks the count is interpolated; before the first it is unknown and that mark's count stands in. Cost: used_at()
+/// O(log marks).
 class AgeClock {
  public:
   static constexpr std::size_t kMarksMax = 4096;
@@ -35,7 +35,7 @@ class AgeClock {
 
   std::uint64_t used_at(Tick tick) const {
     if (size_ == 0) return 0;
-    // Callers ask about what was used at about one time, so the place of the answer before is often the place of this.
+    // Callers ask about blocks used at about one time, so the last answer's place often serves again.
     const auto is_at = [&](std::size_t i) {  // the last mark that is not later
       return i < size_ && mark(i).tick <= tick && (i + 1 == size_ || tick < mark(i + 1).tick);
     };
@@ -75,7 +75,7 @@ class AgeClock {
 
   std::vector<Mark> marks_;  ///< In a ring: the oldest is at `first_`.
   std::size_t first_ = 0, size_ = 0;
-  mutable std::size_t last_ = 0;  ///< Where the last answer was found.
+  mutable std::size_t last_ = 0;  ///< The place of the last answer.
   std::uint64_t count_ = 0, spacing_ = 1;
 };
 

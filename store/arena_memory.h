@@ -11,8 +11,8 @@
 namespace kv {
 
 struct ArenaConfig {
-  std::size_t capacity_bytes = 0;  ///< Of the whole arena. Not rounded: all of it can hold blocks.
-  /// What set_capacity() may make of it; then both are whole granules. 0: it stays as it is.
+  std::size_t capacity_bytes = 0;  ///< Not rounded: all of it can hold blocks.
+  /// The maximum for set_capacity(); then both are whole granules. 0: a fixed capacity.
   std::size_t capacity_bytes_max = 0;
   /// Slabs are whole runs of granules; the arena's last granule may be shorter.
   std::size_t granule_bytes = 2 * 1024 * 1024;
@@ -24,16 +24,16 @@ struct ArenaConfig {
   std::size_t bytes_max() const { return capacity_bytes_max > capacity_bytes ? capacity_bytes_max : capacity_bytes; }
 };
 
-/// A memfd and the addresses where it lies. All addresses are reserved at the start, so nothing ever moves; what is
-/// committed has memory behind it.
+/// A memfd and its mapping. All addresses are reserved at the start, so the memory never moves; the committed part has
+/// memory behind it.
 ///
 ///     | committed: read, written, touched    | reserved: no memory, and no access |
 ///     0                                committed_bytes()                     bytes_max()
-/// Thread safety: commit() and discard() from one thread at a time, while others use what stays committed.
+/// Thread safety: commit() and discard() from one thread at a time, while others use the part that stays committed.
 class ArenaMemory {
  public:
   /// With config.capacity_bytes committed. Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the
-  /// memory is not there).
+  /// memory does not exist).
   static Result<std::unique_ptr<ArenaMemory>> create(const ArenaConfig& config);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
@@ -41,12 +41,12 @@ class ArenaMemory {
 
   std::byte* data() const { return base_; }
   std::size_t committed_bytes() const { return committed_bytes_; }  ///< Whole pages.
-  bool uses_huge_pages() const { return page_bytes_ != 4096; }      ///< Whether huge pages were reserved for it.
+  bool uses_huge_pages() const { return page_bytes_ != 4096; }      ///< Huge pages were reserved for it.
 
-  /// Makes the first `bytes` usable, all of them touched if the config says so: 0.3 s a GiB and more. On an error
-  /// everything is as it was.
+  /// Makes the first `bytes` usable, and touches them if the config says so: 0.3 s a GiB and more. An error leaves
+  /// everything unchanged.
   error_code commit(std::size_t bytes);
-  /// Gives what lies behind the first `bytes` back to the system, contents and all. Nobody uses it any more.
+  /// Returns the memory behind the first `bytes` to the system, contents included. It must not be in use.
   void discard(std::size_t bytes);
 
  private:
@@ -54,7 +54,7 @@ class ArenaMemory {
   error_code reserve(const ArenaConfig& config, std::size_t page_bytes);
 
   int fd_ = -1;
-  std::byte* reserved_ = nullptr;  ///< Before base_, which is where a huge page may begin.
+  std::byte* reserved_ = nullptr;  ///< Before base_, which is at a huge page's boundary.
   std::size_t reserved_bytes_ = 0;
   std::byte* base_ = nullptr;
   std::atomic<std::size_t> committed_bytes_{0};

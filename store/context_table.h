@@ -46,7 +46,7 @@ struct ContextTotals {
 ///      postponed end is examined again when its old turn comes.
 ///   4. next_below() names each context that keeps blocks, and no other.
 ///   5. The totals of an owner are sums over its present and past contexts.
-/// Thread safety: none, the Store's lock covers it. Time: steady clock, injected. Cost: O(log contexts).
+/// Thread safety: the Store's lock. Time: steady clock, injected. Cost: O(log contexts).
 class ContextTable {
  public:
   explicit ContextTable(ContextLimits limits = {}) : limits_(limits) {}

@@ -1,4 +1,4 @@
-// store/departed_table.h: when blocks left, and why, for whoever asks why nothing is found.
+// store/departed_table.h: when and why blocks left, to explain misses.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,14 @@
 
 namespace kv {
 
-/// Eight bytes a block: a fingerprint of 28 bits, why it left, when (in seconds) and for how long it had not been used
-/// by then (to an eighth). A line of 8 is a queue of its own: the 9th that is entered pushes the first out. A wrong
-/// answer: one look-up in 30 million.
+/// Eight bytes a block: a fingerprint of 28 bits, the reason, the time (in seconds) and the time since its last use by
+/// then (to an eighth). A line of 8 is a queue of its own: the 9th entry pushes the first out. A wrong answer: one
+/// lookup in 30 million.
 ///   1. A block that left and was entered is found, unless 8 others of its line left later.
-///   2. Nothing can be learned of another namespace's blocks: names are mixed with the namespace's and with a seed that
-///   nobody knows.
-/// Blocks that are here again are not removed: nobody asks for them, and their next departure takes the old one's
-/// place. Thread safety: none, the Store's lock covers it. Cost: a cache miss for each call.
+///   2. The table reveals no facts about another namespace's blocks: names are mixed with the namespace's and with a
+///      secret seed.
+/// Blocks that are here again are not removed: they are not looked up, and their next departure replaces the old one.
+/// Thread safety: the Store's lock. Cost: a cache miss for each call.
 class DepartedTable {
  public:
   static constexpr std::size_t kWays = 8;
@@ -36,11 +36,11 @@ class DepartedTable {
   DepartedTable(std::size_t entries, std::uint64_t seed) : seed_(mix(seed)) {
     count_ = (entries + kWays - 1) / kWays;
     if (count_ == 0) return;
-    lines_.reset(static_cast<Line*>(std::calloc(count_, sizeof(Line))));  // what nobody has touched takes no memory
+    lines_.reset(static_cast<Line*>(std::calloc(count_, sizeof(Line))));  // untouched pages take no memory
     if (lines_ == nullptr) throw std::bad_alloc();
   }
 
-  /// Before the first block of the tree: whose it is.
+  /// Before the first block of the tree: its namespace.
   void set_tree(TreeId tree, const NamespaceId& name) {
     const auto i = static_cast<std::size_t>(tree);
     if (i >= of_tree_.size()) of_tree_.resize(i + 1);
@@ -50,7 +50,7 @@ class DepartedTable {
     of_tree_[i] = mix(mix(words[0] ^ seed_) + words[1]);
   }
 
-  /// For callers that know no time: it is about `now`.
+  /// Sets the time for callers without a clock.
   void tell_time(TimePoint now) { now_ = std::max(now_, now); }
   TimePoint now() const { return now_; }
   /// `why`: not kUnknown. `idle`: since its last use.
@@ -77,7 +77,7 @@ class DepartedTable {
   };
   struct Answer {
     std::optional<Departed> departed;
-    Duration remembers{};  ///< Had it left in this time, it would be here.
+    Duration remembers{};  ///< A departure within this time would be known.
   };
   Answer find(TreeId tree, const BlockHash& hash, TimePoint now) {
     if (count_ == 0) return {};
@@ -98,7 +98,7 @@ class DepartedTable {
  private:
   static constexpr int kPrintShift = 36, kWhyShift = 32, kIdleShift = 24;
   static constexpr std::uint64_t kWhenMax = (1 << 24) - 1;  ///< Half a year; then it stays there.
-  /// | fingerprint 28 | why 4 | idle 8 | when 24 |; the latest first. 0: nothing.
+  /// | fingerprint 28 | why 4 | idle 8 | when 24 |; the latest first. 0: empty.
   struct Line {
     std::uint64_t entries[kWays];
   };
@@ -115,7 +115,7 @@ class DepartedTable {
     KV_ASSERT(static_cast<std::size_t>(tree) < of_tree_.size());
     return mix(short_hash(hash) ^ of_tree_[static_cast<std::size_t>(tree)]);
   }
-  /// By the upper bits; the fingerprint is of the lower ones.
+  /// Uses the upper bits; the fingerprint uses the lower ones.
   Line& line_of(std::uint64_t name) const {
     __extension__ using Wide = unsigned __int128;
     return lines_[static_cast<std::size_t>((static_cast<Wide>(name) * count_) >> 64)];

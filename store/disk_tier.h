@@ -49,7 +49,7 @@ struct DiskTierConfig {
 ///      others, and those of a tenant over its maximum in any case.
 ///   4. A key is alive iff its block's slot is that key.
 ///   5. Blocks in a leaving directory do not count for the log's length: they go with the directory.
-/// Thread safety: none, the Store's lock covers it. Memory: at most 100 bytes a block (see PrefixIndex).
+/// Thread safety: the Store's lock. Memory: at most 100 bytes a block (see PrefixIndex).
 class DiskTier {
  public:
   explicit DiskTier(const DiskTierConfig& config);

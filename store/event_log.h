@@ -1,4 +1,4 @@
-// store/event_log.h: what came and went lately, by number, for those who keep a list of what is here: routers.
+// store/event_log.h: recent changes, by number, for routers, which mirror the node's contents.
 #pragma once
 
 #include <algorithm>
@@ -18,21 +18,21 @@ namespace kv {
 
 enum class BlockTier : std::uint8_t { kMemory, kDisk };
 
-/// Some of what the log says, or (Store::list_blocks) of what is here.
+/// Some changes of the log, or (Store::list_blocks) some of the present blocks.
 struct EventPage {
   struct Event {
-    bool is_stored = false;  ///< Else removed. From this tier: the other one may have the block as well.
+    bool is_stored = false;  ///< Else removed. Concerns this tier only: the other one may have the block as well.
     BlockTier tier{};
-    std::uint32_t space = 0;      ///< Which of `spaces`.
-    BlockHash hash, parent = {};  ///< All zero: a first block, or a set's. Of what was stored,
-    std::uint32_t position = 0;   ///< and its place in the prefix; of a set its length.
+    std::uint32_t space = 0;      ///< Index in `spaces`.
+    BlockHash hash, parent = {};  ///< All zero: a first block, or a set's. For a stored block,
+    std::uint32_t position = 0;   ///< and its place in the prefix; for a set its length.
   };
-  /// What the log has of one owner's namespaces.
+  /// The log's range for one owner's namespaces.
   struct Lane {
-    std::shared_ptr<const NamespaceRecord> record;  ///< Of one of these. nullptr: of several owners.
-    std::uint64_t oldest = 0;                       ///< It has nothing before this number.
+    std::shared_ptr<const NamespaceRecord> record;  ///< One of these. nullptr: several owners.
+    std::uint64_t oldest = 0;                       ///< Changes before this number are forgotten.
   };
-  /// The log has nothing before this number of what an asker may see.
+  /// The number below which an asker's log is incomplete.
   template <class MaySee>
   std::uint64_t oldest(const MaySee& may_see) const {
     std::uint64_t number = 0;
@@ -43,32 +43,32 @@ struct EventPage {
   }
   std::vector<std::shared_ptr<const NamespaceRecord>> spaces;  ///< Each once.
   std::vector<Event> events;
-  std::vector<Lane> lanes;  ///< Of all owners of whom something was forgotten.
-  std::uint64_t next = 0;   ///< What comes behind these events begins here.
-  bool is_unknown = false;  ///< There is no such number here: look at what is here, then go on from `next`.
+  std::vector<Lane> lanes;  ///< For all owners with forgotten changes.
+  std::uint64_t next = 0;   ///< The number behind these events.
+  bool is_unknown = false;  ///< The number is not in this log: list the present blocks, then go on from `next`.
 
-  /// The index of a record in `spaces`, where it is added if need be.
+  /// The index of a record in `spaces`; adds it if absent.
   std::uint32_t index_of(const std::shared_ptr<const NamespaceRecord>& record);
 
  private:
   std::unordered_map<const NamespaceRecord*, std::uint32_t> known_;
 };
 
-/// The last changes of what a match can find, in memory and on disk; `count_max` in all. Changes have numbers, one
-/// after the other from 0 on. What was forgotten is told as a gap, never left out in silence:
-///   1. read(n) tells of all changes from n on, in their order, but for those of owners whose lane begins behind n.
-///   2. Whoever lists all blocks, in any number of calls, and then applies all changes since the first of these calls,
-///      ends with what is here: a change names one block, and the last one of a block counts.
-///   3. A namespace's record is kept as long as some change in the log is of it.
-///   4. At most kClosedMax of these records are of namespaces that were forgotten. Before there are more, the lane with
-///      most of them is emptied.
-///   5. Each owner has a lane. While the log is full, a lane that has its share of it, or more, forgets for itself, and
-///      one that has less for the longest one: nobody's changes are forgotten for others below an even share.
-/// Thread safety: none, the Store's lock covers it. Memory: some 100 bytes a change. Cost: some ten ns.
+/// The last changes of a match's results, in memory and on disk; `count_max` in all. Changes are numbered consecutively
+/// from 0. Forgotten changes are reported as a gap:
+///   1. read(n) gives all changes from n on, in order, except for owners whose lane begins behind n.
+///   2. A reader that lists all blocks, in any number of calls, and then applies all changes since the first of these
+///      calls, ends with the node's contents: a change names one block, and the last one of a block counts.
+///   3. A namespace's record is kept as long as the log has a change in that namespace.
+///   4. At most kClosedMax of these records belong to forgotten namespaces. Before there are more, the lane with most
+///      of them is emptied.
+///   5. Each owner has a lane. In a full log, a lane at or above its even share forgets its own oldest change, and a
+///      lane below its share that of the longest lane: below an even share, an owner loses no changes to others.
+/// Thread safety: the Store's lock. Memory: some 100 bytes a change. Cost: some ten ns.
 class EventLog {
  public:
   static constexpr std::size_t kClosedMax = 1024;
-  static constexpr std::size_t kLanesMax = 256;  ///< Further owners have one together.
+  static constexpr std::size_t kLanesMax = 256;  ///< Further owners share one.
 
   explicit EventLog(std::size_t count_max);  ///< At least 1.
   ~EventLog();
@@ -82,10 +82,10 @@ class EventLog {
     entry.position = position;
   }
   void removed(BlockTier tier, TreeId tree, const BlockHash& hash) { append(tree, tier, /*is_stored=*/false, hash); }
-  /// More has changed in the tree than can be told: whoever has not looked at everything since has a gap.
+  /// Records a gap instead of the tree's many changes: readers must list the blocks again.
   void lose(TreeId tree);
 
-  /// Appends what was from number `from` on, `count_max` changes at most, and sets the page's other members.
+  /// Appends the changes from number `from` on, `count_max` at most, and sets the page's other members.
   void read(std::uint64_t from, std::size_t count_max, EventPage& page) const;
   std::uint64_t next() const { return next_; }
   std::size_t count() const { return count_; }
@@ -119,7 +119,7 @@ class EventLog {
   std::uint64_t next_ = 0;
   std::map<std::string, std::unique_ptr<Lane>> lanes_;  ///< By owner; those with changes, or open namespaces.
   std::vector<Space> spaces_;
-  std::vector<std::uint32_t> free_;     ///< Of spaces_.
+  std::vector<std::uint32_t> free_;     ///< In spaces_.
   std::vector<std::uint32_t> of_tree_;  ///< By TreeId.
   std::size_t closed_count_ = 0;
 };

@@ -1,4 +1,4 @@
-// store/ghost_table.h: how often blocks that left were used.
+// store/ghost_table.h: use counts of blocks that left.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,17 @@
 namespace kv {
 
 /// Two bytes a block: a fingerprint of 11 bits, and the block's uses up to 31. A cache line of 32 is a queue of its
-/// own: the 33rd that is entered pushes the first out. So of n entries the table keeps about the last n departures. A
-/// wrong match, one look-up in 64 at most, costs a wrong estimate.
+/// own: the 33rd entry pushes the first out. So n entries keep about the last n departures. A wrong match, at most one
+/// lookup in 64, costs a wrong estimate.
 ///
-/// The table is much larger than a processor's caches, those of page tables included, so that each look costs some 50
-/// ns or more. What is added waits in a list that is small enough, and is known by that, until settle(): whoever evicts
-/// does not wait for it. prefetch() is for look-ups.
+/// The table is much larger than a processor's caches, including the TLB, so that each lookup costs 50 ns or more. New
+/// entries wait in a small, cached list until settle(): evictions do not pay for the table. prefetch() is for lookups.
 class GhostTable {
  public:
   static constexpr std::uint8_t kUsesMax = 31;
   static constexpr std::size_t kWaitingMax = 1024;
 
-  /// Forgets everything. Takes no longer for a large table than for a small one: what the system hands out is zero.
+  /// Forgets everything. Takes the same time for any size: the system hands out zeroed memory.
   void resize(std::size_t entries) {
     forget_waiting();
     count_ = std::max<std::size_t>(1, (entries + kWays - 1) / kWays);
@@ -41,7 +40,7 @@ class GhostTable {
     waiting_[waiting_count_++] = {key, std::min(uses, kUsesMax)};
     places_[place_of(key)] = static_cast<std::uint16_t>(waiting_count_);
   }
-  /// 0: not known.
+  /// 0: unknown.
   std::uint8_t uses(std::uint64_t name) const {
     if (const std::uint16_t place = places_[place_of(key_of(name))]; place != 0) return waiting_[place - 1].uses;
     const std::size_t way = find(name);
@@ -58,7 +57,7 @@ class GhostTable {
   }
 
   std::size_t waiting_count() const { return waiting_count_; }
-  /// Enters what waits, the first `count` of it. Only once all is entered does the list begin anew.
+  /// Enters the first `count` waiting entries. The list is reset only once all are entered.
   void settle(std::size_t count = kWaitingMax) {
     constexpr std::size_t kAhead = 12;
     const auto line = [this](std::size_t i) { return &lines_[waiting_[i].key >> kPrintBits]; };
@@ -78,10 +77,10 @@ class GhostTable {
   static constexpr std::uint32_t kPrintBits = 11;
   static constexpr std::uint64_t kPrintMask = (1u << kPrintBits) - 1;
   struct alignas(64) Line {
-    std::uint16_t entries[kWays];  ///< The latest first. 0: nothing, for no block has 0 uses.
+    std::uint16_t entries[kWays];  ///< The latest first. 0: empty, since every block has uses.
   };
   struct Waiting {
-    std::uint64_t key;  ///< Line and print: all that the table tells names by.
+    std::uint64_t key;  ///< Line and print: all that the table keeps of a name.
     std::uint8_t uses;
   };
   struct Free {
@@ -95,7 +94,7 @@ class GhostTable {
   static std::uint16_t print_of(std::uint64_t name) { return name & kPrintMask; }
   std::uint64_t key_of(std::uint64_t name) const { return line_of(name) << kPrintBits | print_of(name); }
   static std::size_t home_of(std::uint64_t key) { return (key * 0x9E3779B97F4A7C15) >> 53; }
-  /// Where the key's latest is noted, or is to be.
+  /// The place of the key's latest entry, or the free place for it.
   std::size_t place_of(std::uint64_t key) const {
     std::size_t place = home_of(key);
     while (places_[place] != 0 && waiting_[places_[place] - 1].key != key) place = (place + 1) % kPlaces;
@@ -108,7 +107,7 @@ class GhostTable {
   std::size_t find(std::uint64_t name) const {
     if (count_ == 0) return kWays;
     const Line& line = lines_[line_of(name)];
-    // Four entries at a time: whether one of the words has the print, whatever its uses.
+    // Four entries at a time: whether one of the words has the print, with any use count.
     constexpr std::uint64_t kOnes = 0x0001000100010001, kTops = 0x8000800080008000, kPrints = 0xFFE0FFE0FFE0FFE0;
     const std::uint64_t wanted = kOnes * static_cast<std::uint16_t>(print_of(name) << 5);
     for (std::size_t way = 0; way < kWays; way += 4) {
@@ -128,8 +127,8 @@ class GhostTable {
   static constexpr std::size_t kPlaces = 2 * kWaitingMax;
   static_assert(kPlaces == 1 << 11, "home_of() takes 11 bits");
   std::size_t waiting_count_ = 0, settled_count_ = 0;
-  std::array<Waiting, kWaitingMax> waiting_;     ///< In order.
-  std::array<std::uint16_t, kPlaces> places_{};  ///< By key: one more than where the latest is; 0: none.
+  std::array<Waiting, kWaitingMax> waiting_;
+  std::array<std::uint16_t, kPlaces> places_{};  ///< By key: one more than the index of the latest; 0: empty.
 };
 
 }  // namespace kv

@@ -1,4 +1,4 @@
-// store/heavy_blocks.h: blocks that over one request in 400 begins with.
+// store/heavy_blocks.h: blocks that more than one request in 400 begins with.
 #pragma once
 
 #include <algorithm>
@@ -9,28 +9,28 @@
 
 namespace kv {
 
-/// A system prompt is in so many requests that whether a sample has one of its blocks would decide what the sample
-/// says. Such blocks are counted apart, each of them.
+/// A system prompt is in so many requests that the sample's result would depend on whether it has one of the prompt's
+/// blocks. Such blocks are counted separately, every one of them.
 ///
-/// All blocks before a heavy one are heavy too. So a search by halves finds how many a request begins with, and behind
-/// these it is enough to count the blocks at distances of 1, 2, 4, ...: one that turns out heavy brings along all
-/// before it. Where the heavy ones of the last request ended that began with the same block, the next is looked at
-/// first. Counts are halved now and then; those of rare names give way. Names are kept as 32 bits of them: of two alike
-/// both are heavy. Thread safety: none. Cost of a request: some ten look-ups, most of them at the same time; once, for
-/// a newly found run, one a block.
+/// All blocks before a heavy one are heavy too. So a binary search finds how many a request begins with, and behind
+/// these it is enough to count the blocks at distances of 1, 2, 4, ...: when one turns out heavy, so are all before it.
+/// The search starts where the heavy blocks of the last request with the same first block ended. Counts are halved now
+/// and then; those of rare names give way. Names are kept as 32 bits: two blocks with equal bits count as one. Thread
+/// safety: none. Cost of a request: some ten lookups, most of them at the same time; once, for a newly found run, one a
+/// block.
 class HeavyBlocks {
  public:
-  static constexpr std::size_t kMax = 4096;    ///< More are not taken apart.
+  static constexpr std::size_t kMax = 4096;    ///< Further heavy blocks are not told apart.
   static constexpr std::size_t kRunMax = 256;  ///< Found with one request.
 
   HeavyBlocks() { forget(); }
 
-  /// How many leading blocks of a request are heavy. `name(i)` is that of its i-th block, evenly spread.
+  /// The number of heavy leading blocks. `name(i)`: that of the i-th block, evenly spread.
   template <class NameOf>
   std::size_t count_leading(std::size_t block_count, NameOf&& name) const {
     const auto heavy = [&](std::size_t i) { return has(name(i)); };
     if (block_count == 0 || !heavy(0)) return 0;
-    std::size_t known = 1, end = 2;  // the first `known` are heavy; somewhere before `end` that is over
+    std::size_t known = 1, end = 2;  // the first `known` are heavy; the run ends before `end`
     for (; end <= block_count && heavy(end - 1); end *= 2) known = end;
     end = std::min(end, block_count + 1);
     while (end - known > 1) {
@@ -68,15 +68,15 @@ class HeavyBlocks {
  private:
   static constexpr std::size_t kWays = 4, kSets = 1024, kSlots = 2 * kMax;
   static constexpr std::uint32_t kWindow = 8192;  ///< Requests.
-  /// With one in 100, a few tools' prompts that a sample lacked were one per cent of all that was asked for.
+  /// With one in 100, a few tools' prompts missing from the sample were one per cent of all requested blocks.
   static constexpr std::uint32_t kOneIn = 400;
-  static constexpr std::uint32_t kUsesMin = 16;        ///< Of a few requests, a share says nothing.
+  static constexpr std::uint32_t kUsesMin = 16;        ///< In few requests, a share means little.
   static constexpr std::uint64_t kLifetime = 1 << 16;  ///< Requests; then all are found anew.
 
   static constexpr std::size_t kEndings = 256;
 
-  /// How many heavy blocks the last request had that began so. The next one most often has as many, which two looks
-  /// show: a search takes a dozen, each of them a cache miss, one after another.
+  /// The number of heavy blocks of the last request with this first block. The next request usually has as many, which
+  /// two lookups confirm: a search takes a dozen, each a cache miss, one after another.
   struct Ending {
     std::uint32_t first = 0, leading = 0;
   };
@@ -95,7 +95,7 @@ class HeavyBlocks {
   static std::uint32_t print_of(std::uint64_t name) {
     return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(name >> 32));
   }
-  /// All that ask() looks at if the request has `leading` heavy blocks.
+  /// Prefetches all that ask() reads if the request has `leading` heavy blocks.
   template <class NameOf>
   void prefetch(std::size_t block_count, std::size_t leading, NameOf&& name) const {
     for (std::size_t i = leading > 0 ? leading - 1 : 0; i < std::min(leading + 1, block_count); ++i)
@@ -122,7 +122,7 @@ class HeavyBlocks {
     window_ /= 2;
     for (Candidate& each : candidates_) each.uses /= 2;
   }
-  /// Whether that makes it heavy.
+  /// Returns whether the block becomes heavy.
   bool count(std::uint64_t name) {
     Candidate* const set = &candidates_[name % kSets * kWays];
     const std::uint32_t print = print_of(name);

@@ -1,4 +1,4 @@
-// store/hit_curve.h: what the hit rate would be with less memory, or more; from a sample of the blocks asked for.
+// store/hit_curve.h: estimates the hit rate with less or more memory, from a sample of the requested blocks.
 #pragma once
 
 #include <array>
@@ -19,44 +19,43 @@ namespace kv {
 
 struct HitCurveConfig {
   bool is_on = false;
-  std::uint32_t one_in = 0;            ///< Blocks; 0: as few as there is room for.
-  std::size_t block_count_max = 8192;  ///< Of the sample. At most UseOrder::kEntriesMax.
+  std::uint32_t one_in = 0;            ///< One in so many blocks is sampled; 0: as many as fit.
+  std::size_t block_count_max = 8192;  ///< In the sample. At most UseOrder::kEntriesMax.
 };
 
-/// The hit rate by capacity: of LRU, and of the policy that the node runs.
+/// The hit rate by capacity: for LRU, and for the policy that the node runs.
 ///
 /// The sample has single blocks, chosen by their own hash. That is right for prefixes too: leaf ends go first, so a
-/// block is no older than what is behind it, and LRU has it exactly if its memory is larger than the weight of all that
-/// was used since. Sampling whole sessions is off by points. LRU's hits are counted by that weight, so there are those
-/// of any capacity; the other policy's are of small caches (ShadowCache), one a capacity. Blocks that many
-/// requests begin with (HeavyBlocks) are counted apart, not by sample; of long runs of these some stand for their
-/// neighbours.
+/// block is no older than those behind it, and LRU has it exactly if its memory is larger than the weight of all blocks
+/// used since. Sampling whole sessions is off by points. LRU's hits are counted by that weight, which gives those of
+/// any capacity; the other policy's hits come from small caches (ShadowCache), one per capacity. Blocks that many
+/// requests begin with (HeavyBlocks) are counted separately, without sampling; in long runs of these some blocks stand
+/// for their neighbours.
 ///
 ///   1. A request is counted as a whole or not at all, so that a full queue does not favour short ones.
-///   2. What is counted ages with a half-life of an hour.
+///   2. Counts age with a half-life of an hour.
 ///   3. A hit is a block of a request's leading run, as far as the sample shows it.
 ///
-/// The error has what the blocks of the sample, in groups by hash, differ by; and by how much the sample may misjudge
-/// how many blocks were used since. That the small caches are models has an allowance. That a load changes is not in
-/// it.
+/// The error includes the spread between groups of the sample (by hash), and the sample's misjudgement of how many
+/// blocks were used since. It has an allowance for the small caches being models, but none for a changing load.
 ///
-/// Thread safety: none, the Store's lock covers it. Clock: the policy's and that of the calls. Memory: below 1 MiB with
-/// the defaults. Cost: some ns a block asked for; of the sample, one a call of learn() or a few, some us each. A
-/// request of which the queue has no room is not counted.
+/// Thread safety: the Store's lock. Clock: the policy's and that of the calls. Memory: below 1 MiB with
+/// the defaults. Cost: some ns per requested block; for the sample, one block or a few per call of learn(), some us
+/// each. A request that does not fit the queue is not counted.
 class HitCurve {
  public:
-  /// `has_policy`: the node's policy is another than LRU. `has_disk`: it has a disk tier.
+  /// `has_policy`: the node's policy is not LRU. `has_disk`: it has a disk tier.
   HitCurve(const HitCurveConfig& config, std::uint64_t seed, bool has_policy, bool has_disk);
 
-  /// How many blocks find room in memory, and on disk besides. Counts stay; the capacities asked about move along.
+  /// The number of blocks with room in memory, and on disk besides. Counts stay; the examined capacities move along.
   void set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_blocks);
-  /// `trait`: what the policy said of it. Of the blocks found `memory_count` are in memory.
-  /// A request may have been looked at before it came (SampledNames).
+  /// `trait`: as the policy returned. `memory_count`: how many of the found blocks are in memory. A request may have
+  /// been looked up before it came (SampledNames).
   PrintSample sample() const { return sample_; }
   void asked(const EvictionPolicy::Request& request, std::size_t memory_count, std::uint16_t trait, std::uint64_t clock,
              TimePoint now);
   void offered(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock);
-  /// Goes on with what was asked for: some ten microseconds. Returns whether there is more.
+  /// Works on queued requests for some ten microseconds. Returns whether there is more.
   bool learn(const EvictionPolicy& policy);
 
   struct Estimate {
@@ -64,51 +63,51 @@ class HitCurve {
   };
   struct Point {
     std::uint64_t block_count = 0;
-    double scale = 1;       ///< Times what the node has.
-    bool has_disk = false;  ///< Of the two tiers together; else of memory.
-    bool is_now = false;    ///< What the node has.
+    double scale = 1;       ///< Relative to the node's capacity.
+    bool has_disk = false;  ///< Both tiers together; else memory only.
+    bool is_now = false;    ///< The node's own capacity.
     Estimate lru, policy;
   };
   struct Report {
     std::vector<Point> points;                 ///< By capacity: memory alone, then with disk.
     bool has_policy = false;                   ///< False: it is LRU.
-    double memory_hit_rate = 0, hit_rate = 0;  ///< What the node found in the same time: in memory; with the disk.
+    double memory_hit_rate = 0, hit_rate = 0;  ///< The node's own, over the same time: memory; with the disk.
     double asked_blocks = 0;                   ///< Counted, aged.
-    double sampled_blocks = 0;                 ///< Of these looked at.
+    double sampled_blocks = 0;                 ///< How many of these were examined.
     std::uint32_t one_in = 1;
     std::uint64_t dropped_requests = 0;
   };
   Report report() const;
-  Estimate lru(std::uint64_t block_count) const;  ///< Of any capacity.
+  Estimate lru(std::uint64_t block_count) const;  ///< For any capacity.
 
   std::size_t memory_bytes() const;
   bool check() const;  ///< For tests.
 
  private:
-  static constexpr std::size_t kGroups = 16;  ///< Of the sample, by hash; one more is of heavy blocks.
+  static constexpr std::size_t kGroups = 16;  ///< Of the sample, by hash; one more for heavy blocks.
   static constexpr std::size_t kStepsPerOctave = 8, kDistances = 32 * kStepsPerOctave;
   static constexpr std::size_t kCachesMax = 8;
   static constexpr std::size_t kEventsMax = 4096;
 
   struct Event {
     std::uint64_t name;
-    std::uint32_t at;          ///< The policy's clock.
-    std::uint16_t counts = 0;  ///< Heavy: blocks of the request that it stands for. 0: it is of the sample.
-    std::uint8_t holds = 0;    ///< Heavy: blocks of the cache that it stands for.
+    std::uint32_t at;          ///< By the policy's clock.
+    std::uint16_t counts = 0;  ///< Heavy: the request's blocks that it stands for. 0: sampled.
+    std::uint8_t holds = 0;    ///< Heavy: the cache's blocks that it stands for.
     std::uint16_t trait = 0;
     std::uint8_t passed = 0;
     bool is_use = true;      ///< False: it was stored.
-    bool is_parent = false;  ///< Only named as the one before.
-    bool is_alone = false;   ///< Of a set.
-    bool is_last = false;    ///< Of the request.
+    bool is_parent = false;  ///< Only named as the block before.
+    bool is_alone = false;   ///< In a set.
+    bool is_last = false;    ///< In the request.
   };
   struct Counts {
     double asked = 0;                            ///< Blocks.
-    std::array<double, kDistances> distances{};  ///< Of them: by distance.
-    std::array<double, kCachesMax> hits{};       ///< Of them: found by each small cache.
+    std::array<double, kDistances> distances{};  ///< By distance.
+    std::array<double, kCachesMax> hits{};       ///< By small cache.
   };
 
-  /// Its lower half is the print of the hash alone: a look at that tells most blocks from the sample's.
+  /// Its lower half is the print of the hash alone, which excludes most blocks from the sample.
   std::uint64_t name_of(TreeId tree, const BlockHash& hash) const;
   bool is_sampled(std::uint64_t name) const { return static_cast<std::uint32_t>(name) <= sample_.threshold; }
   void add_events(const EvictionPolicy::Request& request, std::uint16_t trait, std::uint64_t clock, bool is_use);
@@ -129,7 +128,7 @@ class HitCurve {
   Estimate estimate(Hits&& hits) const;
   static std::size_t bucket_of(std::uint64_t distance);
   using Sums = std::array<std::array<double, kDistances>, kGroups + 1>;
-  Sums sums() const;  ///< Counts::distances, each with those before it.
+  Sums sums() const;  ///< Counts::distances as running sums.
   Estimate lru(const Sums& sums, std::uint64_t block_count) const;
 
   HitCurveConfig config_;
@@ -142,15 +141,16 @@ class HitCurve {
   std::vector<std::uint16_t> free_, slots_;  ///< slots_: open addressing by name.
   UseOrder order_;
   std::vector<ShadowCache> caches_;
-  std::size_t thinned_ = 0;  ///< Blocks below are of the sample as it is now.
+  std::size_t thinned_ = 0;  ///< Blocks below belong to the present sample.
   std::vector<Event> events_;
   std::size_t next_event_ = 0;
-  bool is_full_ = false;  ///< Nothing is counted until half of the events are looked at.
-  // The request being looked at.
+  bool is_full_ = false;  ///< No counting until half of the events are processed.
+  // The request in work.
   std::vector<std::uint16_t> chain_;
   bool is_ending_ = false;                  ///< Its blocks are being put in order, last to first.
   std::uint64_t distance_ = 0;              ///< The largest so far.
-  std::uint32_t missed_ = 0, refused_ = 0;  ///< A bit a cache: its leading run is over; it stores no more of it.
+  std::uint32_t missed_ = 0, refused_ = 0;  ///< One bit per cache: its leading run is over; it stores no more of the
+                                            ///< request.
   // Counted.
   std::array<Counts, kGroups + 1> counts_{};
   double asked_ = 0, found_memory_ = 0, found_ = 0;

@@ -1,4 +1,4 @@
-// store/lease_table.h: which prefixes were promised to whom, until when.
+// store/lease_table.h: promised prefixes, with holder and end.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,20 @@
 
 namespace kv {
 
-enum class SessionId : std::uint64_t {};  ///< Who holds leases and puts; never reused.
+enum class SessionId : std::uint64_t {};  ///< A holder of leases and puts; never reused.
 enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
 
-/// Which prefixes a client was promised and has not fetched yet: a scheduler that was told "40 blocks" plans with them.
-/// Until the lease is released or ends, the last block of its prefix is pinned, and eviction takes leaf ends first, so
-/// the whole prefix stays. The table only keeps the promises: its owner pins a lease's block after grant(), and unpins
-/// that block when the lease is handed back.
+/// The prefixes that a client was promised and has not fetched yet: a scheduler that received "40 blocks" plans with
+/// them. Until the lease is released or ends, the last block of its prefix is pinned, and eviction takes leaf ends
+/// first, so the whole prefix stays. The table only keeps the promises: its owner pins a lease's block after grant(),
+/// and unpins that block when the lease is handed back.
 ///   1. A lease ends exactly once: by release(), by expire() at `now` >= grant + duration, or by end_session().
 ///   2. Leases are kept in grant order, which is expiry order because all have one duration.
-///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; it never
-///      ends a live lease. A lower limit, set later, ends none either.
-///   4. A lease is live until one of the calls of 1, not until its time has passed: so what is live is pinned.
-/// Thread safety: none, the Store's lock covers it. Time: steady clock, handed in, never going back. Cost: O(1);
-/// expire() and end_session() O(leases ended).
+///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; live
+///      leases never end early, even when a limit is lowered.
+///   4. A lease is live until one of the calls of 1, even after its time: live leases stay pinned.
+/// Thread safety: the Store's lock. Time: steady clock, handed in, monotonic. Cost: O(1); expire() and
+/// end_session() O(leases ended).
 class LeaseTable {
  public:
   struct Config {
@@ -42,14 +42,13 @@ class LeaseTable {
   /// Errors: kBusy at a limit.
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   /// One promise for several blocks that stand alone. Each is a lease of its own to the limits and to expire(); the id
-  /// is the first one's, and release() leads on from each to the next, and behind the last to `rest`. All or none.
-  /// Errors: kBusy at a limit.
+  /// is the first one's, and release() leads from each to the next, and from the last to `rest`. All or none. Errors:
+  /// kBusy at a limit.
   Result<LeaseId> grant(SessionId session, std::span<const BlockId> blocks, TimePoint now, LeaseId rest = {});
-  /// The block it was granted for. `*next`: the next lease of the same promise, to be released as well; 0: no more.
-  /// Errors: kStaleLease if it has ended, never was, or is another session's.
+  /// Returns the lease's block. `*next`: the next lease of the same promise, to be released as well; 0: the end.
+  /// Errors: kStaleLease if it has ended, never existed, or belongs to another session.
   Result<BlockId> release(SessionId session, LeaseId lease, LeaseId* next = nullptr);
-  /// Ends leases that are over at `now`, in grant order, at most `count_max` of them, and hands each one's block to
-  /// `ended`. Returns how many.
+  /// Ends expired leases in grant order, at most `count_max`, and hands each one's block to `ended`. Returns how many.
   std::size_t expire(TimePoint now, std::size_t count_max, const std::function<void(BlockId)>& ended);
   /// Ends leases of the session, at most `count_max`; order unspecified. Returns how many.
   std::size_t end_session(SessionId session, std::size_t count_max, const std::function<void(BlockId)>& ended);
@@ -57,11 +56,11 @@ class LeaseTable {
   void for_each(const std::function<void(BlockId)>& visit) const;  ///< The block of every live lease, in grant order.
   std::size_t lease_count() const { return lease_count_; }
   std::size_t lease_count(SessionId session) const;
-  std::string check() const;  ///< Checks every invariant; for tests. Returns an empty string or what is broken.
+  std::string check() const;  ///< Checks every invariant; for tests. Returns an empty string or the broken one.
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFF;
-  /// Of a LeaseId: these name the entry. The rest counts grants, so that no id comes twice.
+  /// The bits of a LeaseId that index the entry. The rest counts grants, so that ids are unique.
   static constexpr std::uint64_t kIndexBits = 20;
 
   struct Links {
@@ -72,7 +71,7 @@ class LeaseTable {
     SessionId session{};
     BlockId block = kNoBlock;
     TimePoint end;
-    LeaseId next{};              ///< Of the same promise.
+    LeaseId next{};              ///< In the same promise.
     Links by_grant, by_session;  ///< `by_grant.after` also chains unused entries.
   };
   struct List {
@@ -88,10 +87,10 @@ class LeaseTable {
   BlockId end(std::uint32_t index);
 
   Config config_;
-  Config largest_;  ///< Of the limits so far.
+  Config largest_;  ///< The largest limits so far.
   std::vector<Entry> entries_;
   std::uint32_t unused_ = kNone;
-  std::uint64_t grant_count_ = 0;  ///< Ever.
+  std::uint64_t grant_count_ = 0;  ///< Since the start.
   std::size_t lease_count_ = 0;
   List by_grant_;
   std::unordered_map<SessionId, List> sessions_;  ///< Those with live leases.

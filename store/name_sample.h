@@ -1,4 +1,4 @@
-// store/name_sample.h: which blocks of a request are of the samples that are chosen by their own hashes.
+// store/name_sample.h: finds a request's blocks in samples that are chosen by hash.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +15,28 @@
 
 namespace kv {
 
-/// Looks for a sample's blocks. Each request is looked through whole, also what is not here of it, so no branch depends
-/// on a hash: one that is hardly ever taken costs more than the looks in between.
+/// Searches a whole request, including absent blocks, so branches do not depend on a hash: a rarely taken branch costs
+/// more than the lookups in between.
 struct SampleLook {
   static constexpr std::size_t kAtOnce = 1024;
   using Positions = std::array<std::uint32_t, kAtOnce>;
 
-  /// Where in `hashes`, at most kAtOnce, the blocks of the sample are, in order, into the beginning of `positions`.
-  /// Returns how many. Cost: some cycles for four blocks.
+  /// Writes the positions in `hashes`, at most kAtOnce, of the sample's blocks, in order, to the beginning of
+  /// `positions`. Returns how many. Cost: some cycles for four blocks.
   template <class Sample>
   static std::size_t find(const Sample& sample, std::span<const BlockHash> hashes, Positions& positions) {
     KV_ASSERT(hashes.size() <= kAtOnce);
     const BlockHash* const all = hashes.data();
-    const Sample own = sample;  // where no store can change it
+    const Sample own = sample;  // a local copy, which stores cannot change
     const auto one = [&](std::size_t i) { return static_cast<unsigned>(own.has(all[i])); };
-    std::array<std::uint16_t, kAtOnce / 4> fours;  // those that have one
+    std::array<std::uint16_t, kAtOnce / 4> fours;  // those with a sampled block
     std::size_t four_count = 0, i = 0;
     for (; i + 4 <= hashes.size(); i += 4) {
       fours[four_count] = static_cast<std::uint16_t>(i);
       four_count += one(i) | one(i + 1) | one(i + 2) | one(i + 3);
     }
-    // Each is written where the next is to be, and stays if it is of the sample. The last may be written behind the end
-    // of those that are, never behind that of `positions`: no more are written than were looked at.
+    // Each position is written at the next free place, and stays if it is sampled. The last write may lie behind the
+    // result, never behind `positions`: there are at most as many writes as candidates.
     std::size_t count = 0;
     const auto keep = [&](std::size_t at) {
       positions[count] = static_cast<std::uint32_t>(at);
@@ -47,7 +47,7 @@ struct SampleLook {
     for (; i < hashes.size(); ++i) keep(i);
     return count;
   }
-  /// The same of any number: `each(position)`, from `first` on, as long as that is true.
+  /// The same for any length: calls `each(position)`, from `first` on, while it returns true.
   template <class Sample, class Each>
   static void visit(const Sample& sample, std::span<const BlockHash> hashes, std::size_t first, Each&& each) {
     Positions positions;
@@ -59,13 +59,13 @@ struct SampleLook {
   }
 };
 
-/// The policy's: one block in `mask` + 1, which is a power of two.
+/// The policy's sample: one block in `mask` + 1, which is a power of two.
 struct NameSample {
   std::uint32_t mask = 0, wanted = 0;
   friend bool operator==(const NameSample&, const NameSample&) = default;
 
-  /// A word of the hash that shadow and curve make no names of: else the table of a sample would use a part of its
-  /// slots only.
+  /// A word of the hash that is not part of the names in shadow and curve: otherwise the table of a sample would use
+  /// only a part of its slots.
   static std::uint32_t word(const BlockHash& hash) {
     std::uint32_t word = 0;
     std::memcpy(&word, hash.bytes.data() + 16, sizeof word);
@@ -88,15 +88,15 @@ struct PrintSample {
   bool has(const BlockHash& hash) const { return print(hash) <= threshold; }
 };
 
-/// The samples' blocks of a request, found before the Store's lock is asked for. Thread safety: none.
+/// The samples' blocks of a request, found before the Store's lock is taken. Thread safety: none.
 class SampledNames {
  public:
-  /// As the Store said of late. If that is not what it goes by when the request comes, it looks by itself.
+  /// The Store's latest samples. If they differ when the request comes, the Store searches itself.
   void set(const std::optional<NameSample>& sample, const std::optional<PrintSample>& curve = {}) {
     of_policy_.sample = sample;
     of_curve_.sample = curve;
   }
-  /// `hashes` stay as they are until the request is over.
+  /// `hashes` must stay unchanged until the request is over.
   void look(std::span<const BlockHash> hashes) {
     looked_ = hashes;
     of_policy_.look(hashes);

@@ -1,4 +1,4 @@
-// store/reuse_shadow.h: a sample of blocks, here or gone, to learn from when blocks are used again.
+// store/reuse_shadow.h: a sample of present and departed blocks, to learn when blocks are used again.
 #pragma once
 
 #include <cstddef>
@@ -10,38 +10,37 @@
 
 namespace kv {
 
-/// Follows blocks of a sample, least recently used ones dropped first, over more uses than memory does: so it sees what
-/// would have been used again had it stayed. Counts in a YieldTable each use at its age, and all time in between, that
-/// of blocks still waiting included; these are looked at in turn, a few with each use. Its own order is that of LRU, so
-/// it also tells exactly which uses LRU would have found: those of its first entries, as many as the sample has of what
-/// memory holds.
+/// Follows sampled blocks, least recently used ones dropped first, over more uses than memory does: this shows which
+/// departed blocks would have been used again. Counts in a YieldTable each use at its age, and all time in between,
+/// including that of waiting blocks; these are visited in turn, a few with each use. Its own order is that of LRU, so
+/// it also shows exactly which uses LRU would have found: those of its first entries, as many as the sample's share of
+/// the memory.
 class ReuseShadow {
  public:
   ReuseShadow(YieldTable& table, HintTrust& trust) : table_(table), trust_(trust) {}
 
-  /// Forgets everything. `lru_entries`: what LRU would have in memory.
+  /// Forgets everything. `lru_entries`: the entries that LRU would have in memory.
   void resize(std::uint32_t entries, std::uint32_t lru_entries);
-  /// How a request has a block.
+  /// A block's role in a request.
   struct Kind {
-    bool is_last = false;   ///< As its last one.
+    bool is_last = false;   ///< The request's last block.
     bool is_alone = false;  ///< In a set: uses are not counted.
     std::uint8_t new_class = 0;
-    ReuseHint hint = ReuseHint::kNone;      ///< What the request said,
-    ReuseHint believed = ReuseHint::kNone;  ///< what of that is believed,
-    std::uint8_t tenant = 0;                ///< and whose it is (HintTrust).
+    ReuseHint hint = ReuseHint::kNone;      ///< The request's hint,
+    ReuseHint believed = ReuseHint::kNone;  ///< the believed part,
+    std::uint8_t tenant = 0;                ///< and the tenant's place (HintTrust).
   };
-  /// The block was asked for, when the clock stood at `now`.
-  /// Returns whether LRU would have found it.
+  /// A request for the block, when the clock stood at `now`. Returns whether LRU would have found it.
   bool asked(std::uint64_t name, std::uint32_t now, Kind how);
-  /// The block was stored. That is no use; but it is there from now on.
+  /// The block was stored. That is not a use, but it is present from now on.
   void stored(std::uint64_t name, std::uint32_t now, Kind how);
 
-  /// The latest request that had the block had it so after all.
+  /// Corrects the block's role in its latest request.
   void correct(std::uint64_t name, std::uint32_t now, Kind how);
 
   void prefetch(std::uint64_t name) const { __builtin_prefetch(&slots_[name & (slots_.size() - 1)]); }
 
-  std::uint64_t event_count() const { return event_count_; }  ///< Of both kinds, ever.
+  std::uint64_t event_count() const { return event_count_; }  ///< Both kinds, since the start.
   std::size_t memory_bytes() const {
     return entries_.capacity() * sizeof(Entry) + slots_.capacity() * sizeof(std::uint32_t);
   }
@@ -76,7 +75,7 @@ class ReuseShadow {
   std::vector<Entry> entries_;
   std::vector<std::uint32_t> slots_;  ///< Open addressing by name: an entry or kNone.
   std::uint32_t size_ = 0, newest_ = kNone, oldest_ = kNone, hand_ = 0, capacity_ = 0;
-  std::uint32_t lru_capacity_ = 0, lru_size_ = 0, lru_last_ = kNone;  ///< The oldest that LRU would have.
+  std::uint32_t lru_capacity_ = 0, lru_size_ = 0, lru_last_ = kNone;  ///< lru_last_: the oldest that LRU would have.
   std::uint64_t event_count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// store/root_sample.h: which first blocks of a namespace's chains are asked for, and which are stored.
+// store/root_sample.h: which first blocks of a namespace's chains are requested, and which are stored.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,13 @@
 
 namespace kv {
 
-/// Of all first blocks that come along, those with the smallest names: the same ones whoever asks or stores, so what is
-/// stored and never asked for shows, and the other way round. Names are even (short_hash with the node's seed), so the
-/// sample is a fair one of different blocks, however often each comes.
+/// Samples the first blocks with the smallest names: requests and puts sample the same ones, so blocks that are stored
+/// but never requested show, and the reverse. Names are even (short_hash with the node's seed), so the sample is fair
+/// over different blocks, however often each comes.
 ///   1. At most kRootsMax blocks.
-///   2. What neither came to be asked for nor stored for kWindow makes room. A block that enters then may have been
-///   asked for before it was in the sample, so single blocks say little, and shares of the sample much.
-/// Thread safety: none, the Store's lock covers it. Cost: one comparison for most, else O(kRootsMax). Memory: 0.5 KiB.
+///   2. Blocks neither requested nor stored for kWindow make room. A block that enters then may have been requested
+///      before it was in the sample, so single blocks mean little, and shares of the sample much.
+/// Thread safety: the Store's lock. Cost: one comparison for most, else O(kRootsMax). Memory: 0.5 KiB.
 class RootSample {
  public:
   static constexpr std::size_t kRootsMax = 32;

@@ -1,4 +1,4 @@
-// store/shadow_cache.h: a small cache of a sample of blocks, run as a node would run a large one of all blocks.
+// store/shadow_cache.h: a small cache over a sample of blocks, run like a node's large cache of all blocks.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace kv {
 
-/// A block of the sample, as all caches of one shadow share it.
+/// A block of the sample, shared by all caches of one shadow.
 struct ShadowBlock {
   static constexpr std::uint16_t kNone = 0xFFFF;
 
@@ -18,22 +18,23 @@ struct ShadowBlock {
   std::uint32_t used_at = 0;  ///< By the policy's clock.
   std::uint32_t weight = 0;   ///< Blocks that it stands for.
   std::uint16_t parent = kNone;
-  std::uint8_t parent_life = 0;  ///< Of the parent when it became that: else its number is another's by now.
+  std::uint8_t parent_life = 0;  ///< The parent's `life` when it became the parent: a different one means that its
+                                 ///< number was reused.
   std::uint8_t life = 0;
-  std::uint16_t trait = 0;  ///< As Usage, of the latest use;
+  std::uint16_t trait = 0;  ///< For the latest use, as in Usage;
   std::uint8_t passed = 0;  ///< and this.
-  bool is_busy = false;     ///< Of the request being looked at: as good as pinned.
-  bool is_heavy = false;    ///< Counted apart (HeavyBlocks).
+  bool is_busy = false;     ///< In the request in work: as good as pinned.
+  bool is_heavy = false;    ///< Counted separately (HeavyBlocks).
   bool is_known = false;    ///< False: the number is free.
 };
 
-/// Evicts and refuses by the node's own policy, and the classes and worth in force there: nothing is learned here. Of a
-/// chain the sample has some blocks; the nearest one before is a block's parent, and only what has no children here may
-/// go. Which leaf end goes is decided among some taken at random: that needs no queues.
+/// Evicts and refuses by the node's own policy, with its present classes and worth: this cache does not learn. Of a
+/// chain the sample has some blocks; the nearest one before is a block's parent, and only blocks without children here
+/// may go. The victim is chosen among some leaf ends taken at random, which needs no queues.
 ///
 ///   1. leaf_ends_ has each block that is here and has no children here, once.
-///   2. held() is the weight of all that are here.
-/// Thread safety: none. Cost: O(1); an eviction looks at kLookedAt blocks.
+///   2. held() is the weight of all blocks here.
+/// Thread safety: none. Cost: O(1); an eviction examines kLookedAt blocks.
 class ShadowCache {
  public:
   ShadowCache(const std::vector<ShadowBlock>& blocks, std::uint64_t seed);
@@ -43,12 +44,12 @@ class ShadowCache {
   std::uint64_t held() const { return held_; }
   bool has(std::uint16_t block) const { return states_[block].is_here; }
 
-  void use(std::uint16_t block);  ///< Requires: has(block). Its latest use is in the shared blocks already.
-  /// A block that is not here is stored, if there is room or it is worth more than what would have to go; `forced`: in
-  /// any case. Returns whether it is here now.
+  void use(std::uint16_t block);  ///< Requires: has(block). The shared block has this use already.
+  /// Stores an absent block, if there is room or it is worth more than its victims; `forced`: in any case. Returns
+  /// whether it is here now.
   bool offer(std::uint16_t block, const EvictionPolicy& policy, std::uint32_t now, bool forced);
-  void forget(std::uint16_t block);                            ///< Its number will be another's.
-  void set_parent(std::uint16_t block, std::uint16_t parent);  ///< Before the shared block has it.
+  void forget(std::uint16_t block);                            ///< Frees its number.
+  void set_parent(std::uint16_t block, std::uint16_t parent);  ///< Before the shared block is updated.
   void set_weight(std::uint16_t block, std::uint32_t weight);  ///< The same.
 
   std::size_t memory_bytes() const;
@@ -59,8 +60,8 @@ class ShadowCache {
   static constexpr std::size_t kEvictedAtOnce = 8;
 
   struct State {
-    std::uint16_t leaf_end = ShadowBlock::kNone;  ///< Where in leaf_ends_.
-    std::uint16_t children = 0;                   ///< Blocks that are here, and whose parent it is.
+    std::uint16_t leaf_end = ShadowBlock::kNone;  ///< Index in leaf_ends_.
+    std::uint16_t children = 0;                   ///< Blocks here whose parent it is.
     std::uint8_t use_count = 0;                   ///< Kept when the block goes.
     bool is_here = false;
   };

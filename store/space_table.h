@@ -1,4 +1,4 @@
-// store/space_table.h: the namespaces that the store knows, by number, and which of them goes when room is needed.
+// store/space_table.h: the store's namespaces, by number, and which of them goes when room is needed.
 #pragma once
 
 #include <cstddef>
@@ -23,23 +23,22 @@ namespace kv {
 
 class ContextEnds;
 
-/// What was done in a namespace since the node started.
+/// Activity in a namespace since the node started.
 struct SpaceTraffic {
   std::uint64_t stored_blocks = 0;               ///< By puts.
-  std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those that found nothing.
+  std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those without a hit.
 };
 
 enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of the store. Never reused in that life.
 
 /// Records come and go by the thousand (weights epochs, adapters, salts), so idle ones make room for new ones. A number
-/// stays with its namespace for ever: a caller who kept it too long is told so, and is never served from another
-/// namespace.
+/// stays with its namespace for ever: a caller with an old number gets an error, and never blocks of another namespace.
 ///   1. A number names one namespace; none is given twice.
 ///   2. Every idle namespace is among the candidates, or its tree among those that an index has emptied since
-///      take_emptied(). Candidates need not be idle: they are looked at again when their turn comes.
-///   3. next_idle() names the idle namespace used least recently among those that no session has open; failing
-///      these, among the others. A session opens its own again when it needs to.
-/// Thread safety: none, the Store's lock covers it. Cost: O(log namespaces); next_idle() amortised over the uses since.
+///      take_emptied(). A candidate may be busy: it is checked again when its turn comes.
+///   3. next_idle() names the least recently used idle namespace among those that no session has open; failing these,
+///      among the others. A session opens its own again when needed.
+/// Thread safety: the Store's lock. Cost: O(log namespaces); next_idle() amortised over the uses since.
 class SpaceTable {
  public:
   struct Space {
@@ -48,13 +47,13 @@ class SpaceTable {
     NamespaceId name;
     TreeId tree{};
     std::uint64_t tenant = 0;            ///< Equal for namespaces of one tenant and salt.
-    TenantId owner{};                    ///< Whose quotas count; of a Store that tells tenants apart.
-    mutable std::uint64_t last_use = 0;  ///< By use(); not time.
+    TenantId owner{};                    ///< Whose quotas count; in a Store that tells tenants apart.
+    mutable std::uint64_t last_use = 0;  ///< Set by use(); a counter, not a time.
     std::size_t put_count = 0;           ///< Under way.
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
     SpaceTraffic traffic;
     RootSample roots;                           ///< Of a chain.
-    std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: no context keeps anything of it, so far.
+    std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: so far no context keeps a block of it.
 
    private:
     friend class SpaceTable;
@@ -63,7 +62,7 @@ class SpaceTable {
     Turn turn;                                              // among the candidates, if it is one
     bool is_candidate = false;
   };
-  /// Whether nothing of it is kept, or under way.
+  /// Whether it has no blocks and no work under way.
   using IsIdle = std::function<bool(const Space&)>;
 
   Space* find(SpaceId id) const {
@@ -72,11 +71,11 @@ class SpaceTable {
   }
   Space* find(std::string_view record) const;
   Space* find(const NamespaceId& name) const;
-  Space* find(TreeId tree) const;  ///< Requires: it is one's.
+  Space* find(TreeId tree) const;  ///< Requires: a namespace's tree.
   std::size_t count() const { return spaces_.size(); }
   void for_each(const std::function<void(Space&)>& visit) const;  ///< In order of their numbers.
 
-  /// The next ones by name, `count_max` at most; those behind `after`, or (nullptr) from the first one on.
+  /// The next namespaces by name, `count_max` at most, behind `after`, or (nullptr) from the first one on.
   void visit_next(const NamespaceId* after, std::size_t count_max,
                   const std::function<void(const Space&)>& visit) const;
 
@@ -84,11 +83,11 @@ class SpaceTable {
   void remove(Space& space);
   void use(const Space& space) const { space.last_use = ++use_count_; }
   void open(Space& space, SessionId session);
-  void end_session(SessionId session);  ///< It has nothing open any more.
+  void end_session(SessionId session);  ///< Closes all that it has open.
 
-  void may_be_idle(Space& space);  ///< Makes it a candidate. Call when the last of what kept it has gone.
+  void may_be_idle(Space& space);  ///< Makes it a candidate. Call when its last block, put or other holder has gone.
   Space* next_idle(const IsIdle& is_idle);
-  std::string check(const IsIdle& is_idle) const;  ///< For tests; empty, or what is broken. After take_emptied().
+  std::string check(const IsIdle& is_idle) const;  ///< For tests; empty, or the broken invariant. After take_emptied().
 
  private:
   using Turn = Space::Turn;

@@ -21,7 +21,7 @@ namespace kv {
 /// Takes the records of a disk newest first, so a full tier holds the most recent blocks. A block that comes before the
 /// block above it waits for that one. When a block was written again, its newer record counts. The node serves
 /// meanwhile, and before, while the disk is still opening: blocks may be in memory, be written to disk, or be dropped
-/// before their old record comes. Thread safety: none, the Store's lock covers it. Cost: a hash table entry for each
+/// before their old record comes. Thread safety: the Store's lock. Cost: a hash table entry for each
 /// block, and each drop, until it is destroyed.
 class SpillLoader {
  public:

@@ -72,7 +72,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk);
 /// evicted at once. First come the victims for a size that found no slot (Evictor::write_victims), however many bytes
 /// are free. Also moves blocks out of the oldest segment of the log. The disk keeps a namespace's record from its first
 /// block there until the namespace is forgotten: the record is written before that block, and removed after the last
-/// block has gone. Thread safety: none, the Store's lock covers it. At most one SpillWork at a time.
+/// block has gone. Thread safety: the Store's lock. At most one SpillWork at a time.
 class Spiller {
  public:
   Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)

@@ -1,4 +1,4 @@
-// store/tenant_table.h: who holds how much of memory and disk, and whose blocks may go for whom.
+// store/tenant_table.h: each tenant's share of memory and disk, and whose blocks may go for whom.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 
 namespace kv {
 
-enum class TenantId : std::uint32_t {};  ///< In a TenantTable; used again when nothing of a tenant is left.
+enum class TenantId : std::uint32_t {};  ///< In a TenantTable; reused when the tenant is gone.
 
-/// What a tenant has for certain (`_bytes`: 0 for nothing) and at most (kNoLimit: no bound).
+/// A tenant's guarantees (`_bytes`; 0: none) and bounds (`_max`; kNoLimit: no bound).
 struct TenantLimits {
   static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
   std::string name;  ///< The record's `tenant`.
   std::uint64_t memory_bytes = 0, memory_bytes_max = kNoLimit;
-  std::uint64_t disk_bytes = 0, disk_bytes_max = kNoLimit;  ///< Of blocks that are nowhere else.
+  std::uint64_t disk_bytes = 0, disk_bytes_max = kNoLimit;  ///< For blocks that lie only on disk.
   std::uint64_t lease_count_max = kNoLimit;
   std::uint64_t pinned_bytes_max = kNoLimit;  ///< By retain(), and contexts.
   std::uint64_t namespace_count_max = kNoLimit;
@@ -28,34 +28,33 @@ struct TenantLimits {
   friend bool operator==(const TenantLimits&, const TenantLimits&) = default;
 };
 
-/// What a tenant holds, and how often it was refused more.
+/// A tenant's holdings, and how often it was refused more.
 struct TenantUsage {
   std::uint64_t memory_bytes = 0, disk_bytes = 0, lease_count = 0, pinned_bytes = 0, namespace_count = 0;
-  std::uint64_t evicted_blocks = 0;  ///< From memory; counters, as all that follow.
+  std::uint64_t evicted_blocks = 0;  ///< From memory; this and the following are counters.
   std::uint64_t memory_refusals = 0, lease_refusals = 0, pin_refusals = 0, namespace_refusals = 0;
 };
 
 struct TenantStats {
   TenantLimits limits;
   TenantUsage usage;
-  bool has_limits = false;  ///< Of a policy. Else its guarantees are 0, and it has no bounds.
+  bool has_limits = false;  ///< Set by a policy. Else its guarantees are 0, and it has no bounds.
 };
 
-/// Memory that nobody else asks for is lent: a tenant may hold more than its guarantee, up to its maximum. When memory
-/// is wanted, the blocks of tenants over their guarantees go, in the policy's order over all of these together. Those
-/// within their guarantee lose none to others, only to puts of their own.
+/// Idle memory is lent: a tenant may hold more than its guarantee, up to its maximum. When memory is wanted, blocks of
+/// tenants over their guarantees go, in the policy's order over all of these together. Tenants within their guarantee
+/// lose blocks only to their own puts.
 ///
 /// Blocks of one size and tenant are a group of the index. The groups of one size whose tenants can spare a block form
-/// a band (PrefixIndex::set_band), numbered as the size class. So the oldest block that may go for anybody is found
-/// like the oldest of one group, however many tenants there are.
-///   1. A tenant's memory_bytes is the sum of what its blocks in memory count for, staged and unlinked ones too.
+/// a band (PrefixIndex::set_band), numbered as the size class. So the oldest block that may go for any tenant is found
+/// like the oldest of one group, independent of the number of tenants.
+///   1. A tenant's memory_bytes is the sum of its blocks' charges in memory, including staged and unlinked ones.
 ///   2. A group is in its band iff its tenant, one block of the group's size poorer, still has its guarantee.
 ///   3. The same on disk, where each tenant is one group and a tenant over its guarantee is in band 0. A guarantee of
 ///      disk holds to within one block.
-/// A block counts for at least `charge_min` bytes: tiny ones fill the index, not the arena, and a guarantee must hold
-/// there too.
-/// Thread safety: none, the Store's lock covers it. Cost: O(1) a block that comes or goes; when a tenant crosses its
-/// guarantee, O(log tenants) for each of its sizes and queues.
+/// A block is charged at least `charge_min` bytes: tiny ones fill the index, not the arena, and a guarantee must hold
+/// there too. Thread safety: the Store's lock. Cost: O(1) a block that comes or goes; when a tenant
+/// crosses its guarantee, O(log tenants) for each of its sizes and queues.
 class TenantTable {
  public:
   /// Both indexes outlive this. `disk`: nullptr without a disk tier.
@@ -63,23 +62,23 @@ class TenantTable {
       : memory_(memory), disk_(disk), charge_min_(charge_min) {}
 
   // -- limits
-  /// Those of all tenants that have any; who is left out has none from now on. What a tenant holds over a new maximum
-  /// goes with its next put. There may be more than there are numbers for: a tenant that has none holds nothing, and
-  /// takes up its limits when it enters.
+  /// Sets the limits of all tenants; the others lose theirs. Holdings over a new maximum go with the tenant's next put.
+  /// There may be more tenants than numbers: one without a number holds no blocks, and receives its limits when it
+  /// enters.
   void set_limits(const std::vector<TenantLimits>& limits);
-  std::vector<TenantStats> stats() const;  ///< Of each tenant with limits or namespaces, by name.
+  std::vector<TenantStats> stats() const;  ///< For each tenant with limits or namespaces, by name.
 
   // -- namespaces
   /// The tenant of that name, made if it is new. It lives as long as it has namespaces, or limits.
   TenantId enter(std::string_view name);
-  void leave(TenantId tenant);  ///< It may have nothing left.
+  void leave(TenantId tenant);  ///< Ends a tenant without namespaces and limits.
   bool may_open(TenantId tenant) const;
   void opened(TenantId tenant, TreeId tree);  ///< The same number in both indexes.
   void closed(TenantId tenant, TreeId tree);
   TenantId of(TreeId tree) const { return of_tree_[static_cast<std::size_t>(tree)]; }
-  /// Whether there may be one more tenant, and one more group. Its numbers are few: else use_size() and enter() fail.
+  /// Whether there are numbers for one more tenant and one more group. Without, use_size() and enter() fail.
   bool has_room() const;
-  /// A namespace begins to use slots of that size; and ends to. The tenant's blocks in these are a group.
+  /// Begin and end a namespace's use of slots of that size. The tenant's blocks in these are a group.
   void use_size(TenantId tenant, std::size_t slot_bytes, std::uint32_t size_class);
   void end_size(TenantId tenant, std::size_t slot_bytes);
   std::uint32_t group(TenantId tenant, std::size_t slot_bytes) const;  ///< Requires: has_size().
@@ -87,9 +86,9 @@ class TenantTable {
   std::uint32_t size_class(std::uint32_t group) const { return groups_[group].size_class; }
   std::uint32_t disk_group(TenantId tenant) const { return static_cast<std::uint32_t>(tenant); }
 
-  // -- what is held
+  // -- holdings
   void came(TenantId tenant, std::size_t slot_bytes);  ///< A slot was staged.
-  void went(TenantId tenant, std::size_t slot_bytes);  ///< It was freed.
+  void went(TenantId tenant, std::size_t slot_bytes);  ///< A slot was freed.
   void came_to_disk(TreeId tree, std::uint64_t bytes);
   void went_from_disk(TreeId tree, std::uint64_t bytes);
   void leased(TreeId tree) { ++at(of(tree)).usage.lease_count; }
@@ -99,44 +98,45 @@ class TenantTable {
   bool is_over_on_disk(TreeId tree) const { return at(of(tree)).is_in_disk_band; }
   void evicted(TreeId tree) { ++at(of(tree)).usage.evicted_blocks; }
 
-  // -- what may come, and what may go
-  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< With one more such block it is over.
+  // -- admission and eviction
+  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< One more such block would exceed the
+                                                                         ///< maximum.
   bool is_over_disk_max(TenantId tenant) const {
     return at(tenant).usage.disk_bytes > at(tenant).limits.disk_bytes_max;
   }
-  bool may_lease(TenantId tenant, std::size_t count);  ///< Counts a refusal; may_retain() too.
+  bool may_lease(TenantId tenant, std::size_t count);  ///< Counts a refusal; so does may_retain().
   bool may_retain(TenantId tenant, std::uint64_t bytes);
-  bool could_retain(TenantId tenant, std::uint64_t bytes) const;  ///< The same, and counts nothing.
+  bool could_retain(TenantId tenant, std::uint64_t bytes) const;  ///< The same without counting.
   void refused_memory(TenantId tenant, std::uint64_t blocks) { at(tenant).usage.memory_refusals += blocks; }
   void refused_namespace(TenantId tenant) { ++at(tenant).usage.namespace_refusals; }
   /// Whether the tenant, with one more such block, would still be within its guarantee.
   bool is_guaranteed(TenantId tenant, std::size_t slot_bytes) const;
-  /// Whether it has its guarantee, or more, without one such block.
+  /// Whether the tenant keeps its guarantee without one such block.
   bool can_spare(TenantId tenant, std::size_t slot_bytes) const;
-  /// The band of a size has its class's number; these are all that may have anything.
+  /// A size's band has its class's number; bands from here on are empty.
   std::uint32_t band_end() const { return band_end_; }
-  /// Those of a tenant's groups, in order of size.
+  /// A tenant's groups, in order of size.
   template <class Visit>
   void for_each_group(TenantId tenant, Visit visit) const {
     for (const auto& [slot_bytes, group] : at(tenant).groups) visit(group, groups_[group].size_class);
   }
-  /// Those that hold more on disk than they may: tenants, in order.
+  /// Tenants over their maximum on disk, in order.
   const std::vector<TenantId>& over_disk_max() const { return over_disk_max_; }
 
-  /// Whose put wants memory at this moment.
+  /// Sets the tenant whose put wants memory now.
   void ask_for(TenantId tenant) { asker_ = tenant; }
   TenantId asker() const { return asker_; }
 
   const TenantUsage& usage(TenantId tenant) const { return at(tenant).usage; }
   std::uint64_t charge(std::size_t slot_bytes) const { return slot_bytes < charge_min_ ? charge_min_ : slot_bytes; }
-  std::string check() const;  ///< 2 and 3; for tests. Empty, or what is broken.
+  std::string check() const;  ///< 2 and 3; for tests. Empty, or the broken invariant.
 
  private:
   static constexpr TenantId kNoTenant{~std::uint32_t{0}};
   struct Group {
     std::size_t slot_bytes = 0;
     std::uint32_t size_class = 0;
-    std::size_t uses = 0;  ///< By namespaces. 0: the number is free.
+    std::size_t uses = 0;  ///< Namespaces that use it. 0: the number is free.
     bool is_in_band = false;
   };
   struct Tenant {
@@ -144,7 +144,7 @@ class TenantTable {
     bool has_limits = false, is_used = false, is_in_disk_band = false;
     TenantUsage usage;
     std::map<std::size_t, std::uint32_t> groups;  ///< By slot_bytes.
-    /// Nothing moves in or out of a band while memory_bytes is in [from, to).
+    /// While memory_bytes is in [from, to), the bands do not change.
     std::uint64_t from = 0, to = 0;
   };
 
@@ -153,7 +153,7 @@ class TenantTable {
   bool spares(const Tenant& tenant, std::size_t slot_bytes) const {
     return tenant.usage.memory_bytes >= tenant.limits.memory_bytes + charge(slot_bytes);
   }
-  void take_limits(Tenant& tenant);  ///< Of the policy, by its name.
+  void take_limits(Tenant& tenant);  ///< Those of the policy, by its name.
   bool has_free_tenant() const { return !free_tenants_.empty() || tenants_.size() <= PrefixIndex::kGroupMax; }
   void look_again(Tenant& tenant);
   void look_again_at_disk(TenantId id);

@@ -1,4 +1,4 @@
-// store/tree_sample.h: what a sample says of the trees: how large each part is, and how much used.
+// store/tree_sample.h: size and use of the trees' parts, from a sample.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,28 @@
 
 namespace kv {
 
-/// Puts edges together again that came path by path: to a tree of namespaces, edges, and sums over all that is below.
+/// Merges edges that came path by path into a tree of namespaces and edges, with sums over all edges below.
 ///   1. A sum is that of the weights of the edges at and below: exact for a list of all edges, else an estimate whose
 ///      mean is the truth.
-///   2. What select() returns has at most `count_max` parts; the blocks of the others are in the sum of a part above.
-/// Edges that were split or joined while the sample was taken may be there in both forms; sums count each block met
-/// once. Thread safety: none. Cost: O(log edges) for each edge.
+///   2. select() returns at most `count_max` parts; the other blocks are in the sum of a part above.
+/// Edges that were split or joined during the sampling may appear in both forms; sums count each visited block once.
+/// Thread safety: none. Cost: O(log edges) for each edge.
 class TreeSample {
  public:
   struct Part {
     static constexpr std::size_t kNone = ~std::size_t{0};
 
     std::size_t parent =
-        kNone;             ///< In the result of select(), always before it. None: a namespace, or the scope's top.
-    Store::EdgeView edge;  ///< As it was met last, but for `used`: of all at and below. Of a namespace: only `space`.
+        kNone;             ///< In the result of select(), always before it. kNone: a namespace, or the scope's top.
+    Store::EdgeView edge;  ///< The last visited form, but `used` is the latest of all at and below. For a namespace:
+                           ///< only `space`.
     bool is_space = false;
     std::uint64_t block_count = 0, bytes = 0, copied_count = 0;  ///< At and below.
-    double uses = 0;                                             ///< At and below; one edge counts 255 at most.
-    std::uint32_t hidden_count = 0;                              ///< Parts directly below that are not in the result.
+    double uses = 0;                                             ///< At and below; one edge counts at most 255.
+    std::uint32_t hidden_count = 0;                              ///< Direct children that are not in the result.
   };
 
-  /// Edges as Store::list_edges or Store::sample_edges appended them, all of one or some calls.
+  /// Edges as Store::list_edges or Store::sample_edges appended them, in any number of calls.
   void add(std::span<const Store::EdgeView> edges);
   /// The largest parts, each behind the one above it, siblings by size.
   std::vector<Part> select(std::size_t count_max) const;
@@ -40,7 +41,7 @@ class TreeSample {
 
  private:
   struct Node {
-    Part part;                          // without sums of what is below
+    Part part;                          // without sums of the nodes below
     std::size_t above = Part::kNone;    // in parts_
     std::vector<std::size_t> children;  // in parts_
   };

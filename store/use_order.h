@@ -1,4 +1,4 @@
-// store/use_order.h: how much was used since something was, without a look at all of it.
+// store/use_order.h: the weight of everything used since an entry was, in logarithmic time.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,12 @@
 
 namespace kv {
 
-/// Entries in order of their last use, each with a weight; tells the weight of all that was used later than one of
-/// them. With blocks as weights that is an entry's *stack distance*: LRU has it exactly if its memory is larger.
+/// Entries in order of their last use, each with a weight; returns the weight of all entries used later than a given
+/// one. With blocks as weights that is an entry's *stack distance*: LRU has it exactly if its memory is larger.
 ///
-/// A use takes the next of twice as many places as there may be entries, and leaves a hole. A Fenwick tree has the sums
-/// over places. When three quarters are behind, entries move down into the holes, some with each use, always in order:
+/// There are twice as many places as entries. A use takes the next place, and leaves a hole. A Fenwick tree has the
+/// sums over places. When three quarters are used, entries move down into the holes, some with each use, always in
+/// order:
 ///
 ///     | moved down, no holes | empty | not looked at yet | free |
 ///     0                    write_   read_              head_   2 * entry_count_max
@@ -25,11 +26,12 @@ class UseOrder {
   explicit UseOrder(std::size_t entry_count_max);
 
   bool has(std::uint16_t entry) const { return place_of_[entry] != kNone; }
-  void use(std::uint16_t entry, std::uint32_t weight);         ///< It is the last one used from now on.
+  void use(std::uint16_t entry, std::uint32_t weight);         ///< It becomes the last used one.
   void set_weight(std::uint16_t entry, std::uint32_t weight);  ///< Requires: has(entry).
   void remove(std::uint16_t entry);                            ///< Requires: has(entry).
-  std::uint64_t newer(std::uint16_t entry) const;              ///< The weight of all used later. Requires: has(entry).
-  std::uint16_t oldest();                                      ///< kNone: there is none.
+  std::uint64_t newer(std::uint16_t entry) const;              ///< The weight of all entries used later. Requires:
+                                                               ///< has(entry).
+  std::uint16_t oldest();                                      ///< kNone: empty.
   std::uint64_t total() const { return total_; }
   std::size_t memory_bytes() const;
 

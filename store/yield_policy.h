@@ -90,7 +90,7 @@ class YieldPolicy final : public EvictionPolicy {
   void add_events(const Request& request, const Kind& kind, std::size_t first, std::span<const std::uint32_t> positions,
                   bool is_use);
 
-  // First what each request needs, in few cache lines: others hold kilobytes.
+  // First the members that each request needs, in few cache lines: other members hold kilobytes.
   std::uint64_t seed_;
   NameSample sample_;
   std::vector<Event> events_;  ///< With room behind the last one.
@@ -98,19 +98,20 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t unlearned_uses_ = 0;
   std::uint64_t lru_left_ = 0;  ///< Uses until yield is tried again.
   bool lru_unless_pooled_;
-  std::uint32_t parts_seen_ = 0;  ///< One up for a part of a chain, one down for a whole one.
+  std::uint32_t parts_seen_ = 0;  ///< Incremented for a part of a chain, decremented for a whole one.
   AgeClock clock_;
   GhostTable ghosts_;
   YieldTable table_;
   HintTrust trust_;
   ReuseShadow shadow_{table_, trust_};
   std::uint64_t capacity_ = 0;
-  std::uint64_t spell_ = 0;                              ///< Of the contest, in uses of the shadow's sample.
-  std::uint64_t learned_at_ = 0, learn_at_ = 0;          ///< Of the shadow's events.
-  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the last change of the capacity; enough of them.
-  bool is_settled_ = false;                              ///< What was counted stays when the capacity changes.
+  std::uint64_t spell_ = 0;                              ///< The contest's length, in uses of the shadow's sample.
+  std::uint64_t learned_at_ = 0, learn_at_ = 0;          ///< In the shadow's events.
+  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the last change of the capacity; the number that
+                                                         ///< settles the counts.
+  bool is_settled_ = false;                              ///< The counts survive a change of the capacity.
   bool is_learning_ = false;
-  bool is_told_anew_ = false;  ///< Of counts that were not made here, or of a unit, since the last lesson began.
+  bool is_told_anew_ = false;  ///< Counts from elsewhere, or a new unit, arrived since the last lesson began.
   std::uint32_t version_ = 0;
   // The contest with LRU, in uses of the sample.
   struct Contest {
@@ -123,7 +124,7 @@ class YieldPolicy final : public EvictionPolicy {
   void count_part(const Request& request);
   Contest contest_;
   static constexpr std::uint32_t kPartsMax = 64;
-  std::uint64_t penalty_ = 0;  ///< How many were to be waited for the last time.
+  std::uint64_t penalty_ = 0;  ///< The length of the last wait.
 };
 
 }  // namespace kv
