@@ -1,7 +1,7 @@
 """A router before several vLLM servers: each request goes to the one that has the least to compute for it.
 
-A prompt's leading blocks are in a server's own cache, of which the server tells by events, or in the store, from which any server
-loads them; the rest is computed. So the best server has most of the prompt, or is idle where the store has it anyway.
+A prompt's leading blocks are in a server's own cache, which it reports by events, or in the store, from which any server loads
+them; the rest is computed. So the best server has most of the prompt, or is idle where the store has it anyway.
 
     python -m kvstore.router --endpoint unix:///tmp/kvstore.sock &
     python router.py --worker http://127.0.0.1:8001,tcp://127.0.0.1:5557,tcp://127.0.0.1:5657 \
@@ -33,11 +33,11 @@ import zmq.asyncio
 from kvstore.router import HASH_SEED, Limits, vllm_hashes
 from kvstore.router.http import Refused, Request, Response, Server, Take, json_response
 
-#: A token that is loaded costs so much of one that is computed.
+#: Cost of a loaded token relative to a computed one.
 LOAD_COST = 0.1
-#: What the store is waited for.
+#: How long to wait for the store.
 STORE_SECONDS = 0.05
-#: How long a worker that cannot be reached is left alone.
+#: How long an unreachable worker is skipped.
 AWAY_SECONDS = 2.0
 #: Until an answer begins, and between its parts.
 ANSWER_SECONDS = 600.0
@@ -46,10 +46,10 @@ END = (1 << 64) - 1
 
 
 class Blocks:
-    """Which blocks a worker has in its own cache, by its events.
+    """The blocks in a worker's own cache, by its events.
 
-    1. What was missed is asked for again; where it is not to be had, the worker counts as empty, never as having what it may not.
-    2. Of several groups of layers the first counts: windows keep no more than the last blocks.
+    1. Missed events are requested again; if they are gone, the worker counts as empty: too little rather than too much.
+    2. Of several groups of layers the first counts: windows keep only the last blocks.
     """
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Blocks:
         self.gaps = 0
 
     def take(self, number: int, payload: bytes) -> bool:
-        """False where batches before it are missing. One that comes twice changes nothing; one of an earlier number and a later time
-        says that the worker began anew.
+        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that
+        the worker restarted.
         """
         batch = msgspec.msgpack.decode(payload)
         told_at = float(batch["ts"] if isinstance(batch, dict) else batch[0])
@@ -77,7 +77,7 @@ class Blocks:
         return True
 
     def forget(self, last: int) -> None:
-        """All that is known; the next batch is the one after ``last``."""
+        """Forgets all blocks; the next batch is the one after ``last``."""
         self.held.clear()
         self.last = last
 
@@ -95,7 +95,7 @@ class Blocks:
             self.held.difference_update(event["block_hashes"])
 
     def prefix(self, hashes: Sequence[bytes]) -> int:
-        """How many leading blocks it has. Hashes come whole, or as the number of their last eight bytes."""
+        """How many leading blocks it has. Events carry whole hashes, or the number of their last eight bytes."""
         for i, each in enumerate(hashes):
             if each not in self.held and int.from_bytes(each[-8:], "big") not in self.held:
                 return i
@@ -103,7 +103,7 @@ class Blocks:
 
 
 def _events(batch: Any) -> list[dict[str, Any]]:
-    """Of a batch, which is a list or, of other releases, a mapping; and so is each of its events."""
+    """The events of a batch. Batches and events are lists or, in other releases, mappings."""
     listed = batch.get("events", []) if isinstance(batch, dict) else batch[1]
     names = {
         "BlockStored": ("block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium"),
@@ -123,18 +123,18 @@ class Worker:
     events: str = ""
     replay: str = ""
     blocks: Blocks = field(default_factory=Blocks)
-    #: Tokens that it was given to compute and has not yet answered.
+    #: Tokens given to it to compute and not yet answered.
     pending: float = 0.0
     away_until: float = 0.0
 
     async def follow(self) -> None:
-        """Its events, for ever."""
+        """Follows its events for ever."""
         context = zmq.asyncio.Context.instance()
         told = context.socket(zmq.SUB)
         told.connect(self.events)
         told.subscribe(b"")
         with contextlib.suppress(asyncio.TimeoutError):
-            await self._catch_up()  # what it has told before this began
+            await self._catch_up()  # events from before this start
         while True:
             _, number, payload = await told.recv_multipart()
             sequence = int.from_bytes(number, "big")
@@ -148,7 +148,7 @@ class Worker:
                 self.blocks.take(sequence, payload)
 
     async def _catch_up(self) -> None:
-        """Asks for all batches after the last. If the first of them is gone, so is what is known."""
+        """Requests all batches after the last one. If the first of them is gone, forgets all blocks."""
         if not self.replay:
             return
         asking = zmq.asyncio.Context.instance().socket(zmq.DEALER)
@@ -181,7 +181,7 @@ class Choice:
 
 
 class Router:
-    """Picks workers and passes on what they say. One event loop."""
+    """Picks workers and passes on their answers. One event loop."""
 
     def __init__(self, workers: list[Worker], store: str, store_model: str = "", seed: str = HASH_SEED) -> None:
         self.workers = workers
@@ -191,13 +191,13 @@ class Router:
         self._store, self._store_model, self._seed = store, store_model, seed
         self._turn = 0
 
-    # -- what there is to compute
+    # -- choosing a worker
 
     async def choose(self, path: str, asked: dict[str, Any]) -> list[Choice]:
         """All workers, the best first."""
         alive = [each for each in self.workers if time.monotonic() >= each.away_until] or self.workers
         tokens = await self._tokens(alive, path, asked)
-        # What the last token says is computed in any case.
+        # The last token is always computed: it gives the first answer.
         usable = max(0, len(tokens) - 1)
         salt = asked.get("cache_salt") or ""
         hashes: dict[int, list[bytes]] = {}
@@ -216,7 +216,7 @@ class Router:
         return sorted(choices, key=lambda each: (each.cost + each.worker.pending, turns[id(each.worker)]))
 
     async def _tokens(self, alive: list[Worker], path: str, asked: dict[str, Any]) -> list[int]:
-        """As the workers make them. None where the request is something else, or none of them says."""
+        """The prompt's tokens as the workers make them. Empty for other requests, or if every worker fails."""
         prompt = asked.get("prompt")
         if isinstance(prompt, list) and prompt and all(type(each) is int for each in prompt):
             return list(prompt)
@@ -260,7 +260,7 @@ class Router:
         return Take(lambda writer: self._pass_on(request, choices, writer))
 
     async def _pass_on(self, request: Request, choices: list[Choice], writer: asyncio.StreamWriter) -> None:
-        """To the best that answers. Once an answer has begun, no other worker is asked."""
+        """To the best worker that answers. Once an answer has begun, no other worker is tried."""
         for choice in choices:
             begun = await self._begin(request, choice)
             if begun is None:
@@ -272,7 +272,7 @@ class Router:
                 writer.write(status + f"x-kvstore-router: {said}\r\n".encode())
                 while data := await asyncio.wait_for(reader.read(1 << 16), ANSWER_SECONDS):
                     writer.write(data)
-                    await writer.drain()  # raises when who asked has gone, and then the worker gives up too
+                    await writer.drain()  # raises when the client has gone; then the worker gives up too
             finally:
                 upstream.close()
             return
@@ -285,7 +285,7 @@ class Router:
     async def _begin(
         request: Request, choice: Choice
     ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """The first line of a worker's answer. None: it cannot be reached, or ended before that."""
+        """The first line of a worker's answer. None: it is unreachable, or ended before that."""
         worker, upstream = choice.worker, None
         worker.pending += choice.cost
         try:
@@ -333,7 +333,7 @@ async def connect(url: str, method: str, path: str, body: bytes) -> tuple[asynci
 
 
 async def fetch(url: str, body: Any, seconds: float) -> Any:
-    """An answer in JSON. Raises ValueError where it is an error."""
+    """An answer in JSON. Raises ValueError for an error."""
 
     async def ask() -> bytes:
         place = urlsplit(url)

@@ -173,9 +173,7 @@ class MissReport:
         """All are held."""
     @property
     def reason(self) -> str:
-        """not_remembered, evicted, dropped, not_admitted, refused, over_quota, lost, disk_off, being_stored; or
-        unknown.
-        """
+        """not_remembered, evicted, dropped, not_admitted, refused, over_quota, lost, disk_off, being_stored; or unknown."""
     @property
     def why(self) -> Error | None:
         """Why the node that owns the block did not answer."""
@@ -248,9 +246,7 @@ class LoadResult:
         """How many of these are on disk."""
     @property
     def block_count(self) -> int:
-        """Leading blocks landed and verified; 0 if fewer than ``block_count_min`` were found. Later ones are
-        unspecified.
-        """
+        """Leading blocks landed and verified; 0 if fewer than ``block_count_min`` were found. Later ones are unspecified."""
     @property
     def corrupt_count(self) -> int:
         """Blocks whose checksum failed here."""

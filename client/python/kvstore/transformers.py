@@ -33,18 +33,17 @@ __all__ = ["PrefixStore", "StoredCache", "weights_digest"]
 
 
 def weights_digest(model: torch.nn.Module) -> str:
-    """Digests all bytes of a model's weights, to tell two models apart; includes active adapters, whatever their names.
-    """
+    """Digests all bytes of a model's weights, to tell two models apart; includes active adapters, whatever their names."""
     return loaded_digest(_tensors(model))
 
 
 class PrefixStore:
     """The blocks of one model, as its cache in ``generate()`` has them.
 
-    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the
-    hub, or its folder's. The namespace binds the loaded model: all bytes of weights and active adapters, rotations,
-    configuration. If one of these changes, calls raise BadRequest: make another store then. Other fields go to the
-    namespace. Not for several threads at once.
+    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or
+    its folder's. The namespace binds the loaded model: all bytes of weights and active adapters, rotations, configuration. If
+    one of these changes, calls raise BadRequest: make another store then. Other fields go to the namespace. Not for several
+    threads at once.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class PrefixStore:
         self._owner: StoredCache | None = None
 
     def cache(self, input_ids: torch.Tensor) -> StoredCache:
-        """A cache that begins with the stored prefix of the prompts ``[batch, tokens]``, without padding. With several
-        prompts all get as much as the one with the shortest stored prefix.
+        """A cache that begins with the stored prefix of the prompts ``[batch, tokens]``, without padding. With several prompts
+        all get as much as the one with the shortest stored prefix.
         """
         self._check_unchanged()
         ids = _ids_of(input_ids)
@@ -122,9 +121,7 @@ class PrefixStore:
         return cache
 
     def generate(self, input_ids: torch.Tensor, **options: Any) -> torch.Tensor:
-        """``model.generate()`` from the stored prefix; stores the new tokens afterwards. Greedy or sampled, without
-        beams.
-        """
+        """``model.generate()`` from the stored prefix; stores the new tokens afterwards. Greedy or sampled, without beams."""
         cache = self.cache(input_ids)
         options.setdefault("attention_mask", torch.ones_like(input_ids))
         out = self._model.generate(input_ids, past_key_values=cache, **options)
@@ -203,8 +200,7 @@ class PrefixStore:
 
 
 class StoredCache(DynamicCache):  # type: ignore[misc]
-    """A ``DynamicCache`` that began with a stored prefix. Keeps all tokens of layers with windows too, which mask them.
-    """
+    """A ``DynamicCache`` that began with a stored prefix. Keeps all tokens of layers with windows too, which mask them."""
 
     def __init__(self, store: PrefixStore) -> None:
         super().__init__()

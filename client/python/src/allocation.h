@@ -1,4 +1,4 @@
-// client/python/src/allocation.h: memory that is lent to nodes, made on a thread that nobody has to wait for.
+// client/python/src/allocation.h: memory lent to nodes, allocated on a thread of its own.
 #pragma once
 
 #include <atomic>
@@ -13,8 +13,8 @@
 
 namespace kv::python {
 
-/// What a client allocated. Once it was taken back from the client, this alone keeps it mapped.
-/// Thread safety: all, since a client can be closed while the last view of its memory goes.
+/// A client's allocation. After it was taken back from the client, this alone keeps it mapped. Thread safety: all,
+/// since a client can be closed while the last view of its memory goes.
 class LentMemory {
  public:
   LentMemory(std::shared_ptr<IoClient> io, std::span<std::byte> bytes) : io_(std::move(io)), bytes_(bytes) {}
@@ -23,7 +23,7 @@ class LentMemory {
   std::span<std::byte> bytes() const { return bytes_; }
   /// Takes it back from the client; it stays mapped as long as this lives. Without the GIL.
   void take_back();
-  /// The same, and unmaps it: 0.1 s a GiB. Nobody may look at it any more.
+  /// The same, and unmaps it: 0.1 s per GiB. Views must be gone.
   void unmap();
   /// Page-locks it until it is unmapped, so that GPUs reach it. Without the GIL.
   Result<void> lock_pages(std::shared_ptr<const CudaModule> module);
@@ -36,14 +36,14 @@ class LentMemory {
   std::shared_ptr<const CudaModule> locked_by_;
 };
 
-/// Memory on its way. All of it is touched first, 0.3 s a GiB and more on slow machines, and nothing can stop that: so
-/// a thread of its own does it, and who waits may leave.
-///   1. call() ends once: with the memory, or with why there is none.
-///   2. Memory that nobody waits for any longer goes back to the client; until then it counts against its limit.
-/// Thread safety: all. None needs the GIL.
+/// Memory being allocated. All pages are touched first, 0.3 s per GiB and more on slow machines, and this cannot be
+/// interrupted: so a thread of its own does it, and the waiting caller may leave.
+///   1. call() ends once: with the memory, or with an error.
+///   2. Abandoned memory goes back to the client; until then it counts against the client's limit.
+/// Thread safety: all. The GIL is not needed.
 class Allocation {
  public:
-  /// Throws StatusError if no thread can be had. Requires that the client is this process's.
+  /// Throws StatusError if the thread cannot be started. Requires that the client is this process's.
   static std::shared_ptr<Allocation> begin(std::shared_ptr<IoClient> io, std::size_t bytes);
   Allocation(std::shared_ptr<IoClient> io, std::size_t bytes) : io_(std::move(io)), bytes_(bytes) {}
 
@@ -54,7 +54,7 @@ class Allocation {
 
  private:
   void make();
-  /// Makes it, unless there is an error; the client owns what was made.
+  /// Allocates; on success the client owns the memory.
   error_code make_memory(std::span<std::byte>& made);
 
   const std::shared_ptr<IoClient> io_;

@@ -23,11 +23,11 @@
 namespace kv::python {
 namespace {
 
-/// Python can run wherever this class touches a Python object: memory that is looked at or let go, a list that grows.
-/// It may call any function of the same connector again, from the same thread or another.
-///   1. What is being told or destroyed is in none of the members any more.
-///   2. Each batch is told once. What could not be told, because an exception came, is told by the next drain().
-///   3. close() ends all batches: those in flight are told as failed, and let go of their memory at once.
+/// Python can run wherever this class touches a Python object: reading or releasing memory, growing a list. It may call
+/// any function of the same connector again, from the same thread or another.
+///   1. A batch being reported or destroyed has left all members.
+///   2. Each batch is reported once. If an exception interrupts that, the next drain() reports it.
+///   3. close() ends all batches: those in flight are reported as failed, and release their memory at once.
 class LmcacheConnector {
  public:
   LmcacheConnector(ClientConfig config, const NamespaceRecord& record, double deadline) {
@@ -38,11 +38,11 @@ class LmcacheConnector {
     } catch (const std::invalid_argument& error) {
       throw bad_request(error.what());
     }
-    // Waits for no node: an engine starts while the store is away, and its lookups find nothing.
+    // Does not wait for a node: an engine starts while the store is away, and its lookups miss.
     const auto call = std::make_shared<Call>();
     try {
       io_->start<Space>(call, [record](Client& client) { return client.open(record, std::chrono::microseconds(0)); });
-    } catch (...) {  // no memory, and nobody else would close it
+    } catch (...) {  // out of memory; the destructor would not run
       io_->close();
       throw;
     }
@@ -103,7 +103,7 @@ class LmcacheConnector {
     });
   }
 
-  /// [(id, all went well, what did not, a flag for each key)] of the batches that have ended.
+  /// [(id, success, error text, a flag for each key)] of the ended batches.
   nb::list drain() {
     check_process();
     for (const std::uint64_t id : queue_->drain()) note_ended(id);
@@ -125,7 +125,7 @@ class LmcacheConnector {
     is_closed_ = true;
     {
       const WithoutGil without_gil;
-      io_->close();  // cancels what is in flight
+      io_->close();  // cancels the calls in flight
     }
     if (io_->is_forked()) return;
     std::vector<Holds> memory;
@@ -146,7 +146,7 @@ class LmcacheConnector {
 
   void note_ended(std::uint64_t id) {
     const auto found = pending_.find(id);
-    if (found == pending_.end()) return;  // told by close(), or no batch: a call for attention
+    if (found == pending_.end()) return;  // reported by close(), or id 0: a wake-up
     KV_ASSERT(found->second.call->is_done());
     ended_.insert(pending_.extract(found));
   }
@@ -169,12 +169,14 @@ class LmcacheConnector {
   std::uint64_t launch(Pending pending, Make make) {
     const std::uint64_t id = ++last_;
     const CallPtr call = pending.call;
-    if (is_closed_) throw bad_request("the connector is closed");  // by Python that ran while the views were looked at
-    KV_ASSERT(call->tell(queue_, id));                             // before it begins, so that no end is missed
+    if (is_closed_)
+      throw bad_request("the connector is closed");  // closed by Python code that ran while the views
+                                                     // were read
+    KV_ASSERT(call->tell(queue_, id));               // before it begins, so that its end is not missed
     const auto entry = pending_.emplace(id, std::move(pending)).first;
     try {
       io_->start<T>(call, std::move(make));
-    } catch (...) {  // no memory: it has not begun, and nobody has its id
+    } catch (...) {  // out of memory: it has not begun, and its id is unused
       const auto refused = pending_.extract(entry);
       throw;
     }
@@ -185,7 +187,7 @@ class LmcacheConnector {
     const Call& call = *pending.call;
     const std::size_t count = call.hashes.size();
     std::vector<bool> flags(count, false);
-    // One that was abandoned with the process has no answer.
+    // A batch abandoned with the process has no answer.
     const error_code failed = call.is_done() ? call.error() : error_code(Errc::kCancelled);
     error_code error = failed;
     std::string text;
@@ -210,7 +212,7 @@ class LmcacheConnector {
       flags.assign(count, true);
     }
     if (error) text = failure_of(error).text;
-    // A missing block is no failure of a lookup or a load. A batch that is stored only in part is a failed store.
+    // A missing block does not fail a lookup or a load. A partly stored batch is a failed store.
     const bool is_store = pending.operation == Operation::kSet;
     const bool is_good =
         !failed && error != Errc::kCancelled && (!is_store || std::ranges::find(flags, false) == flags.end());
@@ -223,7 +225,7 @@ class LmcacheConnector {
   std::shared_ptr<ReadyQueue> queue_ = std::make_shared<ReadyQueue>();
   Space set_{};
   std::chrono::microseconds deadline_{};
-  Batches pending_, ended_;  ///< On their way; over, and not told yet.
+  Batches pending_, ended_;  ///< Under way; ended but not yet reported.
   std::uint64_t last_ = 0;
   bool is_closed_ = false;
 };

@@ -1,5 +1,5 @@
-// client/python/src/device.h: work that Python enqueues on a GPU: the CUDA module, streams, events, and what has to
-// stay until the device has used it. Everything here is used with the GIL held, and gives it up where it waits.
+// client/python/src/device.h: work that Python enqueues on a GPU: the CUDA module, streams, events, and objects kept
+// until the device has used them. All calls hold the GIL, and release it while they wait.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,25 +18,25 @@ namespace kv::python {
 
 namespace nb = nanobind;
 
-/// The module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run. Throws
+/// The module, loaded once and never unloaded: CUDA may be gone before the process's last destructors run. Throws
 /// kUnavailable with the reason: no module, no device, a child of fork().
 std::shared_ptr<const CudaModule> cuda();
-/// Why there is none; empty if there is.
+/// Why there is no module; empty if there is one.
 std::string why_no_cuda();
-/// Throws what a call into the module came to, if that is an error. `what` is named in it.
+/// Throws the error of a call into the module, naming `what`.
 void check_cuda(const Result<void>& done, const char* what);
 
-/// A moment on a stream. Passed once all is done that the stream was given before it. Thread safety: all.
+/// A moment on a stream. Passed once all earlier work of the stream is done. Thread safety: all.
 class DeviceEvent {
  public:
-  /// Now, on `stream`, which is `device`'s; -1: the thread's.
+  /// Now, on `stream` of `device`; -1: the thread's device.
   static std::shared_ptr<DeviceEvent> record(std::shared_ptr<const CudaModule> module, int device, void* stream);
   ~DeviceEvent();
   DeviceEvent(const DeviceEvent&) = delete;
   DeviceEvent& operator=(const DeviceEvent&) = delete;
 
   bool is_passed() const;                          ///< Throws CUDA's errors.
-  bool has_passed_or_failed() const noexcept;      ///< A device that has failed uses nothing any longer.
+  bool has_passed_or_failed() const noexcept;      ///< A failed device uses no memory any more.
   bool wait(std::optional<double> seconds) const;  ///< Whether it has passed by then. Ctrl-C ends it.
   void hold(void* stream) const;                   ///< Later work of that stream waits for it; the caller does not.
   int device() const { return device_; }
@@ -50,7 +50,7 @@ class DeviceEvent {
   void* const event_;
 };
 
-/// A stream of the package's own, which waits for no other unless it is told to.
+/// A stream of the package's own, independent of others unless told to wait.
 class DeviceStream {
  public:
   explicit DeviceStream(int device);
@@ -68,15 +68,15 @@ class DeviceStream {
   void* stream_ = nullptr;
 };
 
-/// One call's part of page-locked memory, which kernels read: ids, deltas, frequencies. Made large enough first, since
-/// an address is handed out at once.
+/// One call's part of page-locked memory, which kernels read: ids, deltas, frequencies. Sized in advance, since
+/// addresses are handed out at once.
 class Scratch {
  public:
   Scratch() = default;
-  Scratch(const CudaModule& module, std::size_t bytes);  ///< Of a call's arrays together, by room_for().
+  Scratch(const CudaModule& module, std::size_t bytes);  ///< For all arrays of a call, by room_for().
   Scratch(Scratch&& other) noexcept;
   Scratch& operator=(Scratch&& other) noexcept;
-  ~Scratch();  ///< Back to the others' use: nothing may read it any more.
+  ~Scratch();  ///< Returns the memory for reuse: readers must be done.
 
   static std::size_t room_for(std::size_t bytes) { return (bytes + 15) / 16 * 16; }
   template <class T>
@@ -91,8 +91,8 @@ class Scratch {
   std::size_t bytes_ = 0, used_ = 0;
 };
 
-/// Lets go of what calls have kept, as far as their events have passed. Before new work: to free page-locked memory may
-/// wait for the device.
+/// Releases objects kept by calls whose events have passed. Called before new work: freeing page-locked memory may wait
+/// for the device.
 void let_go();
 /// Keeps `holds` and `scratch` until the event has passed.
 void keep_until(const std::shared_ptr<DeviceEvent>& event, Scratch scratch, std::vector<nb::object> holds);

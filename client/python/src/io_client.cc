@@ -27,8 +27,8 @@ ReadyQueue::~ReadyQueue() { ::close(fd_); }
 void ReadyQueue::expect() {
   if (is_forked()) return;  // before the lock, which may be held for ever
   const std::lock_guard lock(mutex_);
-  // Room is made when a call is registered, on a thread that can still raise MemoryError. push() then allocates
-  // nothing: an end that cannot be told would be an await that never returns.
+  // Space is reserved when a call is registered, on a thread that can still raise MemoryError. push() then does not
+  // allocate: an unreported end would be an await that never returns.
   const std::size_t needed = ends_.size() + expected_ + 1;
   if (needed > ends_.capacity()) ends_.reserve(std::max(needed, 2 * ends_.capacity()));
   ++expected_;
@@ -62,7 +62,7 @@ void ReadyQueue::push_progress(std::uint64_t id) {
     is_first = ends_.empty() && progress_.empty();
     progress_.push_back(id);
   } catch (const std::bad_alloc&) {
-    // Progress that is not told is no loss: the next mark, or the end, says as much.
+    // Lost progress is harmless: the next mark, or the end, carries as much.
     return;
   }
   if (is_first) wake();
@@ -70,7 +70,7 @@ void ReadyQueue::push_progress(std::uint64_t id) {
 
 void ReadyQueue::wake() {
   const std::uint64_t one = 1;
-  // Any other failure means that the counter is full, and then it is readable already.
+  // Any other failure means that the counter is full, and the eventfd readable already.
   while (::write(fd_, &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
@@ -79,24 +79,24 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
   if (is_forked()) return {};
   std::vector<std::uint64_t> told;
   const std::lock_guard lock(mutex_);
-  told.reserve(ends_.size() + progress_.size());  // before anything is taken
+  told.reserve(ends_.size() + progress_.size());  // before any id is taken
   std::uint64_t count;
-  // Who was first in writes after it let go of the lock: perhaps only now, which makes an empty drain, and no harm.
+  // The first in writes after it released the lock: perhaps only now, which makes a harmless empty drain.
   while (::read(fd_, &count, sizeof count) < 0 && errno == EINTR) {
   }
   // Progress before ends: a listener forgets a call once it has ended.
   told.insert(told.end(), progress_.begin(), progress_.end());
   told.insert(told.end(), ends_.begin(), ends_.end());
   progress_.clear();
-  ends_.clear();  // its room stays: 1
+  ends_.clear();  // keeps its capacity: invariant 1
   return told;
 }
 
 // -- Call
 
 bool Call::wait(std::chrono::nanoseconds time) const {
-  // Answers of a node on this host often come before a sleep has begun. A yield lets the I/O thread run where it shares
-  // a core with this one, and costs a microsecond.
+  // Answers of a node on this host often come before a sleep has begun. A yield lets the I/O thread run if it shares a
+  // core with this one, and costs a microsecond.
   for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
   const auto until = std::chrono::steady_clock::now() + time;
   while (!is_done()) {
@@ -124,10 +124,9 @@ void Call::wait_for_change(std::uint32_t seen, std::chrono::nanoseconds time) co
   static_assert(sizeof changes_ == sizeof(std::uint32_t));
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(time);
   const timespec timeout{seconds.count(), (time - seconds).count()};
-  // In one order with changes_: either changed() sees that somebody waits, or the kernel sees that `changes_` is
-  // another.
+  // In one order with changes_: either changed() sees the waiter, or the kernel sees the new value of `changes_`.
   waiting_.fetch_add(1, std::memory_order_seq_cst);
-  // The kernel compares again: what changed since `seen` is not slept through.
+  // The kernel compares again, so a change since `seen` is not slept through.
   ::syscall(SYS_futex, &changes_, FUTEX_WAIT_PRIVATE, seen, &timeout, nullptr, 0);
   waiting_.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -148,7 +147,7 @@ bool Call::tell(std::shared_ptr<ReadyQueue> queue, std::uint64_t id) {
   if (is_done()) return false;
   const auto listener = std::ranges::find(listeners_, queue, &Listener::queue);
   if (listener == listeners_.end()) {
-    // First what can throw: an expectation without a listener would never be taken back.
+    // Throwing calls first: an expectation without a listener would never be taken back.
     listeners_.reserve(listeners_.size() + 1);
     queue->expect();
     listeners_.push_back({std::move(queue), id});
@@ -173,7 +172,7 @@ void Call::end(error_code error, Outcome outcome, std::string reason) {
     outcome_ = std::move(outcome);
     reason_ = std::move(reason);
     is_done_.store(true, std::memory_order_release);
-    // Told after the lock is let go of: a queue takes its own, and its reader may ask this call at once.
+    // Notified after the lock is released: a queue takes its own lock, and its reader may query this call at once.
     listeners.swap(listeners_);
   }
   changed();
@@ -193,7 +192,7 @@ void Call::land_segment(std::size_t block_count) {
 
 namespace {
 
-/// All that were made, for the end of the process. Never destroyed: threads may outlive static objects.
+/// All live clients, for the end of the process. Never destroyed: threads may outlive static objects.
 struct Living {
   std::mutex mutex;  ///< Taken with Python's GIL held, as is os.fork(): a child never finds it locked.
   std::vector<std::weak_ptr<IoClient>> clients;
@@ -211,12 +210,12 @@ std::shared_ptr<IoClient> IoClient::make(ClientConfig config, std::chrono::micro
   made->thread_ = thread.get();
   made->owned_ = std::move(thread);
   made->numa_place_ = made->thread_->numa_place();
-  if (!made->thread_->attach(made)) made->is_disabled_ = true;  // else the thread may have said so already
+  if (!made->thread_->attach(made)) made->is_disabled_ = true;  // otherwise the thread may have reported it already
   try {
     const std::lock_guard lock(living().mutex);
     std::erase_if(living().clients, [](const auto& each) { return each.expired(); });
     living().clients.emplace_back(made);
-  } catch (...) {  // no memory, and nobody else would close it
+  } catch (...) {  // out of memory; the caller has no client to close
     made->close();
     throw;
   }
@@ -236,7 +235,7 @@ IoClient::~IoClient() { KV_ASSERT(is_over_ || is_forked()); }
 
 void IoClient::close() {
   if (is_forked()) {
-    // Of a child of fork(): the thread is the parent's, and joining it would wait without end.
+    // In a child of fork() the thread is the parent's, and joining it would never end.
     never_destroy(std::move(owned_));
     return;
   }
@@ -244,7 +243,7 @@ void IoClient::close() {
     const std::lock_guard lock(mutex_);
     if (is_over_.exchange(true)) return;
   }
-  owned_.reset();  // tells client_closes(), and waits for the thread
+  owned_.reset();  // calls client_closes(), and waits for the thread
 }
 
 void IoClient::abandon() {
@@ -265,12 +264,12 @@ void IoClient::client_closes(std::function<void()> done) {
     calls.assign(calls_.begin(), calls_.end());
   }
   closed_ = std::move(done);
-  // Else leave() closes, with the last of them: until then nodes may still write into the callers' memory.
+  // With calls left, leave() closes after the last: until then nodes may write into the callers' memory.
   if (calls.empty()) return be_closed();
   for (const CallPtr& call : calls) call->cancellation.cancel();
 }
 
-// An assertion failed on the I/O thread: no call there will ever end by itself, so each is ended here.
+// An assertion failed on the I/O thread: calls there no longer end by themselves, so each is ended here.
 void IoClient::client_disabled() {
   std::unordered_set<CallPtr> calls;
   {
@@ -290,7 +289,7 @@ void IoClient::cancel_all() {
 
 void IoClient::cancel(const CallPtr& call) {
   if (is_forked()) return;
-  const std::lock_guard lock(mutex_);  // the thread is there as long as this is held and is_over_ is false
+  const std::lock_guard lock(mutex_);  // while this is held and is_over_ is false, the thread exists
   post_cancel(call);
 }
 
@@ -305,7 +304,7 @@ void IoClient::post_cancel(const CallPtr& call) {
 
 namespace {
 
-/// Why the call, or a part of it, came to nothing.
+/// Why the call, or a part, failed.
 error_code why_of(const error_code& error, const Outcome& outcome) {
   if (error) return error;
   return std::visit(
@@ -317,7 +316,7 @@ error_code why_of(const error_code& error, const Outcome& outcome) {
       outcome);
 }
 
-/// Asked now: when somebody reads it, the node may have said something else. Without memory for it there is none.
+/// Computed now: the node's last error may change before it is read. Empty if memory runs out.
 std::string reason_in(Client& client, const error_code& why) {
   try {
     return why ? reason_of(why, client.nodes()) : "";
@@ -335,7 +334,7 @@ void IoClient::leave(const CallPtr& call, error_code error, Outcome outcome) {
     calls_.erase(call);
     --call_count_;
   }
-  // Off the list first: who wakes up by this may close the client, and must not find the call there.
+  // Off the list first: a woken thread may close the client, and must not find the call there.
   call->end(error, std::move(outcome), std::move(reason));
   thread_->linger(/*is_busy=*/call_count() > 0);
   if (closed_ && call_count() == 0) be_closed();

@@ -1,7 +1,7 @@
-"""Publishes a node's changes over ZeroMQ as an engine publishes its own, and repeats what a subscriber has missed.
+"""Publishes a node's changes over ZeroMQ in an engine's format, and replays batches that a subscriber has missed.
 
-Frames as of vLLM: topic, number (8 bytes, big endian), batch in msgpack. A request to the replay socket is a number; all batches from it on
-are sent again, then one of number -1.
+Frames as in vLLM: topic, number (8 bytes, big endian), batch in msgpack. A request to the replay socket is a number; all
+batches from there on are sent again, then one of number -1.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ logger = logging.getLogger(__name__)
 
 END = (-1).to_bytes(8, "big", signed=True)
 _LOOKS_MAX = 5
-#: Clients whose replays wait for their turn. Who asks beyond that is not heard, and asks again.
+#: Clients whose replays wait for their turn. Further requests are dropped; the client asks again.
 _ASKED_MAX = 1024
-#: Of these, whose batches are sent by turns.
+#: Of these, the replays sent in turns.
 _REPLAYS_MAX = 16
-#: Batches that wait in ZeroMQ for one client to read them. The kernel has some more.
+#: Batches that wait in ZeroMQ for one client to read them. The kernel holds some more.
 _UNREAD_MAX = 8
-#: How long a client may leave its replay lying. Then it has a gap, and may ask again.
+#: How long a client may leave its replay unread. Then it has a gap, and may ask again.
 _STALLED_SECONDS = 5.0
 _STALLED_POLL_SECONDS = 0.002
 
 
 @dataclass
 class _Replay:
-    """What one client has asked for, as far as it was not sent."""
+    """The unsent part of one client's replay."""
 
     #: The next number.
     start: int
-    #: Where more is asked for than is kept: everything, in batches. They are encoded as the client takes them.
+    #: If older batches are requested than are kept: everything, in batches, encoded as the client takes them.
     rest: Iterator[tuple[int, bytes]] | None = None
-    #: Taken from it, and not sent.
+    #: Taken from ``rest``, not yet sent.
     pending: tuple[int, bytes] | None = None
     moved_at: float = field(default_factory=time.monotonic)
 
@@ -55,11 +55,11 @@ class _Replay:
 class Publisher:
     """One thread.
 
-    1. Who has applied all batches knows what the node holds, as of the last of them. After a gap of the node's, or where it began anew, there
-       is first an AllBlocksCleared, then everything.
-    2. Where a replay asks for more than is kept, it gets an AllBlocksCleared and everything, under the numbers of the last batches.
-    3. What a node that does not answer had told is cleared after ``away_seconds``, once.
-    4. A client that asks for replays and does not read them costs a few batches of memory, and nobody else anything.
+    1. A client that has applied all batches has the node's blocks as of the last batch. After a gap of the node's, or its
+       restart, an AllBlocksCleared comes first, then everything.
+    2. A replay from before the kept batches gets an AllBlocksCleared and everything, under the numbers of the last batches.
+    3. The blocks of a silent node are cleared after ``away_seconds``, once.
+    4. A client that requests replays and does not read them costs a few batches of memory; other clients are unaffected.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Publisher:
         self._batches_max, self._bytes_max, self._changes_per_batch = batches_max, bytes_max, changes_per_batch
         self._away_seconds, self._look_seconds = away_seconds, look_seconds
         self._life = ""
-        #: Of the node's changes, the one to ask for; None: everything is to be looked at.
+        #: The node's change to request next; None: everything is to be read.
         self._start: int | None = None
         self._heard_at = time.monotonic()
         self._looked_at = float("-inf")
         self._is_away = False
-        #: Of the next batch.
+        #: Number of the next batch.
         self._number = 0
         self._told_at = 0.0
         self._kept: deque[tuple[int, bytes]] = deque()
@@ -98,7 +98,7 @@ class Publisher:
         self._replay: zmq.Socket[bytes] | None = None
         if replay:
             self._replay = self._context.socket(zmq.ROUTER)
-            # What a client does not read is not queued: a send says so, and is tried again.
+            # Unread batches are not queued: the send fails and is tried again.
             self._replay.setsockopt(zmq.SNDHWM, _UNREAD_MAX)
             self._replay.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self._replay.setsockopt(zmq.RCVHWM, _REPLAYS_MAX)
@@ -119,10 +119,10 @@ class Publisher:
         self._context.term()
         self._source.close()
 
-    # -- what the node tells
+    # -- the node's changes
 
     def follow(self) -> None:
-        """Publishes what has changed."""
+        """Publishes new changes."""
         try:
             if self._start is None:
                 self._begin()
@@ -148,7 +148,7 @@ class Publisher:
                 self._life, self._start = "", None
 
     def _begin(self) -> None:
-        """Tells everything, if it can be had: a node that changes faster than it can be looked at is tried again later."""
+        """Publishes everything, if possible: a node that changes faster than it can be read is tried again later."""
         for _ in range(_LOOKS_MAX):
             seen = look(self._source)
             if seen is None:
@@ -170,7 +170,8 @@ class Publisher:
             yield self._encoding.events(some)
 
     def _encode(self, events: list[dict[str, Any]]) -> bytes:
-        self._told_at = max(time.time(), self._told_at)  # a later batch is not told earlier, whatever the clock does
+        self._told_at = max(time.time(), self._told_at)  # a batch's time never precedes the previous one's, even if the clock
+                                                         # goes back
         return bytes(msgspec.msgpack.encode([self._told_at, events, 0]))
 
     def _publish(self, events: list[dict[str, Any]]) -> None:
@@ -185,7 +186,7 @@ class Publisher:
     # -- replays
 
     def answer(self, seconds: float) -> None:
-        """Answers those who ask within that time, or have asked before."""
+        """Answers requests that come within that time, and earlier ones."""
         if self._replay is None:
             time.sleep(seconds)
             return
@@ -197,7 +198,7 @@ class Publisher:
                 self._hear()
 
     def _hear(self) -> None:
-        """Who asks again while its replay is under way wants the new one, and has no more time for it."""
+        """A new request replaces the client's replay under way, and gets no more time."""
         assert self._replay is not None
         for _ in range(_REPLAYS_MAX):
             if not self._replay.poll(0):
@@ -210,14 +211,14 @@ class Publisher:
                     replay.moved_at = before.moved_at
 
     def _send_some(self) -> bool:
-        """A batch to each of the first that have asked. False where none could take one."""
+        """Sends a batch to each of the first waiting clients. False if none could take one."""
         turns = list(islice(self._asked.items(), _REPLAYS_MAX))
-        if all(replay.rest is None for replay in self._asked.values()):  # one list of everything is there at a time
+        if all(replay.rest is None for replay in self._asked.values()):  # one full listing at a time
             self._begin_everything([replay for _, replay in turns if replay.start < self._first])
         has_moved = False
         for client, replay in turns:
             if replay.rest is None and replay.start < self._first:
-                self._asked.move_to_end(client)  # when the others have theirs
+                self._asked.move_to_end(client)  # until the others have theirs
             elif self._send_next(client, replay):
                 has_moved, replay.moved_at = True, time.monotonic()
             elif time.monotonic() - replay.moved_at > _STALLED_SECONDS:
@@ -229,7 +230,7 @@ class Publisher:
 
     @property
     def _first(self) -> int:
-        """The number of the first batch that is kept."""
+        """The number of the first kept batch."""
         return self._kept[0][0] if self._kept else self._number
 
     def _send_next(self, client: bytes, replay: _Replay) -> bool:
@@ -245,7 +246,7 @@ class Publisher:
                 replay.start, replay.pending = number + 1, None
         except zmq.Again:
             return False
-        except zmq.ZMQError:  # it is gone
+        except zmq.ZMQError:  # the client is gone
             del self._asked[client]
         return True
 
@@ -255,7 +256,7 @@ class Publisher:
         return self._kept[replay.start - self._first] if replay.start < self._number else None
 
     def _begin_everything(self, replays: list[_Replay]) -> None:
-        """For those who miss more than is kept."""
+        """Starts full listings for clients that miss more than is kept."""
         if not replays or time.monotonic() < self._looked_at + self._look_seconds:
             return
         try:
@@ -263,11 +264,11 @@ class Publisher:
         except NodeAway:
             seen = None
         self._looked_at = time.monotonic()
-        if seen is None:  # follow() tells everybody, with the next batches; until then they have a gap
+        if seen is None:  # follow() publishes to all with the next batches; until then they have a gap
             for each in replays:
                 each.start = self._first
             return
-        # What this look has come across first is for all.
+        # Changes found by this read go to all clients first.
         self._tell(seen.since)
         self._start = seen.next
         changes = list(seen.held.changes())
@@ -276,7 +277,7 @@ class Publisher:
             each.moved_at = time.monotonic()
 
     def _everything(self, changes: list[Change], start: int) -> Iterator[tuple[int, bytes]]:
-        """In batches of numbers that the client has not seen, the last one that of the last batch."""
+        """Everything, in batches under numbers the client has not seen, ending with the last batch's."""
         end = self._number
         count = max(1, min(-(-len(changes) // self._changes_per_batch), end - start))
         size = max(1, -(-len(changes) // count))

@@ -1,6 +1,6 @@
-"""HTTP/1.1 for a few clients that are trusted to ask, and for nothing else: heads and bodies are bounded, and so is the time for each.
+"""HTTP/1.1 for a few trusted clients: sizes of heads and bodies are bounded, and so is the time for each.
 
-The standard library's server has a thread for each connection and no limit to how slowly one may talk.
+The standard library's server has a thread for each connection and no limit on slow clients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HEAD_BYTES_MAX = 16 << 10
 class Limits:
     body_bytes: int = 8 << 20
     connections: int = 128
-    #: Seconds until a head has come, and then until a body has, and an answer is made and taken.
+    #: Seconds until a head has come; then for the body, for making the answer, and for sending it.
     idle_seconds: float = 60.0
     request_seconds: float = 10.0
 
@@ -38,11 +38,11 @@ class Limits:
 @dataclass(frozen=True)
 class Request:
     method: str
-    #: Without what follows a question mark.
+    #: Without the query string.
     path: str
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    #: By plain TCP from this machine, where a browser may be.
+    #: By plain TCP from this machine, where a browser may run.
     is_loopback: bool = False
 
 
@@ -55,13 +55,13 @@ class Response:
 
 @dataclass(frozen=True)
 class Take:
-    """An answer that writes to the connection itself, however long that takes. It is closed then."""
+    """An answer that writes to the connection itself, for as long as it needs. The connection is closed afterwards."""
 
     write: Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 class Refused(Exception):
-    """Raised by who answers: becomes an answer of that status, with the reason."""
+    """Raised by a handler: becomes an answer with that status and the reason."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -73,19 +73,19 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 class Server:
-    """Asks ``answer`` for each request. One event loop. At the limit of connections a new one ends one that asks nothing: of the address
-    that has most, the one that has asked nothing for longest. Where all are asking, the new one is told so and closed.
+    """Calls ``answer`` for each request. One event loop. At the connection limit a new one ends an idle one: from the address
+    with most connections, the one idle longest. If all are busy, the new one gets an error and is closed.
 
-    1. A connection costs at most a head, a body and its answer in memory, and each of these a bounded time.
-    2. Whatever ``answer`` raises is an answer, and the server goes on.
-    3. No web page of another origin can have anything done, or read anything.
+    1. A connection costs at most a head, a body and its answer in memory, and a bounded time for each.
+    2. Any exception of ``answer`` becomes an answer, and the server goes on.
+    3. Web pages of other origins cannot act or read here.
     """
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response | Take]], limits: Limits | None = None) -> None:
         self._answer = answer
         self._limits = limits or Limits()
         self._server: asyncio.Server | None = None
-        #: Since when it asks nothing; None: it does.
+        #: Since when each connection is idle; None: busy.
         self._open: dict[asyncio.StreamWriter, float | None] = {}
 
     @property
@@ -95,7 +95,7 @@ class Server:
     async def listen(
         self, host: str = "", port: int = 0, *, path: str = "", context: ssl.SSLContext | None = None
     ) -> int:
-        """On a Unix socket, or the port that is returned."""
+        """Listens on a Unix socket, or on the returned port."""
         if path:
             self._server = await asyncio.start_unix_server(self._serve, path, limit=_HEAD_BYTES_MAX)
             return 0
@@ -118,7 +118,7 @@ class Server:
             while await self._one(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-            pass  # it went away, or talks too slowly
+            pass  # the client left, or is too slow
         finally:
             self._open.pop(writer, None)
             with contextlib.suppress(Exception):
@@ -153,7 +153,7 @@ class Server:
             _refuse_web_pages(request)
             answer = await asyncio.wait_for(self._answer(request), self._limits.request_seconds)
         except Refused as refused:
-            # What was not read of the request cannot be told from the next one.
+            # The unread rest of a request cannot be told from the next one.
             answer, keep = _said(refused.status, str(refused)), keep and refused.status < 500
         except asyncio.TimeoutError:
             answer, keep = _said(504, "no answer in time"), False
@@ -192,8 +192,8 @@ def _is_loopback(writer: asyncio.StreamWriter) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the loopback: to a
-    browser that page and this server are then one.
+    """Whether a Host header names an address, or this machine. A web page may have pointed any other name to the loopback: a
+    browser then treats that page and this server as one origin.
     """
     try:
         name = urlsplit("//" + host).hostname or ""
@@ -206,7 +206,7 @@ def _is_address(host: str) -> bool:
 
 
 def _refuse_web_pages(request: Request) -> None:
-    """A browser sends text and forms to any address without asking first, and JSON only where it was allowed to. Raises Refused."""
+    """A browser sends text and forms to any address unasked, but JSON only with permission. Raises Refused."""
     host = request.headers.get("host", "")
     if request.is_loopback and not _is_address(host):
         raise Refused(403, "by this name anybody's web page might ask: use the address, or localhost")
@@ -223,7 +223,7 @@ def _said(status: int, text: str) -> Response:
 
 
 def _parsed(head: bytes, body_bytes_max: int) -> tuple[Request, int, bool]:
-    """A request without its body, how long that is, and whether the connection stays. Raises Refused."""
+    """A request without its body, the body's length, and whether the connection stays. Raises Refused."""
     lines = head.decode("latin-1").split("\r\n")
     words = lines[0].split(" ")
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1"):
@@ -246,5 +246,5 @@ def _parsed(head: bytes, body_bytes_max: int) -> tuple[Request, int, bool]:
     return Request(words[0], words[1].partition("?")[0], headers), int(length), keep
 
 
-#: Said twice, nobody knows which counts.
+#: Ambiguous if repeated.
 _ONCE = ("content-length", "content-type", "host", "origin", "expect", "connection")

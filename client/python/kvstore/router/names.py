@@ -1,5 +1,5 @@
-"""How engines name blocks: hashes of tokens as each engine makes them, and from these the names under which its door to the store
-keeps what belongs to a block. All of it follows from the namespace's record, so nothing of an engine is imported.
+"""Block names of engines: token hashes as each engine makes them, and the names under which its connector stores a block. Both
+follow from the namespace's record, so no engine is imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..namespaces import Namespace
 
 __all__ = ["HASH_SEED", "Group", "Naming", "sglang_hashes", "vllm_hashes"]
 
-#: What vLLM's first hash begins with where PYTHONHASHSEED is not set.
+#: Start of vLLM's first hash if PYTHONHASHSEED is not set.
 HASH_SEED = "vllm-none-hash"
 
 _HASH_BYTES = 32
@@ -27,13 +27,13 @@ _GROUP = re.compile(r"(full|mla|window|state)(\d*)")
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that keep the same kind of thing: of each token, of the last so many, or a state after the last one."""
+    """Layers that keep the same kind of data: every token, the last so many, or a state after the last one."""
 
     window_tokens: int = 0
     is_state: bool = False
 
     def first_needed(self, block_count: int, block_size: int) -> int:
-        """Which block the next token needs first, after so many whole blocks."""
+        """The first block that the next token needs, after so many whole blocks."""
         if self.is_state:
             return max(0, block_count - 1)
         if self.window_tokens == 0:
@@ -43,12 +43,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Naming:
-    """What a namespace's record says of its blocks' names. A block is as many names as groups times parts, in this order."""
+    """Block names as a namespace's record defines them. A block has groups times parts names, in this order."""
 
     hash: str
-    #: 0: not known, as of namespaces that no engine's prefixes are in.
+    #: 0: unknown, as for namespaces without engines' prefixes.
     block_size: int
-    #: Of one hash: fewer than a block's where an engine hashes less than a page.
+    #: Tokens of one hash: fewer than a block's where an engine hashes less than a page.
     hash_tokens: int
     groups: tuple[Group, ...] = (Group(),)
     part_count: int = 1
@@ -57,7 +57,7 @@ class Naming:
 
     @classmethod
     def of(cls, namespace: Namespace) -> Naming:
-        """Raises Unsupported where the record does not tell."""
+        """Raises Unsupported if the record lacks the fields."""
         fields = namespace.fields
         made_by = fields.get("hash", "")
         if not namespace.is_set:
@@ -78,7 +78,7 @@ class Naming:
 
     @property
     def name_count(self) -> int:
-        """Of one block."""
+        """Names of one block."""
         return len(self.groups) * self.part_count
 
     def hashes(
@@ -89,7 +89,7 @@ class Naming:
         seed: str = HASH_SEED,
         cache_salt: str = "",
     ) -> list[bytes]:
-        """Of all whole blocks of the tokens. Raises Unsupported where nobody but the engine can make them."""
+        """Hashes of all whole blocks of the tokens. Raises Unsupported where only the engine can make them."""
         if self.block_size == 0:
             raise Unsupported("token_ids: the namespace does not say how its blocks are named: ask with hashes")
         if self.hash == "vllm-sha256_cbor":
@@ -104,7 +104,7 @@ class Naming:
         raise Unsupported(f"token_ids: only the engine itself makes hashes of {self.hash!r}: ask with hashes")
 
     def names(self, hashes: Sequence[bytes], epoch: bytes = b"") -> list[bytes]:
-        """As [group, part, block], which is the connector's order."""
+        """As [group, part, block], the connector's order."""
         made: list[bytes] = []
         for group in range(len(self.groups)):
             of_group = b"" if len(self.groups) == 1 and not epoch else group.to_bytes(4, "big") + epoch
@@ -114,7 +114,7 @@ class Naming:
         return made
 
     def usable(self, held: npt.NDArray[np.bool_]) -> int:
-        """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
+        """The most leading blocks after which every group has the blocks the next token needs. ``held``: [group, block]."""
         count = held.shape[1]
         behind: list[tuple[Group, npt.NDArray[np.int64]]] = []
         for group, of_group in zip(self.groups, held, strict=True):
@@ -122,7 +122,7 @@ class Naming:
             if group == Group():
                 count = min(count, int(gaps[0]) if len(gaps) else count)
                 continue
-            # After n blocks: one past the last of them that is not held.
+            # After n blocks: one past the last missing one.
             marks = np.where(of_group, 0, np.arange(1, len(of_group) + 1))
             behind.append((group, np.concatenate(([0], np.maximum.accumulate(marks)))))
         for n in range(count, 0, -1):
@@ -132,7 +132,7 @@ class Naming:
 
 
 def _groups_of(text: str) -> tuple[Group, ...]:
-    """Of the connector's ``x.groups``, which is digested where it is too long for a field."""
+    """Groups from the connector's ``x.groups``, which is a digest if it is too long for a field."""
     made = []
     for each in text.split("; "):
         kind = _GROUP.fullmatch(each.split(" ", 1)[0])
@@ -152,8 +152,8 @@ def vllm_hashes(
     seed: str = HASH_SEED,
     cache_salt: str = "",
 ) -> list[bytes]:
-    """vLLM's ``sha256_cbor``, as its release 0.32 makes it: SHA-256 of [hash before, [tokens], what else] in CBOR, without a word of
-    an adapter (kvstore.vllm.adapters). Older releases do not say that something is a salt, and make other hashes of one.
+    """vLLM's ``sha256_cbor`` of release 0.32: SHA-256 of [hash before, [tokens], extra keys] in CBOR, without the adapter
+    (kvstore.vllm.adapters). Older releases do not mark a salt as such, and hash it differently.
     """
     of_first = [_array(_text("cache_salt"), _text(cache_salt))] if cache_salt else []
     count = len(tokens) // hash_tokens
@@ -175,7 +175,7 @@ def vllm_hashes(
 
 
 def sglang_hashes(tokens: npt.NDArray[np.uint32], page_size: int) -> list[bytes]:
-    """SGLang's page hashes: SHA-256 of the hash before and the tokens, of four bytes each."""
+    """SGLang's page hashes: SHA-256 of the hash before and the tokens, four bytes each."""
     raw = np.ascontiguousarray(tokens, "<u4").tobytes()
     step = 4 * page_size
     last = b""
@@ -187,7 +187,7 @@ def sglang_hashes(tokens: npt.NDArray[np.uint32], page_size: int) -> list[bytes]
 
 
 def _head(major: int, value: int) -> bytes:
-    """The shortest form, as canonical CBOR has it."""
+    """The shortest form, as in canonical CBOR."""
     if value < 24:
         return bytes([major << 5 | value])
     for info, form, limit in ((24, ">BB", 8), (25, ">BH", 16), (26, ">BI", 32)):
@@ -206,7 +206,7 @@ def _array(*items: bytes) -> bytes:
 
 
 def _cbor_numbers(tokens: npt.NDArray[np.uint32]) -> tuple[memoryview, npt.NDArray[np.int64]]:
-    """All tokens in CBOR, one after the other, and where each ends: at once, since a prompt may have 10^5 of them."""
+    """All tokens in CBOR, concatenated, and each one's end: computed at once, since a prompt may have 10^5 tokens."""
     lengths = np.select([tokens < 24, tokens < 1 << 8, tokens < 1 << 16], [1, 2, 3], 5).astype(np.int64)
     ends = np.cumsum(lengths)
     starts = ends - lengths

@@ -1,5 +1,5 @@
-"""Queries how much of a prefix the store holds, on which tiers and nodes, by matches without a lease: no promise, no
-move of blocks.
+"""Queries how much of a prefix the store holds, on which tiers and nodes, by matches without a lease: no promise, no move of
+blocks.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ class _Door:
 class Prefixes:
     """Answers queries. One event loop.
 
-    1. An answer comes within the deadline, or reports the timeout; a single node that stays away is skipped for a
-       while. With several nodes, the answer covers the others meanwhile.
+    1. An answer comes within the deadline, or reports the timeout; a single node that stays away is skipped for a while. With
+       several nodes, the answer covers the others meanwhile.
     2. Blocks counted as held were held when a node answered; they may be evicted at any time.
     3. The number of open namespaces has a limit, whatever callers ask.
     """
@@ -384,7 +384,7 @@ class Prefixes:
             if isinstance(space, Space):
                 match = await space.submit_match(_kvstore.hashes(names), deadline=deadline)
                 states[: match.block_count] = _MEMORY
-                # The answer does not say which blocks are on disk; the last ones are the safe assumption.
+                # The answer has only the number of blocks on disk, so the last ones are marked.
                 states[match.block_count - match.disk_block_count : match.block_count] = _DISK
                 return _Held(states, match.why)
             futures: list[tuple[int, Future[Any]]] = [
@@ -409,8 +409,8 @@ class Prefixes:
         asked: Asked,
         deadline: float,
     ) -> list[dict[str, Any]] | None:
-        """How many names each present node has. None for a chain on several nodes: each has only parts of it, and
-        answers for prefixes.
+        """How many names each present node has. None for a chain on several nodes: each has only parts of it, and answers for
+        prefixes.
         """
         nodes = self._client.nodes()
         if len(nodes) == 1:

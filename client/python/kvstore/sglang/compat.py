@@ -1,4 +1,4 @@
-"""What differs between releases of SGLang, and the releases that were tried. Whatever asks which release runs is here."""
+"""Differences between releases of SGLang, and the releases that were tried. All checks of the release are here."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ VERSION: str = sglang.version.__version__
 
 
 def engine_name() -> str:
-    """As the namespace has it: releases may compute what a page holds differently."""
+    """As in the namespace: releases may compute the content of pages differently."""
     return f"sglang {VERSION}"
 
 
 def arguments() -> Any:
-    """What the engine was started with, or None where nobody has published that."""
+    """The engine's start arguments, or None if they were not published."""
     try:
         return get_server_args()
     except (ValueError, RuntimeError, AttributeError):
@@ -74,22 +74,22 @@ def arguments() -> Any:
 
 
 def is_engine() -> bool:
-    """Whether weights were loaded in this process, of which somebody knows."""
+    """Whether this process loaded real weights, by its published arguments."""
     given = arguments()
     return given is not None and text(given.load_format) != "dummy"
 
 
 def text(value: Any) -> str:
-    """Of what is a word in one release and one of an enumeration in another."""
+    """Text of a value that is a string in one release and an enumeration in another."""
     return str(getattr(value, "value", value))
 
 
-#: Rotations that look at the lengths of what is computed.
+#: Rotations that depend on the length of the sequence.
 ROTATIONS_BY_LENGTH = ("Phi3LongRoPEScaledRotaryEmbedding",)
 
 
 def changes_of_weights() -> list[tuple[Any, str]]:
-    """What of SGLang changes weights, or gives up the memory they are in."""
+    """SGLang's methods that change weights, or free their memory."""
     names = (
         "update_weights_from_disk",
         "load_weights_from_distributed",
@@ -107,7 +107,7 @@ def changes(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> bool:
 
 
 def multimodal() -> str | None:
-    """A digest of what an encoder server was told that shapes what its encoder is given or computes."""
+    """Digest of an encoder server's arguments that affect its encoder's input or computation."""
     given = arguments()
     if given is None:
         return None
@@ -122,7 +122,7 @@ def multimodal() -> str | None:
 
 
 def engine_seed() -> str:
-    """Equal on all ranks of one engine on one host, and of no other engine: the process that started the ranks."""
+    """Equal on all ranks of one engine on one host, and unique to it: the process that started the ranks."""
     parent = os.getppid()
     try:
         with open(f"/proc/{parent}/stat", encoding="ascii", errors="replace") as file:
@@ -133,7 +133,7 @@ def engine_seed() -> str:
 
 
 def why_unsupported(config: Any) -> str:
-    """Why such an engine cannot be served, or nothing."""
+    """Why such an engine cannot be served, or ""."""
     if getattr(config, "dcp_size", 1) != 1:
         return f"decode-context parallel size (dcp_size) is {config.dcp_size}, only 1 is supported"
     given = arguments()

@@ -1,9 +1,9 @@
-"""What SGLang's encoder servers make of images, audio and video, in the store: what one has encoded, the others load.
+"""Outputs of SGLang's encoders for images, audio and video, in the store: one server's outputs are loaded by the others.
 
 KVSTORE_ENDPOINTS=unix:///run/kvstore/kvstore.sock python -m kvstore.sglang.encoder_server --model-path MODEL --encoder-only
     --enable-mm-global-cache ...
 
-SGLang's cache of embeddings asks whether an output is there, loads it into pages of its own pool, and encodes what has not come.
+SGLang's embedding cache looks an output up, loads it into pages of its own pool, and encodes it if it is missing.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["EncoderOptions", "KVStoreEmbeddings"]
 logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
-#: SGLang hands such a store no options.
+#: SGLang passes no options to such a store.
 OPTIONS = "KVSTORE_SGLANG_ENCODER"
-#: Of outputs that are copied at once, unless a single one is larger.
+#: Outputs copied at once, unless a single one is larger.
 _STAGING_BYTES = 64 << 20
 _NAMES_MAX = 1 << 14
-#: In SetPutResult.states.
+#: A value in SetPutResult.states.
 _REFUSED = 0
 
 
 @dataclass(frozen=True)
 class EncoderOptions(StoreOptions):
-    """``KVSTORE_SGLANG_ENCODER``, as JSON. Times are in seconds, each of one call of SGLang's."""
+    """``KVSTORE_SGLANG_ENCODER``, as JSON. Times are in seconds, each for one call of SGLang's."""
 
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
@@ -68,7 +68,7 @@ class EncoderOptions(StoreOptions):
 
 @dataclass(frozen=True)
 class _Output:
-    """An output in SGLang's pool: what it is, and the pieces that it lies in."""
+    """An output in SGLang's pool: its name and header, and its pieces in the pool."""
 
     name: bytes
     header: bytes
@@ -93,13 +93,13 @@ class _Output:
 
 
 class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
-    """What SGLang's EmbeddingCacheController calls, from several threads.
+    """The store that SGLang's EmbeddingCacheController calls, from several threads.
 
-    1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang
-       expects. Nothing else is written to SGLang's pool.
-    2. Once it is made, nothing here raises into SGLang. What could not be asked is a miss, and is encoded.
-    3. Every call ends at its timeout at the latest. After three failures in a row the store is not asked for a while.
-    4. The store need not be there, now or ever.
+    1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that
+       SGLang expects. Only such outputs are written to SGLang's pool.
+    2. After construction, calls do not raise into SGLang. A failed lookup is a miss, and is encoded.
+    3. Every call ends at its timeout at the latest. After three failures in a row the store is skipped for a while.
+    4. The store may be away, now or for ever.
     """
 
     def __init__(self, storage_config: Any = None) -> None:
@@ -121,19 +121,19 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
                 "x.weights": model.weights,
                 "x.code": model.code,
                 "x.load_format": model.load_format,
-                # What the encoder is given, and what computes it.
+                # The encoder's input, and the code that computes it.
                 "x.multimodal": compat.multimodal(),
             }
         )
         self._client = client_of(options, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes))
         self._space = self._client.open_set(self.namespace, wait=False)
         Guarded.__init__(self, {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")})
-        #: With their bytes.
+        #: Each with its bytes.
         self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
         logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
 
     def register_buffer(self, tensor: torch.Tensor) -> None:
-        """A pool of SGLang's: outputs lie in its rows, so it tells their element type and width."""
+        """Adds a pool of SGLang's: outputs lie in its rows, so it has their element type and width."""
         if tensor.ndim == 2 and tensor.is_contiguous() and tensor.device.type == "cpu":
             self._pools.append((tensor, tensor.view(torch.uint8).reshape(-1).numpy()))
         else:
@@ -141,14 +141,14 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
                 "kvstore: outputs in a pool of shape %s on %s are not stored", list(tensor.shape), tensor.device
             )
 
-    # -- how calls are made
+    # -- calls
 
     @staticmethod
     def _name(mm_hash: str) -> bytes:
         return _kvstore.sha256(b"encoder output " + mm_hash.encode())
 
     def _output(self, mm_hash: str, ptrs: Sequence[int], sizes: Sequence[int]) -> _Output | None:
-        """None of what is not whole rows of a registered pool, or is too large."""
+        """None unless the pieces are whole rows of a registered pool and small enough."""
         for pool, data in self._pools:
             begin = pool.data_ptr()
             end = begin + len(data)
@@ -169,8 +169,8 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     def _batches(
         self, hashes: Sequence[str], ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
     ) -> list[list[tuple[int, _Output]]]:
-        """Outputs by their places among ``hashes``, as many as are copied at once. An output that occurs twice is asked for once
-        more by itself: names of one call differ.
+        """Outputs with their places among ``hashes``, split into groups copied at once. A repeated output goes to another
+        batch, since the names of one call differ.
         """
         batches: list[list[tuple[int, _Output]]] = []
         names: set[bytes] = set()
@@ -189,7 +189,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         return batches
 
     def _ask(self, kind: str, call: Callable[[], T]) -> T | None:
-        """What the store answers; None where it cannot be asked."""
+        """The store's answer; None if it is paused or failed."""
         gate = self._gates[kind]
         if not gate.allows():
             return None
@@ -201,7 +201,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         gate.ended(getattr(result, "why", None))
         return result
 
-    # -- what SGLang calls
+    # -- SGLang's calls
 
     def batch_is_exist(self, hashes: list[str]) -> list[bool]:
         def do() -> list[bool]:
@@ -226,7 +226,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
             landed = [False] * len(hashes)
             for batch in self._batches(hashes, ptrs, sizes):
                 names = [output.name for _, output in batch]
-                # Memory of its own: whatever becomes of the load, SGLang's pool gets whole outputs alone.
+                # Memory of its own: SGLang's pool gets only whole outputs, even if the load fails.
                 data = [np.empty(output.nbytes, np.uint8) for _, output in batch]
                 got = self._ask("loads", partial(self._space.get, names, data, deadline=_left(until)))
                 if got is None:

@@ -30,25 +30,25 @@ logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")
 
-#: Keys are hashes of pages; whatever else one may be is a name too.
+#: Keys are hashes of pages; other keys become names too.
 _PAGE_HASH = re.compile("[0-9a-f]{64}")
-#: What SGLang gives its storage at once.
+#: SGLang's batch size for its storage.
 _BATCH_PAGES = 128
-#: What a node takes in one lookup is twice as many at least; prompts are longer only with side pools, whose lookups have no bound.
+#: A node takes at least twice as many in one lookup; only lookups with side pools, which have no bound, are longer.
 _NAMES_MAX = 1 << 14
-#: Pages of a call that have no lent memory.
+#: Bytes per call for pages without lent memory.
 _LOOSE_BYTES = 64 << 20
-#: In SetPutResult.states: refused.
+#: A value in SetPutResult.states.
 _REFUSED = 0
 
-#: Whether each page was moved, when the generator returns. It yields while a call is under way.
+#: Yields while a call is under way; returns whether each page was moved.
 Move = Generator[None, None, "list[bool]"]
 #: Pages of the pool itself, or of the copying interface.
 Where = "torch.Tensor | Sequence[torch.Tensor]"
 
 
 def together(moves: Sequence[Move]) -> list[list[bool]]:
-    """Ends the moves; the first calls of all of them are under way at once."""
+    """Runs all moves to their end; their first calls are under way at once."""
     results: list[list[bool] | None] = [None] * len(moves)
     for is_first in (True, False):
         for i, move in enumerate(moves):
@@ -63,19 +63,19 @@ def together(moves: Sequence[Move]) -> list[list[bool]]:
 
 
 def _whole(parts: Any) -> list[bool]:
-    """Of pages, whether all of each one's parts are."""
+    """For each page, whether all parts are set."""
     return [bool(each) for each in parts.all(axis=1)]
 
 
 def _end(future: Future[Any] | None) -> None:
-    """Nobody waits for it any more, and its memory is wanted back."""
+    """Cancels an unneeded call and waits for its memory."""
     if future is not None and not future.done():
         future.cancel()
         future.wait()
 
 
 class Gate:
-    """A breaker, and what it counts, for the calls of any thread."""
+    """A breaker with counters, usable from any thread."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -89,7 +89,7 @@ class Gate:
 
     def ended(self, why: object) -> None:
         with self._lock:
-            # A store that does not want a page is there.
+            # A store that refuses a page is reachable.
             if why is None or isinstance(why, NotAdmitted):
                 self._breaker.succeeded()
                 return
@@ -100,7 +100,7 @@ class Gate:
 
 
 class Guarded:
-    """What SGLang calls: it counts, and whatever goes wrong in it is not SGLang's. From any thread."""
+    """Base of the classes SGLang calls: counts, and keeps exceptions from SGLang. From any thread."""
 
     def __init__(self, gates: dict[str, Gate]) -> None:
         self._lock = threading.Lock()
@@ -129,12 +129,12 @@ class Guarded:
 
 
 class Pool:
-    """Pages of one host pool, under names of their own. Any thread may call anything.
+    """Pages of one host pool, under names of their own. Any thread may call any method.
 
-    1. A page is moved as a whole or not at all: True means that all of its parts have come, verified, or are stored.
+    1. A page is moved as a whole: True means that all its parts have come, verified, or are stored.
     2. Each call ends at its deadline at the latest.
-    3. A pool that ``view`` knows is stored in the store's layout, in parts of some heads each, so that engines of other
-       host layouts and of other tensor-parallel sizes read it. Others' pages are stored as they are.
+    3. A pool that ``view_of`` supports is stored in the store's layout, in parts of some heads each, so that engines of other
+       host layouts and tensor-parallel sizes can read it. Other pools' pages are stored as they are.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Pool:
             heads = self.view.heads // len(self._parts)
             self._part_caches = [self.view.cache.slice_heads(i * heads, heads) for i in range(len(self._parts))]
             part = self.view.layout.slice_heads(0, heads)
-            # The first pool's is most of all; side pools move windows and states.
+            # The first pool gets the largest share; side pools move windows and states.
             share = options.staging_bytes // (2 if name == "kv" else 16)
             held = len(self._parts)
             most = min(share // part.store_block_bytes, _BATCH_PAGES * held, int(pool.page_num) * held)
@@ -189,7 +189,7 @@ class Pool:
         return str(self._pool.dtype).removeprefix("torch.")
 
     def _tagged(self, text: str) -> str:
-        """With what SGLang calls a page format of its own, if the pool has one."""
+        """Adds SGLang's own page format tag, if the pool has one."""
         tag = getattr(self._pool, "storage_format_tag", None)
         return text if tag is None else f"{text} {tag}"
 
@@ -199,7 +199,7 @@ class Pool:
 
     def _opaque_text(self, ranks: Ranks, name: str) -> PoolText:
         nbytes = page_bytes(self._pool.get_dummy_flat_data_page())
-        # States are divided among ranks even where the rest is not.
+        # States are divided among ranks even if the rest is replicated.
         is_ranked = ranks.tp_size > 1 and (not ranks.is_replicated or name == "mamba")
         return PoolText(
             name,
@@ -227,14 +227,15 @@ class Pool:
         rank = 0 if is_latent else ranks.tp_rank
         self._parts = range(rank * held, (rank + 1) * held)
         nbytes = view.layout.slice_heads(0, view.heads // held).store_block_bytes
-        # With more ranks than kv heads, ranks hold the same head: as many "heads" as ranks, and no other size shares them.
+        # With more ranks than kv heads, ranks hold the same head: the count of "heads" is that of ranks, and other sizes do not
+        # share.
         text = self._tagged(f"{view.heads * shards} heads of {view.text}")
         return PoolText(name, "store", self._dtype(), self.page_size, text, nbytes, parts, None, self._layers())
 
     # -- names
 
     def names(self, keys: Sequence[str], epoch: bytes) -> list[bytes]:
-        """Of the keys' parts on this rank, as [key, part]."""
+        """Names of the keys' parts on this rank, as [key, part]."""
         made = []
         for key in keys:
             raw = bytes.fromhex(key) if _PAGE_HASH.fullmatch(key) else b"key " + key.encode()
@@ -289,7 +290,7 @@ class Pool:
     def _load_step(
         self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float
     ) -> Generator[None, None, tuple[list[bool], object]]:
-        """As many pages as there is memory for: which have come, and why others have not."""
+        """Loads as many pages as lent memory allows; returns which have come, and why others have not."""
         rows = self._load_rows
         if rows is None:
             return (yield from self._load_loose(keys, where, first, epoch, until))
@@ -414,7 +415,7 @@ class Pool:
             future = self._space.submit_put(names, blocks, rows=taken if rows is not None else None, deadline=left)
             yield
             put = future.result()
-            # Other bytes under the same name are as good: another engine's sums may have been divided differently.
+            # Other bytes under the same name are as good: another engine may have split its sums differently.
             states = np.asarray(put.states).reshape(count, held)
             return _whole(states != _REFUSED), put.why
         finally:

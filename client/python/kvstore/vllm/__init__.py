@@ -1,13 +1,13 @@
-"""vLLM's KV cache in the store: what any engine has computed, the others load (docs/engines.md).
+"""vLLM's KV cache in the store: blocks computed by one engine are loaded by the others (docs/engines.md).
 
 vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_connector_module_path": "kvstore.vllm",
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-In reading order: messages.py (what the two halves tell each other), scheduler.py (who holds which page), lookup.py (what
-the store has of a prompt), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (what a
-block is, and what is refused), identity.py (whose it is: what the worker has loaded), told.py (how the scheduler learns that),
-adapters.py (LoRA), estimate.py (which hits are worth loading), compat.py (what differs between releases of vLLM), stats.py (what is counted).
+In reading order: messages.py (messages between the two halves), scheduler.py (who holds which page), lookup.py (a prompt's
+blocks in the store), worker.py (bytes between pages and store), pages.py (pages as the kernels see them), model.py (blocks, and
+unsupported settings), identity.py (the worker's loaded model), told.py (its reports to the scheduler), adapters.py (LoRA),
+estimate.py (which hits are worth loading), compat.py (differences between releases of vLLM), stats.py (counters).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ logger = init_logger("vllm.kvstore")
 
 
 class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
-    """What vLLM calls. There is one in the scheduler's process and one in each worker's."""
+    """The connector that vLLM calls: one in the scheduler's process and one in each worker's."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -54,7 +54,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         self._invalid_pages: set[int] = set()
         #: Only where vLLM gives no cache manager.
         self._tables: PageTables | None = None
-        #: Whether the step's saves were looked after.
+        #: Whether the step's saves were started.
         self._is_saved = True
         if role == KVConnectorRole.SCHEDULER:
             from .scheduler import SchedulerSide
@@ -70,13 +70,13 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
-        """To divide a block by its kv heads, each one's bytes have to be in one piece."""
+        """Dividing a block by kv heads requires each head's bytes in one piece."""
         groups = vllm_config.kv_transfer_config.kv_connector_extra_config.get("head_groups", 0)
         return "HND" if groups and has_choice_of_layout() else None
 
     @property
     def requires_kv_delivery(self) -> bool:
-        return False  # a save that is lost is a miss
+        return False  # a lost save is a miss
 
     # -- scheduler
 
@@ -95,11 +95,11 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._side.bind(self._tables)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
-        """What each worker has said of itself, by stage and rank."""
+        """Takes each worker's stage, by stage and rank."""
         self._side.told(stages_of(metadata, self._model.rank_count))
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
-        """The same of releases that know no stages."""
+        """The same for releases without stages."""
         self.set_xfer_handshake_metadata_pp_aware({(0, rank): said for rank, said in metadata.items()})
 
     def on_new_request(self, request: Any) -> None:
@@ -164,7 +164,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._worker.stage if self._worker is not None and compat.is_heard(self) else None
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """The first that a worker hears of a step. Loads are started after it where nobody waits for them in it."""
+        """A worker's first call for a step. In a step without a forward pass, loads start after it."""
         super().bind_connector_metadata(connector_metadata)
         if self._worker is not None:
             self._worker.begin_step(connector_metadata)
@@ -177,7 +177,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._worker.start_step(step)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass  # a load is reported once the step after it comes after it; and no hook runs inside of a full CUDA graph
+        pass  # a load is reported once the next step follows it; and a full CUDA graph runs no hook inside
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         pass
@@ -233,6 +233,6 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
             self._scheduler.close()
 
 
-# MultiConnector looks its parts' classes up by their names, when their statistics have come from another process.
-with contextlib.suppress(ValueError):  # registered already
+# MultiConnector looks up its parts' classes by name when their statistics come from another process.
+with contextlib.suppress(ValueError):  # already registered
     KVConnectorFactory.register_connector("KVStoreConnector", __name__, "KVStoreConnector")

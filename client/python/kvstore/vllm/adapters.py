@@ -1,6 +1,6 @@
-"""LoRA adapters: a block's name has the content of the adapter that was loaded, where vLLM's own hash has its name and path.
+"""LoRA adapters: block names contain the loaded adapter's content, where vLLM's own hash has its name and path.
 
-Only workers know what was loaded, and only once a step has used it: an adapter's first request in an engine is computed.
+Only workers see that content, after a step that used it: an adapter's first request in an engine is computed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ __all__ = ["Adapters", "LoadedAdapters", "Named"]
 
 logger = init_logger("vllm.kvstore")
 
-#: What an adapter is called, and where its tensors lie.
+#: Attributes for an adapter's name and its tensors' places.
 _NOT_CONTENT = ("id", "lora_model_id", "module_name")
 
 
 class Named:
-    """A request with an adapter as its blocks are named: vLLM's own hashes of its tokens, images and salt, with no word of the
-    adapter.
-    """
+    """An adapter's request for naming blocks: vLLM's own hashes of its tokens, images and salt, without the adapter."""
 
     def __init__(self, request: Any, hasher: Callable[[Any], list[bytes]]) -> None:
         self._request, self._hasher = request, hasher
@@ -38,26 +36,26 @@ class Named:
         return getattr(self._request, name)
 
     def follow(self) -> Named:
-        """The request may have more tokens."""
+        """Adds hashes for tokens the request has gained."""
         self.block_hashes += self._hasher(self)
         return self
 
 
 @dataclass
 class _Known:
-    #: Of each worker.
+    #: By worker.
     told: dict[int, bytes] = field(default_factory=dict)
-    #: Of the adapter's folder, when it was last looked at: before the adapter was loaded.
+    #: The adapter's folder at the last look, before the adapter was loaded.
     files: tuple[Any, ...] = ()
-    #: The folder has changed since, so that what is loaded next will be something else.
+    #: The folder has changed since, so the next load will have other content.
     is_old: bool = False
 
 
 class Adapters:
-    """What the scheduler's half knows: of each number, what the workers have loaded under it.
+    """The scheduler half's view: for each number, the content that the workers have loaded under it.
 
-    1. What is known of an adapter is what all workers have told, after a step that used it.
-    2. If the adapter's folder changes, nothing is known until workers tell something else: they may load it again at any time.
+    1. An adapter is known once all workers have reported it, after a step that used it.
+    2. If the adapter's folder changes, it is unknown until workers report other content: they may reload it at any time.
     """
 
     def __init__(self, worker_count: int) -> None:
@@ -65,7 +63,7 @@ class Adapters:
         self._known: dict[int, _Known] = {}
 
     def met(self, request: Any) -> None:
-        """A request has come, and its adapter may have to be loaded."""
+        """Called for each new request: its adapter may have to be loaded."""
         lora = request.lora_request
         files = _files_of(lora.lora_path)
         known = self._known.get(lora.lora_int_id)
@@ -80,7 +78,7 @@ class Adapters:
             )
 
     def told(self, adapters: dict[int, dict[int, bytes]]) -> list[int]:
-        """By workers, after a step. Returns whose content is now known."""
+        """Takes the workers' reports after a step. Returns the adapters now known."""
         for number, digests in adapters.items():
             known = self._known.setdefault(number, _Known())
             if known.is_old and all(known.told.get(worker) != each for worker, each in digests.items()):
@@ -93,7 +91,7 @@ class Adapters:
         return [number for number in adapters if self.epoch(number) is not None]
 
     def epoch(self, number: int) -> bytes | None:
-        """What names of blocks of this adapter end with. None: it is not known."""
+        """Suffix of this adapter's block names. None: unknown."""
         known = self._known.get(number)
         if known is None or known.is_old or len(known.told) < self._worker_count:
             return None
@@ -101,12 +99,12 @@ class Adapters:
         return b"l" + (each[0] if len(set(each)) == 1 else bytes.fromhex(digest([one.hex() for one in each]))[:16])
 
     def tag(self, number: int) -> tuple[int, dict[int, bytes]]:
-        """Of a save: what each worker must still have."""
+        """For a save: the content each worker must still have."""
         return number, dict(self._known[number].told)
 
 
 def _files_of(path: str) -> tuple[Any, ...]:
-    """Nothing where the folder is not on this machine."""
+    """Empty if the folder is missing on this machine."""
     try:
         with os.scandir(path) as entries:
             stats = [(each.name, each.stat()) for each in entries]
@@ -116,14 +114,14 @@ def _files_of(path: str) -> tuple[Any, ...]:
 
 
 class LoadedAdapters:
-    """What a worker has in memory, digested once for each time that it was loaded."""
+    """A worker's adapters in memory, digested once per load."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._seen: dict[int, tuple[Any, bytes]] = {}
 
     def digest(self, number: int) -> bytes | None:
-        """None: it is not loaded."""
+        """None: not loaded."""
         loaded = (compat.adapters_of(self._worker) or {}).get(number)
         if loaded is None:
             self._seen.pop(number, None)
@@ -151,7 +149,7 @@ def _digest_of(adapter: Any) -> bytes:
 
 
 def _parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """All tensors and numbers of an adapter, with the names of where they are."""
+    """All tensors and numbers of an adapter, with their paths."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _parts(f"{name}.{key}", inner)

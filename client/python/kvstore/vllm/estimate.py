@@ -1,4 +1,4 @@
-"""Whether a hit is loaded or computed again: what loads and steps have taken lately, compared."""
+"""Decides whether to load a hit or compute it again, by the measured times of recent loads and steps."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any
 
 __all__ = ["DeviceClock", "Estimate", "HostClock", "Pace", "is_prefill"]
 
-#: So many measurements count, of the last so many seconds; fewer than the least say nothing.
+#: Limits on measurements: the number kept, the number needed, and their age.
 _SAMPLES_MAX = 16
 _SAMPLES_MIN = 3
 _SECONDS_MAX = 60.0
-#: A measurement speaks for what is at most so many times larger or smaller: each load has a part that no size changes.
+#: A measurement applies to sizes up to this factor larger or smaller: each load has a part independent of its size.
 _SIZE_FACTOR = 4
-#: A step of fewer tokens is one of decoding, which says nothing of prefill.
+#: A smaller step is a decoding step, without information on prefill.
 _PREFILL_TOKENS_MIN = 128
-#: A hit is computed only if to load it would take so many times as long. Loads leave the processors to other requests.
+#: A hit is computed only if loading takes this many times as long. Loads leave the processors to other requests.
 _LOAD_FACTOR = 1.5
 
 
 def is_prefill(tokens: int) -> bool:
-    """Whether a step of so many tokens says how long prefill takes."""
+    """Whether a step of this size measures prefill."""
     return tokens >= _PREFILL_TOKENS_MIN
 
 
 class HostClock:
-    """How long a step takes that is over when its calls have returned."""
+    """Measures steps that are over when their calls have returned."""
 
     def __init__(self) -> None:
         self._began = 0.0
@@ -37,23 +37,23 @@ class HostClock:
         self._began = time.monotonic()
 
     def so_far(self) -> float:
-        """Seconds of the step that has begun."""
+        """Seconds since the step began."""
         return time.monotonic() - self._began
 
     def leave_out(self, seconds: float) -> None:
-        """They were not the model's."""
+        """Excludes seconds that were not the model's."""
         self._began += seconds
 
     def end(self, tokens: int) -> tuple[float, list[tuple[int, float]]]:
-        """Seconds that this thread had for nothing else; and steps of prefill that have been measured."""
+        """Seconds in which this thread was busy with the step; and measured prefill steps."""
         seconds = self.so_far()
         return seconds, [(tokens, seconds)] if is_prefill(tokens) else []
 
 
 class DeviceClock(HostClock):
-    """The same of a step that a GPU computes after its calls have returned: by events on the engine's stream.
+    """Measures steps that a GPU computes after their calls have returned, by events on the engine's stream.
 
-    ``make_event`` makes one of PyTorch's that measures time. At most so many steps wait to be over.
+    ``make_event`` makes a timing event of PyTorch's. At most _WAITING_MAX steps wait for their end.
     """
 
     _WAITING_MAX = 8
@@ -85,7 +85,7 @@ class DeviceClock(HostClock):
 
 
 class Pace:
-    """How long so many tokens take, by what was measured lately."""
+    """Predicts the time for a number of tokens from recent measurements."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -95,7 +95,7 @@ class Pace:
         self._samples.append((self._clock(), tokens, seconds))
 
     def seconds(self, tokens: int, *, of_any_size: bool = False) -> float | None:
-        """None if too little was measured. ``of_any_size``: measurements of every size speak for this one."""
+        """None with too few measurements. ``of_any_size``: use measurements of every size."""
         since = self._clock() - _SECONDS_MAX
         paces = [
             seconds / count
@@ -106,9 +106,9 @@ class Pace:
 
 
 class Estimate:
-    """Nothing is known at first, and again a minute after the last measurement: then hits are loaded, and so measured.
+    """Starts without measurements, and loses them a minute after the last: then hits are loaded, and so measured.
 
-    1. Every answer of ``choose`` is one of the hits that it was given, or 0.
+    1. Every answer of ``choose`` is one of the given hits, or 0.
     2. Without measurements of both loads and steps it is the largest.
     """
 
@@ -116,18 +116,18 @@ class Estimate:
         self._computed, self._memory, self._disk = Pace(clock), Pace(clock), Pace(clock)
 
     def computed(self, tokens: int, seconds: float) -> None:
-        """A step of the model."""
+        """Adds a step of the model."""
         if is_prefill(tokens):
             self._computed.add(tokens, seconds)
 
     def loaded(self, tokens: int, disk_tokens: int, seconds: float) -> None:
-        """A whole load of ``tokens``, so many of them from a node's disk."""
+        """Adds a whole load of ``tokens``, ``disk_tokens`` of them from a node's disk."""
         if disk_tokens == 0:
             self._memory.add(tokens, seconds)
             return
         rest = tokens - disk_tokens
         memory = self._memory.seconds(rest) if rest > 0 else 0.0
-        # Of a load from both, the part in memory is known or short.
+        # In a load from both, the part from memory is known or short.
         self._disk.add(disk_tokens, max(seconds - (memory or 0.0), seconds / 8))
 
     def _load_seconds(self, tokens: int, disk_tokens: int) -> float | None:
@@ -141,8 +141,8 @@ class Estimate:
         return seconds
 
     def choose(self, hits: list[tuple[int, int]]) -> int:
-        """Which hit costs least. Each is (tokens, tokens of these that lie on disk); the largest comes first, and what a
-        smaller one lacks of it is computed.
+        """The cheapest hit. Each is (tokens, tokens on disk); the largest comes first, and the part that a smaller one lacks is
+        computed.
         """
         largest = max((tokens for tokens, _ in hits), default=0)
         to_compute = self._computed.seconds(largest, of_any_size=True)
@@ -152,7 +152,7 @@ class Estimate:
         for tokens, disk_tokens in hits:
             to_load = self._load_seconds(tokens, disk_tokens)
             if to_load is None:
-                return tokens  # not known: try it
+                return tokens  # unknown: try it
             cost = to_load / _LOAD_FACTOR + to_compute * (largest - tokens) / largest
             if cost < least:
                 best, least = tokens, cost

@@ -1,6 +1,6 @@
-"""What an engine's blocks are: its cache groups, their sizes, and how they lie in the namespace that a worker names.
+"""An engine's blocks: its cache groups, their sizes, and their layout in the namespace that a worker names.
 
-Everything that cannot be served right is refused here, at the engine's start, by name.
+Unsupported settings are refused here, at the engine's start, by name.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine"]
 
 @dataclass(frozen=True)
 class StoreOptions(_options.StoreOptions):
-    """What each way from vLLM to the store can be told."""
+    """Options common to all of vLLM's connections to the store."""
 
     #: How long a request waits for the store's answer before it is computed.
     lookup_timeout: float = 0.02
@@ -38,16 +38,16 @@ class Options(StoreOptions):
     """``kv_connector_extra_config``."""
 
     lookup_timeout: float = 0.002
-    #: Of memory that is lent to nodes: half for loads, half for saves.
+    #: Memory lent to nodes: half for loads, half for saves.
     staging_bytes: int = 512 << 20
     #: Whether blocks of generated tokens are stored too.
     save_decode: bool = True
     #: Hits of fewer blocks are computed.
     load_blocks_min: int = 1
-    #: Whether hits are computed where that was measured to be faster than to load them.
+    #: Whether hits are computed where measurements show that to be faster than loading.
     compute_cheap_hits: bool = True
-    #: Into how many parts the kv heads of a block are divided. Engines share blocks if this is equal, whatever their
-    #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks with heads of their own.
+    #: How many parts the kv heads of a block are divided into. Engines share blocks if this is equal and divisible by each
+    #: one's tensor-parallel size. 0: as many as this engine has ranks with heads of their own.
     head_groups: int = 0
 
     @classmethod
@@ -58,25 +58,25 @@ class Options(StoreOptions):
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that share a table of pages."""
+    """Layers that share a page table."""
 
     layers: tuple[str, ...]
     page_bytes: int
-    #: 0: every token is needed. Else the last so many.
+    #: 0: every token is needed. Otherwise the last so many.
     window_tokens: int
     text: str
     #: A block is the state after its last token, and only the last one is needed.
     is_state: bool = False
-    #: What a rank holds of a block is stored in so many parts of some kv heads each.
+    #: A rank's share of a block is stored in so many parts of some kv heads each.
     part_count: int = 1
 
     @property
     def block_bytes(self) -> int:
-        """Of one part."""
+        """Bytes of one part."""
         return self.page_bytes // self.part_count * len(self.layers)
 
     def first_needed(self, block_count: int, block_size: int) -> int:
-        """Which block the next token needs first, after so many whole blocks."""
+        """The first block that the next token needs, after so many whole blocks."""
         if self.is_state:
             return max(0, block_count - 1)
         if self.window_tokens == 0:
@@ -85,17 +85,16 @@ class Group:
 
 
 class Model:
-    """An engine's blocks, as the scheduler and all workers see them alike.
+    """An engine's blocks, the same for the scheduler and all workers.
 
-    1. Equal namespaces mean equal bytes under equal names, whatever process made them.
-    2. The scheduler's half makes no namespace: it is told those of all workers. Ranks of other pipeline stages have
-       namespaces of their own.
-    3. A block is stored in parts, each under a name of its own. A part has some kv heads of all layers of a stage, so ranks
-       of other tensor-parallel sizes take other numbers of them. Exactly one rank stores a part.
+    1. Equal namespaces mean equal bytes under equal names, whichever process made them.
+    2. The scheduler's half gets its namespaces from the workers. Each pipeline stage has its own.
+    3. A block is stored in parts, each under its own name. A part has some kv heads of all layers of a stage, so the number of
+       parts per rank depends on the tensor-parallel size. Exactly one rank stores a part.
     """
 
     def __init__(self, config: Any, cache: Any, options: Options | None = None) -> None:
-        """``options``: of a part of somebody else's connector, which then has checked the engine."""
+        """``options``: given by another connector that has checked the engine."""
         if options is None:
             options = Options.of(config.kv_transfer_config.kv_connector_extra_config)
             _check_connector(config)
@@ -104,21 +103,21 @@ class Model:
         self.block_size = int(config.cache_config.block_size)
         if not cache.kv_cache_groups:
             raise Unsupported("the model keeps no KV cache")
-        #: A block's name is the last of so many of vLLM's hashes: hashes may be of fewer tokens than pages are.
+        #: A block's name is the last of so many vLLM hashes: a hash may cover fewer tokens than a page.
         hash_tokens = compat.hash_tokens(config, cache)
         self.hash_tokens = hash_tokens
         self.hashes_per_block, rest = divmod(self.block_size, hash_tokens)
         if rest != 0:
             raise Unsupported(f"hashes of {hash_tokens} tokens, pages of {self.block_size}")
         self._algorithm = str(config.cache_config.prefix_caching_hash_algo)
-        #: Whether a hit may end inside a page, at a hash: then what a page and the states hold there is stored under that hash.
+        #: Whether a hit may end inside a page, at a hash: then the page and the states there are stored under that hash.
         self.has_tails = compat.hit_tokens(config, cache) == hash_tokens < self.block_size
         self.page_count = int(cache.num_blocks)
         self.is_mla = all(isinstance(each.kv_cache_spec, MLAAttentionSpec) for each in cache.kv_cache_groups)
-        #: Ranks of one pipeline stage; a rank's number counts these first.
+        #: Ranks of one pipeline stage; worker numbers count these first.
         self.rank_count = int(parallel.tensor_parallel_size)
         self.stage_count = int(parallel.pipeline_parallel_size)
-        #: Consecutive ranks hold the same bytes: the first of them stores.
+        #: So many consecutive ranks hold the same bytes: the first one stores.
         self.replicas = self.rank_count if self.is_mla else compat.replicas_of(cache)
         if self.rank_count % self.replicas != 0:
             raise Unsupported(f"{self.rank_count} tensor-parallel ranks in sets of {self.replicas}")
@@ -126,9 +125,9 @@ class Model:
         self.layout = compat.layout_of(config, cache)
         if len(self.layout) != 5:
             raise Unsupported(f"kv_cache_layout: {self.layout!r} is not known")
-        #: Whether parts are those of any engine, or only of one with as many ranks.
+        #: Whether any engine shares parts, or only engines with as many ranks.
         self.has_shared_parts = compat.has_heads_apart(self.layout) or self.is_mla
-        #: Parts of a block on all ranks of a stage, and on one of them.
+        #: Parts of a block on all ranks of a stage, and on one rank.
         self.part_count = self._parts_of_all()
         self.parts_per_rank = self.part_count // self.shard_count
         self.groups = tuple(self._group_of(i, each) for i, each in enumerate(cache.kv_cache_groups))
@@ -139,7 +138,7 @@ class Model:
                 f"{compat.engine_name()}: several cache groups, sliding windows and states are served from 0.30 on. "
                 "--disable-hybrid-kv-cache-manager makes one group of full attention and windows"
             )
-        #: Where its blocks are, once that is known: a worker makes it (``name_by``), and tells the scheduler's half.
+        #: Set by the worker (``name_by``), which sends it to the scheduler's half.
         self.namespace: Namespace | None = None
         self._packing = compat.packing(config, self.block_size, self.is_mla)
 
@@ -148,13 +147,13 @@ class Model:
         return max(group.block_bytes for group in self.groups)
 
     def name(self, block_hash: bytes, group: int, epoch: bytes = b"") -> bytes:
-        """vLLM's own hash; with the group where there are several, and with what a reset of the cache has drawn."""
+        """vLLM's own hash, with the group if there are several, and the epoch of weights and adapter."""
         if len(self.groups) == 1 and not epoch:
             return block_hash
         return block_hash + group.to_bytes(4, "big") + epoch
 
     def part_names(self, hashes: list[bytes], epoch: bytes) -> list[bytes]:
-        """:meth:`part_name` of :meth:`name`, as [group, part, block]: a call for each name would take the scheduler's time."""
+        """:meth:`part_name` of :meth:`name`, as [group, part, block]: a call per name would take the scheduler too long."""
         names: list[bytes] = []
         for group in range(len(self.groups)):
             for part in range(self.part_count):
@@ -164,7 +163,7 @@ class Model:
 
     @cached_property
     def hasher(self) -> Callable[[Any], list[bytes]]:
-        """vLLM's own: hashes of a request's tokens that ``block_hashes`` lacks."""
+        """vLLM's own function: hashes of a request's tokens that ``block_hashes`` lacks."""
         made: Callable[[Any], list[bytes]] = get_request_block_hasher(
             self.hash_tokens, get_hash_fn_by_name(self._algorithm)
         )
@@ -175,7 +174,7 @@ class Model:
         return len(request.block_hashes) // self.hashes_per_block
 
     def hashes(self, request: Any, first: int, end: int) -> list[bytes]:
-        """Those of the blocks from the first up to the end."""
+        """Hashes of the blocks from ``first`` up to ``end``."""
         step = self.hashes_per_block
         hashes = request.block_hashes
         if step == 1:
@@ -183,11 +182,11 @@ class Model:
         return [hashes[i] for i in range((first + 1) * step - 1, end * step, step)]
 
     def tail_hash(self, request: Any, tokens: int) -> bytes:
-        """Of the leading tokens, which end at a hash."""
+        """Hash of the leading ``tokens``, which end at a hash."""
         return bytes(request.block_hashes[tokens // self.hash_tokens - 1])
 
     def part_name(self, name: bytes, part: int) -> bytes:
-        """The same of one part."""
+        """``name``, extended by the part."""
         return name if self.part_count == 1 else name + b"/" + part.to_bytes(4, "big")
 
     def _parts_of_all(self) -> int:
@@ -220,23 +219,23 @@ class Model:
                 f"head_groups is {self.part_count}: cache group {index} has {heads * self.shard_count} kv heads on "
                 f"{self.shard_count} ranks, which cannot be divided so"
             )
-        # What ranks of other sizes have too: all heads, and no rank's.
+        # Equal for ranks of other sizes: all heads, without a rank.
         text = f"{kind}{window or ''} {len(layers)}x{compat.heads_text(spec, self.shard_count)} {spec.dtype}"
         return Group(layers, page_bytes, window, f"{text} {digest(layers)[:8]}", part_count=self.parts_per_rank)
 
     def name_by(self, identity: Mapping[str, Any]) -> Namespace:
-        """``identity``: what the worker's model is (identity.py)."""
+        """``identity``: the worker's model (identity.py)."""
         self.namespace = Namespace(
             dict(identity)
             | {
                 "block_bytes_max": self.block_bytes_max,
-                # Inside a page only: how pages of layers and blocks follow each other does not shape a block.
-                # One head is the same in every order.
+                # Only inside a page: the order of pages of layers and blocks does not affect a block. One head is the same in
+                # every order.
                 "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
                 # Pages are copied as they are, and releases or processors may pack them differently.
                 "x.engine": f"{compat.engine_name()} {self._packing}",
                 "x.block_size": self.block_size,
-                # A chain of hashes over other numbers of tokens has other hashes.
+                # Hash chains over other numbers of tokens differ.
                 "x.hash_tokens": self.block_size // self.hashes_per_block if self.hashes_per_block > 1 else None,
                 "x.groups": short("; ".join(group.text for group in self.groups)),
                 "x.parts" if self.has_shared_parts else "x.ranks": self.part_count if self.part_count > 1 else None,
@@ -260,7 +259,7 @@ def _check_connector(config: Any) -> None:
 
 
 def check_engine(config: Any) -> None:
-    """Raises unless what the engine keeps under a block's hash is all that the tokens after it need."""
+    """Raises unless the data kept under a block's hash suffices for the tokens after it."""
     if why := compat.why_too_old(config):
         raise Unsupported(f"{compat.engine_name()}: {why}")
     parallel = config.parallel_config
@@ -335,7 +334,7 @@ def _checked_group(index: int, group: Any, block_size: int) -> tuple[tuple[str, 
 
 
 def _layer_range(groups: tuple[Group, ...]) -> str:
-    """The first and the last layer of a pipeline stage, by the numbers in their names."""
+    """The first and last layer of a pipeline stage, by the numbers in their names."""
     numbers = [int(part) for group in groups for name in group.layers for part in name.split(".") if part.isdigit()]
     if not numbers:
         raise Unsupported("pipeline_parallel_size: layers without numbers in their names are not supported")

@@ -1,4 +1,4 @@
-"""The engine's pages as the package's kernels see them, and memory that is lent to nodes, between the two."""
+"""The engine's pages as the package's kernels see them, and the lent memory they are copied through."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class _DevicePages:
 
 def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> Any:
     """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come
-    before tokens, layers may lie between pages, a page may be padded. Only what is inside a page has to be without gaps.
+    before tokens, layers may lie between pages, a page may be padded. Only a page's content has to be without gaps.
 
-    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in
-    a piece, and each part has some of them.
+    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in a
+    piece, and each part has some of them.
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(
@@ -80,7 +80,7 @@ def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int,
 
 
 def inner_order(tensor: torch.Tensor) -> str:
-    """In which order heads (H), states (N) and their content (C) follow each other in a page ``[H, N, C]``."""
+    """The order of heads (H), states (N) and their content (C) in a page ``[H, N, C]``."""
     if tensor.ndim != 4:
         return ""
     axes = [(tensor.stride(i), letter) for i, letter in zip((1, 2, 3), "HNC", strict=True) if tensor.shape[i] > 1]
@@ -88,7 +88,7 @@ def inner_order(tensor: torch.Tensor) -> str:
 
 
 def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cache]]:
-    """Of each group, the pages' parts. Refuses what the namespace does not say."""
+    """The pages' parts per group. Refuses layouts that differ from the namespace's."""
     caches = []
     for group in model.groups:
         views = []
@@ -109,7 +109,7 @@ def bind_pages(model: Model, tensors: dict[str, torch.Tensor]) -> list[list[Cach
 
 
 def device_of(pages: list[list[Cache]]) -> int | None:
-    """Whose memory the pages are; None: the host's."""
+    """The device of the pages; None: the host."""
     devices = {cache.device for parts in pages for cache in parts}
     if len(devices) > 1:
         raise Unsupported(f"pages on several devices: {sorted(str(each) for each in devices)}")
@@ -117,10 +117,10 @@ def device_of(pages: list[list[Cache]]) -> int | None:
 
 
 class Lane:
-    """A stream of the connector's own on the pages' device, and what orders it and the engine's stream. The order of this
-    process's thread is none there: both run on while it does something else.
+    """The connector's own stream on the pages' device, with its ordering against the engine's stream. The order of calls in
+    this process's thread does not order the two streams.
 
-    1. Neither waits for the other unless it is said here, by an event on the device; nothing here waits on the host.
+    1. The streams wait for each other only by an explicit event on the device; the host never waits here.
     """
 
     def __init__(self, device: int) -> None:
@@ -128,23 +128,23 @@ class Lane:
         self._engine: Callable[[], Any] = compat.current_stream
 
     def now(self) -> Event:
-        """All that the engine's stream was given so far."""
+        """An event after all work the engine's stream has so far."""
         return record(self._engine(), self.stream.device)
 
     def wait(self, event: Event) -> None:
-        """What the lane is given from now on comes after it."""
+        """Orders the lane's later work after the event."""
         self.stream.wait(event)
 
     def hold_engine(self, event: Event) -> None:
-        """What the engine enqueues from now on comes after it."""
+        """Orders the engine's later work after the event."""
         event.hold(self._engine())
 
 
 class Staging(RowPool):
-    """Rows of a block's part each, in memory that is lent to nodes. A row holds a part of any group, layer after layer.
+    """Rows of lent memory, one part of a block each. A row holds a part of any group, layer after layer.
 
-    Without a lane, pages are the host's, and what is moved is there when a call returns. With one, calls return the event
-    after which it is: until then rows are the call's, and so are pages.
+    Without a lane, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the
+    copy's end: until then the copy owns its rows and pages.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Staging(RowPool):
         self._caches = [self._bind(group, parts[0].layout) for group, parts in zip(model.groups, pages, strict=True)]
 
     def _bind(self, group: Group, pages: Layout) -> Cache:
-        """As many tensors as the pages lie in, of as many pieces."""
+        """As many tensors as the pages have, with as many pieces."""
         nbytes, pieces = group.block_bytes // pages.layer_count, pages.block_tokens
         layers = [
             self.rows[:, i * nbytes : (i + 1) * nbytes].reshape(self.count, pieces, 1, nbytes // pieces)

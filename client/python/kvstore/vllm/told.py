@@ -1,4 +1,4 @@
-"""What the workers have told the scheduler's half: which namespaces their blocks belong to, and which weights they have."""
+"""The workers' reports to the scheduler's half: the namespaces of their blocks, and their weights."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ __all__ = ["Told", "stages_of"]
 
 logger = init_logger("vllm.kvstore")
 
-#: Fields in which pipeline stages may differ: what each of them holds.
+#: Fields in which pipeline stages may differ: the content of each.
 _OF_STAGE = ("block_bytes_max", "layer_range", "x.groups", "x.rotation")
 
 
 class Told:
-    """Until all workers have told, ``epoch`` is None: then nothing is looked up, loaded or stored.
+    """``epoch`` is None until all workers have reported: lookups, loads and saves wait until then.
 
-    1. Ranks of one stage have told the same record, and stages the same but for what each holds. Else the engine ends.
-    2. Equal epochs mean equal weights: none while the namespace's weights are those in memory, else a digest of these.
+    1. Ranks of one stage report the same record; stages differ only in _OF_STAGE. Otherwise the engine ends.
+    2. Equal epochs mean equal weights: empty while the weights in memory are the namespace's, else a digest of them.
     """
 
     def __init__(self, rank_count: int, stage_count: int) -> None:
-        """``rank_count``: of one pipeline stage; workers' numbers count these first."""
+        """``rank_count``: ranks of one pipeline stage; worker numbers count these first."""
         self._rank_count, self._stage_count = rank_count, stage_count
         self._workers = range(rank_count * stage_count)
         self._said: dict[int, Stage] = {}
-        #: Of each worker, since the last reset.
+        #: By worker, since the last reset.
         self._weights: dict[int, bytes] = {}
-        #: How many resets there were: a worker's answer counts for the last one.
+        #: How many resets there were: a worker's report counts for the last one.
         self.resets = 0
         self.epoch: bytes | None = None
 
     @property
     def stages(self) -> list[Stage]:
-        """One of each pipeline stage; none until all workers have told."""
+        """One per pipeline stage; empty until all workers have reported."""
         if len(self._said) < len(self._workers):
             return []
         return [self._said[i * self._rank_count] for i in range(self._stage_count)]
 
     def take(self, said: dict[int, Stage]) -> bool:
-        """By workers' numbers. Whether all have told now, and had not before."""
+        """By worker number. Returns whether this completes the reports."""
         if self.stages or not said:
             return False
         self._said.update(said)
@@ -83,21 +83,21 @@ class Told:
             return b""
         return bytes.fromhex(digest([self._weights[worker].hex() for worker in self._workers]))[:16]
 
-    # -- weights that change
+    # -- changes of weights
 
     def reset(self) -> None:
-        """They may have: nothing has a name until the workers have looked."""
+        """The weights may have changed: blocks have no names until the workers have checked."""
         self.resets += 1
         self._weights = {}
         self.epoch = None
 
     @property
     def is_asking(self) -> bool:
-        """Whether workers have to say what they have in memory."""
+        """Whether workers have to report their weights in memory."""
         return self.epoch is None and bool(self.stages)
 
     def take_weights(self, weights: dict[int, tuple[int, bytes]]) -> None:
-        """By workers' numbers, with the number of the reset that they answer to."""
+        """By worker number, with the number of the reset they answer."""
         if self.epoch is not None:
             return
         self._weights.update({worker: each for worker, (reset, each) in weights.items() if reset == self.resets})
@@ -113,5 +113,5 @@ def _without(text: str) -> str:
 
 
 def stages_of(metadata: dict[Any, Any], rank_count: int) -> dict[int, Stage]:
-    """Of what vLLM collects from workers, by stage and rank. Other connectors' workers say other things."""
+    """Stages from the metadata that vLLM collects, by stage and rank. Skips other connectors' metadata."""
     return {stage * rank_count + rank: said for (stage, rank), said in metadata.items() if isinstance(said, Stage)}

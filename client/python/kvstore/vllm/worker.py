@@ -1,6 +1,4 @@
-"""The connector's half in a worker: moves blocks between the engine's pages and lent memory, and between that and the
-store.
-"""
+"""The connector's half in a worker: moves blocks between the engine's pages and lent memory, and between that and the store."""
 
 from __future__ import annotations
 
@@ -45,14 +43,16 @@ _FLUSH_SECONDS = 1.0
 
 @dataclass
 class _Load:
-    """A load under way. ``unsent`` blocks were sent or given up; ``missing`` is the first that will not come."""
+    """A load under way. ``unsent`` is the index of the first block not yet asked for, ``missing`` is the first that will not
+    come.
+    """
 
     load: Load
     began: float
     #: Seconds the worker had spent on the model until then.
     computed_before: float = 0.0
-    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or
-    #: belong to the request that had them before.
+    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or belong to
+    #: the request that had them before.
     after: Event | None = None
     unsent: int = 0
     parts: int = 0
@@ -122,24 +122,23 @@ class Ended:
 
 
 class WorkerSide:
-    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the
-    GIL; between lent memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
+    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL;
+    between lent memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
 
-    1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it,
-       and the scheduler gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all
-       the engine had enqueued when its step ended, a scatter follows all it had enqueued when the load began, and work
-       enqueued after a load's report follows the load's scatters.
+    1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it, and the
+       scheduler gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all the engine had
+       enqueued when its step ended, a scatter follows all it had enqueued when the load began, and work enqueued after a load's
+       report follows the load's scatters.
     2. A load is reported once, a little after its timeout at the latest, with its first missing block.
-    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages
-       that a GPU still reads are never reported.
+    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a GPU
+       still reads are never reported.
     4. Without the store, calls do not raise: loads are missing, saves are given up.
-    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU
-       still reads is not lent again.
+    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU still
+       reads is not lent again.
     """
 
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:
-        """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage.
-        """
+        """``worker``: vLLM's, with the model; ``number`` counts all workers of the engine, ``rank`` those of its stage."""
         self._model = model
         assert model.namespace is not None
         self._number = number
@@ -305,9 +304,7 @@ class WorkerSide:
             self._scatters.append(_Scatter(event, part.rows, is_doubtful))
 
     def _scatter(self, part: _Part, landed: list[bool]) -> Event | None:
-        """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind
-        it.
-        """
+        """Scatters the landed blocks into their pages. On a GPU this is enqueued, with the engine's next step behind it."""
         lane, count = self._load_lane, len(self._parts_held)
         if lane is not None and part.of.after is not None:
             lane.wait(part.of.after)
@@ -331,8 +328,7 @@ class WorkerSide:
             self._load_rows.give(over.rows, is_doubtful=over.is_doubtful)
 
     def end_loads(self) -> Ended:
-        """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request.
-        """
+        """Scatters landed blocks into their pages. With several groups, page numbers alone do not identify the request."""
         under_way = []
         for part in self._parts:
             if part.future.done():
