@@ -21,7 +21,7 @@ Path BlockPath::way(bool is_in_arena) const {
   return is_in_arena && rdma_->up(reach_) != 0 ? Path::kVerbs : Path::kInline;
 }
 
-/// Where these bytes of a block lie in the region. Asserts invariant 1.
+/// The offset of these bytes in the region. Asserts invariant 1.
 std::uint64_t BlockPath::offset(std::size_t index, std::uint64_t begin, std::size_t byte_count) const {
   KV_ASSERT(region_ && index < offsets_.size());
   const std::uint64_t length = lengths_.empty() ? block_bytes_ : lengths_[index];

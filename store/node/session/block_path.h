@@ -1,5 +1,5 @@
 // store/node/session/block_path.h: how the blocks of one get or put travel between arena slots and the client: in the
-// stream, through memory that both map, or by RDMA.
+// stream, through shared memory, or by RDMA.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@
 
 namespace kv {
 
-/// Holds the region that a transfer was asked to use, and says for each block which way it goes now.
-///   1. No byte outside the region is touched: every offset was checked against the region's size before (RegionTable),
-///      and is asserted again here, where the bytes move.
+/// Holds the region of a transfer, and chooses each block's way.
+///   1. Transfers stay within the region: every offset was checked against the region's size before (RegionTable), and
+///      is asserted again here, where the bytes move.
 ///   2. A region is not given back while this holds it.
-/// Thread safety: none; on the session's executor. Movable; an empty one is the stream.
+/// Thread safety: none; on the session's executor. Movable; an empty path is the stream.
 class BlockPath {
  public:
   BlockPath() = default;
-  /// `offsets`: in `region`, of each block of the transfer. `region` may be nullptr: the stream.
+  /// `offsets`: of each block of the transfer in `region`. `region` may be nullptr: the stream.
   BlockPath(SessionRdma& rdma, std::shared_ptr<Region> region, const RegionTarget& target, std::uint64_t block_bytes);
 
   bool has_region() const { return region_ != nullptr; }
@@ -33,18 +33,17 @@ class BlockPath {
   const std::shared_ptr<Region>& region() const { return region_; }
   bool is_shared_memory() const { return region_ && region_->is_mapped(); }
 
-  /// The way of a block at this moment. RDMA reaches only what lies in the arena, and only while a lane is up; all else
-  /// goes in the stream then.
+  /// The way of a block at this moment. RDMA needs a block in the arena and a lane that is up; else: the stream.
   Path way(bool is_in_arena = true) const;
-  /// What the client believes to be up and is not; told with every last frame.
+  /// Lanes that the client believes up but are down; sent with every last frame.
   std::uint32_t broken() const { return rdma_ != nullptr ? rdma_->broken(reach_) : 0; }
 
   // Shared memory. Requires is_shared_memory().
   bool has_hole(LentRegions& lent, TimePoint now) const { return region_->has_hole(lent, now); }
-  /// Block `index` from byte `begin` on, at the client: `byte_count` bytes.
+  /// Bytes [begin, begin + byte_count) of block `index`, in the client's memory.
   std::span<std::byte> at_client(std::size_t index, std::uint64_t begin, std::size_t byte_count) const;
 
-  // RDMA. Requires a region that is reached so.
+  // RDMA. Requires an RDMA region.
   Placement placement(std::size_t index, std::uint64_t begin, std::span<std::byte> slot) const;
   /// As SessionRdma::move. Requires way() == Path::kVerbs.
   void move(verbs::Direction direction, std::span<const Placement> placements, Owner owner,
@@ -63,7 +62,7 @@ class BlockPath {
   std::vector<std::uint64_t> offsets_;
   std::vector<std::uint32_t> lengths_;  ///< As RegionTarget's.
   std::uint64_t block_bytes_ = 0;
-  std::uint32_t reach_ = 0;  ///< Of what the client allows, what has keys.
+  std::uint32_t reach_ = 0;  ///< Lanes that the client allows and that have keys.
 };
 
 }  // namespace kv

@@ -34,7 +34,7 @@ std::string_view said(const flatbuffers::String* text) {
   return text == nullptr ? std::string_view() : text->string_view();
 }
 
-/// What is wrong with the request's texts; empty: nothing.
+/// The error in the request's texts; empty: they are valid.
 std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   const std::string_view name = said(request.name()), after = said(request.after());
   const bool needs_name = act != ContextAct::kList;
@@ -54,7 +54,7 @@ std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
   return "";
 }
 
-/// Nothing: what was asked for is in the past, too long, or both at once.
+/// nullopt: the requested end is in the past, too far away, or given twice.
 std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
   std::uint64_t us = request.ttl_us();
   if (request.until_us() > 0) {
@@ -66,7 +66,7 @@ std::optional<ContextLife> life_of(const wire::ContextRequest& request) {
   return ContextLife{std::chrono::microseconds(us), request.sliding()};
 }
 
-/// Of a request: 0..9, or not said.
+/// In a request: 0..9, or this for unspecified.
 constexpr std::uint8_t kPriorityUnsaid = 255;
 
 const char* why_words(Errc why) {
@@ -91,7 +91,7 @@ Result<Store::ContextView> of_one(Store& store, ContextAct act, const std::strin
   }
 }
 
-/// Of kTell: some of what a context is of.
+/// For kTell: a part of a context's content.
 struct Told {
   const Store::ContextContent& content;
   std::size_t first = 0, count = 0;
@@ -100,7 +100,7 @@ struct Told {
 void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::vector<Store::ContextView>& views,
                     bool has_more, TimePoint now, const Told* content = nullptr) {
   const std::uint64_t wall = wall_us();
-  // Times of the store are told by the wall clock of this moment.
+  // The store's times are converted by the wall clock of this moment.
   const auto told = [&](TimePoint when) {
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(when - now).count();
     return static_cast<std::uint64_t>(static_cast<std::int64_t>(wall) + us);
@@ -126,7 +126,7 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
     const auto list = builder.CreateVector(contexts);
     if (content == nullptr) return wire::CreateContextResponse(builder, list, has_more);
     const Store::ContextContent& of = content->content;
-    // Without anything that the node has added: as callers give it.
+    // Without the fields added by the node: as callers supply it.
     const auto callers = views.front().record->with(
         {{std::string(NamespaceRecord::kNodeSalt), ""}, {std::string(NamespaceRecord::kNodeTenant), ""}});
     const auto record = builder.CreateString(callers ? callers->text() : "");
@@ -193,7 +193,7 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   if (act == ContextAct::kList && name.empty()) {
     const std::string after(said(request->after()));
     const TimePoint now = node.clock.now();
-    // One more, to know whether there are others.
+    // One more, to know whether others follow.
     auto views = node.store.with(
         &session.phases, [&](Store& store) { return store.list_contexts(owner, after, kContextsPerAnswer + 1, now); });
     const bool has_more = views.size() > kContextsPerAnswer;

@@ -1,4 +1,4 @@
-// store/node/session/contexts.h: the answer to who creates, lists, extends or deletes prefixes that are kept by name.
+// store/node/session/contexts.h: creates, lists, extends and deletes prefixes that are kept by name.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace kv {
 
-/// Carries the request out, and answers. Whose contexts these are is not the client's to say: they are those of the
-/// tenant that the policy gives it, or of nobody. A list is one look into the store for kContextsPerAnswer of them.
+/// Carries the request out, and answers. The contexts are those of the tenant that the policy assigns to the client, or
+/// without an owner; the client cannot choose. A list takes the store's lock once for kContextsPerAnswer contexts.
 void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Frame& frame);
 
-std::uint64_t wall_us();  ///< Microseconds since 1970, by the wall clock: what a context's times are told in.
+std::uint64_t wall_us();  ///< Microseconds since 1970 by the wall clock, the unit of a context's times.
 
 /// A line of the log.
 std::string context_news_text(const Store::ContextNews& news);

@@ -13,7 +13,7 @@ namespace kv {
 namespace {
 
 constexpr std::size_t kErasedPerLock = 256;  ///< Blocks of a set: some tens of microseconds.
-/// Drops of one request that wait for the disk. Its queue is everybody's, and each batch costs one sync.
+/// Drops of one request in the disk's queue, which all sessions share. Each batch costs one sync.
 constexpr std::size_t kToldAtOnce = 1024;
 
 }  // namespace
@@ -57,7 +57,7 @@ asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std
                                        std::size_t count, std::vector<DiskDrop> drops,
                                        [[maybe_unused]] SessionJob job) {
   for (bool has_rest = true; has_rest && !session->is_ending;) {
-    co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
+    co_await asio::post(session->executor, asio::use_awaitable);  // others get a turn
     session->node.store.with([&](Store& store) {
       count += store.drop_more(session->node.clock.now());
       has_rest = store.is_dropping();
@@ -69,7 +69,7 @@ asio::awaitable<void> Drops::free_rest(std::shared_ptr<SessionCore> session, std
   session->writer.flush();
 }
 
-/// Blocks that stand alone: some at a time, and then what pins had kept from being freed at once.
+/// Erases blocks of a set, some at a time, and then frees those that pins had kept.
 asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::uint64_t request_id, SpaceId set,
                                    std::vector<BlockHash> hashes, SessionJob job) {
   NodeContext& node = session->node;
@@ -77,7 +77,7 @@ asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::ui
   std::size_t count = 0;
   error_code error;
   for (std::size_t at = 0; at < hashes.size() && !error && !session->is_ending; at += kErasedPerLock) {
-    if (at > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
+    if (at > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others get a turn
     const auto part = std::span<const BlockHash>(hashes).subspan(at, std::min(kErasedPerLock, hashes.size() - at));
     const auto erased = node.store.with([&](Store& store) { return store.erase(set, part, &drops, node.clock.now()); });
     error = erased ? error_code() : erased.error();
@@ -109,7 +109,7 @@ void Drops::keep(std::uint64_t request_id, std::size_t count, std::vector<DiskDr
 }
 
 void Drops::tell_disk(std::uint64_t number, Pending& drop) {
-  // Posted: the end of a drop ends its alarm, and the disk's thread is not ours.
+  // Posted: ending a drop destroys its alarm, and this runs on the disk's thread.
   const auto ended = [this, weak = session_.weak_from_this(), number, executor = session_.executor](bool is_kept) {
     asio::post(executor, [this, weak, number, is_kept] {
       if (const auto session = weak.lock()) one_ended(number, is_kept);
@@ -123,7 +123,7 @@ void Drops::tell_disk(std::uint64_t number, Pending& drop) {
 
 void Drops::one_ended(std::uint64_t number, bool is_kept) {
   const auto found = pending_.find(number);
-  if (found == pending_.end()) return;  // it took too long, and that has been said
+  if (found == pending_.end()) return;  // it took too long, and was answered then
   Pending& drop = found->second;
   KV_ASSERT(drop.waiting > 0);
   drop.is_kept = drop.is_kept && is_kept;
@@ -134,7 +134,7 @@ void Drops::one_ended(std::uint64_t number, bool is_kept) {
 
 void Drops::end(std::uint64_t number, bool is_kept) {
   const auto found = pending_.find(number);
-  if (found == pending_.end()) return;  // it took too long, and that has been said
+  if (found == pending_.end()) return;  // it took too long, and was answered then
   const auto answered = pending_.extract(found);
   const Pending& drop = answered.mapped();
   if (session_.is_ending) return;

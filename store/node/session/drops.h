@@ -1,4 +1,4 @@
-// store/node/session/drops.h: blocks that a client wants gone.
+// store/node/session/drops.h: removal of blocks at a client's request.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,10 @@
 
 namespace kv {
 
-/// Nobody finds the blocks from the moment of the drop on. Freeing many takes several turns, and with a disk tier the
-/// answer waits for the disk to keep the drop, so that it holds after a restart too.
+/// Dropped blocks are unfindable at once. Freeing many takes several turns, and with a disk tier the answer waits for
+/// the disk to keep the drop, so that it holds after a restart too.
 ///   1. Each drop is answered once: when it is kept, or when drop_wait is over; then the answer says that it holds
-///   until
-///      the next start.
+///      until the next start.
 ///   2. At most requests_max drops are being freed, and as many wait for the disk.
 /// Thread safety: none; on the session's executor.
 class Drops {
@@ -33,10 +32,10 @@ class Drops {
     std::uint64_t request_id;
     std::size_t count;
     std::unique_ptr<Alarm> alarm;
-    std::vector<DiskDrop> drops;  ///< Of one or several blocks.
-    std::size_t told = 0;         ///< Of these: the disk was told of the first ones,
-    std::size_t waiting = 0;      ///< and has not answered for so many yet.
-    bool is_kept = true;          ///< Of all that it has answered for.
+    std::vector<DiskDrop> drops;  ///< For one or several blocks.
+    std::size_t told = 0;         ///< Drops handed to the disk, first to last,
+    std::size_t waiting = 0;      ///< and those among them without an answer.
+    bool is_kept = true;          ///< True while all answers are positive.
   };
   asio::awaitable<void> free_rest(std::shared_ptr<SessionCore> session, std::uint64_t request_id, std::size_t count,
                                   std::vector<DiskDrop> drops, SessionJob job);
@@ -49,7 +48,7 @@ class Drops {
 
   SessionCore& session_;
   std::size_t freeing_count_ = 0;
-  std::map<std::uint64_t, Pending> pending_;  ///< That wait for the disk, by the session's own number.
+  std::map<std::uint64_t, Pending> pending_;  ///< Waiting for the disk, by the session's own number.
   std::uint64_t last_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // store/node/session/get.cc: a block enters as a hash. It is pinned in the arena (pin_window) or read from disk
-// (read_from_disk), sent, copied or moved to the client (deliver_some), told of with its checksums (tell_of), and
+// (read_from_disk), sent, copied or moved to the client (deliver_some), announced with its checksums (tell_of), and
 // unpinned when its last byte is on its way.
 #include "store/node/session/get.h"
 
@@ -16,8 +16,8 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kMovingBytesMax = 16 << 20;  ///< By RDMA, of one get: enough to keep several lanes busy.
-/// With several segments every block is needed until the last segment: a get has at most so much from disk, and the
+constexpr std::uint64_t kMovingBytesMax = 16 << 20;  ///< Of one get by RDMA: enough to keep several lanes busy.
+/// With several segments every block is needed until the last segment: a get reads at most this much from disk, and the
 /// answer ends there.
 constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
 
@@ -48,21 +48,21 @@ std::string Get::check_segments(std::span<const std::uint64_t> ends, std::uint64
   return {};
 }
 
-// -- what is pinned
+// -- pinning
 
 error_code Get::pin(std::span<const BlockHash> hashes) {
-  // Blocks of several segments are all needed until the last of them, and a region is filled as fast as memory allows.
+  // All blocks of a segmented get are needed until its last segment, and a region is filled at memory speed.
   has_more_windows_ = is_inline_ && order_.segment_ends.size() == 1;
-  // The first window takes all of a small get. What is longer than a request may be is refused before it is copied.
+  // The first window takes all of a small get. A list beyond the limit is refused before it is copied.
   const bool needs_windows = has_more_windows_ && hashes.size() * block_bytes_ > node_.limits->inline_window_bytes;
   if (hashes.size() <= node_.chain_blocks_max && needs_windows) hashes_.assign(hashes.begin(), hashes.end());
   return first_pinned(pin_window(hashes));
 }
 
-/// Pins everything up to the end of the next window. Blocks above one that is being sent cannot be evicted anyway; the
-/// blocks after the window are those that a slow reader must not hold.
+/// Pins everything up to the end of the next window. Blocks above one that is being sent cannot be evicted anyway; a
+/// slow reader must not hold the blocks after the window.
 error_code Get::pin_window(std::span<const BlockHash> hashes) {
-  // Each window walks the chain from its root: their number is bounded, whatever the length.
+  // Each window walks the chain from its root, so their number is bounded for any length.
   constexpr std::size_t kWindowsMax = 16;
   const std::size_t length = std::max<std::size_t>(
       {node_.limits->inline_window_bytes / block_bytes_, hashes.size() / kWindowsMax, std::size_t{1}});
@@ -76,7 +76,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
       options.is_part = true;
       auto part = store.pin_prefix(space_, hashes.first(before + length), options, now);
       if (!part || part->blocks.size() == before + length) return part;
-      store.unpin(*part);  // memory ends within this window: the rest is on disk, or nowhere
+      store.unpin(*part);  // memory ends within this window: the rest is on disk, or missing
     }
     has_more_windows_ = false;
     return store.pin_prefix(space_, hashes, order_.options, now);
@@ -90,7 +90,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
     blocks_.push_back({in_memory[i].bytes, in_memory[i].checksums, {}});
   }
   if (in_memory.size() > before) session_->access.moved((sent_of(in_memory.size()) - sent_of(before)) * block_bytes_);
-  // If blocks that were sent have been dropped since, the blocks found now do not continue them.
+  // If sent blocks have been dropped since, the blocks found now do not continue them.
   const bool goes_on = in_memory.size() >= before;
   has_more_windows_ = has_more_windows_ && goes_on;
   is_complete_ = (on_disk.empty() || !goes_on) && !has_more_windows_;
@@ -106,7 +106,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
 bool Get::send_with_answer(MessageAnswers& messages) {
   KV_ASSERT(in_flight_ && messages.contains(request_id()));
   // An answer that waits for the disk goes by the stream: a part that has landed counts at the client's deadline only
-  // if the client was told of it.
+  // if it was announced.
   if (!is_complete_) messages.stream(request_id());
   const std::size_t count = blocks_.size();
   if (!is_complete_ || !path_.has_region() || path_.is_shared_memory() || count == 0 ||
@@ -119,7 +119,7 @@ bool Get::send_with_answer(MessageAnswers& messages) {
   auto stretches = path_.cargo(placements(part));
   if (!stretches) return false;
 
-  // Held until the device has sent the bytes: then the slots may be used again, and the region given back.
+  // Held until the device has sent the bytes: then the slots are reusable, and the region can be given back.
   struct CargoOwner {
     std::shared_ptr<SessionCore> session;
     BlockPath path;
@@ -158,7 +158,7 @@ asio::awaitable<void> Get::deliver() {
   while (has_more_windows_) {
     co_await deliver_pinned();
     const bool is_over = is_stopped() || session_->writer.is_closed();
-    if (is_over || pin_window(hashes_)) {  // a namespace that is gone ends the answer where it is
+    if (is_over || pin_window(hashes_)) {  // a namespace that is gone ends the answer here
       has_more_windows_ = false;
       is_complete_ = true;
     }
@@ -169,20 +169,20 @@ asio::awaitable<void> Get::deliver() {
   co_await deliver_pinned();
 }
 
-/// No more blocks will be ready. Also when the disk had nothing to add to what was sent.
+/// Marks the ready blocks as final, also when the disk had no more blocks to add.
 void Get::complete() {
   is_complete_ = true;
   end_segment();
 }
 
-/// On to the next segment, if this one is delivered whole.
+/// Moves on to the next segment, if this one is complete.
 void Get::end_segment() {
   if (!is_complete_ || block_ < blocks_.size()) return;
   block_ = 0;
   ++segment_;
 }
 
-/// What is ready so far, as fast as the client takes it.
+/// Delivers the ready blocks as fast as the client takes them.
 asio::awaitable<void> Get::deliver_pinned() {
   Event moved(session_->executor);
   wake_ = &moved;
@@ -203,23 +203,23 @@ asio::awaitable<void> Get::deliver_pinned() {
   wake_ = nullptr;
 }
 
-/// Whether there is more to send, and nothing but the client's slowness or a move under way can be in its way.
+/// Whether more blocks wait only for the client or for a move under way.
 bool Get::has_undelivered() const {
   return !is_stopped() && !session_->writer.is_closed() && segment_ < order_.segment_ends.size() &&
          block_ < blocks_.size();
 }
 
-/// Appends what can be read to blocks_; with one segment it is delivered as it comes.
+/// Appends readable blocks to blocks_; with one segment they are delivered as they come.
 asio::awaitable<void> Get::read_from_disk() {
   const bool is_streamed = order_.segment_ends.size() == 1;
   const std::size_t spilled_count = window_->pins.spilled().size();
   const std::size_t count =
       is_streamed ? spilled_count
                   : std::min<std::size_t>(spilled_count, std::max<std::uint64_t>(1, kSegmentedBytesMax / block_bytes_));
-  // The guard of the prefix, and what counts the get, as one owner.
+  // The prefix's guard, sharing ownership of the window, which also counts the get.
   const std::shared_ptr<PinnedPrefixGuard> prefix(window_, &window_->pins);
   const std::size_t skipped = std::min(count, order_.first_block - std::min(order_.first_block, blocks_.size()));
-  blocks_.resize(blocks_.size() + skipped);  // counted, and not sent
+  blocks_.resize(blocks_.size() + skipped);  // counted, but not sent
   ReadAhead ahead(*session_, {space_, space_name_, SpaceKind::kChain, hashes_}, prefix, count, skipped);
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_stopped()) {
@@ -232,11 +232,11 @@ asio::awaitable<void> Get::read_from_disk() {
     const TimePoint until = std::min(node_.clock.now() + node_.limits->disk_timeout, order_.deadline);
     ahead.wake_at(until);
     const TimePoint waits_since = node_.clock.now();
-    // Also while what was read before waits for a move: more would be held than a get may.
+    // Also while earlier reads wait for a move: a get may hold only this much.
     while ((!ahead.is_ready() || (is_streamed && read_bytes_ >= ReadAhead::kBytesMax)) && !is_stopped() &&
            node_.clock.now() < until) {
       ahead.progress().reset();
-      if (is_streamed) {  // a move that has landed makes room for the next
+      if (is_streamed) {  // a landed move makes room for the next
         deliver_all();
         session_->writer.flush();
       }
@@ -269,13 +269,13 @@ Get::Part Get::next_part() const {
   return part;
 }
 
-/// Delivers up to a mark's worth of what is ready, or begins to; false when nothing more can be now.
+/// Delivers up to a mark's worth of ready blocks, or begins to; false when it cannot continue now.
 bool Get::deliver_some() {
   if (is_stopped() || segment_ == order_.segment_ends.size() || block_ >= blocks_.size() ||
       moving_bytes_ >= kMovingBytesMax)
     return false;
   Part part = next_part();
-  // What was read from disk is bounded where it is read.
+  // Blocks from disk are bounded where they are read.
   if (part.way == Path::kInline && !goes_at_once_ && !blocks_[part.first].owner &&
       session_->writer.queued_bytes() >= ahead_bytes_max())
     return false;
@@ -294,7 +294,7 @@ bool Get::deliver_some() {
   return segment_ < order_.segment_ends.size() && block_ < blocks_.size();
 }
 
-/// Into memory that both map. False: it was taken out after it was lent, and touching it would make it the node's.
+/// Into shared memory. False: its memory was removed after it was lent, and touching it would charge the node.
 bool Get::copy(const Part& part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);
@@ -310,7 +310,7 @@ std::vector<Placement> Get::placements(const Part& part) const {
   std::vector<Placement> all;
   for (std::size_t i = part.first; i < part.first + part.count; ++i) {
     KV_ASSERT(!blocks_[i].owner && begin + length <= blocks_[i].bytes.size());
-    // The device reads what nobody may write: a pinned block never changes.
+    // The device reads memory that stays constant: a pinned block never changes.
     auto* const slot = const_cast<std::byte*>(blocks_[i].bytes.data());
     all.push_back(path_.placement(i, begin, {slot + begin, length}));
   }
@@ -324,7 +324,7 @@ void Get::begin_move(Part& part) {
   const std::vector<Placement> moved = placements(part);
   moving_bytes_ += bytes;
   ++move_count_;
-  // `part` may be told of, and gone, when this returns.
+  // `part` may be announced, and gone, when this returns.
   path_.move(
       verbs::Direction::kToPeer, moved, window_,
       [self = shared_from_this(), move, bytes](const MoveOutcome& outcome) { self->move_ended(move, bytes, outcome); });
@@ -338,7 +338,7 @@ void Get::move_ended(std::uint64_t move, std::uint64_t bytes, const MoveOutcome&
   KV_ASSERT(part != parts_.end());
   part->move = 0;
   if (outcome.error) {
-    // What broke a lane says more than that others were stopped for it.
+    // The error that broke a lane is more useful than those of the moves stopped for it.
     if (!outcome_.error || outcome_.error == Errc::kCancelled) outcome_.error = outcome.error;
     outcome_.broken |= outcome.broken;
     stop_moves();
@@ -350,7 +350,7 @@ void Get::move_ended(std::uint64_t move, std::uint64_t bytes, const MoveOutcome&
   if (wake_ != nullptr) wake_->set();
 }
 
-/// What was begun still lands, and then the last frame goes out.
+/// Moves under way still land, and then the last frame goes out.
 void Get::stop_moves() {
   std::vector<std::shared_ptr<Window>> windows;  // first: a move may end within stop()
   for (const Part& part : parts_) {
@@ -360,9 +360,9 @@ void Get::stop_moves() {
   for (const auto& window : windows) path_.stop(OwnerId(window.get()));
 }
 
-// -- what the client is told
+// -- announcements
 
-/// Of the parts at the front whose bytes are where they belong; of none any more after a move that failed.
+/// Announces the parts at the front whose bytes are in place; after a failed move, none.
 void Get::tell_of_parts() {
   while (!parts_.empty() && parts_.front().move == 0 && !outcome_.error) {
     const Part part = std::move(parts_.front());
@@ -382,7 +382,7 @@ void Get::tell_of(const Part& part) {
       payload.push_back(blocks_[i].bytes.subspan(begin, length));
       if (blocks_[i].owner) owners.push_back(blocks_[i].owner);
     }
-    // Keeps what is sent where it is until it has left.
+    // Keeps the bytes in place until they have left.
     done = [window = window_, owners = std::move(owners)](bool sent) {
       window->get->has_failed = window->get->has_failed || !sent;
     };
@@ -401,7 +401,7 @@ void Get::tell_of(const Part& part) {
       payload, std::move(done), OwnerId(in_flight_.get()));
   count_bytes(part.way, part.count * length);
   if (order_.segment_ends.size() > 1) return;
-  // With one segment a block is not needed again: what was read from disk may go as soon as it has left.
+  // With one segment a block is needed once: a block from disk may go as soon as it has left.
   for (std::size_t i = part.first; i < part.first + part.count; ++i) {
     if (!std::exchange(blocks_[i].owner, nullptr)) continue;
     KV_ASSERT(read_bytes_ >= block_bytes_);
@@ -424,7 +424,7 @@ void Get::write_sums(const Part& part, std::uint64_t* sums) const {
 LeaseId Get::unused_lease() const { return is_cancelled_ && !hashes_.empty() ? order_.options.lease : LeaseId{}; }
 
 void Get::answer(std::uint32_t broken) {
-  // 3. A writer that was closed sends no answer either.
+  // Invariant 3. A closed writer sends no answer.
   KV_ASSERT(session_->writer.is_closed() || (parts_.empty() && !has_undelivered()));
   const auto count = static_cast<std::uint32_t>(blocks_.size());
   session_->replies.reply(FrameType::kGet, request_id(), 0,

@@ -21,38 +21,38 @@ namespace kv {
 
 struct GetOrder {
   std::uint64_t request_id = 0;
-  TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
+  TimePoint deadline = TimePoint::max();  ///< The client's, for blocks on disk.
   Store::GetOptions options;
-  std::vector<std::uint64_t> segment_ends;  ///< Where each segment of a block ends, the last at block_bytes.
-  std::size_t block_count = 0;              ///< Named by the request.
-  std::size_t first_block = 0;              ///< Those before it are pinned and not sent. Inline, in one segment.
+  std::vector<std::uint64_t> segment_ends;  ///< End offset of each segment of a block, the last at block_bytes.
+  std::size_t block_count = 0;              ///< Named in the request.
+  std::size_t first_block = 0;  ///< Earlier blocks are pinned but not sent. For inline gets with one segment.
   TraceContext trace = {};
 };
 
-/// On entry a block is pinned in the arena, or lies on disk. It goes inline straight from its slot, is copied into the
-/// client's region, or is moved there by RDMA; what was on disk goes from where it was read to, and never by RDMA,
-/// since no device knows that memory. On exit the client was told of the block (a GetPart with its checksums) and the
-/// pin is gone.
-///   1. A block is pinned until no copy, move or queued frame touches it (Window).
-///   2. The client is told of parts in order, and of none before its bytes are where they belong.
-///   3. The answer's last frame says how many blocks were sent: all that the client was told of, unless the get failed.
-///   4. Of a get whose bytes follow its answer, at most a window and what is queued are pinned: a slow reader keeps no
-///      more from being evicted.
+/// On entry a block is pinned in the arena, or lies on disk. It is sent inline straight from its slot, copied into the
+/// client's region, or moved there by RDMA. A block from disk goes out of its read buffer, and never by RDMA, since
+/// devices have not registered that memory. On exit the block was announced to the client (a GetPart with its
+/// checksums) and the pin is gone.
+///   1. A block is pinned until the last copy, move or queued frame with it has ended (Window).
+///   2. Parts are announced in order, each after its bytes are in place.
+///   3. The answer's last frame has the number of blocks sent: all those announced, unless the get failed.
+///   4. While inline bytes follow, at most a window and the queued bytes of the get are pinned, so that a slow reader
+///      keeps only these from eviction.
 /// Thread safety: none; on the session's executor.
 class Get final : public GetInProgress, public std::enable_shared_from_this<Get> {
  public:
   Get(std::shared_ptr<SessionCore> session, const OpenSpace& space, GetOrder order, BlockPath path);
   ~Get() override;
 
-  /// "" or what is wrong with the segments that a request names.
+  /// "" or the error in a request's segments.
   static std::string check_segments(std::span<const std::uint64_t> ends, std::uint64_t block_bytes);
 
-  /// Pins the longest prefix, or the first window of it. Errors: of Store::pin_prefix; then nothing else may be called.
+  /// Pins the longest prefix, or the first window of it. Errors: of Store::pin_prefix; the get is then unusable.
   error_code pin(std::span<const BlockHash> hashes);
-  /// The get came as a message: its blocks go right before the answer, which is made at once, if both are small and
-  /// lanes are up. False: it goes on as others do.
+  /// For a get that came as a message: sends the blocks right before the answer, made at once, if both are small and
+  /// lanes are up. False: it continues like other gets.
   bool send_with_answer(MessageAnswers& messages);
-  /// Sends all of it and finishes, if that needs no waiting. False: call deliver().
+  /// Sends everything and finishes, if that needs no waiting. False: call deliver().
   bool send_at_once();
 
   asio::awaitable<void> deliver() override;
@@ -62,7 +62,7 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   struct ReadyBlock {
     std::span<const std::byte> bytes;
     std::span<const std::uint64_t> checksums;
-    Owner owner;  ///< Of what was read from disk. nullptr: the arena.
+    Owner owner;  ///< Of a block from disk. nullptr: the arena.
   };
   /// Some blocks of one segment, all going the same way.
   struct Part {
@@ -102,7 +102,7 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
   std::uint64_t segment_begin(std::size_t i) const { return i == 0 ? 0 : order_.segment_ends[i - 1]; }
   std::uint64_t segment_bytes(std::size_t i) const { return order_.segment_ends[i] - segment_begin(i); }
 
-  /// Of the first `count`, those that are sent.
+  /// How many of the first `count` blocks are sent.
   std::size_t sent_of(std::size_t count) const { return count - std::min(count, order_.first_block); }
 
   const std::uint64_t block_bytes_;
@@ -110,16 +110,16 @@ class Get final : public GetInProgress, public std::enable_shared_from_this<Get>
 
   std::vector<BlockHash> hashes_;  ///< Only if some blocks are on disk, or in windows.
   bool has_more_windows_ = false;
-  std::vector<ReadyBlock> blocks_;  ///< In order, as far as they are ready.
-  bool is_complete_ = true;         ///< No more will be.
-  bool goes_at_once_ = false;       ///< All of it is queued, whatever is queued already.
+  std::vector<ReadyBlock> blocks_;  ///< In order, as far as ready.
+  bool is_complete_ = true;         ///< blocks_ is final.
+  bool goes_at_once_ = false;       ///< Everything is queued, even beyond the queue's bound.
 
   std::size_t segment_ = 0, block_ = 0;  ///< Next to deliver.
-  std::deque<Part> parts_;               ///< Begun and not told of yet: their marks go out in order.
+  std::deque<Part> parts_;               ///< Begun and not yet announced: their marks go out in order.
   std::uint64_t move_last_ = 0;
-  std::size_t move_count_ = 0;      ///< That have not ended.
-  std::uint64_t moving_bytes_ = 0;  ///< Of them.
-  std::uint64_t read_bytes_ = 0;    ///< Read from disk and not told of.
+  std::size_t move_count_ = 0;      ///< Still under way.
+  std::uint64_t moving_bytes_ = 0;  ///< In these moves.
+  std::uint64_t read_bytes_ = 0;    ///< Read from disk and not yet announced.
 };
 
 }  // namespace kv

@@ -18,7 +18,7 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
       began_(node_.clock.now()),
       is_inline_(path_.way() == Path::kInline),
       in_flight_(std::make_shared<GetInFlight>(session_, began_, type_)) {
-  // What is not measured is, by far, this: bytes in the stream wait for the client, others for a copy or a device.
+  // Unmeasured time counts as its main cause: inline bytes wait for the client, others for a copy or a device.
   in_flight_->about = {.space = space_,
                        .space_name = space.shown_name,
                        .verb = type_,
@@ -28,20 +28,20 @@ GetInProgress::GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpa
 }
 
 error_code GetInProgress::first_pinned(error_code error) {
-  // From here on it counts as a get in flight, whatever becomes of it.
+  // From here on it counts as a get in flight, successful or not.
   in_flight_->is_pinned = !error;
   if (error) in_flight_.reset();
   return error;
 }
 
 std::uint64_t GetInProgress::ahead_bytes_max() const {
-  // Half of what a session may queue at most: a get that fills all of it would stop the session from reading, a cancel
-  // of this get included.
+  // At most half of the session's queue: a get that filled all of it would stop the session from reading, including a
+  // cancel of this get.
   return std::min<std::uint64_t>(node_.limits->inline_ahead_bytes, node_.limits->queued_bytes_max / 2);
 }
 
 /// glibc moves pieces of this size with `rep movsb`, which does not read the lines it is about to overwrite. 1.2 times
-/// as fast as one call for 2 MiB, and a reader on another core costs it nothing.
+/// as fast as one call for 2 MiB, at no cost to a reader on another core.
 void GetInProgress::copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from) {
   constexpr std::size_t kPieceBytes = 256 * 1024;
   KV_ASSERT(to.size() == from.size());
@@ -53,8 +53,7 @@ void GetInProgress::copy_in_pieces(std::span<std::byte> to, std::span<const std:
 void GetInProgress::cancel() {
   is_cancelled_ = true;
   stop_moves();
-  // Blocks that were queued and not begun. What is being written goes on to its end: half a frame would end the
-  // session.
+  // Withdraws queued blocks. The frame being written is completed: half a frame would end the session.
   if (in_flight_) session_->writer.withdraw(OwnerId(in_flight_.get()));
   if (wake_ != nullptr) wake_->set();
 }
@@ -76,7 +75,7 @@ std::optional<Failure> GetInProgress::why_unfinished() const {
 void GetInProgress::finish() {
   KV_ASSERT(in_flight_ && !is_moving());
   in_flight_->has_failed = in_flight_->has_failed || is_cancelled_ || outcome_.error;
-  // Pins end before the answer: a client that is told of the end may at once ask for what they kept from being evicted.
+  // Pins end before the answer: a client may use the end at once to ask for blocks that the pins kept from eviction.
   window_.reset();
   in_flight_.reset();
   if (const LeaseId lease = unused_lease(); lease != LeaseId{})
@@ -88,7 +87,7 @@ void GetInProgress::finish() {
   } else {
     answer(broken);
   }
-  path_ = {};  // after the answer: whoever removes the region is answered next
+  path_ = {};  // after the answer: a pending removal of the region is answered next
 }
 
 }  // namespace kv

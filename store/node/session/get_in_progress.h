@@ -1,5 +1,4 @@
-// store/node/session/get_in_progress.h: what the gets of both kinds share: what is pinned, how they are stopped, and
-// how they end.
+// store/node/session/get_in_progress.h: shared by both kinds of gets: their pins, their stop and their end.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +20,7 @@
 
 namespace kv {
 
-/// Counts a get until its last byte has left, and observes then how long that took.
+/// Counts a get until its last byte has left, and then records its duration.
 struct GetInFlight {
   GetInFlight(std::shared_ptr<SessionCore> s, TimePoint b, FrameType t) : session(std::move(s)), began(b), type(t) {
     ++session->sending_count;
@@ -41,14 +40,14 @@ struct GetInFlight {
   TimePoint began;
   FrameType type;
   TransferDetails about;    ///< For the slow log.
-  bool is_pinned = false;   ///< The request was not refused.
-  bool has_failed = false;  ///< Some of it did not leave.
+  bool is_pinned = false;   ///< The request was accepted.
+  bool has_failed = false;  ///< Some bytes did not leave.
 };
 
-/// A prefix that leaves (Get), or blocks that stand alone (SetGet).
-///   1. A block is pinned until no copy, move or queued frame touches it (Window).
-///   2. There is one last frame: the answer, or why there is none; and nothing of this get after it.
-///   3. A get that was stopped still waits for what its devices have begun.
+/// Sends a prefix (Get), or the blocks of a set (SetGet).
+///   1. A block is pinned until the last copy, move or queued frame with it has ended (Window).
+///   2. There is one last frame, the answer or an error, and it ends this get.
+///   3. A stopped get still waits for its devices' moves under way.
 /// Thread safety: none; on the session's executor.
 class GetInProgress {
  public:
@@ -56,11 +55,11 @@ class GetInProgress {
   GetInProgress(const GetInProgress&) = delete;
   GetInProgress& operator=(const GetInProgress&) = delete;
 
-  /// Sends as fast as the disk gives and the client takes, until all has been sent or the get is stopped.
+  /// Sends as fast as the disk and the client allow, until the get is complete or stopped.
   virtual asio::awaitable<void> deliver() = 0;
-  /// Sends the last frame and lets go of the region. Once, after deliver().
+  /// Sends the last frame and releases the region. Once, after deliver().
   void finish();
-  void cancel();       ///< What was begun still lands, then the last frame goes out.
+  void cancel();       ///< Moves under way still land, then the last frame goes out.
   void cancel_late();  ///< The same for get_timeout.
 
   std::uint64_t request_id() const { return request_id_; }
@@ -70,7 +69,7 @@ class GetInProgress {
   bool uses(const Region& region) const { return path_.uses(region); }
 
  protected:
-  /// What is pinned together, and the get itself as far as it is in flight: the pins end first.
+  /// Blocks pinned together, and the get while it is in flight: the pins end first.
   struct Window {
     Window(std::shared_ptr<GetInFlight> g, LockedStore& store, Store::PinnedPrefix pinned)
         : get(std::move(g)), pins(store, std::move(pinned)) {}
@@ -78,23 +77,23 @@ class GetInProgress {
     PinnedPrefixGuard pins;
   };
   static constexpr std::size_t kMarkBytes = 4 << 20;  ///< Copied between two marks: 0.25 ms, then others get a turn.
-  static constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Copying up to this size is not worth a coroutine.
+  static constexpr std::size_t kCopyAtOnceBytes = 256 * 1024;  ///< Smaller copies are not worth a coroutine.
 
   GetInProgress(std::shared_ptr<SessionCore> session, const OpenSpace& space, FrameType type, std::uint64_t request_id,
                 BlockPath path, std::size_t block_count, const TraceContext& trace);
 
   virtual bool is_moving() const = 0;
   virtual void stop_moves() = 0;
-  /// A lease of the client that a window would have taken over which was not pinned; LeaseId{}: none.
+  /// A lease of the client for an unpinned window, which would have taken it over; LeaseId{}: none.
   virtual LeaseId unused_lease() const = 0;
-  /// The last frame of a get that was carried out, with the lanes that broke.
+  /// The last frame of a successful get, with the lanes that broke.
   virtual void answer(std::uint32_t broken) = 0;
 
-  /// Whether the first window could be pinned. A get that could not is refused, and is not in flight.
+  /// Records whether the first window was pinned. If not, the get is refused, and is not in flight.
   error_code first_pinned(error_code error);
-  /// So much may be queued before a get waits with its next frame; more would keep a cancel from being read.
+  /// The queue length at which a get waits with its next frame; more would keep a cancel from being read.
   std::uint64_t ahead_bytes_max() const;
-  /// Of a part that the client is told of.
+  /// For an announced part.
   void count_bytes(Path way, std::uint64_t bytes) {
     in_flight_->about.moved_bytes += bytes;
     node_.metrics.add_bytes_out(way, bytes);
@@ -113,12 +112,12 @@ class GetInProgress {
   const bool is_inline_;
 
   std::shared_ptr<GetInFlight> in_flight_;
-  std::shared_ptr<Window> window_;  ///< The newest; older ones live as long as what they pin is on its way.
-  MoveOutcome outcome_;             ///< Of moves that failed.
+  std::shared_ptr<Window> window_;  ///< The newest; older ones live until their blocks have left.
+  MoveOutcome outcome_;             ///< Of failed moves.
   bool is_cancelled_ = false;
-  bool is_late_ = false;   ///< It took longer than get_timeout.
-  bool met_hole_ = false;  ///< In the region: its memory was taken out after it was lent.
-  Event* wake_ = nullptr;  ///< While it waits, for the disk or for moves.
+  bool is_late_ = false;   ///< It exceeded get_timeout.
+  bool met_hole_ = false;  ///< The region's memory was removed after it was lent.
+  Event* wake_ = nullptr;  ///< Set while it waits for the disk or for moves.
 
  private:
   std::optional<Failure> why_unfinished() const;

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-// The process's memory map is locked meanwhile, against I/O threads that want more memory: about 1 ms each.
+// A step locks the process's memory map against I/O threads that need more memory: about 1 ms each.
 constexpr std::uint64_t kPopulateBytes = 2 << 20;
 constexpr std::uint64_t kUnmapBytes = 8 << 20;
 
@@ -36,8 +36,8 @@ void LentRegions::finish() {
 }
 
 LentRegions::Loan::~Loan() {
-  // What is mapped is unmapped first: until then its pages can be touched. The file's bytes are given up after that:
-  // counted too early, the node would map more at once than its bound.
+  // Unmap first: until then the pages can be touched. The file's bytes are released after that: in the other order the
+  // node could map more at once than its bound.
   const MappedRegion::File file = region_->file();
   const std::uint64_t bytes = region_->lent_bytes();
   region_.reset();
@@ -48,7 +48,7 @@ Result<std::shared_ptr<LentRegions::Loan>, Failure> LentRegions::admit(std::uniq
   const std::uint64_t bytes = region->lent_bytes();
   const std::lock_guard lock(mutex_);
   const auto known = files_.find(region->file());
-  // Several sessions of one client lend the same file, each its own length of it: the longest counts, once.
+  // Several sessions of one client lend the same file, each its own length: the longest counts, once.
   const std::uint64_t before = known == files_.end() ? 0 : known->second.rbegin()->first;
   const std::uint64_t added = bytes > before ? bytes - before : 0;
   // As a difference, which neither overflows nor goes below 0.
@@ -84,7 +84,7 @@ void LentRegions::end_loan(const MappedRegion::File& file, std::uint64_t bytes) 
 }
 
 void LentRegions::work_off(std::function<bool()> some) {
-  // In simulation there is no thread; at the node's end nobody waits behind this.
+  // In simulation there is no thread; at the node's end the queue is idle.
   if (!thread_ || is_finished_) {
     while (some()) {
     }
@@ -93,7 +93,7 @@ void LentRegions::work_off(std::function<bool()> some) {
   asio::post(*thread_, [this, some = std::move(some)]() mutable {
     bool is_more = false;
     within_border(NodeThread::kIo, [&] { is_more = some(); });
-    if (is_more) work_off(std::move(some));  // behind those that wait
+    if (is_more) work_off(std::move(some));  // behind the waiting ones
   });
 }
 
@@ -112,16 +112,16 @@ bool LentRegions::prepare_some(Preparation& work) {
   const MappedRegion& region = work.loan->region();
   std::optional<std::uint64_t> hole;
   bool goes_on = !*work.abandoned && !is_finished_;
-  // First of all, once: a hole would be filled with the node's own memory as soon as it is touched.
+  // First, once: touching a hole would fill it with the node's own memory.
   if (goes_on && !std::exchange(work.is_checked, true)) hole = region.find_hole();
   goes_on = goes_on && !hole && work.populated < region.bytes().size();
   if (goes_on) {
-    // A page that was taken away meanwhile would become the node's by being entered; the transfers look again.
+    // Entering a page removed meanwhile would charge it to the node; the transfers check again.
     if (!region.has_lost_memory()) region.populate(work.populated, kPopulateBytes);
     work.populated += kPopulateBytes;
     return true;
   }
-  // All that it holds is let go on the executor.
+  // Everything it holds is released on the executor.
   asio::post(work.executor, [then = std::move(work.then), loan = std::move(work.loan), hole]() mutable {
     loan.reset();
     then(hole);
@@ -130,7 +130,7 @@ bool LentRegions::prepare_some(Preparation& work) {
 }
 
 void LentRegions::give_back(std::shared_ptr<Loan> loan) {
-  // No transfer has it any more: unmapping under a copy would be a fault.
+  // All transfers have released it: unmapping under a copy would be a fault.
   KV_ASSERT(loan.use_count() == 1);
   work_off([loan = std::move(loan)] { return loan->region().unmap_some(kUnmapBytes); });
 }

@@ -1,4 +1,4 @@
-// store/node/session/lent_regions.h: memory that clients lend as memfds, of the whole node.
+// store/node/session/lent_regions.h: all memory that clients lend to the node as memfds.
 #pragma once
 
 #include <atomic>
@@ -26,15 +26,15 @@ namespace asio = boost::asio;
 struct LentRegionsConfig {
   std::uint64_t bytes_max = UINT64_MAX;  ///< Of all sessions together.
   std::size_t count_max = 16384;         ///< Each keeps a descriptor.
-  bool in_place = true;                  ///< No thread: for tests and simulation.
+  bool in_place = true;                  ///< Without a thread: for tests and simulation.
 };
 
-/// Bounds what the node can be made to touch, and does on a thread of its own whatever takes long: looking for holes,
+/// Bounds the memory that clients can make the node touch, and runs slow steps on a thread of its own: finding holes,
 /// entering pages, unmapping. 2 GiB took an I/O thread 0.4 s, and a sparse memfd became the node's memory.
-///   1. bytes() <= bytes_max, count() <= count_max. A file that is lent several times counts once, with its longest
-///      region: clients lend one memory to each of their sessions.
-///   2. A region is ready only when it was seen to have no hole.
-///   3. Regions being prepared or unmapped take turns, some megabytes each: a large one does not hold up a small one.
+///   1. bytes() <= bytes_max, count() <= count_max. A file lent several times counts once, with its longest region:
+///      clients lend one memory to each of their sessions.
+///   2. A region is ready only when it was found free of holes.
+///   3. Regions being prepared or unmapped take turns, some megabytes each: large ones do not delay small ones.
 /// Thread safety: all calls from any thread.
 class LentRegions {
  public:
@@ -59,24 +59,24 @@ class LentRegions {
 
   /// Errors: kBusy at a bound; the text names it.
   Result<std::shared_ptr<Loan>, Failure> admit(std::unique_ptr<MappedRegion> region);
-  /// Looks for holes and enters the pages; then calls `then` on `executor` with the first hole's offset, if there is
-  /// one. Ends early, with nothing said of holes, once `*abandoned` is true.
+  /// Looks for holes and enters the pages; then calls `then` on `executor` with the first hole's offset, if any. Ends
+  /// early, without a result on holes, once `*abandoned` is true.
   void prepare(std::shared_ptr<Loan> loan, std::shared_ptr<const std::atomic<bool>> abandoned,
                const asio::any_io_executor& executor, std::function<void(std::optional<std::uint64_t> hole)> then);
-  /// Unmaps it, piece by piece. No copy uses it any more.
+  /// Unmaps the region piece by piece. Requires that all copies have ended.
   void give_back(std::shared_ptr<Loan> loan);
-  /// Joins the thread; regions given back from now on are unmapped by who does so.
+  /// Joins the thread; regions given back from now on are unmapped by the caller.
   void finish();
 
   std::uint64_t bytes() const;
   std::size_t count() const;
-  void count_hole() { ++holes_; }  ///< A region, or a transfer of one, was refused for a hole.
+  void count_hole() { ++holes_; }  ///< A region or transfer was refused for a hole.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
   struct Preparation;
   bool prepare_some(Preparation& work);
-  /// Calls `some` on the thread until it says false, in turn with others.
+  /// Calls `some` on the thread until it returns false, in turn with others.
   void work_off(std::function<bool()> some);
   void end_loan(const MappedRegion::File& file, std::uint64_t bytes);
 
@@ -87,7 +87,7 @@ class LentRegions {
   std::size_t count_ = 0;
   std::atomic<std::uint64_t> holes_{0}, refused_{0};
   std::atomic<bool> is_finished_{false};
-  std::unique_ptr<asio::thread_pool> thread_;  ///< nullptr: in place. Last: its end drops what has not begun.
+  std::unique_ptr<asio::thread_pool> thread_;  ///< nullptr: in place. Last: its end drops work that has not begun.
 };
 
 }  // namespace kv

@@ -10,11 +10,9 @@
 
 namespace kv {
 
-/// A session takes what is in force at each look: one load. What was told to a client at hello stays told; where that
-/// was more than is allowed now, its requests are refused like any that are over a limit.
-///   1. Limits that were in force once are kept, since somebody may be reading them: some 200 bytes for each change
-///   that
-///      an operator makes.
+/// Each read of a session sees the limits in force: one load. Values sent to a client at hello stay as they are; if
+/// they exceed the present limits, its requests are refused like any over a limit.
+///   1. Old limits are kept, since a thread may be reading them: some 200 bytes for each change by an operator.
 /// Thread safety: all calls from any thread, but before_start().
 class LiveLimits {
  public:
@@ -28,11 +26,11 @@ class LiveLimits {
     all_.push_back(limits);
     now_.store(&all_.back(), std::memory_order_release);
   }
-  SessionLimits& before_start() { return all_.back(); }  ///< While nobody else reads.
+  SessionLimits& before_start() { return all_.back(); }  ///< Before other threads read.
 
  private:
   std::mutex mutex_;
-  std::deque<SessionLimits> all_;  // which does not move what it has
+  std::deque<SessionLimits> all_;  // a deque, since it never moves its elements
   std::atomic<const SessionLimits*> now_{nullptr};
 };
 

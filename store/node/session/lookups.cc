@@ -18,13 +18,13 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, each looked up alone: some ten microseconds, cold a hundred.
+constexpr std::size_t kNamesPerLock = 512;  ///< Of a set, looked up one by one: some ten microseconds, cold a hundred.
 
 static_assert(kNamesPerLock >= kGroupNamesMax);
 
-/// Calls body(part, its group_counts) for each part of `names`, at least once, until one returns false. At least once,
-/// so that an empty list is refused or answered by the store like any other. Between two parts the lock is free: others
-/// look blocks up meanwhile, and what one part found may be gone when the next is asked. So no part cuts a group.
+/// Calls body(part, its group_counts) for each part of `names` until one returns false; at least once, so that the
+/// store refuses or answers an empty list like any other. Between two parts the lock is free: other lookups run, and
+/// blocks found by one part may be gone by the next. So a part never cuts a group.
 template <class Body>
 void for_each_part(std::span<const BlockHash> names, std::span<const std::uint32_t> group_counts, Body body) {
   std::size_t at = 0;
@@ -36,8 +36,8 @@ void for_each_part(std::span<const BlockHash> names, std::span<const std::uint32
   } while (at < names.size());
 }
 
-/// Processor time of this process: with it a load generator tells what a request costs the node. All threads of the
-/// node, user and kernel: the sockets' share is a part of what a request costs.
+/// Processor time of this process, user and kernel: a load generator uses it for a request's cost to the node. It
+/// covers all threads, since the sockets' share is part of that cost.
 double process_cpu_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -47,7 +47,7 @@ double process_cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-/// A disk that cannot be read has nothing, and a group that lies there in part is not to be had either.
+/// An unreadable disk counts as empty, and a group lies nowhere if a part of it lies there.
 void forget_disk(Store::SetMatch& match, std::span<const std::uint32_t> group_counts) {
   for_each_group(group_counts, match.held.size(), [&](std::size_t first, std::size_t count) {
     const auto held = std::span(match.held).subspan(first, count);
@@ -55,7 +55,7 @@ void forget_disk(Store::SetMatch& match, std::span<const std::uint32_t> group_co
   });
 }
 
-/// As numbers with names, like all else that a node tells; kvstorectl makes a table of them again.
+/// As numbers with names, like all of a node's figures; kvstorectl makes a table again.
 template <class Add>
 void add_curve(const Store::Curve& curve, Add&& add) {
   const HitCurve::Report& report = curve.report;
@@ -80,8 +80,8 @@ void add_curve(const Store::Curve& curve, Add&& add) {
   }
 }
 
-/// What many matches begin with, the most used first; names as their first 48 bits, which a double keeps.
-/// Without those whose blocks the peer may not know.
+/// The most common beginnings of matches, most used first; names as their first 48 bits, which a double can hold. Skips
+/// those whose blocks are hidden from the peer.
 template <class Add>
 void add_hot(const HotRoots& roots, PeerAccess& peer, Add&& add) {
   constexpr std::size_t kBeginningsMax = 32;
@@ -106,7 +106,7 @@ void add_hot(const HotRoots& roots, PeerAccess& peer, Add&& add) {
   }
 }
 
-/// Half of the evicted blocks were last used at most this long before, to within a factor of two; 0: none was evicted.
+/// The median age of evicted blocks since their last use, an upper bound within a factor of two; 0: none was evicted.
 double eviction_age_p50_seconds(const StoreStats& stats) {
   std::uint64_t total = 0, seen = 0;
   for (const std::uint64_t count : stats.eviction_age_log2_ms) total += count;
@@ -117,7 +117,7 @@ double eviction_age_p50_seconds(const StoreStats& stats) {
   return 0;
 }
 
-/// Figures of the whole node, for those who belong to no tenant.
+/// Figures of the whole node, for observers outside all tenants.
 template <class Add>
 void add_node(NodeContext& node, Add&& add) {
   const auto add_all = [&](const std::vector<NodeMetrics::Value>& more) {
@@ -160,7 +160,7 @@ void add_node(NodeContext& node, Add&& add) {
   }
 }
 
-/// Whoever may observe is told of the clocks, of the cluster, and of hot beginnings; without a tenant, of everything.
+/// Every observer gets the clocks, the cluster, and hot beginnings; one without a tenant gets everything.
 template <class Add>
 void add_figures(SessionCore& session, Add&& add) {
   NodeContext& node = session.node;
@@ -168,14 +168,14 @@ void add_figures(SessionCore& session, Add&& add) {
   add("wall_seconds", std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count());
   if (const auto view = node.cluster.view(); view->epoch > 0) {
     add("cluster_epoch", static_cast<double>(view->epoch));
-    add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double keeps
+    add("cluster_digest", static_cast<double>(digest_of(*view) >> 11));  // 53 bits: all that a double holds
     add("cluster_members", static_cast<double>(view->members.size()));
   }
   add_hot(*node.hot_roots, session.access, add);
   if (session.access.tenant().empty()) add_node(node, add);
 }
 
-/// Some of the namespaces that the peer sees: as many as one look at the store gives, and one answer carries.
+/// Some of the namespaces that the peer sees: as many as one look at the store returns and one answer carries.
 struct SpacePage {
   std::vector<Store::SpaceView> spaces;
   std::optional<NamespaceId> next;  ///< There are more behind this one.
@@ -203,8 +203,8 @@ flatbuffers::Offset<wire::NamespaceStat> build(FlatBufferBuilder& builder, const
       static_cast<std::uint32_t>(space.roots.stored_only), static_cast<std::uint32_t>(space.roots.asked_only));
 }
 
-/// Of each tenant that the peer sees. Beyond kTenantsMax those that the policy does not name are one: a client without
-/// a tenant may make up as many as there are namespaces.
+/// Figures of each tenant that the peer sees. Beyond kTenantsMax those outside the policy are summed up as one: a
+/// client without a tenant may invent as many as there are namespaces.
 std::vector<NodeMetrics::OfTenant> figures_of_tenants(SessionCore& session) {
   constexpr std::size_t kTenantsMax = 1024;
   NodeContext& node = session.node;
@@ -247,11 +247,10 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
   options.hint = reuse_of(request->reuse());
   options.chain = {request->chain_blocks(), request->chain_first(), request->chain_last(), {}};
   options.is_elsewhere = request->elsewhere();
-  sampled_.look(hashes);  // before anybody waits for it
+  sampled_.look(hashes);  // before any wait for it
   options.sampled = &sampled_;
-  // Both under one lock, so that the sums agree; the text is made outside of it.
   auto match = node.store.with(&session_.phases, [&](Store& store) {
-    sampled_.set(store.sample(), store.curve_sample());  // for the next one
+    sampled_.set(store.sample(), store.curve_sample());  // for the next match
     return store.match(space->id, hashes, options, node.clock.now());
   });
   if (!match) {
@@ -264,9 +263,9 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
                         ", chain_last: " + std::to_string(request->chain_last()) + ")");
     return std::nullopt;
   }
-  // A session with a promise out is not idle, and is not ended to make room for another.
+  // A session with an outstanding lease is not idle, and is not ended to make room for another.
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
-  // A disk that is off may hold them and cannot give them: to promise these would cost a scheduler a wait for nothing.
+  // A disk that is off may hold them but cannot supply them: promising them would make a scheduler wait in vain.
   if (node.spill == nullptr || !node.spill->can_read()) match->disk_block_count = 0;
   const std::size_t hit_count = match->memory_block_count + match->disk_block_count;
   node.metrics.add_tokens(hit_count * space->block_size, (hashes.size() - hit_count) * space->block_size);
@@ -286,17 +285,17 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
         match->partial_token_count > 0 ? &partial : nullptr, static_cast<std::uint64_t>(disk_time.count()), hot_version,
         node.cluster.epoch(), static_cast<std::uint32_t>(match->known_block_count));
   });
-  // After the answer, which waits for no disk.
+  // After the answer, which does not wait for the disk.
   if (!request->prefetch() || match->disk_block_count == 0) return std::nullopt;
   return Wanted{space, hashes};
 }
 
 std::uint64_t Lookups::count_beginning(const wire::MatchRequest& request, const OpenSpace& space) {
-  if (request.nodes() == 0) return 0;  // it has no use for hot roots, or does not know of them
+  if (request.nodes() == 0) return 0;  // the client does not use hot roots
   HotRoots& roots = *session_.node.hot_roots;
   if (request.beginning() == 0) return roots.version(space.stored_name);
   const auto beginning = hashes_of(request.hashes()).first(request.beginning());
-  // A cluster's node knows how many there are; else the client says.
+  // In a cluster the node has this number; otherwise the client supplies it.
   const std::size_t known = session_.node.cluster.view()->members.size();
   const auto nodes = known == 0 ? request.nodes() : std::min(request.nodes(), static_cast<std::uint32_t>(known));
   return roots.count(space.stored_name, beginning, request.hot_blocks(), nodes, space.owner);
@@ -332,7 +331,7 @@ void Lookups::on_cluster_map(const Frame& frame) {
   });
 }
 
-/// What is asked for is noted for the mover, which looks every so often.
+/// Records the request for the mover, which checks periodically.
 void Lookups::on_cluster_drain(const Frame& frame) {
   const auto* request = read_request<wire::ClusterDrainRequest>(session_, frame);
   if (request == nullptr) return;
@@ -353,8 +352,7 @@ void Lookups::on_cluster_drain(const Frame& frame) {
   session_.replies.reply_empty(FrameType::kClusterDrain, frame.header.request_id);
 }
 
-/// Begins, or tells how far it is: what may take as long as reading the whole disk is no request's business to wait
-/// for.
+/// Begins the erasure, or reports its progress: it may take as long as reading the whole disk, so requests do not wait.
 void Lookups::on_erase(const Frame& frame) {
   const auto* request = read_request<wire::OpenRequest>(session_, frame);
   if (request == nullptr) return;
@@ -397,7 +395,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   NodeContext& node = session_.node;
   const auto hashes = hashes_of(request->hashes());
   const auto group_counts = numbers_of(request->group_counts());
-  if (hashes.size() > node.chain_blocks_max) {  // before the groups are looked through
+  if (hashes.size() > node.chain_blocks_max) {  // before the groups are examined
     session_.refuse(frame, Errc::kTooLarge, "set_match." + count_text("hashes", hashes.size(), node.chain_blocks_max));
     return std::nullopt;
   }
@@ -419,7 +417,7 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   std::uint64_t disk_bytes = 0;
   for (std::size_t i = 0; i < hashes.size(); ++i) {
     const auto bit = static_cast<std::uint8_t>(1u << i % 8);
-    // Lengths are told of held blocks only: the client counts the bits to know which is whose.
+    // Only held blocks have lengths: the client counts the bits to assign them.
     if (match->held[i] == Store::Held::kNowhere) continue;
     held[i / 8] |= bit;
     lengths.push_back(match->lengths[i]);
@@ -462,7 +460,7 @@ Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<con
     options.rest = found->lease;
     if (found->lease_error != Errc{}) {
       whole.lease_error = found->lease_error;
-      options.lease = false;  // the parts that follow would be half of what was asked for
+      options.lease = false;  // later parts would give half of the request
     }
     if (part.size() == hashes.size()) {
       whole = std::move(*found);
@@ -474,7 +472,7 @@ Result<Store::SetMatch> Lookups::match_set(const OpenSpace& space, std::span<con
     return true;
   });
   if (error) {
-    // The client gets an error and no id, so nobody else could end it before its time.
+    // The client gets an error without the lease's id, so end the lease here.
     if (options.rest != LeaseId{})
       node.store.with([&](Store& store) { static_cast<void>(store.release(session_.id, options.rest)); });
     return error;
@@ -517,7 +515,7 @@ Result<std::size_t> Lookups::count(FrameType type, SpaceId space, std::span<cons
   });
 }
 
-/// The same, a part at a time. A retain that is refused on the way is undone: all or nothing.
+/// As count(), one part at a time. A retain refused midway is undone: all or nothing.
 Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space, std::span<const BlockHash> hashes) {
   if (hashes.size() > session_.node.chain_blocks_max) return error_code(Errc::kTooLarge);
   std::vector<BlockHash> fresh;
@@ -530,7 +528,7 @@ Result<std::size_t> Lookups::count_in_set(FrameType type, const OpenSpace& space
     return !error;
   });
   if (!error) return sum;
-  // Only those that this request retained: what was retained before stays so.
+  // Only those that this request retained: earlier retained blocks stay so.
   for_each_part(fresh, {}, [&](std::span<const BlockHash> part, auto) {
     return count(FrameType::kUnretain, space.id, part, nullptr).has_value();
   });
@@ -575,7 +573,7 @@ void Lookups::on_stats(const Frame& frame) {
   });
 }
 
-/// Whether the policy lets the peer do this besides its verb. False after refusing the request.
+/// Whether the policy permits this act of the peer in addition to its verb. Refuses the request otherwise.
 bool Lookups::permits(const Frame& frame, ExtraAct act) {
   const ExtraRule& extra = rule_for(act);
   const std::string why = session_.access.denial(extra.name, extra.rule);
@@ -588,7 +586,7 @@ void Lookups::tell_slow_log(const Frame& frame, bool empties) {
   NodeContext& node = session_.node;
   SlowLog::Told told = node.slow.told();
   if (empties) node.slow.clear();
-  // A line says who asked, and from where: a tenant is told of its own clients.
+  // A line names the requester and its address: a tenant sees only its own clients.
   if (const std::string& own = session_.access.tenant(); !own.empty()) {
     std::erase_if(told.requests, [&](const SlowRequest& each) { return each.asker != own; });
     told.count = told.requests.size();

@@ -1,5 +1,5 @@
-// store/node/session/lookups.h: requests that move no bytes: match, release, touch, retain, hot_roots, cluster_map,
-// stats.
+// store/node/session/lookups.h: requests without block transfers: match, release, touch, retain, hot_roots,
+// cluster_map, stats.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@
 
 namespace kv {
 
-/// Each is one call of the Store under its lock and one answer; of a long list of a set's names one call for each part.
+/// Each is one call of the Store under its lock and one answer; a long list of names of a set takes one call per part.
 /// Thread safety: none; on the session's executor.
 class Lookups {
  public:
   using Frame = SessionCore::Frame;
   Lookups(SessionCore& session, SpaceDoor& door) : session_(session), door_(door), misses_(session) {}
 
-  /// What the client wants brought from disk to memory, if it does. Valid as long as the frame.
+  /// A client's request to bring blocks from disk to memory. Valid as long as the frame.
   struct Wanted {
     const OpenSpace* space;
     std::span<const BlockHash> hashes;
@@ -44,7 +44,7 @@ class Lookups {
   bool permits(const Frame& frame, ExtraAct act);
   void tell_learned(const Frame& frame);  ///< PoolBoard.
   void tell_slow_log(const Frame& frame, bool empties);
-  /// Counts the match, if this node is the one to do so. The version of the namespace's hot root.
+  /// Counts the match, if this node is responsible for it. Returns the version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,
                                     std::span<const std::uint32_t> group_counts, Store::SetMatchOptions options);

@@ -9,8 +9,8 @@
 namespace kv {
 
 std::size_t MessageAnswers::pending() {
-  // An answer that went over the stream is over once its last byte was written: until then its client may not send
-  // another request in its place.
+  // An answer over the stream is complete once its last byte was written: until then its client may not send another
+  // request in its place.
   while (!streamed_.empty() && streamed_.front() <= writer_.bytes_written()) streamed_.pop_front();
   return by_id_.size() + streamed_.size();
 }
@@ -31,7 +31,7 @@ bool MessageAnswers::take(const FrameHeader& header, std::span<const std::byte> 
   if (found == by_id_.end()) return false;
   Answer& answer = found->second;
   const bool is_last = (header.flags & kFrameMore) == 0;
-  // A RECV has room for one message: all frames of an answer go in it together, or none does.
+  // A RECV has room for one message: all frames of an answer go in it together, or all by the stream.
   const bool fits = !has_payload && answer.frames.size() + message_frame_bytes(table.size()) <= kMessageBytesMax;
   if (fits && !answer.goes_by_stream) {
     if (!is_last) {
@@ -40,19 +40,19 @@ bool MessageAnswers::take(const FrameHeader& header, std::span<const std::byte> 
     }
     if (channel_.has_room()) {
       append_frame(answer.frames, header, table);
-      // Off the list before it is sent: sending may break the lane, and with it the session.
+      // Removed before sending, which may break the lane and thereby the session.
       Answer whole = std::move(answer);
       by_id_.erase(found);
       channel_.send_message(whole.frames, std::move(whole.cargo));
       return true;
     }
   }
-  // What was kept of it goes first, and all the rest after it: an answer is never on both ways, where its frames could
+  // The kept frames go first, and the rest after them: an answer never splits over both ways, where its frames could
   // change order.
   stream(answer);
   if (is_last) {
     by_id_.erase(found);
-    streamed_.push_back(writer_.bytes_written() + writer_.queued_bytes());  // 2
+    streamed_.push_back(writer_.bytes_written() + writer_.queued_bytes());  // invariant 2
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// store/node/session/message_answers.h: answers to requests that came as messages (by RDMA's SEND), and go back as one
+// store/node/session/message_answers.h: answers to requests that came as messages (by RDMA's SEND), and return as one
 // message each if they fit.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace kv {
 
-/// Where messages go out.
+/// The output for messages.
 class MessageChannel {
  public:
   virtual ~MessageChannel() = default;
@@ -26,11 +26,10 @@ class MessageChannel {
 };
 
 /// An answer may have several frames; a message carries all of them. So frames are kept until the last one.
-///   1. All frames of an answer go the same way, in order: as one message, or by the stream from the first frame that
-///   did
-///      not fit on.
-///   2. pending() counts requests whose answers have not left, and answers that went by the stream until the client has
-///      taken their bytes: or a client that reads no stream could have answers queued without bound.
+///   1. All frames of an answer go the same way, in order: as one message, or by the stream from the first frame on
+///      that did not fit.
+///   2. pending() counts requests whose answers have not left, and answers sent by the stream until the client has
+///      taken their bytes: otherwise a client that reads no stream could queue answers without bound.
 /// Thread safety: none; on the session's executor.
 class MessageAnswers {
  public:
@@ -41,13 +40,13 @@ class MessageAnswers {
   std::size_t pending();
   bool has_room() const { return channel_.has_room(); }
 
-  void expect(std::uint64_t request_id);  ///< A request came as a message. Requires an id that is not expected.
+  void expect(std::uint64_t request_id);  ///< A request came as a message. Requires an id that is not yet expected.
   void forget(std::uint64_t request_id) { by_id_.erase(request_id); }
   /// Blocks that go right before the message. Requires contains().
   void add_cargo(std::uint64_t request_id, MessageCargo cargo);
-  /// The answer goes by the stream, what was kept of it now. Requires contains().
+  /// Sends the answer by the stream, its kept frames now. Requires contains().
   void stream(std::uint64_t request_id);
-  /// Takes a frame that answers a message. False: it goes by the stream, as those that were kept just did.
+  /// Takes a frame that answers a message. False: send it by the stream, where the kept frames just went.
   bool take(const FrameHeader& header, std::span<const std::byte> table, bool has_payload);
 
  private:
@@ -61,7 +60,7 @@ class MessageAnswers {
   MessageChannel& channel_;
   FrameWriter& writer_;
   std::unordered_map<std::uint64_t, Answer> by_id_;
-  std::deque<std::uint64_t> streamed_;  ///< Where in the stream each answer ends that went so, in bytes from its start.
+  std::deque<std::uint64_t> streamed_;  ///< Where each answer sent by the stream ends, in bytes from its start.
 };
 
 }  // namespace kv

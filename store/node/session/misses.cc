@@ -20,10 +20,10 @@ namespace {
 
 constexpr std::size_t kSpacesLookedAt = 16384;
 constexpr std::size_t kOthersTold = 4, kDifferencesTold = 16, kValueBytesTold = 128;
-/// A namespace that differs in more was not meant to be the same one.
+/// With more differences a namespace was hardly meant to be the same.
 constexpr std::size_t kTwinDifferencesMax = 3;
 
-/// A namespace that the writer, or the reader, may have meant to be the one that was asked about.
+/// A namespace that may have been meant by the writer or the reader.
 struct Twin {
   Store::SpaceLook look;
   std::vector<FieldDifference> differences;
@@ -59,19 +59,18 @@ std::uint64_t microseconds_of(Duration time) {
 
 struct Misses::Question {
   std::uint64_t request_id = 0;
-  NamespaceId stored_name;       ///< Of the namespace that was asked about.
+  NamespaceId stored_name;       ///< Of the namespace in question.
   std::string text, owner;       ///< Of its record, without the salt.
-  std::vector<BlockHash> chain;  ///< Up to the block that is missed.
+  std::vector<BlockHash> chain;  ///< Up to the missing block.
   bool is_of_set = false;
-  bool sees_all = false;  ///< Namespaces, whosever they are; else of this one's owner alone.
+  bool sees_all = false;  ///< Of all owners; otherwise only of this namespace's owner.
   Store::Miss miss;
   std::vector<Twin> twins = {};  ///< The likeliest first.
 
   void note(std::vector<Store::SpaceLook> looks);
 };
 
-/// Those that have the block; and, if nothing was ever stored in the namespace, those where something was, and that
-/// differ in little.
+/// Keeps namespaces that have the block; and, if the namespace in question is unused, used ones with few differences.
 void Misses::Question::note(std::vector<Store::SpaceLook> looks) {
   for (Store::SpaceLook& each : looks) {
     const bool is_used = each.traffic.stored_blocks > 0 || each.block_count > 0;
@@ -82,7 +81,7 @@ void Misses::Question::note(std::vector<Store::SpaceLook> looks) {
     if (!each.has_chain && differences.size() > kTwinDifferencesMax) continue;
     twins.push_back({std::move(each), std::move(differences)});
   }
-  // Where nobody looks, somebody stores in vain.
+  // First those without lookups: their writers store in vain.
   std::ranges::sort(twins, {}, [](const Twin& twin) {
     return std::tuple(!twin.look.has_chain, twin.look.traffic.lookups > 0, twin.differences.size(),
                       ~twin.look.block_count, twin.look.name);
@@ -130,7 +129,7 @@ void Misses::answer_why(const Frame& frame, const OpenSpace& space, std::span<co
   asio::co_spawn(session_.executor, look(session, *this, SessionJob(session)), asio::detached);
 }
 
-/// One question after the other.
+/// Answers the questions one by one.
 asio::awaitable<void> Misses::look(std::shared_ptr<SessionCore> session, Misses& self,
                                    [[maybe_unused]] SessionJob job) {
   while (!self.waiting_.empty()) {
@@ -139,7 +138,7 @@ asio::awaitable<void> Misses::look(std::shared_ptr<SessionCore> session, Misses&
     bool has_more = true;
     for (std::size_t looked = 0; has_more && looked < kSpacesLookedAt && !session->is_ending;
          looked += Store::kLookedInPerCall) {
-      if (looked > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others have their turn
+      if (looked > 0) co_await asio::post(session->executor, asio::use_awaitable);  // others get a turn
       const std::string* const owner = question->sees_all ? nullptr : &question->owner;
       std::vector<Store::SpaceLook> looks;
       has_more = session->node.store.with([&](Store& store) {

@@ -1,4 +1,4 @@
-// store/node/session/misses.h: the answer to who asks why a chain ends where it does.
+// store/node/session/misses.h: explains why a chain ends where it does.
 #pragma once
 
 #include <boost/asio/awaitable.hpp>
@@ -11,10 +11,10 @@
 
 namespace kv {
 
-/// Answers matches that have `why` set. What it tells of other namespaces: of those with the same `tenant` in their
-/// record; to who may read the node's counters, and belongs to no tenant, of all. What a salt is it never tells.
-///   1. A look into all namespaces goes in turns of Store::kLookedInPerCall, and between two turns others have theirs.
-///   2. One look of a session is under way at a time; requests_max wait at most.
+/// Answers matches that have `why` set. Other namespaces are included if their record has the same `tenant`; a peer
+/// that may read the node's counters and belongs to no tenant gets all. Salts are never revealed.
+///   1. A look into all namespaces takes turns of Store::kLookedInPerCall, with other work in between.
+///   2. A session runs one look at a time; at most requests_max wait.
 /// Thread safety: none; on the session's executor.
 class Misses {
  public:

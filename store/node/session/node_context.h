@@ -1,4 +1,4 @@
-// store/node/session/node_context.h: what all sessions of a node share.
+// store/node/session/node_context.h: state shared by all sessions of a node.
 #pragma once
 
 #include <atomic>
@@ -42,25 +42,25 @@ struct NodeContext {
   InstanceId instance{};  ///< Of this life.
   TimePoint started{};
   std::atomic<bool> draining{false};
-  Spill* spill = nullptr;                  ///< nullptr: no disk tier.
-  std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: no RDMA, so far.
+  Spill* spill = nullptr;                  ///< nullptr: without a disk tier.
+  std::atomic<VerbsNode*> verbs{nullptr};  ///< nullptr: without RDMA, so far.
   LogLimit log;
   std::unique_ptr<LentRegions> lent = std::make_unique<LentRegions>();
-  /// What sessions hold for requests that they receive, for transfers in flight, and for answers that nobody takes:
-  /// each of the three has a bound of the whole node, since a session's own bound times thousands of sessions is none.
+  /// Memory of sessions for received requests, for transfers in flight, and for answers not yet taken: each of the
+  /// three has a bound for the whole node, since thousands of sessions at their own bounds would be too much.
   std::unique_ptr<TableBudget> tables = std::make_unique<TableBudget>();
   std::unique_ptr<TableBudget> requests = std::make_unique<TableBudget>();
   std::uint64_t queued_bytes_max = TableBudget::kBytesMaxLeast;
   std::atomic<std::uint64_t> queued_bytes{0};
   std::unique_ptr<HotRoots> hot_roots = std::make_unique<HotRoots>();
-  ClusterBoard cluster{};            ///< Epoch 0 in a node that belongs to no cluster.
-  NodeSecurity* security = nullptr;  ///< nullptr: no listener needs it.
-  AccessControl* access = nullptr;   ///< nullptr: everybody may do everything.
-  TenantEraser* eraser = nullptr;    ///< nullptr: nothing is erased by tenant here.
+  ClusterBoard cluster{};            ///< Epoch 0 outside a cluster.
+  NodeSecurity* security = nullptr;  ///< nullptr: unused by all listeners.
+  AccessControl* access = nullptr;   ///< nullptr: all peers have all rights.
+  TenantEraser* eraser = nullptr;    ///< nullptr: erasing by tenant is off.
   MoveBoard moves{};
-  std::vector<std::pair<std::string, double>> settings{};  ///< That should be equal on all nodes of a cluster.
+  std::vector<std::pair<std::string, double>> settings{};  ///< Should be equal on all nodes of a cluster.
   PoolBoard pool{};
-  SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off, until somebody sets it.
+  SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off until it is configured.
 };
 
 }  // namespace kv

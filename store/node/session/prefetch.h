@@ -1,4 +1,4 @@
-// store/node/session/prefetch.h: brings blocks that a client will soon ask for from disk to memory.
+// store/node/session/prefetch.h: brings blocks that a client will soon request from disk to memory.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,16 @@
 
 namespace kv {
 
-/// Nobody is answered and nothing is lost by it: a get reads from disk what a prefetch did not bring.
-///   1. What is in memory of the prefix stays there until its end: the blocks that are brought are put below them.
+/// Best effort without an answer: a get reads from disk the blocks that a prefetch did not bring.
+///   1. The part of the prefix in memory stays there until the end: the new blocks are put below it.
 /// Thread safety: none; on the session's executor.
 class Prefetch {
  public:
-  /// `group_counts`: of a set, as SetMatchOptions. Of a group that is not held as a whole nothing is brought.
+  /// `group_counts`: of a set, as in SetMatchOptions. Groups that are not held as a whole are skipped.
   Prefetch(std::shared_ptr<SessionCore> session, const OpenSpace& space, std::span<const BlockHash> hashes,
            std::span<const std::uint32_t> group_counts = {});
 
-  /// Pins what there is of the prefix. Errors: of Store::pin_prefix.
+  /// Pins the available part of the prefix. Errors: of Store::pin_prefix.
   error_code pin();
   bool has_work() const { return prefix_ && !prefix_->spilled().empty(); }
   asio::awaitable<void> run();
@@ -39,7 +39,7 @@ class Prefetch {
   const std::vector<std::uint32_t> group_counts_;
   std::shared_ptr<PinnedPrefixGuard> prefix_;
   bool is_cancelled_ = false;
-  Event* wake_ = nullptr;  ///< While it waits for the disk.
+  Event* wake_ = nullptr;  ///< Set while it waits for the disk.
 };
 
 }  // namespace kv
