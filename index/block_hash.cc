@@ -1,5 +1,5 @@
-// SHA256_Init and its sisters are deprecated in OpenSSL 3 in favour of EVP, which costs 28 us for a chain of 256 blocks
-// of 16 tokens where these cost 20 us: both run the same SHA-NI code, but EVP spends 30 ns per message on dispatch.
+// SHA256_Init and its sisters are deprecated in OpenSSL 3 in favour of EVP. EVP costs 28 us for a chain of 256 blocks
+// of 16 tokens, these 20 us: both run the same SHA-NI code, but EVP spends 30 ns per message on dispatch.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "index/block_hash.h"
 
@@ -17,9 +17,8 @@ static_assert(std::endian::native == std::endian::little, "token ids and seeds a
 
 constexpr std::size_t kHashBytes = sizeof(BlockHash);
 
-/// SHA-256 over many messages of one length. The message lies in a buffer that is
-/// padded already (FIPS 180-4, 5.1.1), so one Update compresses it without OpenSSL's
-/// own buffering and no Final is needed: 10 % faster than Update and Final.
+/// SHA-256 over many messages of one length. The message's buffer is padded in advance (FIPS 180-4, 5.1.1), so one
+/// Update compresses it without OpenSSL's own buffering and without Final: 10 % faster than Update and Final.
 class PaddedMessage {
  public:
   explicit PaddedMessage(std::size_t message_bytes)
@@ -31,7 +30,7 @@ class PaddedMessage {
   }
 
   void set(std::size_t offset, const void* from, std::size_t count) {
-    KV_ASSERT(offset + count <= message_bytes_);  // behind it lies the padding
+    KV_ASSERT(offset + count <= message_bytes_);  // the padding follows
     if (count > 0) std::memcpy(bytes_.data() + offset, from, count);
   }
 
@@ -39,7 +38,7 @@ class PaddedMessage {
     SHA256_CTX context;
     SHA256_Init(&context);
     SHA256_Update(&context, bytes_.data(), bytes_.size());
-    // The state of the compression is the digest, once its words are big endian.
+    // The compression state is the digest, once its words are big endian.
     BlockHash hash;
     for (std::size_t i = 0; i < 8; ++i) {
       const std::uint32_t word = __builtin_bswap32(context.h[i]);
@@ -77,7 +76,7 @@ ExtraDigest extra_digest(std::span<const std::byte> extra) {
   return digest;
 }
 
-/// All of the block hash goes into the seed: an engine may bring hashes whose first or last bytes are always equal.
+/// The whole block hash goes into the seed: an engine may bring hashes whose first or last bytes are always equal.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block) {
   std::uint64_t from_space;
   std::memcpy(&from_space, space.bytes.data(), sizeof from_space);
@@ -115,8 +114,8 @@ Result<BlockHash> block_hash_from_hex(std::string_view hex) {
   return hash;
 }
 
-/// 32 bytes are taken as they are, so that a hash in an engine's log can be looked up here. Any other length is hashed
-/// to 32 bytes: what was equal stays equal, what was different stays different.
+/// 32 bytes are used unchanged, so that a hash in an engine's log can be looked up here. Any other length is hashed to
+/// 32 bytes: equal inputs stay equal, different ones stay different.
 Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash) {
   if (hash.empty()) return Errc::kBadRequest;
   if (hash.size() != kHashBytes) return sha256(hash);
@@ -134,7 +133,7 @@ std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::ui
   const std::size_t token_bytes = block_size * sizeof(std::uint32_t);
   PaddedMessage message(kHashBytes + token_bytes + extra.size());
   message.set(kHashBytes + token_bytes, extra.data(), extra.size());
-  // Only the first two parts change from block to block; `extra` and the padding stay where they are.
+  // Only the first two parts change from block to block; `extra` and the padding stay.
   const BlockHash* previous = &root;
   for (std::size_t i = 0; i < chain.size(); ++i) {
     message.set(0, previous->bytes.data(), kHashBytes);

@@ -1,4 +1,4 @@
-// index/block_hash.h: what a block is called. A block hash names the block's tokens and, by chaining, its whole prefix.
+// index/block_hash.h: a block's name. A block hash names the block's tokens and, by chaining, its whole prefix.
 #pragma once
 
 #include <array>
@@ -30,17 +30,16 @@ struct NamespaceId {
   friend auto operator<=>(const NamespaceId&, const NamespaceId&) = default;
 };
 
-/// The first 8 bytes. A request carries them beside its namespace handle, so that a handle which means another
-/// namespace here is noticed.
+/// The first 8 bytes. A request carries them beside its namespace handle, to detect a handle of another namespace.
 inline std::uint64_t namespace_check(const NamespaceId& space) {
   std::uint64_t value;
   std::memcpy(&value, space.bytes.data(), sizeof value);
   return value;
 }
 
-/// What a block's hash covers besides its tokens and the blocks before: which image its placeholder tokens stand for,
-/// say. The first 16 bytes of the SHA-256 of the hash's `extra`; all zero if there is none. Travels with token ids,
-/// since equal ids with different extras are different content.
+/// Content of a block's hash besides its tokens and the blocks before: the image behind placeholder tokens, for
+/// instance. The first 16 bytes of the SHA-256 of the hash's `extra`; all zero without an extra. Travels with token
+/// ids, since equal ids with different extras are different content.
 struct ExtraDigest {
   std::array<std::byte, 16> bytes{};
   friend bool operator==(const ExtraDigest&, const ExtraDigest&) = default;
@@ -49,15 +48,15 @@ struct ExtraDigest {
 static_assert(sizeof(ExtraDigest) == 16);
 ExtraDigest extra_digest(std::span<const std::byte> extra);
 
-/// The first 8 bytes. Not uniform: an engine's own hashes may all begin alike (64 bits, padded in front). Where uniform
-/// bits are needed, take short_hash().
+/// The first 8 bytes. Not uniform: an engine's own hashes may all begin alike (64 bits, padded in front). Use
+/// short_hash() where uniform bits are needed.
 inline std::uint64_t hash_prefix(const BlockHash& hash) {
   std::uint64_t value;
   std::memcpy(&value, hash.bytes.data(), sizeof value);
   return value;
 }
 
-/// 64 bits that depend on all 32 bytes, for hash tables and for choosing one of several. The same in every build.
+/// 64 bits that depend on all 32 bytes, for hash tables and for choosing one of several. Equal in every build.
 inline std::uint64_t short_hash(const BlockHash& hash) {
   __extension__ using Wide = unsigned __int128;
   std::uint64_t word[4];
@@ -75,8 +74,8 @@ inline std::uint64_t short_hash(const BlockHash& hash) {
 /// little endian). All 32 bytes count, because an engine's own hash may have its 64 bits anywhere among zeros.
 std::uint64_t checksum_seed(const NamespaceId& space, const BlockHash& block);
 /// The checksum seed of a block of `length` bytes that stands alone: as checksum_seed(), over the hash and then the
-/// length (64 bits, little endian). A set's blocks differ in length, so the length is part of what the checksums bind:
-/// a block that is cut short at a stripe, or continued by zeros, fails whole.
+/// length (64 bits, little endian). A set's blocks differ in length, so the checksums bind the length: a block that is
+/// cut short at a stripe, or continued by zeros, fails as a whole.
 std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block, std::uint64_t length);
 
 BlockHash sha256(std::span<const std::byte> bytes);
@@ -84,14 +83,14 @@ BlockHash sha256(std::span<const std::byte> bytes);
 std::string to_hex(std::span<const std::byte> bytes);
 Result<BlockHash> block_hash_from_hex(std::string_view hex);  ///< Exactly 64 hex digits; else Errc::kBadRequest.
 
-/// An engine's own block hash of any length, as a BlockHash: 32 bytes are taken as they are, any other length is hashed
+/// An engine's own block hash of any length, as a BlockHash: 32 bytes are used unchanged, any other length is hashed
 /// with SHA-256. Errors: kBadRequest for zero bytes.
 Result<BlockHash> block_hash_from_engine(std::span<const std::byte> hash);
 
-/// Our own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of the
-/// namespace record, NamespaceRecord::digest). Full blocks only: tokens.size() / block_size hashes come back. `extra`
-/// (for example a multimodal digest) applies to every block of this call; whoever hands over these blocks' token ids
-/// hands over extra_digest(extra) for each. Requires block_size > 0.
+/// The store's own chain: h[i] = SHA256(h[i-1] || le32 token ids of block i || extra), h[-1] = `root` (the SHA-256 of
+/// the namespace record, NamespaceRecord::digest). Returns tokens.size() / block_size hashes, for full blocks only.
+/// `extra` (for example a multimodal digest) applies to every block of this call; a caller that passes these blocks'
+/// token ids passes extra_digest(extra) for each. Requires block_size > 0.
 std::vector<BlockHash> hash_chain(const BlockHash& root, std::span<const std::uint32_t> tokens, std::size_t block_size,
                                   std::span<const std::byte> extra = {});
 

@@ -15,7 +15,7 @@
 
 namespace kv {
 
-/// Two arrays in one allocation. Hashes lie apart from ids, since a match reads nothing but hashes:
+/// Two arrays in one allocation. Hashes lie apart from ids, since a match reads only hashes:
 ///
 ///     | hash 0 | hash 1 | ... | capacity x 32 bytes |  id 0 | id 1 | ... | capacity x 4 bytes |
 ///
@@ -46,8 +46,7 @@ class BlockRun {
   std::size_t heap_bytes() const { return allocated_bytes(capacity_ * kBytesPerBlock); }
 
   void append(const BlockHash& hash, BlockId id, std::size_t& heap_bytes) {
-    // A long run grows by a quarter: half of each growth is wasted on average, and 36 bytes a block are most of the
-    // index.
+    // A long run grows by a quarter: on average half of a growth is wasted, and 36 bytes a block are most of the index.
     if (size_ == capacity_) resize(capacity_ < 2 ? capacity_ + 1 : capacity_ + std::max(capacity_ / 4, 2u), heap_bytes);
     mutable_hashes()[size_] = hash;
     mutable_ids()[size_] = id;
@@ -73,7 +72,7 @@ class BlockRun {
     return part;
   }
 
-  /// Keeps the first `count` blocks. Memory is given back once half of it is unused, so shrinking stays amortised O(1).
+  /// Keeps the first `count` blocks. Releases memory once half of it is unused, so shrinking stays amortised O(1).
   void truncate(std::uint32_t count, std::size_t& heap_bytes) {
     KV_ASSERT(count <= size_);
     if (count == 0) return clear(heap_bytes);

@@ -1,4 +1,4 @@
-// index/child_map.h: from a block hash to the child edge that begins with it.
+// index/child_map.h: maps a block hash to the child edge that begins with it.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,11 @@
 namespace kv {
 
 /// A flat open-addressing map from a 32-bit fingerprint of the child's first hash to the child's node. Made for both
-/// ends of a skewed crowd: the root of a busy tree has tens of thousands of children, most other nodes none or two.
+/// ends of a skewed distribution: the root of a busy tree has tens of thousands of children, most other nodes at most
+/// two.
 ///   1. Entries lie at or after their home (fingerprint modulo capacity), with no empty entry between.
-///   2. No flat map holds more than kFlatMax entries; a larger one is cut into 256 by the fingerprint's top bits, so
-///      that one insert never rehashes more than kFlatMax entries.
+///   2. A flat map holds at most kFlatMax entries; a larger one is cut into 256 by the fingerprint's top bits, so that
+///      one insert rehashes at most kFlatMax entries.
 /// Fingerprints need not be unique: find() asks the caller. `heap_bytes` as in BlockRun. Cost: O(1), one cache miss.
 class ChildMap {
  public:
@@ -46,7 +47,7 @@ class ChildMap {
     }
   }
 
-  /// Asks for the memory where find() will look first.
+  /// Prefetches the first memory that find() will read.
   void prefetch(std::uint32_t fingerprint) const {
     const ChildMap* map = this;
     for (std::uint32_t bits = fingerprint; map->shards_; bits <<= 8) map = &map->shards_[bits >> 24];
@@ -80,8 +81,8 @@ class ChildMap {
     if (size_ == 0) clear(heap_bytes);
   }
 
-  /// One of the nodes, or kNone. Where the search starts depends on the size: a map that is emptied one node at a time
-  /// would otherwise be searched from its empty beginning each time. Cost: O(1) on average.
+  /// One of the nodes, or kNone. The search's start depends on the size: a map that is emptied one node at a time would
+  /// otherwise be searched from its empty beginning each time. Cost: O(1) on average.
   std::uint32_t any() const {
     if (size_ == 0) return kNone;
     const std::uint32_t start = size_ * 0x9E3779B1u;
@@ -145,7 +146,7 @@ class ChildMap {
   std::uint32_t index_of(std::uint32_t fingerprint, std::uint32_t node) const {
     KV_ASSERT(capacity_ > 0);
     for (std::uint32_t i = fingerprint & (capacity_ - 1);; i = (i + 1) & (capacity_ - 1)) {
-      KV_ASSERT(entries_[i].node != kNone);  // an empty entry ends the search: the node is not here (1)
+      KV_ASSERT(entries_[i].node != kNone);  // an empty entry ends the search: the node is absent (1)
       if (entries_[i].node == node) return i;
     }
   }
@@ -154,7 +155,7 @@ class ChildMap {
     ++size_;
     if (!shards_ && size_ > kFlatMax && depth < kDepthMax) cut(depth, heap_bytes);
     if (shards_) return shards_[fingerprint << 8 * depth >> 24].insert(fingerprint, node, depth + 1, heap_bytes);
-    // Three quarters full at most: probing stays short, and every search meets an empty entry that ends it.
+    // At most three quarters full: probing stays short, and every search meets an empty entry that ends it.
     if (size_ > capacity_ / 4 * 3) rehash(capacity_ == 0 ? 4 : capacity_ * 2, heap_bytes);
     put({fingerprint, node});
   }
@@ -176,7 +177,7 @@ class ChildMap {
       }
     }
     entries_[hole] = Entry();
-    // By a quarter at an eighth: far from both bounds, so that insert and erase at one size do not rehash each time.
+    // To a quarter when an eighth full: far from both bounds, so that alternating insert and erase do not rehash.
     if (capacity_ > 4 && size_ < capacity_ / 8) rehash(capacity_ / 4, heap_bytes);
   }
 
@@ -203,8 +204,8 @@ class ChildMap {
     }
   }
 
-  std::unique_ptr<Entry[]> entries_;    // capacity_ of them; or none, and then
-  std::unique_ptr<ChildMap[]> shards_;  // kShards of them
+  std::unique_ptr<Entry[]> entries_;    // capacity_ entries, or nullptr and then
+  std::unique_ptr<ChildMap[]> shards_;  // kShards maps
   std::uint32_t capacity_ = 0;          // a power of two, or 0
   std::uint32_t size_ = 0;
 };

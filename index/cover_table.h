@@ -1,4 +1,4 @@
-// index/cover_table.h: which edges of a PrefixIndex have covers in them or below them.
+// index/cover_table.h: the edges of a PrefixIndex that have covers in or below them.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace kv {
 
-/// A cover is a block that counts together with all blocks above it (PrefixIndex::cover). Few blocks are covers, so
-/// they are kept in this table; an edge fills its cache line already.
-///   1. A node is covered iff it has covers or covered children. Only covered nodes are known here.
-///   2. With a covered child, all of the node's run counts. Without, its blocks up to the deepest cover.
+/// A cover is a block that counts together with all blocks above it (PrefixIndex::cover). Covers are few, so they are
+/// kept in this table; an edge fills its cache line already.
+///   1. A node is covered iff it has covers or covered children. The table has only covered nodes.
+///   2. With a covered child, the node's whole run counts. Otherwise, its blocks up to the deepest cover.
 /// Cost: O(log covers).
 class CoverTable {
  public:
-  bool empty() const { return covers_.empty(); }  ///< Then no node is covered either.
+  bool empty() const { return covers_.empty(); }  ///< Then all nodes are uncovered.
   std::size_t count() const { return covers_.size(); }
 
   void add(std::uint32_t node, std::uint32_t depth) { covers_.insert(key(node, depth)); }
   bool remove(std::uint32_t node, std::uint32_t depth) { return covers_.erase(key(node, depth)) > 0; }
   bool contains(std::uint32_t node, std::uint32_t depth) const { return covers_.contains(key(node, depth)); }
-  /// The block at this depth has moved to another node. Does nothing if that block is no cover.
+  /// The block at this depth has moved to another node. Has no effect unless the block is a cover.
   void move(std::uint32_t from, std::uint32_t to, std::uint32_t depth) {
     if (!covers_.empty() && remove(from, depth)) add(to, depth);
   }
-  /// One more than the depth of the node's deepest cover; 0 if it has none.
+  /// One more than the depth of the node's deepest cover; 0 without covers.
   std::uint32_t end(std::uint32_t node) const {
     const auto after = covers_.upper_bound(key(node, 0xFFFFFFFF));
     if (after == covers_.begin() || *std::prev(after) >> 32 != node) return 0;
@@ -46,7 +46,7 @@ class CoverTable {
     if (--found->second == 0) child_counts_.erase(found);
   }
   void forget_children(std::uint32_t node) { child_counts_.erase(node); }
-  void move_children(std::uint32_t from, std::uint32_t to) {  ///< Instead of those that `to` had.
+  void move_children(std::uint32_t from, std::uint32_t to) {  ///< Replaces those of `to`.
     const std::uint32_t count = child_count(from);
     child_counts_.erase(from);
     child_counts_.erase(to);

@@ -1,4 +1,4 @@
-// index/leaf_heap.h: which leaf is to be evicted first.
+// index/leaf_heap.h: the eviction order of leaves.
 #pragma once
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 
 namespace kv {
 
-/// A 4-ary heap over numbered leaves that knows where each leaf lies, so that any can be removed or renamed. 4-ary:
-/// half as deep as a binary heap, and the four children lie side by side.
-///   1. No entry's key is below its parent entry's key.
-///   2. positions[leaf] is one more than where the leaf's entry lies, 0 if it has none.
-/// The table of positions belongs to the owner, who keeps an entry in it for each leaf. All of its heaps share the
-/// table: there can be thousands of heaps, and a table each would cost leaves x heaps. So a leaf is in one heap at
-/// most, and only the heap that may hold a leaf is asked about it. Cost: O(log leaves); top() and contains() O(1).
+/// A 4-ary heap over numbered leaves with each leaf's position, so that any leaf can be removed or renamed. 4-ary: half
+/// as deep as a binary heap, and the four children lie side by side.
+///   1. An entry's key is at least its parent entry's key.
+///   2. positions[leaf] is one more than the index of the leaf's entry; 0 without an entry.
+/// The owner keeps the table of positions, with an entry for each leaf. All of its heaps share the table: there can be
+/// thousands of heaps, and a table each would cost leaves x heaps. So a leaf is in at most one heap, and only the heap
+/// that may hold a leaf may be queried for it. Cost: O(log leaves); top() and contains() O(1).
 class LeafHeap {
  public:
   using Positions = StableTable<std::uint32_t>;
@@ -55,7 +55,7 @@ class LeafHeap {
     if (last.leaf != leaf) place(hole, last);
   }
 
-  /// Gives the entry of `from`, if there is one, to `to`: an edge was split or joined, and its leaf end lives on.
+  /// Gives the entry of `from`, if any, to `to`: an edge was split or joined, and its leaf end remains.
   void rename(std::uint32_t from, std::uint32_t to) {
     if (!contains(from)) return;
     KV_ASSERT(to < positions_->size() && !contains(to));

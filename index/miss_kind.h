@@ -1,4 +1,4 @@
-// index/miss_kind.h: why a block is not here. The values travel (wire.fbs, MissReason.why): append only.
+// index/miss_kind.h: why a block is absent. The values are on the wire (wire.fbs, MissReason.why): append only.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 namespace kv {
 
 enum class MissKind : std::uint8_t {
-  kUnknown = 0,        ///< The node does not say, or this program does not know its word for it.
-  kNotRemembered = 1,  ///< Never stored; or it left so long ago that nobody remembers.
+  kUnknown = 0,        ///< The node gives no reason, or one that this program does not know.
+  kNotRemembered = 1,  ///< Never stored, or departed too long ago to be remembered.
   kEvicted = 2,
   kDropped = 3,
-  kNotAdmitted = 4,  ///< A put offered it, and the policy gave more worth to what would have had to go.
-  kRefused = 5,      ///< The same, and all memory was pinned.
-  kOverQuota = 6,    ///< The same, and its tenant had as much as it may.
-  kLost = 7,         ///< The disk could not give it back whole.
+  kNotAdmitted = 4,  ///< A put offered it, and the policy gave the victims more worth.
+  kRefused = 5,      ///< A put offered it, and all memory was pinned.
+  kOverQuota = 6,    ///< A put offered it, and its tenant had its maximum.
+  kLost = 7,         ///< The disk could not return it whole.
   kDiskOff = 8,      ///< It lies on disk, and the disk is off.
   kBeingStored = 9,  ///< A put is bringing it.
 };
@@ -30,7 +30,7 @@ inline constexpr std::string_view miss_kind_name(MissKind kind) {
   const auto i = static_cast<std::size_t>(kind);
   return kMissKindNames[i < kMissKindCount ? i : 0];
 }
-/// Of a value that a later node may have sent.
+/// Accepts values of later versions.
 inline constexpr MissKind miss_kind_of(std::uint8_t value) {
   return value < kMissKindCount ? static_cast<MissKind>(value) : MissKind::kUnknown;
 }

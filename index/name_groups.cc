@@ -22,7 +22,7 @@ bool has_twice(std::span<const BlockHash> names) {
 
 bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count) {
   if (counts.empty()) return true;
-  std::uint64_t sum = 0;  // of 32-bit numbers, each bounded: no list in memory makes it wrap
+  std::uint64_t sum = 0;  // of bounded 32-bit numbers: it cannot wrap for a list in memory
   for (const std::uint32_t count : counts) {
     if (count == 0 || count > kGroupNamesMax) return false;
     sum += count;

@@ -1,5 +1,5 @@
-// index/name_groups.h: names of a set whose blocks are of use only together: a layer's state and its convolution
-// window, K and V stored apart.
+// index/name_groups.h: names of a set whose blocks are useful only together: a layer's state and its convolution
+// window, or separate K and V.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,21 @@
 
 namespace kv {
 
-// A list of names is cut into groups by `counts`: the first counts[0] names are a group, the next counts[1] another.
-// Without counts each name is alone. A group is held while all of it is held. Who asks says what belongs together, and
-// asks the same each time: nothing is kept of a group but its blocks.
+// `counts` cut a list of names into groups: the first counts[0] names are a group, the next counts[1] another. Without
+// counts each name is alone. A group is held while all of its members are. The caller defines the groups in every
+// request: the node stores only their blocks.
 
-/// In one group. All of a group is looked up, and linked, under one lock, so this bounds the time.
+/// Per group. A whole group is looked up and linked under one lock, so this bounds the time.
 inline constexpr std::size_t kGroupNamesMax = 64;
 
-/// Whether `counts` cut a list of so many names: each from 1 to kGroupNamesMax, and all of it. An empty list always
-/// does.
+/// Whether `counts` cut a list of `name_count` names completely, each from 1 to kGroupNamesMax. Empty counts always do.
 bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count);
-/// The same, and that no group has a name twice. Empty, or what is wrong, with the numbers. `field`: what the caller
-/// calls its counts.
+/// The same, and that each group's names differ. Empty, or the fault, with the numbers. `field`: the caller's name for
+/// its counts.
 std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts,
                          const char* field = "group_counts");
 
-/// How much of a list: names, and the groups they are. Without counts no groups are counted.
+/// A part of a list: its names, and their groups. Without counts, group_count is 0.
 struct GroupPart {
   std::size_t name_count = 0, group_count = 0;
 };

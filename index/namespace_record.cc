@@ -19,8 +19,8 @@ constexpr std::size_t kTextBytesMax = 16 * 1024;
 constexpr std::size_t kBlockSizeMax = 65536;  // tokens
 constexpr std::size_t kBlockBytesMax = std::size_t{1} << 30;
 
-/// docs/namespace-record.md says what each means. Adding a key is compatible. Renaming or removing one is not: every
-/// namespace that has it would become another namespace.
+/// docs/namespace-record.md explains each. Adding a key is compatible. Renaming or removing one is not: every namespace
+/// with that key would become another namespace.
 constexpr std::array<std::string_view, 19> kKeys = {
     "block_bytes", "block_bytes_max", "block_size",   "cache_group", "dtype",        "hash",     "head_range", "kind",
     "layer_range", "layout",          "lora",         "model",       "quantization", "revision", "rope",       "salt",
@@ -29,7 +29,7 @@ static_assert(std::is_sorted(kKeys.begin(), kKeys.end()));
 
 using Fields = std::map<std::string, std::string>;
 
-/// A value as part of a message: quoted, on one line, and of bounded length whatever the input was.
+/// A value as part of a message: quoted, on one line, and of bounded length for any input.
 std::string quoted(std::string_view value) {
   constexpr std::size_t kShown = 80;
   std::string text = "\"" + printable(value.substr(0, kShown)) + "\"";
@@ -41,7 +41,7 @@ Failure refuse(const std::string& message) { return {Errc::kBadRequest, "namespa
 
 bool is_key_char(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.'; }
 
-/// Of a node's own making.
+/// Whether a node, not a caller, adds the field.
 bool is_of_node(std::string_view key) {
   return key == NamespaceRecord::kNodeSalt || key == NamespaceRecord::kNodeTenant;
 }
@@ -57,7 +57,7 @@ std::string known_keys() {
   return list + "x.*";
 }
 
-/// What is wrong with a field, or an empty string.
+/// The fault of a field, or an empty string.
 std::string field_problem(std::string_view key, std::string_view value) {
   if (key.empty() || key.size() > kKeyBytesMax || !std::all_of(key.begin(), key.end(), is_key_char)) {
     return "key " + quoted(key) + " is not allowed: 1 to 64 of a-z, 0-9, '_' and '.'";
@@ -72,8 +72,8 @@ std::string field_problem(std::string_view key, std::string_view value) {
   return {};
 }
 
-/// Names the fault in the field `kind`, or a field that belongs to the other kind; an empty string if there is none. A
-/// chain is never spelt out, and a set has no fields of a chain: one namespace has one text.
+/// The fault in the field `kind`, or a field of the other kind; an empty string without one. `kind=chain` is never
+/// written, and a set has no chain fields: one namespace has one text.
 std::string kind_problem(const Fields& fields) {
   const auto kind = fields.find("kind");
   if (kind != fields.end() && kind->second != "set") {
@@ -92,8 +92,8 @@ std::string kind_problem(const Fields& fields) {
   return {};
 }
 
-/// The value of a required decimal field; or 0, and `problem` says why. Leading zeros are refused: one number has one
-/// spelling, or one namespace would have two ids.
+/// The value of a required decimal field; or 0, with the reason in `problem`. Leading zeros are refused: two spellings
+/// of a number would give a namespace two ids.
 std::size_t parse_count(const Fields& fields, const std::string& key, std::size_t max, std::string& problem) {
   const auto field = fields.find(key);
   const std::string allowed = "a decimal number from 1 to " + std::to_string(max) + " without leading zeros";
@@ -119,7 +119,7 @@ Result<NamespaceRecord, Failure> NamespaceRecord::parse(std::string_view text) {
     return refuse("the text has " + std::to_string(text.size()) + " bytes; allowed: at most 16384");
   }
   Fields fields;
-  // Only sorted lines are accepted: a text that is not canonical would have another digest than the same fields sorted.
+  // Only sorted lines are accepted: an unsorted text would have another digest than the same fields sorted.
   std::string_view previous;
   for (std::string_view rest = text; !rest.empty();) {
     const std::size_t end = rest.find('\n');
@@ -141,8 +141,8 @@ Result<NamespaceRecord, Failure> NamespaceRecord::parse(std::string_view text) {
   return from_fields(std::move(fields));
 }
 
-/// An empty value means an absent field. Otherwise a caller that passes all keys, and one that leaves out what it does
-/// not use, would name two namespaces.
+/// An empty value means an absent field. Otherwise a caller that passes all keys, and one that passes only the keys it
+/// uses, would name two namespaces.
 Result<NamespaceRecord, Failure> NamespaceRecord::from_fields(Fields fields) {
   for (const auto& [key, value] : fields) {
     if (auto problem = field_problem(key, value); !problem.empty()) return refuse(problem);
@@ -208,7 +208,7 @@ std::string NamespaceRecord::owner() const {
 NamespaceRecord NamespaceRecord::unsalted() const {
   if (field(kNodeSalt).empty()) return *this;
   auto without = with({{std::string(kNodeSalt), ""}});
-  KV_ASSERT(without.has_value());  // a field less breaks no rule
+  KV_ASSERT(without.has_value());  // removing a field breaks no rule
   return *std::move(without);
 }
 

@@ -1,5 +1,5 @@
-// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces name two
-// blocks.
+// index/namespace_record.h: everything that shapes a block's bytes besides its tokens. Equal hashes in two namespaces
+// name two blocks.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace kv {
 
-/// How the blocks of a namespace belong together.
+/// The relation between the blocks of a namespace.
 enum class SpaceKind : std::uint8_t {
   kChain,  ///< Blocks form prefixes, and all have one size.
   kSet,    ///< Blocks stand alone, each of its own size up to a bound.
@@ -21,43 +21,43 @@ enum class SpaceKind : std::uint8_t {
 
 /// A canonical record: `key=value` lines sorted by key, each ended by '\n' (docs/namespace-record.md lists the keys).
 /// Keys are [a-z0-9_.]{1,64}; values are printable ASCII, 1..1024 bytes; at most 64 fields, 16 KiB in all. Required:
-/// `model`, and of a chain `block_size` (tokens, 1..65536) and `block_bytes` (1..1 GiB); of a set, which has the field
-/// `kind=set`, `block_bytes_max` (1..1 GiB) in their place. The numbers are decimal without leading zeros, so that one
-/// namespace has one text. A field with an empty value means no field, and is left out of the text. Unknown
-/// keys are refused, but for those that begin with `x.`: these are for callers' own distinctions.
+/// `model`, and for a chain `block_size` (tokens, 1..65536) and `block_bytes` (1..1 GiB); for a set, which has the
+/// field `kind=set`, `block_bytes_max` (1..1 GiB) in their place. The numbers are decimal without leading zeros, so
+/// that one namespace has one text. An empty value means an absent field, and is left out of the text. Unknown keys are
+/// refused, except those that begin with `x.`, for callers' own distinctions.
 ///
-/// A node that tells tenants apart by a secret completes the record by fields that no caller sends (kNodeSalt,
-/// kNodeTenant): then id() names what is stored, and callers_id() is the name that its callers compute with.
+/// A node that authenticates tenants completes the record by fields that callers do not send (kNodeSalt, kNodeTenant):
+/// then id() names the stored namespace, and callers_id() is the name that its callers compute with.
 class NamespaceRecord {
  public:
   static constexpr std::string_view kShare = "share", kNodeSalt = "node_salt", kNodeTenant = "node_tenant";
 
-  /// Parses and checks a canonical text. Errors: kBadRequest; the text names the field, its value and what is
-  /// allowed.
+  /// Parses and checks a canonical text. Errors: kBadRequest; the text names the field, its value and the allowed
+  /// values.
   static Result<NamespaceRecord, Failure> parse(std::string_view text);
   /// From fields in any order. Same checks.
   static Result<NamespaceRecord, Failure> from_fields(std::map<std::string, std::string> fields);
-  /// This one with `fields` in place of its own; an empty value takes a field out. Errors: as from_fields().
+  /// This one with `fields` in place of its own; an empty value removes a field. Errors: as from_fields().
   Result<NamespaceRecord, Failure> with(const std::map<std::string, std::string>& fields) const;
 
   const std::string& text() const { return text_; }    ///< Canonical; parse(text()) gives this record again.
   const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].
   NamespaceId id() const;                              ///< First 16 bytes of digest().
-  /// The id of the record without what a node has added. Checksums are bound to this name: callers compute them.
+  /// The id of the record without a node's additions. Checksums are bound to this name: callers compute them.
   const NamespaceId& callers_id() const { return callers_id_; }
-  /// Whom its blocks count for: the tenant that a node found out, else the field `tenant`; of a share "share:NAME".
+  /// The owner of its blocks: the tenant that a node authenticated, else the field `tenant`; for a share "share:NAME".
   std::string owner() const;
-  /// Without the salt, which is for nobody's eyes and which each node makes for itself.
+  /// Without the salt, which each node makes for itself and keeps secret.
   NamespaceRecord unsalted() const;
   std::string unsalted_text() const;                   ///< unsalted().text(), without making the record.
   std::string_view field(std::string_view key) const;  ///< Empty if absent.
-  /// Whether the record says that block hashes come from hash_chain(): it has no field `hash`.
+  /// Whether block hashes come from hash_chain(): the record has no field `hash`.
   bool has_own_chain() const;
   SpaceKind kind() const { return kind_; }
   bool is_set() const { return kind_ == SpaceKind::kSet; }
-  std::size_t block_bytes() const { return block_bytes_; }  ///< Of every block of a chain; of a set's largest.
-  std::size_t block_size() const { return block_size_; }    ///< Tokens of every block of a chain; 0 in a set.
-  /// What the block's checksums are seeded with. In a set the length is part of what they bind; a chain ignores it.
+  std::size_t block_bytes() const { return block_bytes_; }  ///< Of every block in a chain; of the largest in a set.
+  std::size_t block_size() const { return block_size_; }    ///< Tokens of every block in a chain; 0 in a set.
+  /// The seed of the block's checksums. In a set it binds the length too; a chain ignores it.
   std::uint64_t checksum_seed(const BlockHash& block, std::size_t length) const;
 
  private:

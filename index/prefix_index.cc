@@ -22,46 +22,46 @@ namespace {
 
 using NodeId = std::uint32_t;
 constexpr NodeId kNoNode = 0xFFFFFFFF;        // as a block's node: the BlockId is free
-constexpr NodeId kUnlinkedNode = 0xFFFFFFFE;  // as a block's node: pinned, but in no tree any more
+constexpr NodeId kUnlinkedNode = 0xFFFFFFFE;  // as a block's node: pinned, but no longer in a tree
 
-// A join moves the blocks of one edge and undoes a split. Where prefixes come and go,
-// joins and splits may alternate; these bounds keep each under some microseconds. A
-// longer edge is left alone: one more hop in hundreds of blocks costs nothing.
+// A join undoes a split and moves the blocks of one edge. Where prefixes come and go, joins and splits may alternate;
+// these bounds keep each under some microseconds. A longer edge stays split: one more hop in hundreds of blocks is
+// free.
 constexpr std::size_t kJoinMovedMax = 256;
 constexpr std::size_t kJoinBlocksMax = 4096;
 
 __extension__ using Wide = unsigned __int128;
 
-// What one element of a standard container takes, as allocated: used_bytes() counts them without asking each.
+// The allocated size of one element in a standard container, for used_bytes().
 constexpr std::size_t kMapNodeBytes = 80, kSetNodeBytes = 48;
 
 constexpr int kUseCountMax = 255;  // Usage::use_count
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
-/// What is known of a block besides its hash. Half a cache line, so that one read brings all of it. A match reads
-/// hashes only, and touches a Block for the last of a prefix alone.
+/// A block's data besides its hash. Half a cache line, so that one read brings all of it. A match reads only hashes,
+/// and touches the Block of a prefix's last block only.
 struct Block {
   std::uint64_t slot = 0;
   std::uint64_t recency = 0;
   std::uint32_t pin_count = 0;
   std::uint32_t position = 0;
   NodeId node = kNoNode;
-  std::uint32_t depth = 0;  ///< Blocks above it in its tree: unlike an offset in its run, a split leaves it as it is.
+  std::uint32_t depth = 0;  ///< Blocks above it in its tree: a split leaves it unchanged, unlike an offset in the run.
 };
 static_assert(sizeof(Block) == 32);
 
 using Candidates = std::set<BlockId, TokenTable::Order>;
 
-/// An edge of a tree together with what hangs below its last block. A root has an empty run. One cache line: a walk
-/// takes one miss per edge, besides those for the hashes.
+/// An edge of a tree together with its children. A root has an empty run. One cache line: a walk takes one miss per
+/// edge, besides those for the hashes.
 struct alignas(64) Node {
   BlockRun run;
   ChildMap children;
-  std::unique_ptr<Candidates> candidates;  ///< Children that match_partial may name, by their first block's token ids.
-  NodeId parent = kNoNode;                 ///< Of a root: kNoNode. Of a free node: the next free one.
+  std::unique_ptr<Candidates> candidates;  ///< Children for match_partial, by their first block's token ids.
+  NodeId parent = kNoNode;                 ///< kNoNode for a root. In a free node: the next free one.
   std::uint32_t tree : 20 = 0;
-  std::uint32_t group : 12 = 0;    ///< Whose heap it is in as a leaf.
+  std::uint32_t group : 12 = 0;    ///< The group whose heap it is in as a leaf.
   std::uint32_t first_depth = 0;   ///< Depth of the run's first block.
   std::uint32_t pinned_count = 0;  ///< Pinned blocks of the run and of all runs below.
 };
@@ -75,36 +75,35 @@ struct Tree {
   TreeKind kind = TreeKind::kChain;
   bool is_in_emptied = false;
   std::size_t block_count = 0;     ///< Linked.
-  std::size_t unlinked_count = 0;  ///< And not forgotten.
-  std::uint64_t total_bytes = 0;   ///< Of the linked blocks of a set.
+  std::size_t unlinked_count = 0;  ///< Unlinked and not forgotten.
+  std::uint64_t total_bytes = 0;   ///< For the linked blocks of a set.
 };
 
-/// Blocks that were cut off by detach(). They hang below a root of their own until reap() has taken them apart.
+/// Blocks that detach() cut off. They hang below a root of their own until reap() has freed them.
 struct Detached {
   NodeId root;
   std::uint32_t label;
-  /// The block above the cut, which inherits their recency (invariant 3). By the time they are gone, that block may be
-  /// gone too and another have its id; the hash tells the two apart.
+  /// The block above the cut, which inherits their recency (invariant 3). It may be gone by then, and its id reused;
+  /// the hash detects this.
   BlockId above = kNoBlock;
   BlockHash above_hash = {};
-  std::uint64_t recency = 0;  ///< The latest of those that are gone.
+  std::uint64_t recency = 0;  ///< The latest of the removed blocks.
   Usage usage = {};
 };
 
-/// What an unlinked block still has to tell and its run, which is gone, knew.
+/// The facts of an unlinked block that were in its run.
 struct Orphan {
   BlockHash hash;
   TreeId tree;
 };
 
-// Hashes ahead. A run is some pages long and often not in cache, and the processor's own prefetch stops at each page.
-// Measured: 8.2 -> 6.4 ns a block when cold, 1.46 -> 1.55 when warm.
+// Hashes ahead. A run is some pages long and often uncached, and the hardware prefetch stops at each page. Measured:
+// 8.2 -> 6.4 ns a block when cold, 1.46 -> 1.55 when warm.
 constexpr std::size_t kPrefetchAhead = 32;
 constexpr std::uint32_t kPrefetchUp = 4;  // Evictions ahead, of some 100 ns each.
-constexpr std::size_t kFoundAtOnce = 16;  // Names of a set: as many misses as a core has under way, and not more.
+constexpr std::size_t kFoundAtOnce = 16;  // Names of a set: as many misses as a core keeps in flight.
 
-/// How many leading hashes of `a` and `b` are equal. Four words
-/// by XOR and OR: one branch a block instead of a call of memcmp.
+/// The number of equal leading hashes. Four words by XOR and OR: one branch a block instead of a call of memcmp.
 std::size_t common_count(const BlockHash* a, const BlockHash* b, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (i % 2 == 0 && i + kPrefetchAhead < count) __builtin_prefetch(a + i + kPrefetchAhead);
@@ -127,17 +126,16 @@ struct PrefixIndex::Impl {
   std::vector<Tree> trees;
   std::vector<TreeId> free_trees, emptied_trees;
   /// By group and queue (heap_of()): the nodes without children. A key is a lower bound of the leaf end's recency:
-  /// touch() does not look for the heap entry, and oldest_leaf_end() brings a stale one up to date when it reaches the
-  /// top.
+  /// touch() leaves the heap entry alone, and oldest_leaf_end() updates a stale one when it reaches the top.
   std::vector<LeafHeap> leaves;
-  std::vector<Tick> tops;                 ///< By heap: the key at its top, side by side for a look at all; or kNoTick.
+  std::vector<Tick> tops;                 ///< By heap: its top key, contiguous for a scan; or kNoTick.
   std::vector<std::uint32_t> queue_ends;  ///< By group: see queue_end().
   LeafHeap::Positions leaf_positions;     ///< By node: its place in its heap.
-  StableTable<std::uint32_t> leaf_heaps;  ///< By node: which heap it is in. Nothing, if it is in none.
-  /// The heaps that have leaves, each by a lower bound of the keys in it, as a leaf's key is one of its recency.
+  StableTable<std::uint32_t> leaf_heaps;  ///< By node: its heap. Unset outside heaps.
+  /// The non-empty heaps, each by a lower bound of its keys, like a leaf's key for its recency.
   LeafHeap::Positions heap_positions;
   LeafHeap heaps{heap_positions};
-  /// The same, for each band and queue. All of this is empty as long as no group was put into a band.
+  /// The same for each band and queue. All of this is empty until a group is put into a band.
   std::vector<std::uint32_t> band_of;  ///< By group.
   LeafHeap::Positions band_positions;
   std::vector<LeafHeap> bands;
@@ -148,9 +146,9 @@ struct PrefixIndex::Impl {
   std::uint32_t free_block = 0xFFFFFFFF;  ///< First of a list through Block::depth.
   NodeId free_node = kNoNode;
   std::deque<Detached> detached;
-  NodeId reaping = kNoNode;  ///< Where in detached.front() reap() goes on; kNoNode: at the root.
+  NodeId reaping = kNoNode;  ///< The position of reap() in detached.front(); kNoNode: at the root.
   std::size_t linked_count = 0;
-  std::size_t heap_bytes = 0;  ///< Of runs and child maps.
+  std::size_t heap_bytes = 0;  ///< For runs and child maps.
   std::size_t candidate_count = 0;
   std::size_t used_node_count = 0;
   SetTotals set_totals;
@@ -159,7 +157,7 @@ struct PrefixIndex::Impl {
     KV_ASSERT(queues.count > 0 && queues.count <= LeafQueues::kCountMax);
   }
 
-  // -- access. Ids come from callers: each is checked where it enters, and trusted from there on.
+  // -- access. Ids from callers are checked on entry, and trusted from there on.
 
   Block& at(BlockId block) {
     KV_ASSERT(is_known(block));
@@ -184,9 +182,9 @@ struct PrefixIndex::Impl {
   bool is_in_heap(NodeId node) const { return leaf_positions[node] != 0; }
   LeafHeap& heap_with(NodeId node) { return leaves[leaf_heaps[node]]; }  ///< Requires: is_in_heap(node).
   const LeafHeap& heap_with(NodeId node) const { return leaves[leaf_heaps[node]]; }
-  /// The heap has changed. A renamed leaf keeps its key.
+  /// Updates the top of a changed heap. A renamed leaf keeps its key.
   void note_top(std::uint32_t heap) { tops[heap] = leaves[heap].empty() ? kNoTick : Tick{leaves[heap].top().key}; }
-  /// Where the leaf belongs by its end's latest use.
+  /// The leaf's proper heap, by its end's latest use.
   std::uint32_t heap_of(NodeId leaf) const {
     const Node& node = nodes[leaf];
     return node.group * queues.count + queues.queue_of(usages[to_int(node.run.last())]);
@@ -196,22 +194,22 @@ struct PrefixIndex::Impl {
     heap_with(node).erase(node);
     note_top(leaf_heaps[node]);
   }
-  /// An edge was split or joined, and its leaf end lives on in the other.
+  /// An edge was split or joined, and its leaf end is now in `to`.
   void rename_leaf(NodeId from, NodeId to) {
     if (!is_in_heap(from)) return;
     leaf_heaps[to] = leaf_heaps[from];
     heap_with(from).rename(from, to);
   }
 
-  /// The block's place in its run.
+  /// The block's index in its run.
   std::uint32_t offset(const Block& block) const { return block.depth - nodes[block.node].first_depth; }
   bool is_root(const Node& node) const { return node.parent == kNoNode; }
-  /// The block above the node's first; kNoBlock below a root.
+  /// The block above the node's first block; kNoBlock below a root.
   BlockId above(const Node& node) const {
     return is_root(nodes[node.parent]) ? kNoBlock : nodes[node.parent].run.last();
   }
 
-  /// Mixes all of the hash with the seed, since a caller may choose any 32 bytes as its own block hash.
+  /// Mixes the whole hash with the seed, since a caller may choose any 32 bytes as its own block hash.
   std::uint32_t fingerprint(const BlockHash& hash) const {
     std::uint64_t word[4];
     std::memcpy(word, hash.bytes.data(), sizeof word);
@@ -229,10 +227,10 @@ struct PrefixIndex::Impl {
     return parent.children.find(fingerprint(hash), [&](NodeId child) { return nodes[child].run.hashes()[0] == hash; });
   }
 
-  /// Where a block called `parent` (or a root) ends and its children begin.
+  /// The end of a block `parent` (or a root), where its children begin.
   struct Place {
     NodeId node;
-    std::uint32_t count;  ///< Blocks of the node's run up to and with the parent.
+    std::uint32_t count;  ///< Blocks of the node's run up to the parent.
   };
   Place place(TreeId tree, BlockId parent) {
     if (parent == kNoBlock) return {at(tree).root, 0};
@@ -263,7 +261,7 @@ struct PrefixIndex::Impl {
     return bands[std::size_t{band} * queues.count + queue];
   }
 
-  /// From the free list first: the tables never shrink, so a freed entry is the cheapest one.
+  /// Takes from the free list first: the tables never shrink, so a freed entry is the cheapest.
   NodeId new_node(std::uint32_t tree, NodeId parent, std::uint32_t first_depth) {
     NodeId id = free_node;
     if (id != kNoNode) {
@@ -284,7 +282,7 @@ struct PrefixIndex::Impl {
     return id;
   }
 
-  /// `heir`: where reap() goes on if it stands at this node.
+  /// `heir`: takes over reap()'s position at this node.
   void free_empty_node(NodeId id, NodeId heir) {
     Node& node = nodes[id];
     if (reaping == id) reaping = heir;
@@ -325,8 +323,8 @@ struct PrefixIndex::Impl {
     nodes[to].children.for_each([&](NodeId child) { nodes[child].parent = to; });
   }
 
-  /// Tells the run's blocks, and the covers among them, that they belong to `node` now. Returns how many are pinned.
-  /// (A cover is pinned, so blocks without pins need no look into the table of covers.)
+  /// Assigns the run's blocks, and the covers among them, to `node`. Returns how many are pinned. (A cover is pinned,
+  /// so unpinned blocks need no cover lookup.)
   std::uint32_t set_node(const BlockRun& run, NodeId node) {
     std::uint32_t pinned = 0;
     for (std::uint32_t i = 0; i < run.size(); ++i) {
@@ -340,14 +338,14 @@ struct PrefixIndex::Impl {
     return pinned;
   }
 
-  /// `count` of the node's own blocks were pinned for the first time; or unpinned for the last, with 0 - count. Goes up
-  /// to the root (5), or to `below` if the caller goes on from there.
+  /// Adds newly pinned blocks of the node's run to the counts up to the root (5), or up to `below` if the caller goes
+  /// on from there. 0 - count for newly unpinned ones.
   void add_pinned(NodeId id, std::uint32_t count, NodeId below = kNoNode) {
     for (; id != below && id != kNoNode; id = nodes[id].parent) nodes[id].pinned_count += count;  // modulo 2^32
   }
 
   /// Cuts the node's run after `count` blocks and returns the node that ends there. The half that is cheaper to move
-  /// gets the new node: moving means to rewrite each block's node, and for the lower half each child's parent too.
+  /// gets the new node: a move rewrites each block's node, and for the lower half each child's parent too.
   ///
   ///     upper is new:  parent -> other [0, count) -> id [count, size) -> children
   ///     lower is new:  parent -> id [0, count) -> other [count, size) -> children
@@ -374,8 +372,7 @@ struct PrefixIndex::Impl {
     move_children(id, other);
     covers.move_children(id, other);
     if (covers.is_covered(other)) covers.add_child(id);
-    // The upper half keeps its count, which includes all below (5).
-    // The lower half's is the sum of its own and its children's.
+    // The upper half keeps its count, which includes all below (5). The lower half sums its own and its children's.
     nodes[other].pinned_count = moved_pinned;
     if (node.pinned_count > 0) {
       nodes[other].children.for_each([&](NodeId child) { nodes[other].pinned_count += nodes[child].pinned_count; });
@@ -391,7 +388,7 @@ struct PrefixIndex::Impl {
     node.run = std::move(run);
   }
 
-  /// Undoes a split once nothing needs it: a node whose only child is left becomes one with it.
+  /// Undoes a split that is no longer needed: merges a node with its only child.
   void join_only_child(NodeId id) {
     Node& node = nodes[id];
     if (is_root(node) || node.children.size() != 1) return;
@@ -399,7 +396,7 @@ struct PrefixIndex::Impl {
     node.children.for_each([&](NodeId only) { child_id = only; });
     Node& child = nodes[child_id];
     KV_ASSERT(child.parent == id && child.first_depth == node.first_depth + node.run.size());
-    // As with split(): whichever costs less to move goes into the other.
+    // As in split(), the part that is cheaper to move goes into the other.
     const std::size_t child_moved = child.run.size() + child.children.size(), node_moved = node.run.size();
     if (std::min(child_moved, node_moved) > kJoinMovedMax) return;
     if (node.run.size() + child.run.size() > kJoinBlocksMax) return;
@@ -428,9 +425,9 @@ struct PrefixIndex::Impl {
     }
   }
 
-  // -- covers. A walk upward stops at the first node that was covered before, or still is: all above are as they were.
+  // -- covers. A walk upward stops at the first node that was covered before, or still is: all above are unchanged.
 
-  /// How many blocks of the node's run are covered; these are its first ones.
+  /// The number of covered blocks in the node's run; always the first ones.
   std::uint32_t covered_count(NodeId id) const {
     if (covers.empty()) return 0;
     if (covers.child_count(id) > 0) return nodes[id].run.size();
@@ -438,7 +435,7 @@ struct PrefixIndex::Impl {
     return end == 0 ? 0 : end - nodes[id].first_depth;
   }
 
-  /// The node has become covered. Returns how many blocks above it have become so with it.
+  /// The node has become covered. Returns how many blocks above it become covered.
   std::size_t cover_above(NodeId id) {
     std::size_t fresh = 0;
     for (id = nodes[id].parent; !is_root(nodes[id]); id = nodes[id].parent) {
@@ -450,7 +447,7 @@ struct PrefixIndex::Impl {
     return fresh;
   }
 
-  /// A child of `above` is covered no more. Returns how many blocks, from `above` up, are covered no more with it.
+  /// A child of `above` is no longer covered. Returns how many blocks, from `above` up, end with it.
   std::size_t uncover_above(NodeId above, Steps* steps) {
     std::size_t ended = 0;
     for (NodeId id = above; !is_root(nodes[id]); id = nodes[id].parent) {
@@ -475,9 +472,9 @@ struct PrefixIndex::Impl {
 
   // -- eviction order
 
-  /// Puts the node where it belongs in its heap, after the leaf end has changed or the node has become a leaf or ceased
-  /// to be one. Pinned leaf ends may stay in the heap: oldest_leaf_end() takes them out when it meets them, and unpin()
-  /// puts them back. So a pin costs no heap operation.
+  /// Puts the node into its proper heap, after its leaf end has changed or the node has become a leaf or ceased to be
+  /// one. Pinned leaf ends may stay in the heap: oldest_leaf_end() removes those it meets, and unpin() puts them back.
+  /// So a pin costs no heap operation.
   void update_leaf(NodeId id) {
     const Node& node = nodes[id];
     if (node.run.empty() || node.children.size() > 0) return take_out_of_heap(id);
@@ -503,7 +500,7 @@ struct PrefixIndex::Impl {
     lower_bound(heap, recency);
   }
 
-  /// A heap has got an entry with this key.
+  /// A heap received an entry with this key.
   void lower_bound(std::uint32_t heap, std::uint64_t key) {
     lower_bound_in(heaps, heap, key);
     if (band_of.empty()) return;
@@ -521,9 +518,9 @@ struct PrefixIndex::Impl {
     }
   }
 
-  /// The oldest leaf end of all heaps in `order`. The heap with the least bound has it, if that bound is the key of its
-  /// top. Bounds are brought up to date here alone, one for each change of a heap's top. So a look at thousands of
-  /// heaps, most of them untouched since the last call, costs no more than one at a few.
+  /// The oldest leaf end of all heaps in `order`. It is in the heap with the least bound, if that bound is the key of
+  /// the heap's top. Only this function updates bounds, one for each change of a heap's top. So a query over thousands
+  /// of mostly untouched heaps costs no more than one over a few.
   BlockId oldest_in(LeafHeap& order, Steps* steps) {
     while (!order.empty()) {
       const auto [bound, heap] = order.top();
@@ -542,8 +539,8 @@ struct PrefixIndex::Impl {
     return kNoBlock;
   }
 
-  /// The leaf end at the top of the heap; or, if it is pinned or was used since, puts that right and returns kNoBlock.
-  /// Each such repair is done once for a pin or a use, and so paid for by them.
+  /// The leaf end at the top of the heap; if it is pinned or was used since, repairs that and returns kNoBlock. Each
+  /// pin or use causes at most one repair, and so pays for it.
   BlockId top_leaf_end(LeafHeap& heap) {
     const auto [key, leaf] = heap.top();
     const BlockId end = nodes[leaf].run.last();
@@ -551,7 +548,7 @@ struct PrefixIndex::Impl {
     if (block.pin_count > 0) {
       take_out_of_heap(leaf);
     } else if (block.recency > key) {
-      // Its latest use may have been of another kind, too.
+      // Its latest use may also have been of another kind.
       const std::uint32_t belongs = heap_of(leaf);
       if (belongs == leaf_heaps[leaf]) {
         heap.set_key(leaf, block.recency);
@@ -571,7 +568,7 @@ struct PrefixIndex::Impl {
     if (above != kNoBlock) inherit(blocks[to_int(above)].recency, usages[to_int(above)], recency, usage);
   }
 
-  /// `blocks_up`: how far the heir is above the block.
+  /// `blocks_up`: the distance from the block to the heir.
   static void inherit(std::uint64_t& heir_recency, Usage& heir, std::uint64_t recency, Usage usage,
                       std::uint32_t blocks_up = 1) {
     if (recency >= heir_recency) {
@@ -582,14 +579,14 @@ struct PrefixIndex::Impl {
     heir.use_count = static_cast<std::uint8_t>(std::min(heir.use_count + usage.use_count, kUseCountMax));
   }
 
-  /// The same for a leaf end that is about to go. The first block of what was detached has none above: its recency
-  /// waits in the Detached for the block that was above the cut.
+  /// The same for a leaf end about to be removed. A detached subtree's first block has none above: its recency waits in
+  /// the Detached for the block that was above the cut.
   void bequeath(BlockId block) {
     const Block& gone = at(block);
     const Usage usage = usages[to_int(block)];
     const Node& node = nodes[gone.node];
     const std::uint32_t count = offset(gone);
-    // Those above it often go next, and what is known of them is seldom in cache.
+    // The blocks above often go next, and their data is seldom in cache.
     if (count >= kPrefetchUp) {
       const std::uint32_t up = count - kPrefetchUp, id = to_int(node.run.ids()[up]);
       __builtin_prefetch(&blocks[id], 1);
@@ -609,7 +606,7 @@ struct PrefixIndex::Impl {
     free_empty_node(piece.root, kNoNode);
     if (is_linked(piece.above) && hash(piece.above) == piece.above_hash) {
       inherit(piece.above, piece.recency, piece.usage);
-      update_leaf(blocks[to_int(piece.above)].node);  // by its uses it may belong into another queue
+      update_leaf(blocks[to_int(piece.above)].node);  // its uses may place it in another queue
     }
     detached.pop_front();
   }
@@ -658,14 +655,14 @@ struct PrefixIndex::Impl {
     emptied_trees.push_back(TreeId{id});
   }
 
-  /// Takes out a node that lost its last block. Its parent may be a leaf now, or have one child left and join with it.
+  /// Frees a node that lost its last block. Its parent may now be a leaf, or have one child left and join with it.
   void remove_empty_node(NodeId id, NodeId parent) {
     free_empty_node(id, parent);
     update_leaf(parent);
     join_only_child(parent);
   }
 
-  /// Takes a leaf end out of its run, and the run out of the tree with its last block. The Block entry stays.
+  /// Removes a leaf end from its run, and with the run's last block the run from the tree. The Block entry stays.
   void cut_leaf_end(BlockId block) {
     const NodeId id = at(block).node;
     Node& node = nodes[id];
@@ -682,7 +679,7 @@ struct PrefixIndex::Impl {
     }
   }
 
-  /// A pinned leaf end becomes unlinked: out of the tree, and still known by its id until the last unpin.
+  /// A pinned leaf end becomes unlinked: out of the tree, but known by its id until the last unpin.
   void take_out_leaf_end(BlockId block) {
     Block& gone = at(block);
     KV_ASSERT(gone.pin_count > 0);
@@ -697,7 +694,7 @@ struct PrefixIndex::Impl {
   std::string check() const;
   std::string check_tree(NodeId root, std::uint32_t tree, std::size_t& node_count, std::size_t& bytes,
                          std::size_t& candidates, std::size_t& block_count, std::size_t& covering_nodes) const;
-  const char* check_node(NodeId id) const;  ///< nullptr, or what is broken.
+  const char* check_node(NodeId id) const;  ///< nullptr, or the broken invariant.
 };
 
 PrefixIndex::PrefixIndex(std::uint64_t hash_seed, LeafQueues queues)
@@ -749,8 +746,8 @@ std::vector<TreeId> PrefixIndex::take_emptied() {
   return std::exchange(impl_->emptied_trees, {});
 }
 
-/// One hash look-up an edge, and within an edge a comparison of two arrays: prompts that share a long beginning cost a
-/// sequential read and not a search for each block.
+/// One hash lookup an edge, and within an edge a comparison of two arrays: prompts that share a long beginning cost a
+/// sequential read, not a search for each block.
 PrefixIndex::Prefix PrefixIndex::match(TreeId tree, std::span<const BlockHash> hashes) const {
   const Impl& impl = *impl_;
   Prefix prefix;
@@ -773,7 +770,7 @@ void PrefixIndex::blocks_of(const Prefix& prefix, std::span<BlockId> blocks) con
   if (blocks.empty()) return;
   const Block& last = impl_->linked(prefix.last);
   KV_ASSERT(last.depth + 1 == prefix.block_count);
-  // Upward from the last block, since a node knows its parent; each run fills the part of `blocks` before it.
+  // Upward from the last block, since nodes link to their parents; each run fills the part of `blocks` before it.
   std::size_t left = prefix.block_count;
   for (NodeId id = last.node; left > 0; id = impl_->nodes[id].parent) {
     const Node& node = impl_->nodes[id];
@@ -797,7 +794,7 @@ PrefixIndex::PartialBlock PrefixIndex::match_partial(TreeId tree, BlockId parent
   if (count < node.run.size()) {
     if (impl.is_candidate(parent, node.run.ids()[count])) consider(node.run.ids()[count]);
   } else if (node.candidates) {
-    // In lexicographic order the longest common prefix is with a neighbour of where `wanted` would stand.
+    // In lexicographic order the longest common prefix is with a neighbour of the place of `wanted`.
     const auto after = node.candidates->lower_bound(wanted);
     if (after != node.candidates->begin()) consider(*std::prev(after));
     if (after != node.candidates->end()) consider(*after);
@@ -811,8 +808,8 @@ void PrefixIndex::find_each(TreeId set, std::span<const BlockHash> hashes, std::
   const ChildMap& children = impl.nodes[impl_->at(set).root].children;
   std::array<std::uint32_t, kFoundAtOnce> prints;
   std::array<NodeId, kFoundAtOnce> likely;
-  // In rounds over a few names: each round reads what the one before has asked for, so that the misses of one name wait
-  // together with those of the others.
+  // In rounds over a few names: each round reads the lines that the round before prefetched, so the misses of all names
+  // overlap.
   for (std::size_t first = 0; first < hashes.size(); first += kFoundAtOnce) {
     const auto some = hashes.subspan(first, std::min(kFoundAtOnce, hashes.size() - first));
     for (std::size_t k = 0; k < some.size(); ++k) children.prefetch(prints[k] = impl.fingerprint(some[k]));
@@ -839,7 +836,7 @@ void PrefixIndex::find_each(TreeId set, std::span<const BlockHash> hashes, std::
 }
 
 BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& hash) const {
-  // Inside a run the one child is the block that follows; only behind the run's end is there a choice.
+  // Inside a run the only child is the next block; a choice exists only behind the run's end.
   const auto [id, count] = impl_->place(tree, parent);
   const Node& node = impl_->nodes[id];
   if (count < node.run.size()) return node.run.hashes()[count] == hash ? node.run.ids()[count] : kNoBlock;
@@ -847,15 +844,15 @@ BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& ha
   return child == kNoNode ? kNoBlock : impl_->nodes[child].run.ids()[0];
 }
 
-/// Children hang below the last block of an edge only. If the parent lies in the middle of an edge, the edge is split
-/// there first, and the parent's half has the block as its second child.
+/// Children hang only below the last block of an edge. A parent in the middle of an edge splits the edge first; its
+/// half gets the block as second child.
 BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, Tick tick) {
   Impl& impl = *impl_;
   KV_ASSERT(find_child(tree, parent, block.hash) == kNoBlock);
   auto [id, count] = impl.place(tree, parent);
   if (count < impl.nodes[id].run.size()) id = impl.split(id, count);
 
-  // A leaf's run grows in place. With children, or below a root, whose run stays empty, the block begins a new edge.
+  // A leaf's run grows in place. Below a node with children, or a root with its empty run, the block begins a new edge.
   const bool is_append = count > 0 && impl.nodes[id].children.size() == 0;
   Tree& of_tree = impl.at(tree);
   const bool is_set = of_tree.kind == TreeKind::kSet;
@@ -889,17 +886,17 @@ BlockId PrefixIndex::insert(TreeId tree, BlockId parent, const NewBlock& block, 
   return added;
 }
 
-/// Only leaf ends go, one by one: an inner block that went would leave blocks below it that no walk can reach.
+/// Only leaf ends are removed, one by one: removing an inner block would make the blocks below unreachable.
 void PrefixIndex::remove_leaf_end(BlockId block) {
   Impl& impl = *impl_;
   KV_ASSERT(is_leaf_end(block));
   KV_ASSERT(pin_count(block) == 0);
-  impl.bequeath(block);  // first: afterwards the block has nobody above it
+  impl.bequeath(block);  // first: afterwards the block is unlinked from the one above
   impl.cut_leaf_end(block);
   impl.free(block);
 }
 
-/// All at once, so its time grows with the subtree. detach() and reap() do the same in bounded steps.
+/// In one call, so its time grows with the subtree. detach() and reap() do the same in bounded steps.
 void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed) {
   Impl& impl = *impl_;
   const NodeId top = impl.linked(block).node;
@@ -908,7 +905,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
   const BlockId above = parent(block);
   const std::uint32_t tree = impl.nodes[top].tree;
 
-  // The tree is made whole without the blocks before any is handed out: `removed` asks the index about them.
+  // The tree is complete without the blocks before the first is handed out: `removed` queries the index about them.
   std::vector<NodeId> node_ids{top};  // parents before children
   for (std::size_t i = 0; i < node_ids.size(); ++i) {
     impl.nodes[node_ids[i]].children.for_each([&](NodeId child) { node_ids.push_back(child); });
@@ -960,7 +957,7 @@ void PrefixIndex::unlink_subtree(BlockId block, const std::function<void(BlockId
       impl.orphans[to_int(gone)] = {run->hashes()[i], TreeId{tree}};
       ++impl.trees[tree].unlinked_count;
       removed(gone);
-      if (impl.at(gone).pin_count == 0) forget(gone);  // `removed` may have taken the last pin off
+      if (impl.at(gone).pin_count == 0) forget(gone);  // `removed` may have ended the last pin
     }
     run->clear(impl.heap_bytes);
   }
@@ -1006,8 +1003,8 @@ void PrefixIndex::unpin(BlockId block) {
   if (is_leaf_end(block)) impl_->update_leaf(unpinned.node);  // oldest_leaf_end() may have taken it out of the heap
 }
 
-/// From the last block up. The count of fresh pins is carried along, so that each edge above is written once and not
-/// once for every block.
+/// From the last block up. The count of fresh pins is carried along, so that each edge above is written once, not for
+/// every block.
 void PrefixIndex::pin(std::span<const BlockId> prefix) {
   Impl& impl = *impl_;
   std::uint32_t fresh = 0;
@@ -1031,13 +1028,13 @@ void PrefixIndex::unpin(std::span<const BlockId> prefix) {
   for (std::size_t i = prefix.size(); i-- > 0;) {
     Block& block = impl.at(prefix[i]);
     KV_ASSERT(block.pin_count > 0);
-    if (block.node == kUnlinkedNode) {  // and so are those after it in the chain: no edge counts them
+    if (block.node == kUnlinkedNode) {  // so are those after it in the chain: no edge counts them
       --block.pin_count;
       continue;
     }
     if (block.node != node) {
-      // Blocks that were detached since the pin have a root of their own. The walk from there ends at that root, not at
-      // this node, and what it carried is spent: begin afresh.
+      // Blocks detached since the pin have a root of their own. The walk from there ends at that root, not at this
+      // node, and the carried count is spent: start again.
       NodeId at = node;
       for (; at != block.node && at != kNoNode; at = impl.nodes[at].parent) impl.nodes[at].pinned_count -= ended;
       if (at == kNoNode) ended = 0;
@@ -1056,7 +1053,7 @@ void PrefixIndex::move_pin(BlockId from, BlockId to) {
   Block& next = impl.at(to);
   KV_ASSERT(old.pin_count > 0 && next.pin_count < 0xFFFFFFFF && parent(to) == from);
   const std::uint32_t gained = ++next.pin_count == 1, lost = --old.pin_count == 0;
-  // In one edge nothing changes but the sum. In two, `to` begins the edge directly below that of `from`.
+  // Within one edge only the sum changes. Across two, `to` begins the edge directly below that of `from`.
   if (old.node != next.node) impl.nodes[next.node].pinned_count += gained;
   if (gained != lost) impl.add_pinned(old.node, gained - lost);
 }
@@ -1081,7 +1078,7 @@ bool PrefixIndex::has_pinned(BlockId block, Steps& steps) const {
 std::size_t PrefixIndex::cover(BlockId block) {
   Impl& impl = *impl_;
   const Block& known = impl.linked(block);
-  KV_ASSERT(known.pin_count > 0 && !is_cover(block));  // pinned: set_node() moves covers by that
+  KV_ASSERT(known.pin_count > 0 && !is_cover(block));  // set_node() moves only pinned covers
   const std::uint32_t before = impl.covered_count(known.node), end = impl.offset(known) + 1;
   impl.covers.add(known.node, known.depth);
   if (before > 0) return std::max(end, before) - before;
@@ -1101,7 +1098,7 @@ std::size_t PrefixIndex::uncovered_count(BlockId block) const {
   return count;
 }
 
-/// The mirror of cover(): counts end where another cover below or beside keeps the blocks above covered.
+/// The mirror of cover(): counting ends where another cover below or beside keeps the blocks above covered.
 std::size_t PrefixIndex::uncover(BlockId block, Steps* steps) {
   Impl& impl = *impl_;
   const Block& known = impl.linked(block);
@@ -1120,7 +1117,7 @@ BlockId PrefixIndex::oldest_leaf_end(Steps* steps) { return impl_->oldest_in(imp
 
 BlockId PrefixIndex::oldest_leaf_end(std::uint32_t group, Steps* steps) {
   if (impl_->queues.count == 1) return oldest_leaf_end(group, 0, steps);
-  // A repair may move a leaf to another queue, so each round begins anew with the least bound.
+  // A repair may move a leaf to another queue, so each round starts again from the least bound.
   for (;;) {
     const std::span<const Tick> bounds = oldest_bounds(group);
     const auto least = std::ranges::min_element(bounds);
@@ -1178,7 +1175,7 @@ void PrefixIndex::set_band(std::uint32_t group, std::uint32_t band) {
 std::uint32_t PrefixIndex::band(std::uint32_t group) const { return impl_->band(group); }
 
 BlockId PrefixIndex::oldest_in_band(std::uint32_t band, Steps* steps) {
-  // A repair may move a leaf to another queue, so each round begins anew with the least bound.
+  // As in oldest_leaf_end(group): repairs move leaves.
   for (;;) {
     std::uint32_t least = impl_->queues.count;
     std::optional<Tick> bound;
@@ -1216,8 +1213,8 @@ std::uint32_t PrefixIndex::group(BlockId block) const { return impl_->nodes[impl
 
 // -- removal in bounded steps
 
-/// Cuts a subtree off, at the price of one split whatever its size: no walk finds its blocks from here on, and reap()
-/// takes them apart later, a few at a time, between requests.
+/// Cuts a subtree off for the price of one split, whatever its size: walks no longer find its blocks, and reap() frees
+/// them later, a few at a time, between requests.
 std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
   Impl& impl = *impl_;
   KV_ASSERT(is_linked(block));
@@ -1229,8 +1226,8 @@ std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
     top = impl.at(block).node;
     KV_ASSERT(impl.nodes[top].parent == upper);
   }
-  // From here on `top` is a whole edge that begins with the block. Move it below a root of its own, and take what it
-  // counted out of the edges above.
+  // Now `top` is a whole edge that begins with the block. Move it below a root of its own, and subtract its count from
+  // the edges above.
   const NodeId old_parent = impl.nodes[top].parent;
   impl.unlink_child(old_parent, top);
   impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
@@ -1250,7 +1247,7 @@ void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
   Impl& impl = *impl_;
   NodeId& root = impl.at(tree).root;
   if (impl.nodes[root].children.size() == 0) return;
-  // The tree gets a new, empty root; the old one takes everything with it.
+  // The tree gets a new, empty root; the old one takes all edges with it.
   impl.detached.push_back({.root = root, .label = label});
   root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
 }
@@ -1270,8 +1267,8 @@ std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, st
   while (!impl.detached.empty() && steps.are_left()) {
     const NodeId root = impl.detached.front().root;
     const std::uint32_t label = impl.detached.front().label;
-    // Depth first, without a stack: down to some leaf, take its blocks from the end, and the node that is empty then
-    // hands the walk to its parent (free_empty_node). Between two calls only `reaping` has to be remembered.
+    // Depth first, without a stack: go down to some leaf, remove its blocks from the end; the empty node then hands the
+    // walk to its parent (free_empty_node). Between calls only `reaping` is needed.
     if (impl.reaping == kNoNode) impl.reaping = root;
     const NodeId id = impl.reaping;
     if (const NodeId child = impl.nodes[id].children.any(); child != ChildMap::kNone) {
@@ -1322,7 +1319,7 @@ void PrefixIndex::visit_below(BlockId block, Steps& steps, const std::function<b
   const Impl& impl = *impl_;
   NodeId id = impl.linked(block).node;
   std::uint32_t from = impl.offset(impl.linked(block)) + 1;
-  std::vector<NodeId> edges;  // yet to be visited; no more than steps were taken
+  std::vector<NodeId> edges;  // still to be visited; at most as many as steps were taken
   for (;;) {
     const Node& node = impl.nodes[id];
     for (std::uint32_t i = from; i < node.run.size(); ++i) {
@@ -1349,7 +1346,7 @@ PrefixIndex::Edge PrefixIndex::edge(BlockId block) const {
 bool PrefixIndex::visit_edges(TreeId tree, BlockId top, Steps& steps,
                               const std::function<bool(const Edge&)>& visit) const {
   const Impl& impl = *impl_;
-  std::vector<NodeId> edges;  // yet to be visited; no more than steps were taken
+  std::vector<NodeId> edges;  // still to be visited; at most as many as steps were taken
   const auto add_children = [&](NodeId id) {
     return impl.nodes[id].children.visit_some([&](NodeId child) {
       edges.push_back(child);
@@ -1440,7 +1437,7 @@ void PrefixIndex::for_each_detached(const std::function<void(BlockId)>& visit) c
 
 std::string PrefixIndex::check() const { return impl_->check(); }
 
-// -- checks, for tests: every sum is counted again from the blocks up, and every link is followed both ways
+// -- checks, for tests: every sum is recounted from the blocks up, and every link is followed both ways
 
 std::string PrefixIndex::Impl::check() const {
   std::size_t node_count = 0, bytes = 0, candidates = 0, linked = 0, free_blocks = 0, unlinked = 0, free_nodes = 0;

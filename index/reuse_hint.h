@@ -1,15 +1,15 @@
-// index/reuse_hint.h: what a caller says of a request's future.
+// index/reuse_hint.h: a caller's hint about a request's future.
 #pragma once
 
 #include <cstdint>
 
 namespace kv {
 
-/// When the blocks of a request will be asked for again, as far as its caller knows: an agent waits for a tool, a
-/// one-shot call never returns. It says nothing of others who may share blocks with the request. A wrong hint costs
-/// hits, never a wrong byte. Values are those of the wire.
+/// When the blocks of a request will be requested again, as far as its caller knows: an agent waits for a tool, a
+/// one-shot call never returns. Other requests that share blocks are not considered. A wrong hint costs hits, never a
+/// wrong byte. Values are those of the wire.
 enum class ReuseHint : std::uint8_t {
-  kNone = 0,  ///< Nobody knows.
+  kNone = 0,  ///< Unknown.
   kFinal,     ///< Never.
   kWithin15s,
   kWithin60s,

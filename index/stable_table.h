@@ -1,4 +1,5 @@
-// index/stable_table.h: a growing array whose elements never move, so that growing to ten million entries never copies.
+// index/stable_table.h: a growing array whose elements stay in place: growth to ten million entries copies none of
+// them.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +11,9 @@
 
 namespace kv {
 
-/// A std::vector that doubles copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk.
-/// Cost: one more load per access, from a list of chunks that stays in cache. No bounds check: this is the hot path;
-/// callers check ids where they come in (PrefixIndex).
+/// A doubling std::vector copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk. Cost:
+/// one more load per access, from a list of chunks that stays in cache. No bounds check on this hot path; callers check
+/// ids on entry (PrefixIndex).
 template <class T, std::uint32_t kChunk = 2048>
 class StableTable {
  public:
@@ -20,9 +21,9 @@ class StableTable {
   const T& operator[](std::uint32_t i) const { return chunks_[i / kChunk][i % kChunk]; }
 
   std::uint32_t size() const { return size_; }
-  /// Returns the index of a new element, which still holds what a removed one left there.
+  /// Returns the index of a new element, which may hold a removed one's content.
   std::uint32_t add() {
-    KV_ASSERT(size_ < 0xFFFFFF00);  // the indices above are for "none"
+    KV_ASSERT(size_ < 0xFFFFFF00);  // the indices above mean "none"
     if (size_ / kChunk == chunks_.size()) chunks_.push_back(std::make_unique<T[]>(kChunk));
     return size_++;
   }
@@ -40,7 +41,7 @@ class StableTable {
   std::uint32_t size_ = 0;
 };
 
-/// What the C library really takes for an allocation of `bytes`. With glibc: a header of 8 bytes, multiples of 16.
+/// The real size of an allocation of `bytes` in the C library. With glibc: a header of 8 bytes, multiples of 16.
 inline std::size_t allocated_bytes(std::size_t bytes) { return bytes == 0 ? 0 : (bytes + 8 + 15) / 16 * 16; }
 
 }  // namespace kv

@@ -1,4 +1,4 @@
-// index/steps.h: how much one call may still do under the Store's lock.
+// index/steps.h: the work budget of a call under the Store's lock.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 namespace kv {
 
 /// Counts work in steps of some 10 ns each. Not in time: a bound in steps holds on every machine and in a simulation,
-/// and a test can assert it. Code that finds no steps left stops where it is and goes on from there in a later call.
-/// The last piece of work may cost more than was left.
+/// and a test can assert it. Code without steps left stops and goes on from there in a later call. The last piece of
+/// work may exceed the budget.
 class Steps {
  public:
   explicit constexpr Steps(std::size_t count_max) : left_(count_max) {}
@@ -20,9 +20,9 @@ class Steps {
   }
   std::size_t used() const { return used_; }
 
-  // What things cost, measured on cold memory.
-  static constexpr std::size_t kGranule = 1;   ///< Looked at, in their order.
-  static constexpr std::size_t kBlock = 8;     ///< Looked at, staged.
+  // Costs, measured on cold memory.
+  static constexpr std::size_t kGranule = 1;   ///< Visited in order.
+  static constexpr std::size_t kBlock = 8;     ///< Visited, staged.
   static constexpr std::size_t kLeaf = 16;     ///< Moved in the heap of leaf ends.
   static constexpr std::size_t kRemoval = 48;  ///< Of a block or a lease.
 

@@ -17,13 +17,12 @@
 
 namespace kv {
 
-/// Beside the ids lies the digest of what else the block's hash covers (ExtraDigest). Costs nothing as long as no block
-/// has token ids.
+/// The digest of the hash's extra (ExtraDigest) lies beside the ids. Free as long as the blocks have no token ids.
 class TokenTable {
  public:
   using TokenIds = std::span<const std::uint32_t>;
 
-  /// What a block is compared by: the same extra first, then ids.
+  /// The order's key of a block: first the extra, then the ids.
   struct Tokens {
     ExtraDigest extra;
     TokenIds ids;
@@ -69,11 +68,10 @@ class TokenTable {
 
   std::size_t heap_bytes() const { return heap_bytes_ + chunks_.capacity() * sizeof(chunks_[0]); }
 
-  std::size_t used_bytes() const { return used_bytes_; }  ///< Of the ids alone.
+  std::size_t used_bytes() const { return used_bytes_; }  ///< Only for the ids.
   std::size_t ids_bytes(BlockId block) const { return has(block) ? ids_bytes(of(block).ids) : 0; }
 
-  /// How many leading ids are equal; none if the extras differ, since nobody here knows where in a block an extra
-  /// begins.
+  /// The number of equal leading ids; 0 if the extras differ, since the place of an extra in the block is unknown here.
   static std::size_t common_count(const Tokens& a, const Tokens& b) {
     if (a.extra != b.extra) return 0;
     const std::size_t count = std::min(a.ids.size(), b.ids.size());

@@ -48,8 +48,8 @@ namespace kv {
 /// also left alone if it holds a block that may not go for the asker. With several sizes in use guaranteed memory may
 /// therefore be found late, as with pins: when guaranteed blocks of others are scattered over every run of granules.
 /// Why not always the oldest leaf end of all: clearing a run evicts young blocks along with old ones. With two sizes in
-/// equal use that cost a fifth of all hits, because hardly any block was then evicted singly. Thread safety: none, the
-/// Store's lock covers it. Cost: 2: O(log leaf ends + classes); 3: the granules visited, the blocks of a run, those
+/// equal use that cost a fifth of all hits, because hardly any block was then evicted singly. Thread safety: the
+/// Store's lock. Cost: 2: O(log leaf ends + classes); 3: the granules visited, the blocks of a run, those
 /// evicted. Independent of the number of leases.
 class Evictor {
  public:
