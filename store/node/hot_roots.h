@@ -24,8 +24,7 @@ namespace kv {
 ///
 ///       [s0 .. s31]  900            the system prompt, up to where prompts first differed
 ///         +-- [a0 .. a9]  120       one application's
-///
-///      +-- [x0 .. x31]  1
+///         |     +-- [x0 .. x31]  1
 ///         +-- [b0 .. b31]  7
 ///
 /// The weight of a match. Clients look for a block that is not hot on its owner node, which sees all matches that begin

@@ -12,11 +12,11 @@ namespace kv {
 namespace {
 
 constexpr std::chrono::microseconds kBetweenLooksAtEvents(100);
-constexpr std::size_t kFieldCharsTold = 1024;  ///< All of it: a record's values are no longer.
+constexpr std::size_t kFieldCharsTold = 1024;  ///< More than any value has.
 
 const char* tier_name(BlockTier tier) { return tier == BlockTier::kDisk ? "disk" : "memory"; }
 
-/// `"spaces":[...],"NAME":[...]`. By hand, since there are thousands of rows, of hex digits and numbers alone.
+/// `"spaces":[...],"NAME":[...]`. Written by hand, since there are thousands of rows of hex digits and numbers.
 std::string event_rows(const EventPage& page, const EventAnswers::MaySee& may_see, const char* name, bool with_kind) {
   constexpr std::uint32_t kHidden = ~std::uint32_t{0};
   std::vector<std::uint32_t> shown_as;
@@ -56,7 +56,7 @@ std::optional<std::string> EventAnswers::answer(std::string_view path, std::stri
     const auto asked = read_event_query(query);
     if (!asked) return std::nullopt;
     std::uint64_t from = asked->from;
-    // Numbers of another life say nothing here: as numbers that are yet to come.
+    // Numbers of another life are treated like numbers that are yet to come.
     if (asked->life && *asked->life != life_) from = ~std::uint64_t{0};
     bool has_gap = false;
     for (std::size_t look = 0; look < kLooksMax; ++look) {
@@ -64,7 +64,7 @@ std::optional<std::string> EventAnswers::answer(std::string_view path, std::stri
       store_.with([&](const Store& store) { store.read_events(from, page); });
       const bool is_behind = page.is_unknown || from < page.oldest(may_see);
       if (is_behind) page.events.resize(before);
-      // A gap behind what was read already is found by the next request.
+      // The next request finds a gap behind the changes already read.
       has_gap = is_behind && look == 0;
       if (page.next == from || (is_behind && !has_gap)) break;
       from = page.next;
@@ -80,7 +80,7 @@ std::optional<std::string> EventAnswers::answer(std::string_view path, std::stri
   std::uint64_t next = 0;
   for (std::size_t look = 0; look < kLooksMax && !cursor->is_done; ++look) {
     store_.with([&](const Store& store) { store.list_blocks(*cursor, page); });
-    if (look == 0) next = page.next;  // what changed between two looks is to be applied, too
+    if (look == 0) next = page.next;  // the client must also apply changes between two holds
     std::this_thread::sleep_for(kBetweenLooksAtEvents);
   }
   const std::string at = cursor->is_done

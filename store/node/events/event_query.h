@@ -1,4 +1,4 @@
-// store/node/events/event_query.h: which changes, or which blocks, a request of the admin server asks for.
+// store/node/events/event_query.h: queries for changes or blocks on the admin server.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace kv {
 
 struct EventQuery {
   std::uint64_t from = 0;
-  std::optional<InstanceId> life = {};  ///< In which `from` is a number. Nothing: whichever this is.
+  std::optional<InstanceId> life = {};  ///< The life to which `from` belongs. nullopt: the present one.
 };
 
-/// "from=123&life=00112233445566778899aabbccddeeff", each once or not at all. Nothing for all else: whoever reaches the
-/// admin port may have written it.
+/// "from=123&life=00112233445566778899aabbccddeeff", each at most once. nullopt for all else: the query may come from
+/// anybody who reaches the admin port.
 std::optional<EventQuery> read_event_query(std::string_view query);
-/// "", or "at=memory.123", or "at=disk.123": where a list of all blocks goes on.
+/// "", or "at=memory.123", or "at=disk.123": where a list of all blocks continues.
 std::optional<Store::BlockCursor> read_block_query(std::string_view query);
 
 }  // namespace kv

@@ -14,9 +14,9 @@ namespace kv {
 namespace {
 
 constexpr std::uint64_t kStepBytesMax = 256 << 20;
-constexpr std::size_t kCopyBytes = 32 << 20;  ///< Between two looks at the Store.
+constexpr std::size_t kCopyBytes = 32 << 20;  ///< Between two holds of the Store's lock.
 constexpr Duration kPause = 5ms;              ///< When blocks are in use, or the disk has to catch up.
-constexpr Duration kDiskPatience = 5s;        ///< For what is not on disk to get there; then it is lost.
+constexpr Duration kDiskPatience = 5s;        ///< For blocks to reach the disk; after that they are lost.
 constexpr Duration kStuckAfter = std::chrono::seconds(30);
 
 }  // namespace
@@ -51,7 +51,7 @@ std::string CapacityKeeper::aim(std::uint64_t bytes) {
   }
   const Lock lock(mutex_);
   const MemoryRoom room = memory_room(read_memory_facts(), RoomOf::kNow);
-  // What was committed and is being given back is counted as free already, which errs to the careful side.
+  // Committed memory that is being given back already counts as free, which errs on the careful side.
   if (bytes > now_bytes_ && !pages_.uses_huge_pages() && bytes - now_bytes_ > room.bytes) {
     return "capacity: " + std::to_string(bytes) + " bytes, " + std::to_string(bytes - now_bytes_) + " more than now; " +
            room.text + "; allowed: at most " + std::to_string(now_bytes_ + room.bytes);
@@ -71,14 +71,14 @@ bool CapacityKeeper::is_there() const {
   return now_bytes_ == target_bytes_;
 }
 
-/// An eighth of what there is at most, so that little of it is fenced off at a time.
+/// At most an eighth of the capacity, so that little is fenced off at a time.
 std::uint64_t CapacityKeeper::step_bytes() const {
   const std::uint64_t most = std::min(kStepBytesMax, now_bytes_ / 8);
   return std::max(granule_bytes_, most / granule_bytes_ * granule_bytes_);
 }
 
 void CapacityKeeper::run() {
-  const MemoryPlacement placement(numa_nodes_);  // an error of it was told at the start
+  const MemoryPlacement placement(numa_nodes_);  // the start has reported its errors
   Lock lock(mutex_);
   while (true) {
     wake_.wait(lock, [this] { return stops_ || now_bytes_ != target_bytes_; });
@@ -110,17 +110,17 @@ void CapacityKeeper::grow(std::uint64_t to) {
 
 void CapacityKeeper::shrink(std::uint64_t to) {
   const auto begun = store_.with([&](Store& store) { return store.set_capacity(to); });
-  if (!begun) return failed(begun.error().message());  // a namespace with larger blocks has come meanwhile
+  if (!begun) return failed(begun.error().message());  // a namespace with larger blocks has appeared meanwhile
   if (!clear(to)) return;
   pages_.discard(to);
   const Lock lock(mutex_);
   now_bytes_ = to;
 }
 
-/// Until nothing lies behind `to`. False: it is not wanted any more, and the Store has back what it had.
+/// Runs until the memory behind `to` is empty. False: the target has changed, and the Store has its old size back.
 bool CapacityKeeper::clear(std::uint64_t to) {
   const auto began = std::chrono::steady_clock::now();
-  auto last = began;  // that something was moved, or made room
+  auto last = began;  // when a block was last moved, or room made
   while (!store_.with([](Store& store) { return store.is_shrunk(); })) {
     {
       Lock lock(mutex_);
@@ -162,13 +162,13 @@ bool CapacityKeeper::clear(std::uint64_t to) {
   return true;
 }
 
-/// Ends early when somebody has another wish.
+/// Ends early if the target changes.
 void CapacityKeeper::pause() {
   Lock lock(mutex_);
   wake_.wait_for(lock, kPause);
 }
 
-/// Where it is now is where it stays.
+/// Makes the present size the target.
 void CapacityKeeper::failed(const std::string& why) {
   const Lock lock(mutex_);
   ++failures_;

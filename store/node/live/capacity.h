@@ -15,28 +15,28 @@
 
 namespace kv {
 
-/// Brings the capacity to where it should be, in steps, each small beside the whole:
+/// Brings the capacity to its target, in steps that are small beside the whole:
 ///
 ///     up     commit and touch pages -> the Store may use them
-///     down   the Store uses less -> blocks that lie behind the new end are copied to where others made room, as for
-///            puts -> pages go back to the system
+///     down   the Store uses less -> blocks behind the new end are copied to room that others made, as for puts
+///            -> pages go back to the system
 ///
 ///   1. At every moment the capacity is backed by memory.
-///   2. No block is lost but those that the eviction policy gives least worth, or that lie on disk.
-///   3. A block that is in use is waited for. Leases and pins (retention) are no use: such a block moves with them.
-/// Thread safety: all calls from any thread; the destructor waits for the step under way.
+///   2. Blocks leave memory only if the eviction policy values them least, or if they are on disk.
+///   3. A block in use is waited for. A leased or pinned (retained) block moves with its lease or pin.
+/// Thread safety: all calls from any thread; the destructor waits for the step in progress.
 class CapacityKeeper {
  public:
-  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: where more memory is to lie, as what there
-  /// is (base/numa.h).
+  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: placement of added memory, as of the
+  /// present memory (base/numa.h).
   CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes = {});
   ~CapacityKeeper();
 
-  /// The capacity is to be `bytes`, soon. Returns "", or why it cannot be: what is wrong with it, or that the machine
-  /// has not so much free memory.
+  /// Sets the target to `bytes`. Returns "", or the reason for a refusal: an invalid size, or too little free memory on
+  /// the machine.
   std::string aim(std::uint64_t bytes);
   std::uint64_t target_bytes() const;
-  bool is_there() const;  ///< Nothing is left to do.
+  bool is_there() const;  ///< The capacity is at its target.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
@@ -55,7 +55,7 @@ class CapacityKeeper {
   const std::vector<unsigned> numa_nodes_;
   ArenaMemory& pages_;
   std::uint64_t granule_bytes_ = 0, bytes_max_ = 0;
-  mutable std::mutex mutex_;  ///< Of what follows.
+  mutable std::mutex mutex_;  ///< Guards the members below.
   std::condition_variable wake_;
   std::uint64_t now_bytes_ = 0, target_bytes_ = 0;
   bool stops_ = false, is_stuck_ = false;

@@ -41,8 +41,8 @@ std::string toml_line(const ConfigLine& line) {
   return text + "]";
 }
 
-/// Where the line's comment begins, or its length; and how many brackets stay open before that. `quote`: the one that
-/// stays open, or 0.
+/// The start of the line's comment, or the line's length; `*open` counts brackets left open before it, `*open_quote` is
+/// an open quote, or 0.
 std::size_t comment_of(std::string_view line, int* open, char* open_quote = nullptr) {
   char quote = '\0';
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -68,15 +68,14 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t\r") - begin + 1);
 }
 
-/// Takes the first line off.
 std::string_view take_line(std::string_view& text) {
   const std::string_view line = text.substr(0, text.find('\n'));
   text.remove_prefix(std::min(text.size(), line.size() + 1));
   return line;
 }
 
-/// Takes one value off the front: a quoted text, whose quotes are closed, or all before a comma or bracket. Returns
-/// what is wrong, or "".
+/// Removes one value from the front: a quoted text, whose quotes are closed, or all text before a comma or bracket.
+/// Returns "", or the error.
 std::string take_value(std::string_view& text, std::string* value) {
   const char quote = text.front();
   if (quote != '"' && quote != '\'') {
@@ -141,7 +140,7 @@ std::string read_config_text(std::string_view toml, std::vector<ConfigStatement>
     const auto wrong = [number](const std::string& why) { return "line " + std::to_string(number) + ": " + why; };
     int open = 0;
     char quote = '\0';
-    // The line without its comment; of a list all its lines.
+    // The line without its comment; for a list, all its lines.
     const auto take = [&] {
       const std::string_view line = take_line(toml);
       ++next;
@@ -175,7 +174,7 @@ std::string read_config_file(const std::string& path, std::string* text) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream was;
   if (!in) return path + ": cannot be read: " + std::strerror(errno);
-  was << in.rdbuf();  // fails of an empty file
+  was << in.rdbuf();  // fails for an empty file
   *text = was.str();
   if (text->size() > kFileBytesMax) return path + ": is larger than 1 MiB";
   return "";
@@ -195,7 +194,7 @@ std::string with_options(std::string_view toml, const std::vector<ConfigLine>& l
     const std::string comment(line.substr(comment_of(line, &open)));
     while (open > 0 && !toml.empty()) comment_of(take_line(toml), &open);  // a list over several lines
     const auto i = static_cast<std::size_t>(found - lines.begin());
-    if (is_done[i]) continue;  // said twice: the last one would count
+    if (is_done[i]) continue;  // set twice: the last one would count
     is_done[i] = true;
     text += toml_line(*found) + (comment.empty() ? "" : "  " + comment) + '\n';
   }
@@ -214,7 +213,7 @@ std::string write_config_file(const std::string& path, const std::vector<ConfigL
     }
   }
   std::error_code error;
-  // A link stays one: what it names is replaced.
+  // Replaces a link's target; the link stays.
   const std::filesystem::path real = std::filesystem::canonical(path, error);
   if (error) return path + ": " + error.message();
   std::string was;
@@ -232,7 +231,7 @@ std::string write_config_file(const std::string& path, const std::vector<ConfigL
     if (count <= 0) break;
     written += static_cast<std::size_t>(count);
   }
-  // Who may read it stays as it was, as far as this process may say so.
+  // The owner and mode stay, as far as this process may set them.
   if (::fchown(file, status.st_uid, status.st_gid) != 0) errno = 0;
   bool is_whole = written == text.size() && ::fchmod(file, status.st_mode & 07777) == 0 && ::fsync(file) == 0;
   is_whole = ::close(file) == 0 && is_whole;

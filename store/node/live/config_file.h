@@ -1,5 +1,5 @@
-// store/node/live/config_file.h: the TOML file of kvstore-node: its options with their lines, and values written into
-// it, of which everything else stays as people wrote it.
+// store/node/live/config_file.h: the TOML file of kvstore-node: reads its options with their lines, and writes values
+// into it. All other text stays as people wrote it.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@ struct ConfigLine {
   bool is_list = false;
 };
 
-/// `name = value` of a file. A value is a string ("" or ''), a number or true; several in [], also over several lines.
+/// `name = value` in a file. A value is a string ("" or ''), a number or true; or a list in [], also over several
+/// lines.
 struct ConfigStatement {
   std::string name;
   std::vector<std::string> values;
-  std::size_t line;  ///< Where it begins, counted from 1.
+  std::size_t line;  ///< Its first line, counted from 1.
 };
-/// Returns "", or what is wrong: "line 3: ...". Whether there is such an option, and whether it takes these values, is
-/// not looked at.
+/// Returns "", or the error: "line 3: ...". Does not check whether such options exist and take these values.
 std::string read_config_text(std::string_view toml, std::vector<ConfigStatement>* statements);
-/// "", or what is wrong: the path, and why it cannot be read.
+/// Returns "", or the error: the path, and why it cannot be read.
 std::string read_config_file(const std::string& path, std::string* text);
 
-/// The text with these options set: their lines are replaced where they stand, comments behind them stay, and others
-/// come at the end. Without sections, as kvstore-node has it.
+/// The text with these options set: their lines are replaced in place, with their comments kept, and new ones are added
+/// at the end. Without sections, like kvstore-node's files.
 std::string with_options(std::string_view toml, const std::vector<ConfigLine>& lines);
 
-/// The same of a file, which is replaced in one step: whoever reads it sees the old one or the new one, also after a
-/// power cut. Returns "", or what is wrong; then the file is as it was.
+/// Does the same to a file, which is replaced in one step: readers see the old one or the new one, also after a power
+/// cut. Returns "", or the error; then the file is unchanged.
 std::string write_config_file(const std::string& path, const std::vector<ConfigLine>& lines);
 
 }  // namespace kv

@@ -19,7 +19,7 @@ std::string take_limits(const LiveParts& parts, const NodeOptions& next) {
 std::string take_capacity(const LiveParts& parts, const NodeOptions& next) {
   const std::uint64_t bytes = next.store.arena.capacity_bytes;
   if (parts.access != nullptr) {
-    // What the policy guarantees to tenants has to fit, now and when the policy is read again.
+    // The policy's guarantees to tenants must fit, now and when the policy is read again.
     if (std::string wrong = parts.access->set_room({bytes, next.store.disk.capacity_bytes}); !wrong.empty())
       return wrong;
   }
@@ -42,7 +42,7 @@ std::string take_disk(const LiveParts& parts, const NodeOptions& next) {
 std::string take_directories(const LiveParts& parts, const NodeOptions& next) {
   if (const std::string wrong = parts.spill->set_directories(next.spill_paths); !wrong.empty())
     return "spill-path: " + wrong;
-  parts.spill->set_limits(next.spill);  // how long a call may take depends on whether there are others
+  parts.spill->set_limits(next.spill);  // a call's time limit depends on the number of directories
   parts.directories_changed(next.spill_paths);
   return "";
 }

@@ -1,4 +1,4 @@
-// store/node/live/live_options.h: which part of the node takes up which option, and how a change is asked for.
+// store/node/live/live_options.h: connects live options to the parts of the node, and answers requests for changes.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,7 @@
 
 namespace kv {
 
-/// The parts of a node that take up changes. Those that are nullptr it has not. All outlive Settings::close().
+/// The parts of a node that apply changes; nullptr: absent. All outlive Settings::close().
 struct LiveParts {
   NodeContext& node;
   Server& server;
@@ -27,8 +27,8 @@ struct LiveParts {
 };
 void wire_up(Settings& settings, const LiveParts& parts);
 
-/// Of POST /config/set: "NAME=VALUE&...", and `_write=1` to write the file as well. Each asked option is a line of the
-/// audit log. JSON: `changed`, `notes`, and `wrong` where it is.
+/// Answers POST /config/set: "NAME=VALUE&...", with `_write=1` to write the file too. Each requested option is a line
+/// of the audit log. JSON: `changed`, `notes`, and `wrong` after an error.
 AdminPages::Changed answer_set(Settings& settings, std::string_view query, const std::string& who);
 
 }  // namespace kv

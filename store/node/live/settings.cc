@@ -48,7 +48,7 @@ void Settings::on(std::initializer_list<const char*> names, const Apply& apply) 
   const std::vector<Entry> entries = given_.list();
   for (const char* const name : names) {
     const Entry* const entry = find_entry(entries, name);
-    KV_ASSERT(entry != nullptr && entry->fixed.empty());  // the table says that it is live
+    KV_ASSERT(entry != nullptr && entry->fixed.empty());  // the option table says that it is live
     applies_[name] = apply;
   }
 }
@@ -57,7 +57,7 @@ void Settings::on_demand(std::initializer_list<const char*> names) {
   on(names, [](const NodeOptions&) { return std::string(); });
 }
 
-/// Into `next`, which begins as what is in force.
+/// Assigns to `next`, which starts as the values in force.
 std::string Settings::check(const std::vector<Assignment>& assignments, GivenOptions& next) const {
   const std::vector<Entry> entries = next.list();
   if (assignments.empty()) return "no option is named; NAME=VALUE is wanted";
@@ -85,7 +85,7 @@ void Settings::put_in_force(GivenOptions& next, const NodeOptions& options, cons
     KV_ASSERT(apply != applies_.end());
     if (outcome.wrong.empty()) outcome.wrong = apply->second(options);
     if (!outcome.wrong.empty()) {
-      next.take(name, given_);  // and all that follow
+      next.take(name, given_);  // the same for all that follow
       continue;
     }
     ++changes_;
@@ -96,7 +96,7 @@ void Settings::put_in_force(GivenOptions& next, const NodeOptions& options, cons
   given_ = std::move(next);
   std::string wrong;
   auto now = given_.options(&wrong, /*reads_files=*/false);
-  // Each prefix of good changes is good: what is checked across options is about their bounds, which all fit.
+  // Each prefix of good changes is good: checks across options concern their bounds, which all fit.
   if (now) in_force_ = *std::move(now);
 }
 
@@ -112,7 +112,7 @@ Settings::Outcome Settings::set(const std::vector<Assignment>& assignments, bool
     ++refusals_;
     return outcome;
   }
-  // In the order in which they were asked for. What an option excludes falls back to its default, and belongs to it.
+  // In the requested order. Options that one excludes fall back to their defaults with it.
   const std::vector<std::string> different = differences(given_.list(), next.list());
   std::vector<std::string> names;
   for (const Assignment& each : assignments) {
@@ -159,7 +159,7 @@ Settings::Outcome Settings::reload() {
   auto next = read_(&outcome.wrong);
   const auto options_of = [&] { return next->options(&outcome.wrong, /*reads_files=*/false); };
   if (next) {
-    // What must stay: first of all, or the rest would be checked against it.
+    // Options that must stay come first, or the rest would be checked against their new values.
     const std::vector<Entry> before = given_.list(), read = next->list();
     for (const std::string& name : differences(before, read)) {
       const Entry& now = *find_entry(before, name);

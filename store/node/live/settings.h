@@ -1,14 +1,14 @@
-// store/node/live/: what an operator changes while the node serves. Start here.
+// store/node/live/: options that an operator changes while the node serves. Start here.
 //
-//     kvstorectl config set NAME=VALUE -> admin server -> Settings: checked as at the start -> the part that it
-//     concerns SIGHUP                           -> the TOML file anew      ->   "
+//     kvstorectl config set NAME=VALUE -> admin server  -> Settings: checked as at the start -> the part concerned
+//     SIGHUP                           -> the TOML file -> Settings: the same                -> the part concerned
 //
 // Files, in reading order:
-//   settings.h     every option: its value, where that came from, whether it can be changed, and the changes
+//   settings.h     every option: its value, its origin, whether it can be changed, and the changes
 //   config_file.h  a value written into the TOML file
 //   capacity.h     more memory for blocks, or less
-//   live_options.h which part of the node takes up which option
-// Which options are live, and why others are not, is said in their rows (config.cc).
+//   live_options.h connects options to the parts of the node
+// The rows of the options (config.cc) say which are live, and why others are not.
 #pragma once
 
 #include <cstdint>
@@ -28,42 +28,43 @@ namespace kv {
 
 /// The options in force.
 ///   1. A value is in force only if it would be accepted at the start, together with all others.
-///   2. What cannot be changed while the node runs is as it was at the start, whatever file and requests say.
-///   3. A value that was set stays until the node ends: SIGHUP does not take it back.
-/// Thread safety: all calls from any thread, but on() within open(); parts are told of changes on the thread
-/// of whoever makes them, one change at a time.
+///   2. Options that are not live keep their start values, whatever file and requests say.
+///   3. A value that was set stays until the node ends: SIGHUP keeps it.
+/// Thread safety: all calls from any thread, except on(): within open(). Changes are applied on the thread of the
+/// caller who makes them, one at a time.
 class Settings {
  public:
-  /// Puts what has changed into force. Returns "", or why it cannot be: then the value stays as it was.
+  /// Applies the changed options. Returns "", or the reason for a refusal: then the old value stays.
   using Apply = std::function<std::string(const NodeOptions& next)>;
-  /// Reads flags, environment and file again; nothing and *wrong after a mistake.
+  /// Reads flags, environment and file again; nullopt and *wrong after an error.
   using Read = std::function<std::optional<GivenOptions>(std::string* wrong)>;
 
-  /// `options`: what follows from `given`, which was checked.
+  /// `options`: derived from `given`, and checked.
   Settings(GivenOptions given, NodeOptions options, Read read)
       : given_(std::move(given)), in_force_(std::move(options)), read_(std::move(read)) {}
 
-  /// Who is told of changes of these live options. An option without anybody is not in use on this node.
+  /// Registers the part that applies changes of these live options. An option without a part is not in use on this
+  /// node.
   void on(std::initializer_list<const char*> names, const Apply& apply);
-  /// Each of them is only looked up, when it matters: in in_force().
+  /// For options that are only read, when needed, from in_force().
   void on_demand(std::initializer_list<const char*> names);
 
   struct Assignment {
     std::string name;
-    std::vector<std::string> values;  ///< Several of a list.
+    std::vector<std::string> values;  ///< Several for a list.
   };
   struct Outcome {
-    std::string wrong;                 ///< Why not, or why no further.
-    std::vector<std::string> changed;  ///< Names, of what is in force now and was not before.
+    std::string wrong;                 ///< The reason for a refusal, or for stopping halfway.
+    std::vector<std::string> changed;  ///< Names of options that are newly in force.
     std::vector<std::string> notes;    ///< For the operator.
   };
-  /// All are checked, then put into force one after another. `writes`: then writes them to the file as well.
+  /// Checks all, then puts them into force one after another. `writes`: then writes them to the file too.
   Outcome set(const std::vector<Assignment>& assignments, bool writes, const std::string& who);
-  Outcome reload();  ///< SIGHUP. A bad file changes nothing.
+  Outcome reload();  ///< For SIGHUP. A bad file changes no option.
 
-  /// Before this nothing is changed: `wire` calls on() for what there is.
+  /// Allows changes from now on: `wire` calls on() for each part.
   void open(const std::function<void()>& wire);
-  NodeOptions close();  ///< From here on nothing is: parts may go. Returns in_force().
+  NodeOptions close();  ///< Ends changes, so that parts may go. Returns in_force().
   NodeOptions in_force() const;
   std::string list_json() const;
   std::vector<NodeMetrics::Value> stats() const;
@@ -83,7 +84,7 @@ class Settings {
   std::uint64_t changes_ = 0, refusals_ = 0, reloads_ = 0, reload_failures_ = 0;
 };
 
-/// "a=1&b=2": values of one name together, percent-decoded; nothing if it is none. `+` is itself.
+/// "a=1&b=2": values of one name together, percent-decoded; nullopt if malformed. `+` is itself.
 std::optional<std::vector<Settings::Assignment>> parse_assignments(std::string_view query);
 
 }  // namespace kv

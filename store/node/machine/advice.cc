@@ -13,12 +13,12 @@ using Kind = Advice::Kind;
 constexpr std::uint64_t kMiB = 1 << 20, kGiB = 1 << 30;
 constexpr std::uint64_t kHugePageBytes = 2 * kMiB;
 constexpr std::uint64_t kIndexBytesMin = 256 * kMiB;          ///< index-bytes-max = 0: this and a part of the capacity.
-constexpr std::uint64_t kIndexPart = 16;                      ///< That part: one of so many.
-constexpr std::uint64_t kWriteBytesOfDirectory = 200 * kMiB;  ///< Memory for what is being written to it.
+constexpr std::uint64_t kIndexPart = 16;                      ///< That part: one in so many.
+constexpr std::uint64_t kWriteBytesOfDirectory = 200 * kMiB;  ///< Memory for blocks being written to it.
 constexpr std::uint64_t kSocketBytes = 4 * kMiB;              ///< Of a buffer, for large transfers.
 constexpr std::uint64_t kOwnFiles = 64;    ///< Open besides sessions, lent regions and the disk's files.
-constexpr double kFilesPerByte = 1.25;     ///< A disk's files to what they hold.
-constexpr double kFileSystemShare = 0.95;  ///< Of it that may be filled.
+constexpr double kFilesPerByte = 1.25;     ///< Ratio of a disk's files to their contents.
+constexpr double kFileSystemShare = 0.95;  ///< Usable part of a file system.
 
 std::string decimal(double value, int digits) {
   char text[40];
@@ -26,7 +26,6 @@ std::string decimal(double value, int digits) {
   return text;
 }
 
-/// "2 MiB", "1.5 GiB": for people.
 std::string size_words(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
@@ -36,7 +35,7 @@ std::string size_words(std::uint64_t bytes) {
 }
 std::string rate_words(double bytes) { return size_words(static_cast<std::uint64_t>(bytes)) + "/s"; }
 
-/// What fits into `bytes` as a person would write it, and that size: whole GiB, or 64 MiB where it is little, or 2 MiB.
+/// The largest round size that fits: whole GiB, or 64 MiB for small sizes, or 2 MiB.
 std::uint64_t rounded_down(std::uint64_t bytes) {
   const std::uint64_t step = bytes >= 8 * kGiB ? kGiB : bytes >= 256 * kMiB ? 64 * kMiB : kHugePageBytes;
   return bytes / step * step;
@@ -45,7 +44,7 @@ std::string size_option(std::uint64_t bytes) {  // of whole MiB
   return bytes % kGiB == 0 ? std::to_string(bytes / kGiB) + "GiB" : std::to_string(bytes / kMiB) + "MiB";
 }
 
-/// Calls append to one list, and later ones see what earlier ones have settled: the capacity, above all.
+/// Calls append to one list, and later ones use values settled by earlier ones, above all the capacity.
 class Adviser {
  public:
   Adviser(const MachineFacts& facts, const NodeWishes& wishes)
@@ -91,7 +90,7 @@ class Adviser {
     return facts_.huge_pages && wishes_.huge_pages ? facts_.huge_pages->free_count * kHugePageBytes : 0;
   }
   bool is_on_huge_pages() const { return free_huge_bytes() >= capacity_bytes_; }
-  /// Besides the blocks: the index at its bound, and what is being written to disk.
+  /// Besides the blocks: the index at its bound, and blocks being written to disk.
   std::uint64_t fixed_bytes() const {
     return (wishes_.index_bytes_max > 0 ? wishes_.index_bytes_max : kIndexBytesMin) +
            wishes_.spill_paths.size() * kWriteBytesOfDirectory;
@@ -125,7 +124,8 @@ class Adviser {
                   size_words(facts_.group_memory->left_bytes) + " are left";
       room_bytes_ = std::min(room_bytes_, facts_.group_memory->left_bytes);
     }
-    const std::uint64_t arena = is_on_huge_pages() ? 0 : capacity_bytes_;  // reserved pages are not available ones
+    const std::uint64_t arena =
+        is_on_huge_pages() ? 0 : capacity_bytes_;  // reserved pages do not count as available memory
     measured += "; the node takes " + size_words(capacity_bytes_) + (arena == 0 ? " of reserved huge pages" : "") +
                 " for blocks and up to " + size_words(overhead_bytes()) + " beside";
     const std::uint64_t most = rounded_down(most_capacity(room_bytes_));
@@ -191,7 +191,7 @@ class Adviser {
         "threads", std::to_string(useful));
   }
 
-  /// Devices that all are on one node, which has room for the arena: then it is best there.
+  /// If all devices are on one node with room for the arena, the arena is best placed there.
   void numa() {
     const std::vector<unsigned> nodes = facts_.numa.with_memory();
     if (nodes.size() < 2) return fine("NUMA", "one node of memory: nothing to place");
@@ -235,8 +235,8 @@ class Adviser {
             "LimitMEMLOCK=infinity in the node's unit, or ulimit -l unlimited");
   }
 
-  /// The node raises its own limit to the hard one, keeps a quarter for regions that clients lend, and half for the
-  /// disk's files where it has a disk.
+  /// The node raises its own limit to the hard one, keeps a quarter for regions lent by clients, and with a disk half
+  /// for the disk's files.
   void open_files() {
     if (!facts_.files) return unknown("open files", "the limit cannot be read");
     const std::uint64_t wanted = wishes_.session_count_max + kOwnFiles;
@@ -291,7 +291,7 @@ class Adviser {
     if (facts_.disks.size() > 1) several_disks();
   }
 
-  /// Blocks are spread evenly, so the directory with the least room says how much all of them hold.
+  /// Blocks are spread evenly, so the directory with the least room limits the total.
   void disk_sizes() {
     if (facts_.disks.empty() || wishes_.spill_capacity_bytes == 0) return;
     std::map<std::uint64_t, std::uint64_t> on_device;
@@ -299,7 +299,7 @@ class Adviser {
     const auto count = static_cast<double>(facts_.disks.size());
     double least = -1;  // bytes of files for each directory
     for (const DiskFacts& disk : facts_.disks) {
-      if (disk.free_bytes == 0) return;  // not measured, and said so
+      if (disk.free_bytes == 0) return;  // not measured, as reported
       const double each =
           static_cast<double>(disk.free_bytes) * kFileSystemShare / static_cast<double>(on_device[disk.device]);
       if (least < 0 || each < least) least = each;
@@ -344,7 +344,7 @@ class Adviser {
               "reads " + rate_words(slowest->read_rate) + ", " + fastest->path + " " + rate_words(fastest->read_rate),
               "a prefix lies on all directories, and waits for the slowest", "replace that device, or leave it out");
     }
-    constexpr double kCallsOfHang = 4;  // a call that takes so much longer than the slowest seen hangs
+    constexpr double kCallsOfHang = 4;  // a call this many times longer than the slowest one seen counts as hanging
     if (longest * kCallsOfHang > wishes_.spill_hang_seconds) {
       set(Kind::kSet, "spill-hang-seconds",
           "the slowest call took " + decimal(longest, 2) + " s; a directory is left out after " +
@@ -356,8 +356,8 @@ class Adviser {
 
   const MachineFacts& facts_;
   const NodeWishes& wishes_;
-  std::uint64_t capacity_bytes_;  ///< As it is, or as it is to be.
-  std::uint64_t room_bytes_ = 0;  ///< Memory that there is for this node; 0: not known.
+  std::uint64_t capacity_bytes_;  ///< Present or suggested.
+  std::uint64_t room_bytes_ = 0;  ///< Memory available to this node; 0: unknown.
   std::vector<Advice> advices_;
 };
 

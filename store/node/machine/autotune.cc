@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// One line, whatever a path has in it: what follows a '#' must end there.
+/// Keeps a path on one line, since a comment after '#' must end there.
 std::string words_of(const std::string& text) { return printable(text); }
 
 bool is_given(const GivenOptions& given, const std::string& name) {
@@ -20,7 +20,6 @@ bool is_given(const GivenOptions& given, const std::string& name) {
   });
 }
 
-/// The option's number; 0 if it was not given.
 std::uint64_t given_count(const GivenOptions& given, const std::string& name) {
   for (const GivenOptions::Entry& entry : given.list()) {
     if (entry.name == name && entry.source != GivenOptions::Source::kDefault)
@@ -33,7 +32,7 @@ std::string toml_line_of(const Advice& advice) {
   return with_options("", {{.name = advice.option, .values = {advice.value}, .is_list = false}});
 }
 
-/// What is advised, taken as if it had been given. Empty, or why the node would refuse it.
+/// Tries the advised settings. Returns "", or why the node would refuse them.
 std::string try_out(const std::vector<Advice>& advices, const GivenOptions& given) {
   GivenOptions next = given;
   for (const Advice& advice : advices) {

@@ -1,4 +1,4 @@
-// store/node/machine/autotune.h: `kvstore-node --autotune`, which measures this machine and says what to set.
+// store/node/machine/autotune.h: `kvstore-node --autotune`, which measures this machine and suggests settings.
 #pragma once
 
 #include <ostream>
@@ -11,11 +11,11 @@
 namespace kv {
 
 NodeWishes wishes_of(const NodeOptions& options, const GivenOptions& given);
-/// The options to set as lines of a configuration file, each with its figures and its reason as comments; what may be
-/// set, and what is the machine's, as comments alone.
+/// The options to set as lines of a configuration file, each with its figures and reason as comments; optional settings
+/// and changes of the machine as comments only.
 std::string toml_of(const std::vector<Advice>& advices);
-/// Measures, which takes some seconds a directory, and prints as the options say: text, JSON or TOML. Returns the exit
-/// status: 1 if the node would not take what is advised (`err` says why), for then nothing is printed.
+/// Measures, some seconds for each directory, and prints text, JSON or TOML as the options say. Returns the exit
+/// status: 1 without output if the node would refuse the advised settings (`err` says why).
 int run_autotune(const NodeOptions& options, const GivenOptions& given, std::ostream& out, std::ostream& err);
 
 }  // namespace kv

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using Steady = std::chrono::steady_clock;
 
 constexpr std::size_t kCallBytes = 1 << 20;
-constexpr std::size_t kAlignment = 4096;  ///< What O_DIRECT asks of address, offset and length, at most.
+constexpr std::size_t kAlignment = 4096;  ///< Largest alignment that O_DIRECT asks of address, offset and length.
 
 struct FreeAligned {
   void operator()(void* memory) const { std::free(memory); }
@@ -46,7 +46,7 @@ std::uint64_t bytes_below(const fs::path& path) {
   return bytes;
 }
 
-/// Without a name, so that it goes with the process. Where that cannot be, with one that is taken away at once.
+/// Without a name, so that the file goes with the process. If that is unsupported, with a name that is removed at once.
 File open_unnamed(const std::string& directory, int flags) {
   File file(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
   if (file.is_open() || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return file;
@@ -58,7 +58,8 @@ File open_unnamed(const std::string& directory, int flags) {
 
 double seconds_since(Steady::time_point then) { return std::chrono::duration<double>(Steady::now() - then).count(); }
 
-/// One call after the other until `bytes` are done, the time is over or one fails: then false, and errno says why.
+/// One call after the other until `bytes` are done, the time is over or one fails: then false, and errno has the
+/// reason.
 template <class Call>
 bool run_calls(std::uint64_t bytes, Duration most, Call call, std::uint64_t* done, double* slowest) {
   const auto began = Steady::now();
@@ -73,12 +74,12 @@ bool run_calls(std::uint64_t bytes, Duration most, Call call, std::uint64_t* don
   return true;
 }
 
-/// Empty, or why not.
+/// Returns "", or the error.
 std::string measure(const File& file, std::uint64_t bytes, const DiskProbe& probe, DiskFacts& facts) {
   const std::unique_ptr<void, FreeAligned> memory(std::aligned_alloc(kAlignment, kCallBytes));
   auto* const words = static_cast<std::uint64_t*>(memory.get());
   std::uint64_t state = 1;
-  // Nothing that a device could make smaller.
+  // Data that a device cannot compress.
   for (std::size_t i = 0; i < kCallBytes / sizeof *words; ++i)
     words[i] = state = state * 6364136223846793005u + 1442695040888963407u;
   auto began = Steady::now();
@@ -126,7 +127,7 @@ DiskFacts measure_disk(const std::string& path, const DiskProbe& probe) {
   facts.direct_io = file.is_open();
   if (file.is_open()) facts.wrong = measure(file, bytes, probe, facts);
   if (facts.wrong.empty() && facts.direct_io) return facts;
-  // Some file systems take the flag and refuse the calls.
+  // Some file systems accept the flag and refuse the calls.
   facts = {.path = path, .probed = facts.probed, .free_bytes = facts.free_bytes, .device = facts.device};
   file = open_unnamed(facts.probed, 0);
   facts.wrong = file.is_open() ? measure(file, bytes, probe, facts) : std::strerror(errno);

@@ -20,7 +20,7 @@ std::string line_of(const fs::path& path) {
   return line;
 }
 
-/// The text's number, which may have a sign or more words behind it, but no other letters before.
+/// The number at the start of the text, which may have a sign, and words after it.
 std::optional<std::int64_t> number_of(std::string_view text) {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   std::int64_t number = 0;
@@ -48,8 +48,8 @@ std::optional<std::uint64_t> value_in(const fs::path& path, const std::string& n
   return std::nullopt;
 }
 
-/// Where the control groups of this process lie, its own first, then those around it: each of them is a limit. In a
-/// container the path may be the host's, which is not there; the root of what is there always is.
+/// The control groups of this process, its own first, then the enclosing ones: each is a limit. In a container the path
+/// may be the host's and absent; the root of the visible tree always exists.
 std::vector<fs::path> groups_from(const fs::path& mount, const std::string& path) {
   std::vector<fs::path> groups;
   fs::path own = fs::path(path).relative_path();
@@ -91,7 +91,7 @@ GroupPaths group_paths(const std::string& root) {
   return paths;
 }
 
-/// `cached`: of what is used, what the kernel takes back when it needs it.
+/// `cached`: the part of the used memory that the kernel takes back when it needs it.
 void narrow(std::optional<MachineFacts::Room>& room, std::optional<std::uint64_t> limit,
             std::optional<std::uint64_t> used, std::uint64_t cached) {
   constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 60;  // version 1 writes a very large number
@@ -114,7 +114,7 @@ std::optional<MachineFacts::Room> group_memory(const GroupPaths& paths) {
   return room;
 }
 
-/// What may be reserved, and what may be touched, have limits of their own.
+/// Reserving and touching have separate limits.
 std::optional<MachineFacts::Room> group_huge_pages(const GroupPaths& paths) {
   std::optional<MachineFacts::Room> room;
   for (const std::string of : {"hugetlb.2MB.", "hugetlb.2MB.rsvd."}) {
@@ -129,7 +129,7 @@ std::optional<MachineFacts::Room> group_huge_pages(const GroupPaths& paths) {
 std::optional<double> group_processors(const GroupPaths& paths) {
   std::optional<double> least;
   const auto take = [&least](std::optional<std::int64_t> quota, std::optional<std::int64_t> period) {
-    if (!quota || !period || *quota <= 0 || *period <= 0) return;  // "max", or -1: none
+    if (!quota || !period || *quota <= 0 || *period <= 0) return;  // "max", or -1: no limit
     const double processors = static_cast<double>(*quota) / static_cast<double>(*period);
     least = least ? std::min(*least, processors) : processors;
   };
@@ -150,7 +150,7 @@ std::optional<std::uint64_t> third_number(const fs::path& path) {
   return line >> least >> usual >> most ? std::optional(most) : std::nullopt;
 }
 
-std::optional<MachineFacts::Limit> limit_of(auto resource) {  // the C library has an enum of its own for it
+std::optional<MachineFacts::Limit> limit_of(auto resource) {  // the C library has its own enum for it
   rlimit limit{};
   if (::getrlimit(resource, &limit) != 0) return std::nullopt;
   const auto bytes = [](rlim_t value) { return value == RLIM_INFINITY ? MachineFacts::kUnlimited : value; };
@@ -184,7 +184,7 @@ std::vector<MachineFacts::Device> devices_of(const std::string& root) {
   each_in(root + "/sys/class/infiniband", [&](const fs::path& device) {
     devices.push_back({device.filename().string(), /*is_rdma=*/true, numa_node_in(device / "device")});
   });
-  // Display and processing controllers (classes 03 and 12) of who makes accelerators for this: NVIDIA and AMD.
+  // Display and processing controllers (classes 03 and 12) by makers of accelerators: NVIDIA and AMD.
   each_in(root + "/sys/bus/pci/devices", [&](const fs::path& device) {
     const std::string kind = line_of(device / "class"), vendor = line_of(device / "vendor");
     if (!kind.starts_with("0x0302") && !kind.starts_with("0x0300") && !kind.starts_with("0x12")) return;
@@ -203,7 +203,7 @@ MachineFacts read_memory_facts(const std::string& root) {
   if (const auto kib = value_in(root + "/proc/meminfo", "MemAvailable")) facts.memory_available_bytes = *kib << 10;
   const fs::path huge = root + "/sys/kernel/mm/hugepages/hugepages-2048kB";
   const auto count = size_of_file(huge / "nr_hugepages"), free_count = size_of_file(huge / "free_hugepages");
-  const auto promised = size_of_file(huge / "resv_hugepages").value_or(0);  // free still, but somebody's
+  const auto promised = size_of_file(huge / "resv_hugepages").value_or(0);  // still free, but promised to a process
   if (count && free_count) facts.huge_pages = {*count, *free_count - std::min(*free_count, promised)};
   facts.shmem_huge = line_of(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const GroupPaths groups = group_paths(root);

@@ -1,11 +1,11 @@
-// store/node/machine/: what this machine has and allows, and how the node settles on it. Start here.
+// store/node/machine/: this machine's resources and limits, and the node's settings derived from them. Start here.
 //
-// Knows files of the kernel, system calls and plain numbers; no Store, no option and no session. Files, in reading
+// Depends on kernel files, system calls and plain numbers; not on the Store, options or sessions. Files, in reading
 // order:
-//   facts.h      memory, processors, limits, sockets, devices: what the kernel tells of them (this file)
-//   room.h       whether so much memory can be had
-//   disk_probe.h how fast a directory is, and whether direct I/O works there
-//   advice.h     what to set, by those facts alone
+//   facts.h      memory, processors, limits, sockets, devices, as reported by the kernel (this file)
+//   room.h       whether an amount of memory is available
+//   disk_probe.h the speed of a directory, and whether direct I/O works there
+//   advice.h     settings derived from those facts
 //   autotune.h   `kvstore-node --autotune`: measures, advises, prints
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace kv {
 
-/// What could not be read is absent, and nothing is concluded from it.
+/// Unreadable facts are absent, and lead to no conclusion.
 struct MachineFacts {
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
 
@@ -27,7 +27,7 @@ struct MachineFacts {
     std::uint64_t count = 0, free_count = 0;  ///< Of 2 MiB, which the arena asks for.
   };
   struct Room {
-    std::uint64_t limit_bytes = kUnlimited, left_bytes = kUnlimited;  ///< What is cached of files counts as left.
+    std::uint64_t limit_bytes = kUnlimited, left_bytes = kUnlimited;  ///< Cached file pages count as left.
   };
   struct Limit {
     std::uint64_t soft = kUnlimited, hard = kUnlimited;
@@ -35,16 +35,16 @@ struct MachineFacts {
   struct Device {
     std::string name;
     bool is_rdma = false;  ///< Else an accelerator.
-    int numa_node = -1;    ///< -1: the machine does not say.
+    int numa_node = -1;    ///< -1: not reported.
   };
 
   std::optional<std::uint64_t> memory_total_bytes, memory_available_bytes;
   std::optional<HugePages> huge_pages;
-  std::string shmem_huge;                  ///< "always within_size advise [never] deny force"; empty: not told.
-  std::optional<Room> group_memory;        ///< Of the control groups around this process, the tightest; none: no limit.
-  std::optional<Room> group_huge_pages;    ///< The same for reserved pages of 2 MiB, in bytes.
-  std::optional<double> group_processors;  ///< The same for processor time, in processors.
-  std::size_t processor_count = 0;         ///< That this process may run on.
+  std::string shmem_huge;                ///< "always within_size advise [never] deny force"; empty: not reported.
+  std::optional<Room> group_memory;      ///< The tightest of the control groups around this process; nullopt: no limit.
+  std::optional<Room> group_huge_pages;  ///< The same for reserved pages of 2 MiB, in bytes.
+  std::optional<double> group_processors;     ///< The same for processor time, in processors.
+  std::size_t processor_count = 0;            ///< Available to this process.
   std::optional<Limit> locked_memory, files;  ///< RLIMIT_MEMLOCK, RLIMIT_NOFILE of this process.
   bool ignores_locked_limit = false;          ///< It has CAP_IPC_LOCK.
   std::optional<std::uint64_t> tcp_receive_max, tcp_send_max, socket_send_max;  ///< Bytes of a socket's buffers.
@@ -53,7 +53,7 @@ struct MachineFacts {
   std::vector<DiskFacts> disks;
 };
 
-/// What concerns memory alone: the first six of them. `root` as below.
+/// Only the first six facts, about memory. `root` as below.
 MachineFacts read_memory_facts(const std::string& root = "");
 
 /// All but the disks. Files are read below `root`, which tests set; limits and processors are this process's own.

@@ -23,7 +23,7 @@ fs::path whole(const fs::path& path) {
 
 bool is_missing(int why) { return why == ENOENT || why == ENOTDIR; }
 
-/// The highest directory above it on the same device.
+/// The highest parent directory on the same device.
 fs::path mount_point(fs::path path) {
   struct stat own {
   }, above{};
@@ -48,7 +48,7 @@ std::string look(const fs::path& path) {
 
 }  // namespace
 
-/// On a thread of its own, which a device that hangs keeps.
+/// Runs on its own thread, which a hanging device keeps.
 std::string check_spill_place(const fs::path& path) {
   constexpr std::chrono::seconds kPatience{2};
   std::packaged_task<std::string()> task([path] { return look(path); });

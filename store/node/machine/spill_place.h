@@ -1,7 +1,7 @@
-// store/node/machine/spill_place.h: where a directory of the disk tier would come to lie.
+// store/node/machine/spill_place.h: checks the place of a new directory of the disk tier.
 //
-// A node makes such a directory, and nothing above it. A name with a typo, or below a disk that is not mounted, would
-// otherwise be a place on the root file system, and a live change would move all blocks there.
+// A node makes such a directory, but no parents. A mistyped name, or one below an unmounted disk, would otherwise be a
+// place on the root file system, and a live change would move all blocks there.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace kv {
 
-/// "", or why the node takes no such directory: the directory above is not there, or the name is a file's. What cannot
-/// be looked at (a device that fails or hangs, no right to look) is no reason: the node tries, and says so.
+/// Returns "", or why the node refuses the directory: its parent is missing, or the name is a file's. A place that
+/// cannot be checked (the device fails or hangs, no permission) is accepted: the node tries, and reports the failure.
 std::string check_spill_place(const std::filesystem::path& path);
 
-/// Where the directory is not there yet: which file system it would lie on. "" where it is there.
+/// For a missing directory, names the file system it would be on. "" if it exists.
 std::string new_spill_place(const std::filesystem::path& path);
 
 }  // namespace kv

@@ -16,8 +16,7 @@ using Point = History::Point;
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-/// A value between two points. A rate is by the second. Blocks looked up are those of match; where clients only get,
-/// those of get.
+/// A value between two points. Rates are per second. Lookups are those of match, or of get if clients only get.
 struct Series {
   enum class Kind : std::uint8_t { kGauge, kRate, kLookups, kQuantile };
 
@@ -53,7 +52,7 @@ double rate(double before, double after, TimePoint from, TimePoint to) {
   return std::max(0.0, after - before) / std::max(1e-3, std::chrono::duration<double>(to - from).count());
 }
 
-/// Within its bucket a request is taken to lie where its rank does; buckets are half a power of two to a power wide.
+/// Interpolates within a bucket by rank; buckets are half a power of two to a power wide.
 double quantile(const std::vector<std::uint64_t>& before, const std::vector<std::uint64_t>& after, double share) {
   const std::vector<double>& bounds = NodeMetrics::seconds_bounds();
   const auto made = [&](std::size_t i) { return static_cast<double>(after[i] - (i < before.size() ? before[i] : 0)); };
@@ -87,7 +86,7 @@ double value_of(const Series& series, const Point& before, const Point& after) {
   return kNothing;
 }
 
-/// Five digits are more than a picture shows, and a third of what they all would take.
+/// Five digits are more than a picture shows, and a third of the length of all.
 json value_or_null(double value) {
   if (std::isnan(value)) return nullptr;
   char text[32];

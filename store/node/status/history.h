@@ -1,4 +1,4 @@
-// store/node/status/history.h: what a node did in the last hours, for the status page.
+// store/node/status/history.h: the node's activity in the last hours, for the status page.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 namespace kv {
 
 /// Two rings of points: kPoints every kStep (an hour), and kPoints every kStep * kLongSteps (a day).
-///   1. At most kPoints + 1 points are kept in each, whatever happens: some 800 KiB in all.
-///   2. A rate is that between two points, by the time that was between them in fact.
+///   1. Each keeps at most kPoints + 1 points: some 800 KiB in all.
+///   2. A rate is computed between two points, over the actual time between them.
 /// Thread safety: any thread.
 class History {
  public:
@@ -24,20 +24,20 @@ class History {
   static constexpr Duration kStep = std::chrono::seconds(5);
 
   void add(const StoreStats& store, const NodeMetrics::Totals& node, TimePoint now);
-  /// {"step_s": seconds between points, "age_s": [of each point, when the last one was made],
-  ///  "series": {name: [value, or null where there was nothing to measure]}}, oldest first.
+  /// {"step_s": seconds between points, "age_s": [age of each point when the last one was made],
+  ///  "series": {name: [value, or null without a measurement]}}, oldest first.
   std::string json(bool is_long) const;
-  /// One value of each series, of the last two points: {name: value or null}; {} before there are two.
+  /// Each series' value between the last two points: {name: value or null}; {} before there are two.
   std::string last_json() const;
   std::size_t point_count(bool is_long) const;
 
-  /// Counters as they were, and gauges.
+  /// Counters' totals, and gauges.
   struct Point {
     TimePoint at{};
     double memory_bytes = 0, disk_bytes = 0, sessions = 0;
     double match_memory = 0, match_disk = 0, match_missed = 0, get_memory = 0, get_disk = 0, get_missed = 0;
     double requests = 0, bytes_out = 0, bytes_in = 0, stored = 0, evicted = 0, spilled = 0;
-    std::vector<std::uint64_t> match_seconds, get_seconds;  ///< As NodeMetrics::Totals.
+    std::vector<std::uint64_t> match_seconds, get_seconds;  ///< As in NodeMetrics::Totals.
   };
 
  private:

@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// As a policy names an element by its text: 'sha256-BASE64'.
+/// The form in which a policy names an element by its text: 'sha256-BASE64'.
 std::string source_of(std::string_view text) {
   std::array<unsigned char, 32> digest;
   std::array<unsigned char, 45> base64;

@@ -1,14 +1,14 @@
-// store/node/status/page.h: the status page's text, and what a browser may do with it.
+// store/node/status/page.h: the status page's text, and its browser policy.
 #pragma once
 
 #include <string>
 
 namespace kv {
 
-/// One document with all that it needs inside (store/node/page/): it works where there is no other network.
+/// One self-contained document (store/node/page/), which works without other networks.
 struct StatusPage {
   std::string html;
-  /// Content-Security-Policy: the page's own script and style by their SHA-256, answers of this server, nothing else.
+  /// Content-Security-Policy: only the page's own script and style, by their SHA-256, and answers of this server.
   std::string policy;
 };
 const StatusPage& status_page();  ///< Made once.

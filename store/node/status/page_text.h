@@ -1,4 +1,4 @@
-// store/node/status/page_text.h: the files of store/node/page/ as they are, made at build time (embed_page.cmake).
+// store/node/status/page_text.h: the files of store/node/page/, made at build time (embed_page.cmake).
 #pragma once
 
 #include <span>
@@ -7,6 +7,6 @@
 namespace kv::page_text {
 
 extern const std::string_view kDocument;
-extern const std::span<const std::string_view> kStyles, kScripts;  ///< In the order in which they come.
+extern const std::span<const std::string_view> kStyles, kScripts;  ///< In order of inclusion.
 
 }  // namespace kv::page_text

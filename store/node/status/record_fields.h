@@ -1,4 +1,4 @@
-// store/node/status/record_fields.h: the fields of a namespace's record, as whoever may observe the node is shown them.
+// store/node/status/record_fields.h: the fields of a namespace's record, as shown to observers of the node.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,7 @@
 
 namespace kv {
 
-/// Values of `chars_max` characters at most, the rest cut off. A salt keeps tenants apart, so it is a secret of theirs:
-/// that there is one is told, as "(set)".
+/// Values are cut at `chars_max` characters. A salt keeps tenants apart, so it is their secret: shown as "(set)".
 std::map<std::string, std::string> shown_fields(const NamespaceRecord& record, std::size_t chars_max);
 
 }  // namespace kv

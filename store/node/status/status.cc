@@ -21,14 +21,14 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kKeptAnswers = 16;
-constexpr std::size_t kFieldChars = 200;  ///< Of a record's value that is shown.
+constexpr std::size_t kFieldChars = 200;  ///< Shown of a record's value.
 constexpr std::size_t kMembersShown = 256;
-/// Between two looks under the Store's lock.
+/// Between two holds of the Store's lock.
 constexpr std::chrono::microseconds kBetweenLooks(100);
 
 double to_seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-/// Text that anybody may have written, UTF-8 or not.
+/// For text from any source, UTF-8 or not.
 std::string dump(const json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace);
 }
@@ -82,14 +82,14 @@ json part_json(const TreeSample::Part& part, TimePoint now) {
   return row;
 }
 
-/// Edges of hidden namespaces; the others' places change with that.
+/// Removes edges of hidden namespaces, and renumbers the parents of the others.
 template <class IsHidden>
 void leave_out(std::vector<Store::EdgeView>& edges, const IsHidden& is_hidden) {
   std::vector<std::uint32_t> place(edges.size());
   std::size_t count = 0;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     if (is_hidden(edges[i].space)) continue;
-    Store::EdgeView edge = edges[i];  // a parent is always before it, and of the same namespace
+    Store::EdgeView edge = edges[i];  // a parent always comes before it, and is of the same namespace
     if (edge.parent != Store::EdgeView::kNoParent) edge.parent = place[edge.parent];
     place[i] = static_cast<std::uint32_t>(count);
     edges[count++] = edge;
@@ -130,7 +130,7 @@ json numa_json(const NumaLook& look) {
   return {{"nodes", look.node_count}, {"chosen", look.chosen}, {"shares", shares}};
 }
 
-/// The median of the ages at eviction, from counts by powers of two; null before the first eviction.
+/// The median age at eviction, from counts by powers of two; null before the first eviction.
 json eviction_age(const StoreStats& stats) {
   std::uint64_t total = 0, below = 0;
   for (const std::uint64_t count : stats.eviction_age_log2_ms) total += count;
@@ -290,7 +290,7 @@ std::optional<std::string> StatusAnswers::tree_json(std::string_view query, Peer
   };
   bool has_all_spaces = false;
   const std::vector<Store::SpaceView> known = spaces_of(node_.store, kSpacesMax, has_all_spaces);
-  // A tree is made of blocks, and drawn with their names: of those that the peer may not know it shows nothing.
+  // A tree shows the names of its blocks, so it leaves out blocks that the peer may not see.
   std::set<SpaceId> seen;
   for (const Store::SpaceView& each : known) {
     if (peer.sees_blocks(owner_of(*each.record))) seen.insert(each.id);

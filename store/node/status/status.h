@@ -1,16 +1,16 @@
-// store/node/status/: the status page: what a node holds and does, for people to look at. Start here.
+// store/node/status/: the status page: a node's contents and activity, for people. Start here.
 //
-//     GET /status            the page itself (store/node/page/), the same of every node: no data, so for everybody
-//     GET /status/now.json       what is here now      }
-//     GET /status/history.json   what was, for a day   }  fetched by the page; docs/operating.md says what is in them
-//     GET /status/tree.json      the radix trees       }
+//     GET /status                the page itself (store/node/page/), the same on every node: no data, so for everybody
+//     GET /status/now.json       the present state }
+//     GET /status/history.json   the last day      }  fetched by the page; docs/operating.md describes them
+//     GET /status/tree.json      the radix trees   }
 //
-// Knows the Store through LockedStore alone, and no HTTP: admin.h serves what this makes. Files, in reading order:
-//   status.h      what the page asks for, as JSON (this file)
-//   history.h     points of the last hour and the last day
-//   tree_query.h  which part of the trees is asked for
+// Accesses the Store through LockedStore only, and serves no HTTP: admin.h sends the answers. Files, in reading order:
+//   status.h         the page's data, as JSON (this file)
+//   history.h        points of the last hour and the last day
+//   tree_query.h     the requested part of the trees
 //   record_fields.h  the fields of a namespace's record, without its salt
-//   page.h        the page's text, and what a browser may do with it
+//   page.h           the page's text, and its browser policy
 #pragma once
 
 #include <functional>
@@ -31,21 +31,20 @@ struct StatusConfig {
   std::string version;
   std::uint64_t disk_capacity_bytes = 0;                  ///< 0: no disk tier.
   std::function<std::uint64_t()> disk_capacity_now = {};  ///< Where it may change.
-  std::function<NumaLook()> numa = {};                    ///< Where memory for blocks lies; none: not told.
-  std::function<bool()> is_ready;                         ///< As AdminPages.
+  std::function<NumaLook()> numa = {};                    ///< The NUMA nodes of block memory; empty: not reported.
+  std::function<bool()> is_ready;                         ///< As in AdminPages.
 };
 
-/// Makes what the page shows. Names of models, tenants and nodes come from clients and from etcd: JSON carries them as
-/// text, and the page never takes them for anything else.
-///   1. No token id, no block hash, no salt and no secret is in any answer: blocks are named by short_hash().
+/// Makes the page's data. Names of models, tenants and nodes come from clients and from etcd: JSON carries them as
+/// text, and the page only ever treats them as text.
+///   1. Answers contain no token ids, block hashes, salts or secrets: blocks are named by short_hash().
 ///   2. Answers are bounded, whatever the node holds: kSpacesShown namespaces, kPartsMax parts of the trees, and so on.
-///   3. The Store's lock is held for some 100 us at most at a time, and left for as long between two
-///   looks; a sample looks
-///      at kLooks blocks at most, or kLooksInside of one namespace or less.
-///   4. An answer that is younger than kKeptFor is given again: many who look cost as much as one.
-///   5. What a peer may not know of is in no answer to it: namespaces that it does not see, and names of blocks that it
-///   may not read (PeerAccess).
-/// Thread safety: any thread; made one at a time. Cost: tree_json() some 10 ms for a large store.
+///   3. The Store's lock is held for some 100 us at a time at most, and left for as long between two holds; a sample
+///      covers at most kLooks blocks, or kLooksInside for one namespace or less.
+///   4. An answer younger than kKeptFor is sent again: many viewers cost as much as one.
+///   5. An answer leaves out namespaces that its peer may not see, and names of blocks that it may not read
+///      (PeerAccess).
+/// Thread safety: any thread; answers are made one at a time. Cost: tree_json() some 10 ms for a large store.
 class StatusAnswers {
  public:
   static constexpr std::size_t kSpacesShown = 64, kSpacesMax = 4096, kPartsMax = 1200, kHotShown = 16;
@@ -54,8 +53,8 @@ class StatusAnswers {
 
   StatusAnswers(NodeContext& node, StatusConfig config);
 
-  void sample();  ///< A point of the history. Call it every History::kStep.
-  /// The answer to a page of /status, and to what stands behind its '?', for this peer; nothing if there is none.
+  void sample();  ///< Adds a point to the history. Call every History::kStep.
+  /// The answer to a page of /status with its query, for this peer; nullopt: no such page, or a bad query.
   std::optional<std::string> answer(std::string_view path, std::string_view query, PeerAccess& peer);
 
  private:
@@ -69,7 +68,7 @@ class StatusAnswers {
   NodeContext& node_;
   const StatusConfig config_;
   History history_;
-  std::mutex mutex_;  ///< Of what follows; held while an answer is made.
+  std::mutex mutex_;  ///< Guards the members below; held while an answer is made.
   std::map<std::string, Kept, std::less<>> kept_;
 };
 

@@ -1,4 +1,4 @@
-// store/node/status/tree_query.h: which part of the trees a request of the status page asks for.
+// store/node/status/tree_query.h: the part of the trees that a request of the status page asks for.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace kv {
 
-/// "tier=disk&space=12&top=345&name=0123456789abcdef", each of them once or not at all, in any order. `top` and `name`
-/// come together, and with `space`. Nothing for all else: whoever reaches the admin port may have written it.
+/// "tier=disk&space=12&top=345&name=0123456789abcdef", each at most once, in any order. `top` and `name` come together,
+/// and with `space`. nullopt for all else: the query may come from anybody who reaches the admin port.
 std::optional<Store::TreeScope> read_tree_query(std::string_view query);
 
 }  // namespace kv
