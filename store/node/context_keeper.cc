@@ -42,7 +42,7 @@ ContextKeeper::~ContextKeeper() {
   }
 }
 
-/// Of several files the newest that can be used.
+/// Uses the newest readable file.
 ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
   ReadBack back;
   std::vector<std::size_t> unusable;
@@ -83,7 +83,7 @@ void ContextKeeper::work_at(Work& work) {
       const std::string bytes = write_contexts(job->contexts, job->now);
       byte_count = bytes.size();
       for (const std::size_t place : aside) work.file.set_aside(place);
-      // One that could not be read again would be taken for damaged, and cost all.
+      // A longer file could not be read again: it would count as damaged, and cost all contexts.
       failure = bytes.size() > kContextFileBytesMax ? error_code(Errc::kTooLarge) : work.file.write(bytes);
       if (!failure && job->forgets_aside) failure = work.file.forget_aside();
     });
@@ -97,7 +97,7 @@ void ContextKeeper::work_at(Work& work) {
   work.changed.notify_all();
 }
 
-/// Now, for a file.
+/// The time to write into a file.
 std::uint64_t ContextKeeper::wall_us() const {
   const auto since = std::chrono::duration_cast<std::chrono::microseconds>(clock_.now() - least_.steady).count();
   return std::max(wall_us_(), least_.wall_us == 0 ? 0 : least_.wall_us + static_cast<std::uint64_t>(since));
@@ -117,7 +117,7 @@ void ContextKeeper::take_over() {
   figures_due_ = clock_.now() + kFigurePause;
   if (!back->has_file) return;
   const std::uint64_t began = work_->began.wall_us, written = back->written_us;
-  // Of a clock that is far away the next start finds out by itself; one that is set right later must not stay behind.
+  // A clock that is far off is detected by the next start; a clock set right later must not stay behind.
   constexpr std::uint64_t kAwayUsMax = kAwayMax / std::chrono::microseconds(1);
   if (written > began && written - began <= kAwayUsMax) least_ = {work_->began.steady, written};
   is_clock_doubted_ = back->is_clock_doubted;
@@ -179,13 +179,13 @@ void ContextKeeper::tick(bool may_write) {
   if (is_due) hand_over(/*forgets_aside=*/false);
 }
 
-/// What waits still to be written is older.
+/// Replaces an older job that still waits to be written.
 std::uint64_t ContextKeeper::hand_over(bool forgets_aside) {
   auto job = std::make_unique<Job>();
   job->forgets_aside = forgets_aside;
   ContextId after{};
   bool has_more = true;
-  // What changes behind the place that was looked at counts as not written yet.
+  // Changes behind the cursor count as not written yet.
   written_ = store_.with([](Store& store) { return store.context_changes(); });
   while (has_more) {
     has_more = store_.with([&](Store& store) { return store.copy_contexts(after, job->contexts, clock_.now()); });
@@ -230,7 +230,7 @@ bool ContextKeeper::stop(bool may_write, std::chrono::milliseconds patience) {
     if (!has_taken_over_) take_over();
     const Store::ContextChanges changes = store_.with([](Store& store) { return store.context_changes(); });
     has_any = changes.count > 0 || changes.orders != written_.orders || is_dirty_;
-    if (has_taken_over_ && !has_any) return true;  // there is nothing to write, nor to write over
+    if (has_taken_over_ && !has_any) return true;  // there are no contexts to write or to delete from the file
   }
   const std::string why = may_write ? write_now(patience) : "the disk is not open";
   if (why.empty()) return true;

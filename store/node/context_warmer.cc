@@ -15,9 +15,10 @@
 namespace kv {
 namespace {
 
-/// What is brought counts as used a moment ago: so nobody takes it for what a client has stored (Store::offer).
+/// Warmed blocks count as used a moment ago, to tell them from blocks stored by a client (Store::offer).
 constexpr Duration kWarmedIdle = std::chrono::microseconds(1);
-constexpr Duration kWarmBurst = 5ms;  ///< Ahead of the rate: a pause for each small block would be all pause.
+constexpr Duration kWarmBurst =
+    5ms;  ///< Lead over the rate: pausing for each small block would cost more than the block.
 
 }  // namespace
 
@@ -56,7 +57,7 @@ asio::awaitable<void> ContextWarmer::run() {
   }
 }
 
-/// True: something came of it.
+/// True: progress was made.
 asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
   const auto prefix = std::make_shared<PinnedPrefixGuard>(node_.store, std::move(work.pinned));
   const auto chain = work.chain();
@@ -65,7 +66,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
   options.idle = kWarmedIdle;
   options.may_lose = false;
   options.is_admitted = true;
-  // The prefix that it has, and what is staged, stay until the put ends.
+  // The put keeps its prefix and its staged blocks until it ends.
   auto plan =
       node_.store.with([&](Store& store) { return store.offer(work.space, chain, options, node_.clock.now()); });
   if (!plan || plan->put == PutId{}) co_return false;
@@ -77,7 +78,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
     if (plan) staged.insert(staged.end(), plan->staged.begin(), plan->staged.end());
   }
   node_.spill->notify();  // memory was taken
-  // Blocks above may have left memory, or come, since they were looked for: then the next look finds it so.
+  // Blocks above may have left memory, or arrived, since the search: then the next search sees that.
   if (staged.empty() || staged.front().index != first) co_return false;
   const std::size_t count = std::min(staged.size(), prefix->spilled().size());
   ReadAhead ahead(executor_, node_, SessionId{}, {work.space, work.space_name, SpaceKind::kChain, chain}, prefix,
@@ -87,7 +88,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
   while (committed < count && !stops_) {
     if (next_at_ > node_.clock.now() + kWarmBurst) co_await pause_until(next_at_);
     ahead.start();
-    // For each block anew: a slow disk is waited for, one that hangs is not.
+    // Per block: a slow disk is waited for, a hanging one is not.
     const TimePoint until = node_.clock.now() + node_.limits->disk_timeout;
     ahead.wake_at(until);
     while (!ahead.is_ready() && !stops_ && node_.clock.now() < until) {
@@ -103,7 +104,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
     std::memcpy(staged[committed].bytes.data(), block.bytes.data(), block.bytes.size());
     const BlockId on_disk = prefix->spilled()[committed].id;
     const bool goes_on = node_.store.with([&](Store& store) {
-      // Somebody may have asked for no more of it, and a block that was dropped meanwhile must not come back this way.
+      // Warming may have been cancelled, and a block that was dropped meanwhile must not come back this way.
       if (!store.is_warming(work.context) || !store.is_on_disk(on_disk)) return false;
       return store.commit(put, block.checksums, node_.clock.now()) != Store::CommitStatus::kRefused;
     });
@@ -117,7 +118,7 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
                                                                   static_cast<double>(rate)));
   }
   reading_ = nullptr;
-  // Before the put lets go of them.
+  // Before the put lets go of the blocks.
   while (node_.store.with([&](Store& store) { return store.keep_context(work.context, node_.clock.now()); })) {
   }
   co_return committed > 0;

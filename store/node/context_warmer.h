@@ -1,4 +1,4 @@
-// store/node/context_warmer.h: brings what the disk has of named contexts to memory, ahead of need.
+// store/node/context_warmer.h: brings blocks of named contexts from disk to memory, ahead of need.
 #pragma once
 
 #include <atomic>
@@ -15,22 +15,22 @@
 
 namespace kv {
 
-/// After a start, and for whoever asks (Store::warm_context). Nobody waits for it and nothing is lost by it: what it
-/// does not bring is read from disk by the get that needs it.
-///   1. A part of one context at a time, contexts in turn; each block is verified before it is visible.
-///   2. At most kPartBytes (and one block) are being brought, and no more than bytes_per_second of them.
-///   3. What the bounds on what is kept have no room for is not brought, so what goes for a block goes for one that is
-///   kept. Nothing goes that is nowhere else while the disk could still take it.
-/// Thread safety: set_rate(), stats() from any thread; else on the executor, which outlives the disk tier.
+/// Runs after a start, and on request (Store::warm_context). Gets never wait for it: a block that it does not bring is
+/// read from disk by the get that needs it.
+///   1. Contexts take turns, one part at a time; each block is verified before it is visible.
+///   2. At most kPartBytes (and one block) are in progress, at no more than bytes_per_second.
+///   3. Blocks beyond the bounds on kept contexts are not brought, so a block is evicted only for one that is kept. A
+///      block that is in memory only is not evicted while the disk could still take it.
+/// Thread safety: set_rate(), stats() from any thread; the rest on the executor, which outlives the disk tier.
 class ContextWarmer {
  public:
   static constexpr std::uint64_t kPartBytes = 16 << 20;
-  static constexpr Duration kIdlePause = 250ms;  ///< Between two looks for work, and when a part did not get on.
+  static constexpr Duration kIdlePause = 250ms;  ///< Between two searches for work, and after a part without progress.
 
-  /// `node` has a disk tier, and outlives this. `bytes_per_second`: 0, nothing is brought.
+  /// `node` has a disk tier, and outlives this. `bytes_per_second`: 0: off.
   ContextWarmer(asio::any_io_executor executor, NodeContext& node, std::uint64_t bytes_per_second);
 
-  asio::awaitable<void> run();  ///< Until stop().
+  asio::awaitable<void> run();  ///< Returns after stop().
   void stop();
   void set_rate(std::uint64_t bytes_per_second) { bytes_per_second_ = bytes_per_second; }
   std::vector<NodeMetrics::Value> stats() const;
@@ -45,19 +45,19 @@ class ContextWarmer {
   std::atomic<std::uint64_t> blocks_{0}, bytes_{0};
   const std::unique_ptr<Alarm> alarm_;
   Event rung_;
-  TimePoint next_at_{};  ///< Before then the rate allows no more.
+  TimePoint next_at_{};  ///< Earliest time that the rate allows.
   bool stops_ = false;
-  Event* reading_ = nullptr;  ///< While a read is waited for.
+  Event* reading_ = nullptr;  ///< While waiting for a read.
 };
 
-/// A warmer on a thread of its own: what it copies takes no time of the node's I/O threads.
+/// A warmer on its own thread, so that copying takes no time from the node's I/O threads.
 /// Thread safety: one thread makes and destroys it; the rest from any.
 class ContextWarmerThread {
  public:
-  /// `context` outlives the disk tier: reads come back to it.
+  /// `context` outlives the disk tier, whose reads complete on it.
   ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second);
   ~ContextWarmerThread() { stop(); }
-  void stop();  ///< Ends the thread, within the block that is under way. From the thread that made this.
+  void stop();  ///< Takes one block at most. On the thread that made this.
 
   void set_rate(std::uint64_t bytes_per_second) { warmer_.set_rate(bytes_per_second); }
   std::vector<NodeMetrics::Value> stats() const { return warmer_.stats(); }

@@ -1,4 +1,4 @@
-// store/node/counts_copy.h: what the Store's policy has counted, copied without holding the Store for long.
+// store/node/counts_copy.h: copies the Store's policy counts without holding the Store for long.
 #pragma once
 
 #include "store/node/locked_store.h"
@@ -6,9 +6,9 @@
 
 namespace kv {
 
-/// `with_before`: what was counted before a restart, too. Class by class of hints, each under a lock of its own: 20 KB
-/// at a time. What is counted in between is an error of some uses; a unit that changes in between makes all of it void.
-/// unit 0: nothing is counted.
+/// `with_before`: includes counts from before a restart. Each class of hints is copied under its own lock, 20 KB at a
+/// time. Counts that change in between cause an error of some uses; a unit that changes in between voids the copy. unit
+/// 0: no counts.
 YieldCounts copy_counts(LockedStore& store, bool with_before);
 
 }  // namespace kv

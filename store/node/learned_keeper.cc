@@ -91,7 +91,7 @@ void LearnedKeeper::tick(TimePoint now, bool may_write) {
   told_ = failure;
 }
 
-/// What waits still to be written is older.
+/// Replaces an older copy that still waits to be written.
 bool LearnedKeeper::hand_over() {
   if (!is_read_) return false;
   const YieldCounts counts = copy_counts(store_, /*with_before=*/true);

@@ -1,4 +1,4 @@
-// store/node/learned_keeper.h: what a node has learned of when blocks are used again, kept over a restart.
+// store/node/learned_keeper.h: keeps the learned use counts over a restart.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace kv {
 
-/// The directory where the file lies: the first of the disk tier's, which may be another by now. Thread safety: any.
+/// The directory of the file: the disk tier's first one, which may change. Thread safety: any.
 class LearnedPlace {
  public:
   explicit LearnedPlace(std::string directory) : directory_(std::move(directory)) {}
@@ -35,27 +35,27 @@ class LearnedPlace {
   std::string directory_;
 };
 
-/// A file beside the disk tier's: read at the start, written each period and at the end. A node that has none learns
-/// anew, which takes it as long as its memory takes to be written a few times.
-///   1. Only a thread of its own waits for the file. One that never answers holds up neither the node nor its end.
-///   2. A file that is damaged, or of another format, changes nothing but a line of the log.
-///   3. Nothing is written before the file was read, nor while little is known: what is there is worth more.
+/// A file beside the disk tier's: read at the start, written each period and at the end. A node without one learns
+/// anew, which takes as long as writing its memory a few times.
+///   1. Only its own thread waits for the file. A file that never answers delays neither the node nor its end.
+///   2. A damaged file, or one of another format, only causes a line of the log.
+///   3. The file is not written before it was read, nor while few uses are counted: the old one is worth more.
 /// Thread safety: none; all calls from one thread.
 class LearnedKeeper {
  public:
   struct File {
-    std::function<std::string()> read;  ///< "": there is none.
+    std::function<std::string()> read;  ///< "": no file.
     std::function<error_code(const std::string&)> write;
   };
-  static constexpr double kUsesMin = 64;  ///< Fewer are little.
+  static constexpr double kUsesMin = 64;  ///< Fewer uses are too few to save.
 
-  /// Calls `file` from its own thread, once at a time, perhaps until after this is gone.
+  /// Calls `file` on its own thread, one call at a time, perhaps until after this is destroyed.
   LearnedKeeper(LockedStore& store, File file, Duration period = std::chrono::minutes(5));
   ~LearnedKeeper();
 
-  /// Goes on with it; some microseconds. `may_write`: the file's directory is the node's.
+  /// Advances by some microseconds. `may_write`: the file's directory is the node's.
   void tick(TimePoint now, bool may_write);
-  /// Writes a last time. False: that was not done within `patience`, or failed.
+  /// Writes a last time. False: it failed, or took longer than `patience`.
   bool stop(bool may_write, std::chrono::milliseconds patience = std::chrono::seconds(2));
 
   bool is_read() const { return is_read_; }
@@ -65,7 +65,7 @@ class LearnedKeeper {
   struct Work {
     explicit Work(File given) : file(std::move(given)) {}
     const File file;
-    std::mutex mutex;  ///< Of all below.
+    std::mutex mutex;  ///< Guards the members below.
     std::condition_variable changed;
     std::optional<std::string> was_read, to_write;
     bool is_writing = false, ends = false, has_ended = false;
@@ -79,7 +79,7 @@ class LearnedKeeper {
   const Duration period_;
   std::optional<TimePoint> due_;
   bool is_read_ = false;
-  error_code told_;  ///< Failure that the log has.
+  error_code told_;  ///< The failure last logged.
   const std::shared_ptr<Work> work_;
   std::thread thread_;
 };

@@ -30,7 +30,7 @@ Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
   if (found != progress_.end() && place == waiting_.end()) return std::move(progress_.extract(found).mapped());
   if (found == progress_.end()) {
     if (waiting_.size() >= kWaitingMax) return make_error_code(Errc::kBusy);
-    // Ends that nobody asks for are not kept for ever.
+    // Unreported ends are not kept for ever.
     if (progress_.size() >= 2 * kWaitingMax) {
       std::erase_if(progress_,
                     [&](const auto& each) { return std::ranges::find(waiting_, each.first) == waiting_.end(); });
@@ -38,7 +38,7 @@ Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
     waiting_.push_back(owner);
     progress_[owner] = {.owner = owner, .trouble = {}, .has_disk = spill_ != nullptr, .began = clock_.now()};
     if (!std::exchange(is_running_, true)) {
-      if (thread_.joinable()) thread_.join();  // it has said its last word, and takes no lock any more
+      if (thread_.joinable()) thread_.join();  // its run has ended, and takes no lock any more
       thread_ = std::thread([this] { run(); });
     }
   }
@@ -71,7 +71,7 @@ void TenantEraser::run() {
   is_running_ = false;
 }
 
-/// In slices: others look blocks up in between, and records are not copied.
+/// In slices, so that lookups get in between; records are not copied.
 std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint64_t* block_count) const {
   std::vector<SpaceId> spaces;
   std::optional<NamespaceId> after;
@@ -88,7 +88,7 @@ std::vector<SpaceId> TenantEraser::spaces_of(const std::string& owner, std::uint
   return spaces;
 }
 
-/// Of an owner that was erased before: nothing of it has been here since.
+/// Whether an owner that was erased before has had no blocks here since.
 bool TenantEraser::has_nothing(const std::string& owner) const {
   const auto before = clean_.find(owner);
   if (before == clean_.end()) return false;
@@ -99,12 +99,12 @@ bool TenantEraser::has_nothing(const std::string& owner) const {
   return is_same && spaces_of(owner, nullptr).empty();
 }
 
-/// Why it failed, or nothing.
+/// Returns "", or the error.
 std::string TenantEraser::erase(const std::string& owner) {
   if (has_nothing(owner)) return "";
   clean_.erase(owner);
-  // First: names and tags are the tenant's words too. One that a share's reader made is the reader's, and loses its
-  // blocks.
+  // First, since names and tags are the tenant's data too. A context made by a share's reader is the reader's, and
+  // loses its blocks.
   while (store_.with([&](Store& store) { return store.delete_contexts(owner, clock_.now()); })) {
     if (stops_) return "the node stops";
     std::this_thread::yield();
@@ -112,15 +112,15 @@ std::string TenantEraser::erase(const std::string& owner) {
   if (forget_contexts_) {
     if (const std::string why = forget_contexts_(); !why.empty()) return "the file of named contexts: " + why;
   }
-  // What lies on disk and was not loaded, for lack of room, is known there alone. Named first: a namespace that is
-  // forgotten below is on record no more.
+  // Blocks on disk that were not loaded, for lack of room, are listed by the disk only. Collected first: a namespace
+  // forgotten below no longer has a record.
   std::vector<DiskDrop> drops;
   if (spill_ != nullptr) {
     const auto on_disk = spill_->namespaces_on_disk();
     if (!on_disk) return "the disk cannot be asked: " + on_disk.error().message();
     for (const std::string& text : *on_disk) {
       const auto record = NamespaceRecord::parse(text);
-      // Of all earlier starts: the disk's bound for a drop that knows no key.
+      // Covers all earlier starts: the disk's bound for a drop without a key.
       if (record && record->owner() == owner) drops.push_back({.space = record->id(), .hash = {}});
     }
   }
@@ -136,7 +136,7 @@ std::string TenantEraser::erase(const std::string& owner) {
       has_rest = store.is_dropping();
       return dropped;
     });
-    if (!count) continue;  // forgotten meanwhile: it had no block
+    if (!count) continue;  // forgotten meanwhile: it was empty
     names.insert(drop.space);
     std::uint64_t blocks = *count;
     while (has_rest && !stops_) {
@@ -156,7 +156,7 @@ std::string TenantEraser::erase(const std::string& owner) {
       store_.with([&](Store& store) { static_cast<void>(store.forget(space)); });
     return left;
   };
-  if (spill_ != nullptr) {  // without a namespace as well: what was evicted long ago still lies in files
+  if (spill_ != nullptr) {  // even without namespaces: blocks evicted long ago are still in files
     forget();               // so that the disk forgets their records, too
     if (!keep(drops)) return stops_ ? "the node stops" : "the disk does not keep the drops; they hold until a restart";
     const auto purged = spill_->purge(drops, [this](const DiskPurge& so_far) {
@@ -173,14 +173,15 @@ std::string TenantEraser::erase(const std::string& owner) {
   return "";
 }
 
-/// Whether the next start will know of all of them.
+/// Whether the next start will see all of them.
 bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
   struct Waiting {
     std::mutex mutex;
     std::condition_variable done;
     std::size_t count = 0, not_kept = 0;
   };
-  // Some at a time: the disk's queue is everybody's. Shared, since an answer may come after the node was told to stop.
+  // Some at a time: the disk's queue is shared. The state is shared too: an answer may come after the node was told to
+  // stop.
   constexpr std::size_t kAtOnce = 256;
   std::uint64_t not_kept = 0;
   for (std::size_t at = 0; at < drops.size(); at += kAtOnce) {

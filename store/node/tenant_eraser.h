@@ -1,4 +1,4 @@
-// store/node/tenant_eraser.h: all that one tenant has here goes, from memory and from the files of the disk.
+// store/node/tenant_eraser.h: erases all blocks of one tenant, from memory and from the disk's files.
 #pragma once
 
 #include <atomic>
@@ -19,23 +19,22 @@
 
 namespace kv {
 
-/// An *owner* is what NamespaceRecord::owner() says: a tenant, or "share:NAME". Its namespaces of every secret are
-/// dropped, as kvstorectl drop --all drops one; then files are rewritten until none has a byte of theirs, which may
-/// take as long as reading and writing the whole disk. So an erasure is begun, and then asked how far it is.
+/// An *owner* is a result of NamespaceRecord::owner(): a tenant, or "share:NAME". Its namespaces under every secret are
+/// dropped, as by kvstorectl drop --all; then files are rewritten until they hold none of its bytes, which may take as
+/// long as reading and writing the whole disk. So an erasure is started, and then asked for its progress.
 ///
-///     drop each -> the disk keeps the drops -> purge the files -> count what is left
+///     drop each -> the disk keeps the drops -> purge the files -> count blocks left
 ///
-///   1. One at a time, in the order in which they were asked for; each owner waits once. So an owner waits for one
-///      erasure of each of those before it, however often these ask.
-///   2. What the tenant stores after its drop stays: take its rights away first.
-///   3. An erasure that breaks off (the node stops, the disk fails) leaves nothing that was dropped to be found, and
-///   can
-///      be begun again.
-///   4. Of an owner that has had nothing here since its last erasure, nothing is done: no file is written.
-/// Thread safety: ask() from any thread. Works on a thread of its own, whose end the destructor waits for.
+///   1. One at a time, in the order of the requests; each owner waits at most once. So an owner waits for one erasure
+///      of each owner before it, however often those ask.
+///   2. Blocks that the tenant stores after its drop stay: take its rights away first.
+///   3. After an interrupted erasure (the node stops, the disk fails) dropped blocks stay invisible, and it can be
+///      started again.
+///   4. For an owner without blocks here since its last erasure, the files are left alone.
+/// Thread safety: ask() from any thread. Works on its own thread, which the destructor joins.
 class TenantEraser {
  public:
-  /// Contexts were deleted: has them gone from wherever they are kept for a restart. Empty, or why they are not.
+  /// Called after contexts were deleted, to remove them from the file kept for restarts. Returns "", or the error.
   using ForgetContexts = std::function<std::string()>;
   /// All outlive this. `spill`: nullptr without a disk tier.
   TenantEraser(LockedStore& store, Clock& clock, Spill* spill, ForgetContexts forget_contexts = nullptr);
@@ -43,11 +42,11 @@ class TenantEraser {
 
   struct Progress {
     std::string owner;
-    std::size_t waits_for = 0;  ///< Erasures before it, the one under way included.
+    std::size_t waits_for = 0;  ///< Erasures before it, including the running one.
     bool is_done = false;
-    std::string trouble;                       ///< Why it is not; then it is over as well.
+    std::string trouble;                       ///< The failure that ended it.
     std::uint64_t namespaces = 0, blocks = 0;  ///< Dropped.
-    std::uint64_t drops_not_kept = 0;          ///< These would come back with the next start.
+    std::uint64_t drops_not_kept = 0;          ///< They would come back at the next start.
     bool has_disk = false;
     DiskPurge disk;
     std::uint64_t blocks_left = 0;  ///< At the end: stored since.
@@ -55,8 +54,8 @@ class TenantEraser {
     std::vector<NodeMetrics::Value> values(TimePoint now) const;
   };
   static constexpr std::size_t kWaitingMax = 256;
-  /// Has it begin to erase what the owner has, unless that is under way; and tells how far it is. The end of each
-  /// erasure is told once: asked again after that, another begins. Errors: kBusy, kWaitingMax others wait.
+  /// Starts an erasure unless one of this owner is waiting or running, and returns its progress. The end of each
+  /// erasure is reported once: asking again starts another. Errors: kBusy: kWaitingMax others wait.
   Result<Progress> ask(const std::string& owner);
 
  private:
@@ -76,12 +75,12 @@ class TenantEraser {
   Spill* const spill_;
   const ForgetContexts forget_contexts_;
   std::atomic<bool> stops_{false};
-  std::mutex mutex_;                          ///< Of what is below, but for `clean_`.
-  std::deque<std::string> waiting_;           ///< Owners. The first one's is under way.
-  std::map<std::string, Progress> progress_;  ///< Of these, and of those whose end was not told.
+  std::mutex mutex_;                          ///< Guards the members below, except `clean_`.
+  std::deque<std::string> waiting_;           ///< Owners; the first one's erasure is running.
+  std::map<std::string, Progress> progress_;  ///< Of these, and of erasures whose end is not yet reported.
   bool is_running_ = false;
-  /// How many namespaces the node had forgotten when nothing was left of an owner: while these are as many, none of its
-  /// namespaces has come and gone. Of the thread.
+  /// For each owner with no blocks left: how many namespaces the node had forgotten then. While that count is the same,
+  /// none of the owner's namespaces has come and gone. For the eraser's thread only.
   std::map<std::string, std::uint64_t> clean_;
   std::thread thread_;
 };

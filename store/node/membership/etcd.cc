@@ -36,7 +36,7 @@ using nlohmann::json;
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::size_t kAnswerBytesMax = 8 << 20, kTokenBytesMax = 8192;
 
-// etcd's codes are gRPC's.
+// gRPC's codes, which etcd uses.
 constexpr int kNotFound = 5, kUnauthenticated = 16;
 
 struct Address {
@@ -66,7 +66,7 @@ std::string to_base64(const std::string& bytes) {
   return text;
 }
 
-/// Nothing if it is no base64.
+/// nullopt: not base64.
 std::optional<std::string> from_base64(const std::string& text) {
   if (text.size() % 4 != 0) return std::nullopt;
   std::string bytes(text.size() / 4 * 3, '\0');
@@ -80,7 +80,7 @@ std::optional<std::string> from_base64(const std::string& text) {
   return bytes;
 }
 
-/// The gateway writes 64-bit numbers as texts, and leaves out what is 0. Nothing: another type.
+/// The gateway writes 64-bit numbers as texts, and omits zeros. nullopt: another type.
 std::optional<std::int64_t> number_of(const json& object, const char* field) {
   const auto found = object.find(field);
   if (found == object.end()) return 0;
@@ -93,7 +93,7 @@ std::optional<std::int64_t> number_of(const json& object, const char* field) {
   return value;
 }
 
-/// A field in base64; empty if it is left out. Nothing: another type.
+/// A field in base64; empty if absent. nullopt: another type.
 std::optional<std::string> bytes_of(const json& object, const char* field) {
   if (!object.is_object()) return std::nullopt;
   const auto found = object.find(field);
@@ -101,7 +101,7 @@ std::optional<std::string> bytes_of(const json& object, const char* field) {
   return found->is_string() ? from_base64(found->get<std::string>()) : std::nullopt;
 }
 
-/// The first key that does not begin with `prefix` and comes after all that do.
+/// The first key after all keys with this prefix.
 std::string end_of(std::string prefix) {
   while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xFF) prefix.pop_back();
   KV_ASSERT(!prefix.empty());
@@ -122,7 +122,7 @@ std::string check_readable(const char* option, const std::string& path) {
   return std::string(option) + ": " + path + " cannot be read";
 }
 
-// Requests, made outside of the coroutines that send them: GCC 12 takes no initializer lists there.
+// Requests are made outside of the coroutines that send them: GCC 12 rejects initializer lists there.
 std::string lease_request(KeyStore::Lease lease) { return json{{"ID", std::to_string(lease)}}.dump(); }
 std::string grant_request(std::chrono::seconds life) { return json{{"TTL", std::to_string(life.count())}}.dump(); }
 json put_of(const std::string& key, const std::string& value) {
@@ -169,12 +169,11 @@ std::string check_etcd(const EtcdConfig& config) {
 
 struct EtcdKeyStore::Impl {
   using Tls = beast::ssl_stream<beast::tcp_stream>;
-  /// An answer with its status. Not every one is a success.
+  /// An answer with its HTTP status, also of failures.
   struct Answer {
     unsigned status = 0;
     json body;
   };
-  /// A kept connection.
   struct Connection {
     std::optional<ssl::context> context;  ///< Outlives the stream.
     std::variant<std::monostate, beast::tcp_stream, Tls> stream;
@@ -205,7 +204,7 @@ struct EtcdKeyStore::Impl {
     co_return co_await connect_first(found->size(), connect, clock, executor);
   }
 
-  /// Takes as long as the timeout at most. A lookup cannot be ended; the resolver's thread is left to it.
+  /// Takes at most the timeout. A lookup cannot be cancelled; it continues on the resolver's thread.
   asio::awaitable<Failure> connect(const Address& address) {
     using namespace asio::experimental::awaitable_operators;
     asio::steady_timer timer(executor, config.timeout);
@@ -277,8 +276,7 @@ struct EtcdKeyStore::Impl {
     co_return answer;
   }
 
-  /// The same with a connection to endpoint `i`. One that was kept may have been closed meanwhile: then it is made
-  /// anew.
+  /// The same with endpoint `i`. Reconnects if the kept connection was closed meanwhile.
   asio::awaitable<Result<Answer, Failure>> ask(std::size_t i, const std::string& path, const std::string& body) {
     const Address& address = addresses[i];
     if (kept && kept_to != i) kept.reset();
@@ -292,13 +290,13 @@ struct EtcdKeyStore::Impl {
     co_return co_await exchange(address, path, body);
   }
 
-  /// One endpoint after the other, from the one that answered last.
+  /// Tries the endpoints in turn, from the one that answered last.
   asio::awaitable<Result<Answer, Failure>> post(const std::string& path, const std::string& body) {
     Failure last;
     for (std::size_t tried = 0; tried < addresses.size(); ++tried) {
       const std::size_t i = (first + tried) % addresses.size();
       auto answer = co_await ask(i, path, body);
-      // "No leader" and the like: another member may know more.
+      // "No leader" and the like: another member may succeed.
       if (answer && (answer->status < 500 || tried + 1 == addresses.size())) {
         first = i;
         co_return answer;
@@ -313,7 +311,7 @@ struct EtcdKeyStore::Impl {
 
   asio::awaitable<Failure> log_in() {
     const std::string password = first_line(config.password_file);
-    // JSON has no other texts.
+    // JSON texts are UTF-8.
     if (!is_utf8(config.user) || !is_utf8(password))
       co_return Failure(Errc::kBadRequest, "etcd: etcd-user, or the first line of etcd-password-file, is not UTF-8");
     const std::string request = login_request(config.user, password);
@@ -324,7 +322,7 @@ struct EtcdKeyStore::Impl {
       co_return Failure(Errc::kUnavailable,
                         "etcd: user '" + printable(config.user) + "' is refused: " + why_not(answer->body));
     const auto& text = given->get_ref<const std::string&>();
-    // It becomes a header, which has a bound and no line ends.
+    // The token becomes a header, which is bounded and on one line.
     const auto is_visible = [](char c) { return c > ' ' && c < 127; };
     if (text.empty() || text.size() > kTokenBytesMax || !std::ranges::all_of(text, is_visible))
       co_return Failure(Errc::kBadFrame, "etcd: user '" + printable(config.user) + "' was given a token that is none");
@@ -338,7 +336,7 @@ struct EtcdKeyStore::Impl {
                                                      : "no reason given";
   }
 
-  /// A call with its answer. A token that has ended is replaced once. `missing`: whether the answer was "not found".
+  /// A call with its answer. An expired token is replaced once. `missing`: whether the answer was "not found".
   asio::awaitable<Result<Answer, Failure>> call(const char* path, std::string text, bool* missing = nullptr) {
     for (int round = 0;; ++round) {
       if (!config.user.empty() && token.empty()) {
@@ -381,7 +379,7 @@ KeyStore::Reply<KeyStore::Lease> EtcdKeyStore::grant(std::chrono::seconds life) 
   co_return *lease;
 }
 
-/// The answer is a stream of one element. Its TTL is 0, and so left out, once the lease has ended.
+/// The answer is a stream of one element. Its TTL is 0, and so omitted, once the lease has ended.
 KeyStore::Reply<bool> EtcdKeyStore::keep_alive(Lease lease) {
   const auto answer = co_await impl_->call("/v3/lease/keepalive", lease_request(lease));
   if (!answer) co_return answer.error();

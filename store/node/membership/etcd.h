@@ -11,20 +11,20 @@
 namespace kv {
 
 struct EtcdConfig {
-  std::vector<std::string> endpoints;  ///< http://HOST:PORT or https://HOST:PORT, of members of one etcd cluster.
+  std::vector<std::string> endpoints;  ///< http://HOST:PORT or https://HOST:PORT, members of one etcd cluster.
   std::string ca_file;                 ///< PEM; empty: the system's. For https.
-  std::string cert_file, key_file;     ///< PEM; both or none. Read anew for each connection, so they may be replaced.
-  std::string user;                    ///< Empty: etcd asks for none.
-  std::string password_file;           ///< Its first line; read anew for each login.
-  Duration timeout = 2s;               ///< Of one request to one endpoint.
+  std::string cert_file, key_file;  ///< PEM; both or neither. Read again for each connection, so they may be replaced.
+  std::string user;                 ///< Empty: etcd needs no login.
+  std::string password_file;        ///< Its first line is used; read again for each login.
+  Duration timeout = 2s;            ///< Of one request to one endpoint.
 };
-/// What is wrong with it, or "". Files are looked at.
+/// Returns "", or the error in the configuration. Reads the files.
 std::string check_etcd(const EtcdConfig& config);
 
 /// Speaks the JSON form of etcd's API v3 (3.4 and newer; https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway), which
-/// needs nothing but HTTP. One connection is kept. A request that one endpoint does not answer goes to the next, to
-/// each once; what a request does twice does no harm. What etcd says is bounded (8 MiB) and checked.
-/// Reads are serializable: a member that lost its peers still answers them, with what it knew.
+/// needs only HTTP, over one kept connection. A request without an answer goes to the next endpoint, to each once;
+/// repeated requests are harmless. Answers are bounded (8 MiB) and checked. Reads are serializable: a member that lost
+/// its peers still answers them, from its own state.
 class EtcdKeyStore final : public KeyStore {
  public:
   /// Requires check_etcd(config) to be empty.

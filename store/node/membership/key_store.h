@@ -1,4 +1,4 @@
-// store/node/membership/key_store.h: what membership needs of etcd. etcd.h has it from a real one, tests from memory.
+// store/node/membership/key_store.h: membership's interface to etcd. Implemented by etcd.h, and in memory by tests.
 #pragma once
 
 #include <chrono>
@@ -10,19 +10,18 @@
 
 namespace kv {
 
-/// Keys with values, some of which a lease keeps: they go when the lease ends.
-/// Every call ends by a deadline of the store's own. Errors are told in words, for a log.
-/// Thread safety: none; one call at a time.
+/// Keys with values, some tied to a lease: they go when it ends. Calls end by a deadline of the store's own. Error
+/// texts are for a log. Thread safety: none; one call at a time.
 class KeyStore {
  public:
   template <class T>
   using Reply = asio::awaitable<Result<T, Failure>>;
-  using Lease = std::int64_t;  ///< 0: none.
+  using Lease = std::int64_t;  ///< 0: no lease.
   struct Entry {
     std::string key, value;
   };
   struct Listing {
-    std::uint64_t revision = 0;  ///< Grows with each change of any key: a later state has a larger one.
+    std::uint64_t revision = 0;  ///< Grows with each change of any key.
     std::vector<Entry> entries;
   };
 
@@ -30,9 +29,9 @@ class KeyStore {
   virtual Reply<Lease> grant(std::chrono::seconds life) = 0;
   virtual Reply<bool> keep_alive(Lease lease) = 0;  ///< False: it has ended.
   virtual Reply<bool> revoke(Lease lease) = 0;      ///< False: it had ended already.
-  /// False: the lease has ended, and nothing was put.
+  /// False: the lease has ended, and the key is unchanged.
   virtual Reply<bool> put(std::string key, std::string value, Lease lease) = 0;
-  virtual Reply<bool> put_new(std::string key, std::string value) = 0;  ///< Without a lease. False: the key is there.
+  virtual Reply<bool> put_new(std::string key, std::string value) = 0;  ///< Without a lease. False: the key exists.
   virtual Reply<Listing> list(std::string prefix) = 0;
 };
 

@@ -21,7 +21,7 @@ constexpr const char* kPhases[] = {"", "joining", "leaving"};  // by Member::Pha
 
 Failure wrong(const std::string& why) { return {Errc::kBadRequest, "member: " + why}; }
 
-/// A field that must be a text. Absent: empty.
+/// A field that must be a text; empty if absent.
 bool take_text(const json& object, const char* field, std::string* to) {
   const auto found = object.find(field);
   if (found == object.end()) return true;
@@ -94,7 +94,7 @@ Result<Member, Failure> read_member(std::string_view text) {
   if (state != kServing && state != kDraining)
     return wrong("state: '" + printable(state) + "', allowed are serving and draining");
   member.state = state == kServing ? Member::State::kServing : Member::State::kDraining;
-  // One that is not known here, or does not go with the state, is none: the state says what matters to everyone.
+  // An unknown phase, or one that contradicts the state, is dropped: the state is enough for all readers.
   if (phase == "joining" && state == kDraining) member.phase = Member::Phase::kJoining;
   if (phase == "leaving" && state == kServing) member.phase = Member::Phase::kLeaving;
   if (const auto endpoints = object.find("endpoints"); endpoints != object.end()) {
@@ -119,7 +119,7 @@ std::string endpoint_for_others(const Member& member, bool has_tls) {
     if (endpoint->scheme == Endpoint::Scheme::kTls) return has_tls ? 0 : 2;
     return 1;
   };
-  return *std::ranges::min_element(member.endpoints, {}, rank);  // of equals the first
+  return *std::ranges::min_element(member.endpoints, {}, rank);  // the first of equals
 }
 
 }  // namespace kv

@@ -50,7 +50,7 @@ Membership::Status Membership::status() const {
 }
 
 asio::awaitable<void> Membership::run() {
-  TimePoint succeeded = clock_.now();  // the store may have been away since right after that
+  TimePoint succeeded = clock_.now();  // the store may have been away since right after this
   while (!stops_) {
     const TimePoint began = clock_.now();
     Result<bool, Failure> stepped = Failure(Errc::kUnavailable, "an exception, see above");
@@ -63,12 +63,12 @@ asio::awaitable<void> Membership::run() {
     note(stepped);
     co_await pause();
   }
-  if (lease_ == 0 || !is_reachable_) co_return;  // it ends by time
+  if (lease_ == 0 || !is_reachable_) co_return;  // the lease ends by time
   const auto revoked = co_await keys_.revoke(std::exchange(lease_, 0));
   if (!revoked) spdlog::warn("cluster: could not leave at once: {}", revoked.error().text);
 }
 
-/// After each failure too: nothing here is so dear that it would have to back off, and etcd's clients are few.
+/// Also the pause after a failure: a step is cheap, and etcd's clients are few, so there is no back-off.
 asio::awaitable<void> Membership::pause() {
   if (stops_) co_return;
   alarm_->arm(clock_.now() + config_.poll, [this] { wake_.set(); });
@@ -78,7 +78,7 @@ asio::awaitable<void> Membership::pause() {
 
 asio::awaitable<void> Membership::step_into(Result<bool, Failure>& to) { to = co_await step(); }
 
-/// All that is due, in an order in which each call is of use even if the next one fails.
+/// Runs all due calls, in an order in which each is useful even if the next one fails.
 Membership::Step Membership::step() {
   if (!is_replaced_) {
     if (auto kept = co_await keep_lease(); !kept) co_return kept;
@@ -87,7 +87,7 @@ Membership::Step Membership::step() {
   const auto listing = co_await keys_.list(config_.prefix + "/");
   if (!listing) co_return listing.error();
   if (failing_since_ != TimePoint{}) {
-    // Others were last there so long before, and may have lost their leases where this node has kept its own.
+    // Other nodes last renewed their leases this long before, and may have lost theirs although this node kept its own.
     const Duration before = config_.lease / 3 + config_.poll;
     if (clock_.now() - failing_since_ + before >= config_.lease) came_back_ = clock_.now();
     failing_since_ = TimePoint{};
@@ -125,7 +125,7 @@ Membership::Step Membership::keep_lease() {
 
 Membership::Step Membership::announce() {
   if (!has_constant_) {
-    // First: whoever finds the constant finds this too.
+    // First, so that a node that finds the constant finds this too.
     auto based = co_await keys_.put_new(config_.prefix + "/epoch_base", std::to_string(epoch_base()));
     if (!based) co_return based;
     auto put = co_await keys_.put_new(config_.prefix + "/extent_blocks", std::to_string(config_.extent_blocks));
@@ -133,7 +133,7 @@ Membership::Step Membership::announce() {
     has_constant_ = true;
   }
   if (!must_put_) co_return true;
-  must_put_ = false;  // before the call: drain() may come meanwhile
+  must_put_ = false;  // before the call: tell() may come meanwhile
   auto put = co_await keys_.put(node_key(), write_member(config_.self), lease_);
   if (!put || !*put) must_put_ = true;
   if (put && !*put) lease_ = 0;  // ended between the two calls
@@ -216,8 +216,9 @@ void Membership::adopt(const KeyStore::Listing& listing) {
   board_.set(std::move(view));
 }
 
-/// Revisions begin anew where etcd does, and clients that were there before would take all maps for old ones. So where
-/// a cluster begins the time does: etcd counts on by less than 1,024 a second. From 2025 on, to keep numbers short.
+/// A new etcd starts with low revisions, and existing clients would treat all maps as old. So the base is the time at
+/// which the cluster begins: etcd's revision grows by less than 1,024 a second. Counted from 2025, to keep numbers
+/// short.
 std::uint64_t Membership::epoch_base() const {
   constexpr std::uint64_t kFirst = 1'735'689'600, kChangesPerSecond = 1024;
   const auto from_clock = [] {
@@ -228,10 +229,10 @@ std::uint64_t Membership::epoch_base() const {
   return (std::max(now, kFirst) - kFirst) * kChangesPerSecond;
 }
 
-/// All leases have ended, or etcd was made anew, and this node is one of the first that put itself there again; or etcd
-/// was away for so long that others' leases have ended. They come back within seconds, and a map without them would
-/// cost all that they hold, and a node that is to leave just then would have nobody to hand anything to. Who is really
-/// gone is on the map for the time of one lease more.
+/// After all leases have ended, or etcd was set up anew, this node is one of the first to register again; or etcd was
+/// away for so long that others' leases have ended. They come back within seconds. A map without them would cost all
+/// their blocks, and a node about to leave would find no other node to take its own. A node that is really gone stays
+/// on the map for one more lease time.
 bool Membership::is_coming_back(const ClusterView& known, const ClusterView& view) const {
   const TimePoint since = std::max(rejoined_, came_back_);
   if (since == TimePoint{} || clock_.now() >= since + config_.lease + 2 * config_.poll) return false;
@@ -240,7 +241,7 @@ bool Membership::is_coming_back(const ClusterView& known, const ClusterView& vie
   });
 }
 
-/// The log has a line when the store goes and when it is back, not one a second.
+/// Logs when the store goes away and when it is back, not once a second.
 void Membership::note(const Result<bool, Failure>& stepped) {
   const bool was_reachable = is_reachable_.exchange(stepped.has_value());
   if (!stepped) {

@@ -1,4 +1,4 @@
-// store/node/membership/membership_thread.h: membership at work in a daemon.
+// store/node/membership/membership_thread.h: runs membership in a daemon.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -11,14 +11,14 @@
 
 namespace kv {
 
-/// Membership on etcd, on a thread of its own: a node whose I/O threads are busy keeps its lease, and an etcd that
-/// hangs holds up nobody. Thread safety: one thread makes and destroys it; the rest from any.
+/// Membership on etcd, on its own thread: a node with busy I/O threads keeps its lease, and a hanging etcd delays only
+/// this thread. Thread safety: one thread makes and destroys it; the rest from any.
 class MembershipThread {
  public:
   MembershipThread(EtcdConfig etcd, MembershipConfig config, Clock& clock, ClusterBoard& board);
   ~MembershipThread();  ///< Leaves the cluster, within two requests to etcd.
 
-  void tell(Member::State state, Member::Phase phase);  ///< As Membership. Any thread.
+  void tell(Member::State state, Member::Phase phase);  ///< As in Membership.
   Membership::Status status() const { return membership_.status(); }
   std::vector<NodeMetrics::Value> stats() const;
 

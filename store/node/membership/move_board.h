@@ -1,4 +1,4 @@
-// store/node/membership/move_board.h: what the mover (store/node/mover/) and the sessions tell each other.
+// store/node/membership/move_board.h: state shared by the mover (store/node/mover/) and the sessions.
 #pragma once
 
 #include <atomic>
@@ -15,21 +15,21 @@ namespace kv {
 
 /// Counters since start and gauges now. Thread safety: any thread.
 struct MoveBoard {
-  std::atomic<bool> is_here{false};       ///< There is a mover.
-  std::atomic<bool> drain_wanted{false};  ///< Somebody asked for it (cluster_drain), and did not take it back.
-  /// digest_of() the cluster's state for which all is where it belongs, as far as this node has to do with it; the
-  /// upper 53 bits, which a double keeps. 0: none yet.
+  std::atomic<bool> is_here{false};       ///< The node has a mover.
+  std::atomic<bool> drain_wanted{false};  ///< An operator asked for a drain (cluster_drain), and did not cancel it.
+  /// digest_of() the cluster state for which this node has moved all its blocks to their places; the upper 53 bits,
+  /// which a double holds. 0: none yet.
   std::atomic<std::uint64_t> settled{0};
   std::atomic<std::uint64_t> moved_blocks{0}, moved_bytes{0}, failed_paths{0};
-  std::atomic<std::uint64_t> remaining_paths{0};  ///< Of the pass under way.
+  std::atomic<std::uint64_t> remaining_paths{0};  ///< Of the present pass.
   std::atomic<std::uint64_t> copied_blocks{0}, copied_bytes{0}, failed_copies{0};
 
-  /// Another member, and whether it answered this node the last time it was asked.
+  /// Another member, and whether it answered this node's last request.
   struct Peer {
     std::string id;
     bool is_reached = false;
-    std::string why;  ///< Why not, as far as it is known.
-    /// One side does not accept the other's certificate: no question of the network.
+    std::string why;  ///< The reason, if known.
+    /// One side does not accept the other's certificate: not a network problem.
     bool is_refused_by_tls() const { return !is_reached && why.find("tls: ") != std::string::npos; }
   };
   void set_peers(std::vector<Peer> peers) {
@@ -41,7 +41,7 @@ struct MoveBoard {
     return peers_;
   }
 
-  /// By reason: paths that could not be handed over since the last pass over all began. The node has them still.
+  /// By reason: paths that could not be handed over since the last full pass began. The node still has them.
   using Unmoved = std::map<std::string, std::uint64_t>;
   static constexpr std::size_t kReasonsMax = 8;
   void add_unmoved(std::string reason) {

@@ -14,7 +14,7 @@
 namespace kv {
 namespace {
 
-constexpr Duration kTellFirst = 200ms;  ///< Before asking: by then the others have written down theirs.
+constexpr Duration kTellFirst = 200ms;  ///< Between publishing and asking: by then the others have published theirs.
 
 NodeConfig to_ask(const std::string& name, const std::string& endpoint) {
   NodeConfig node;
@@ -57,10 +57,10 @@ asio::awaitable<void> Pool::run() {
     const auto wall = std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
     const Duration period = config_.period;
     co_await pause(period - wall % period);            // 1
-    if (stops_ || period != config_.period) continue;  // it was woken for the new one
+    if (stops_ || period != config_.period) continue;  // woken for a new period
     const bool is_through = co_await within_border(NodeThread::kPool, exchange());
     if (is_through) continue;
-    client_.reset();  // and made anew in the next round
+    client_.reset();  // the next round makes it again
     others_.clear();
   }
   client_.reset();
@@ -74,12 +74,12 @@ asio::awaitable<void> Pool::pause(Duration most) {
 }
 
 YieldCounts Pool::own_counts() {
-  YieldCounts counts = copy_counts(store_, /*with_before=*/false);  // of that the others have heard
+  YieldCounts counts = copy_counts(store_, /*with_before=*/false);  // the others have received those already
   counts.instance = config_.instance;
   return counts;
 }
 
-/// Takes up who is there now.
+/// Updates others_ and client_ from the list of nodes.
 void Pool::meet() {
   std::vector<NodeConfig> others;
   if (config_.peers.empty()) {
@@ -108,12 +108,12 @@ void Pool::meet() {
   config.connections_per_node = 1;
   config.rdma = ClientConfig::Rdma::kOff;
   config.are_nodes_told = true;
-  config.tls_source = config_.tls;  // a node proves to be the host of its endpoint
+  config.tls_source = config_.tls;  // a node proves that it is the host of its endpoint
   client_ = std::make_unique<Client>(executor_, config, network_, clock_);
 }
 
 void Pool::put_in_force(YieldTable::Pooled pooled, double unit) {
-  if (!pooled) return;  // nobody has told anything, now or before
+  if (!pooled) return;  // no counts from others, now or before
   store_.with([&](Store& store) {
     const YieldTable* const table = store.yield_table();
     if (table != nullptr && table->unit() == unit) store.set_pooled(std::move(pooled));
@@ -141,7 +141,7 @@ asio::awaitable<void> Pool::exchange() {
           ++round.refused;
           spdlog::warn("pool: node {}: {}", printable(answer.name), counts.error().text);
         } else if (counts->instance == config_.instance) {
-          --round.asked;  // the list has this node, too
+          --round.asked;  // the list includes this node
         } else {
           pool_.hear(answer.name, std::move(*counts), own.clock, now);
         }
@@ -150,7 +150,7 @@ asio::awaitable<void> Pool::exchange() {
     put_in_force(pool_.pool(own, now), own.unit);
     round.peers = pool_.peers(now);
   } else {
-    put_in_force(std::make_shared<std::vector<YieldTable::Counts>>(), own.unit);  // there is nobody else
+    put_in_force(std::make_shared<std::vector<YieldTable::Counts>>(), own.unit);  // this is the only node
   }
   board_.set(std::move(round), clock_.now());
 }

@@ -1,4 +1,4 @@
-// store/node/pool/pool.h: learns together with the cluster's other nodes when blocks are used again.
+// store/node/pool/pool.h: shares learned use counts with the cluster's other nodes.
 #pragma once
 
 #include <array>
@@ -21,16 +21,16 @@ namespace kv {
 struct PoolConfig {
   std::string node_id;
   std::array<std::uint8_t, 16> instance{};
-  std::vector<std::string> peers;  ///< Endpoints. Empty: the nodes of the cluster's map. This one may be among them.
+  std::vector<std::string> peers;  ///< Endpoints; may include this node. Empty: the nodes of the cluster's map.
   Duration period = 10s;
-  std::shared_ptr<TlsSource> tls = {};  ///< As MoverConfig.
+  std::shared_ptr<TlsSource> tls = {};  ///< As in MoverConfig.
 };
 
-/// Each period a node writes down what it has counted, for whoever asks (stats, `learned`), and asks all others. Nodes
-/// *pull*: so nobody is heard who is not on the list. Refused: etcd, whose history would grow by each node's kilobytes
-/// each period, and which static lists lack; and clients as carriers, since any of them could tell anything.
-///   1. All nodes do so at the same moments, by the clock on the wall: what is in force changes together.
-///   2. A node that does not answer, or tells nonsense, changes nothing but what CountPool says of silence.
+/// Each period a node publishes its counts to anybody who asks (stats, `learned`), and asks all other nodes. Nodes
+/// *pull*, so that only nodes on the list are listened to. Refused: etcd, whose history would grow by each node's
+/// kilobytes each period, and which static lists lack; and clients as carriers, since any could report false counts.
+///   1. All nodes do so at the same moments of the wall clock, so that the pooled counts change together.
+///   2. A node that does not answer, or answers nonsense, only counts as silent (CountPool).
 ///   3. The Store's lock is held for some microseconds at a time.
 /// Thread safety: none; on one executor, which must be single-threaded. The board: any thread.
 class Pool {
@@ -39,9 +39,9 @@ class Pool {
        PoolBoard& board, PoolConfig config);
   ~Pool();
 
-  asio::awaitable<void> run();  ///< Until stop(), which it outlasts by one call of the client.
+  asio::awaitable<void> run();  ///< Returns within one call of the client after stop().
   void stop();
-  void set_period(Duration period);  ///< From the next round on; more than zero.
+  void set_period(Duration period);  ///< From the next round on; above zero.
   asio::awaitable<void> exchange();  ///< One round, now.
 
  private:
@@ -62,7 +62,7 @@ class Pool {
 
   CountPool pool_;
   std::vector<NodeConfig> others_;
-  std::unique_ptr<Client> client_;  ///< Of others_; nullptr: there are none.
+  std::unique_ptr<Client> client_;  ///< For others_; nullptr: others_ is empty.
   bool stops_ = false;
   Event wake_;
   std::unique_ptr<Alarm> alarm_;

@@ -1,4 +1,4 @@
-// store/node/pool/pool_board.h: what the pool (pool.h) and the sessions tell each other.
+// store/node/pool/pool_board.h: state shared by the pool (pool.h) and the sessions.
 #pragma once
 
 #include <algorithm>
@@ -15,10 +15,10 @@
 
 namespace kv {
 
-/// What this node tells of its counts, and whom it has heard. Thread safety: any thread.
+/// This node's published counts, and the peers whose counts it has. Thread safety: any thread.
 class PoolBoard {
  public:
-  /// As write_yield_counts(). Never nullptr; empty: nothing, for nobody pools.
+  /// In the form of write_yield_counts(). Never nullptr; empty: no counts, since this node does not pool.
   std::shared_ptr<const std::string> told() const {
     const std::lock_guard lock(mutex_);
     return told_;
@@ -30,7 +30,7 @@ class PoolBoard {
     is_here_ = true;
   }
   struct Round {
-    std::size_t asked = 0, failed = 0, refused = 0;  ///< Other nodes.
+    std::size_t asked = 0, failed = 0, refused = 0;  ///< Numbers of other nodes.
     double own_uses = 0;
     std::vector<CountPool::Peer> peers;
   };

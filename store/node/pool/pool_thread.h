@@ -1,4 +1,4 @@
-// store/node/pool/pool_thread.h: the pool at work in a daemon.
+// store/node/pool/pool_thread.h: runs the pool in a daemon.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -9,13 +9,13 @@
 
 namespace kv {
 
-/// A pool on a thread of its own: what it adds up takes no time of the node's I/O threads.
+/// A pool on its own thread, so that adding up takes no time from the node's I/O threads.
 /// Thread safety: one thread makes and destroys it.
 class PoolThread {
  public:
   PoolThread(Clock& clock, LockedStore& store, const ClusterBoard& cluster, PoolBoard& board, PoolConfig config);
-  ~PoolThread();                     ///< Within one round of questions.
-  void set_period(Duration period);  ///< Any thread, as Pool.
+  ~PoolThread();                     ///< Takes one round of questions at most.
+  void set_period(Duration period);  ///< Any thread.
 
  private:
   asio::io_context context_{1};
