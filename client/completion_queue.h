@@ -1,11 +1,11 @@
-// client/completion_queue.h: the calls of a client without blocking: submit now, reap what has ended later.
+// client/completion_queue.h: a client's calls without blocking: submit now, reap completions later.
 //
 //   CompletionQueue queue(client);                                   // a BlockingClient; any number of queues
 //   loop.add_reader(queue.fd(), on_readable);                        // epoll, asyncio, libuv: level-triggered
 //   const auto call = queue.submit_load(space, hashes, pages, {.deadline = 50ms, .block_count_min = 8}, request);
-//   if (!call) prefill(request);                                     // kBusy: too much is in flight already
+//   if (!call) prefill(request);                                     // kBusy: too many calls in flight
 //   ...
-//   Completion ended[64];                                            // on_readable: all that has ended, in one call
+//   Completion ended[64];                                            // on_readable: reap all completions at once
 //   const std::size_t count = queue.reap(ended).value();
 //   for (const Completion& one : std::span(ended, count)) resume(one.tag, one.get.block_count);
 #pragma once
@@ -23,14 +23,14 @@
 namespace kv {
 
 struct CompletionQueueOptions {
-  std::size_t calls_max = 256;         ///< In flight: submitted and not yet reaped. 1..65536; one more is kBusy.
-  std::size_t bytes_max = 4ull << 30;  ///< Of the same calls: blocks to be filled or read, and what was copied.
-  /// A call waits, up to its deadline, for a node that is being connected. False: what a node without a connection
-  /// owns is answered at once, with kUnavailable, and connecting goes on in the background.
+  std::size_t calls_max = 256;         ///< In flight: submitted and not yet reaped. 1..65536; beyond it kBusy.
+  std::size_t bytes_max = 4ull << 30;  ///< Of these calls: blocks to fill or read, and copied arguments.
+  /// A call waits, up to its deadline, for a node that is being connected. False: the blocks of a node without a
+  /// connection are answered at once with kUnavailable, and connecting goes on in the background.
   bool wait_while_away = false;
 };
 
-/// Names a call of one queue, for ever: never 0, and never used again.
+/// Names a call of one queue: never 0, never reused.
 enum class CallId : std::uint64_t {};
 
 enum class Verb : std::uint8_t {
@@ -53,50 +53,48 @@ enum class Verb : std::uint8_t {
   kPutSet
 };
 
-/// What became of the blocks of a set, by name: one of the three, of the call's verb. Each of its lists has an element
-/// for each hash.
+/// Results of a set call, by name: the one for the call's verb. Its lists have an element per hash.
 struct SetResults {
   SetMatchResult match;
   SetGetResult get;
   SetPutResult put;
 };
 
-/// Something that became known of a call. Each call has exactly one with kEnd, and that comes last; those of one call
-/// come in the order in which they happened.
+/// One event of a call. A call's events come in the order in which they happened; the last, exactly one, is kEnd.
 struct Completion {
   enum class Kind : std::uint8_t {
-    kEnd,      ///< It has ended: `error`, and the result of its verb.
-    kMatched,  ///< Of a load that asked for it: `match` is known, and the bytes are on their way.
-    kSegment   ///< Of a get or load: the first get.block_count blocks have segment `segment` and all before it.
+    kEnd,      ///< The call has ended: `error`, and the result of its verb.
+    kMatched,  ///< A load that asked for it: `match` is known, and the blocks are on their way.
+    kSegment   ///< A get or load: the first get.block_count blocks have segment `segment` and all earlier ones.
   };
   CallId call{};
-  std::uint64_t tag = 0;  ///< As it was submitted.
+  std::uint64_t tag = 0;  ///< From the submit.
   Verb verb{};
   Kind kind = Kind::kEnd;
-  /// As the blocking call returns it: that a node is dead, slow or full is none, but a smaller result with its `why`.
-  /// kCancelled: the call was given up; the results say what was done by then. kUnavailable of a queue that
-  /// is_disabled(): they say nothing.
+  /// As the blocking call returns it: a dead, slow or full node is not an error but a smaller result with its `why`.
+  /// kCancelled: the call was given up; the results cover the part done by then. kUnavailable from a queue that
+  /// is_disabled(): the results are empty.
   error_code error;
-  MatchResult match;  ///< Of match and load.
-  GetResult get;      ///< Of get and load.
+  MatchResult match;  ///< match, load.
+  GetResult get;      ///< get, load.
   PutResult put;
   DropResult drop;
-  /// Of match_set, get_set and put_set; null where `error` says that no block was looked at. Behind a pointer, so that
-  /// the completions of other verbs stay short.
+  /// match_set, get_set, put_set; null if the call failed before any block. A pointer keeps other completions short.
   std::shared_ptr<const SetResults> sets;
-  std::size_t count = 0;  ///< Of touch, retain and unretain: blocks. Of lend: connections. Of other: what it returned.
-  Space space{};          ///< Of open.
+  std::size_t count = 0;  ///< touch, retain, unretain: blocks. lend: connections. other: its return value.
+  Space space{};          ///< open.
   std::size_t segment = 0;
 };
 
-/// Match, then get what was found: one call for what an engine decides in advance.
+/// Match, then get of the matched blocks, in one call.
 struct LoadOptions {
-  std::chrono::microseconds deadline;  ///< Of both. No default: choose.
-  /// If fewer blocks are found, none is moved: recomputing is cheaper. At least 1.
+  std::chrono::microseconds deadline;  ///< For both. No default: choose.
+  /// With fewer matched blocks the get is skipped, since recomputing is cheaper. At least 1.
   std::size_t block_count_min = 1;
-  bool tell_match = false;                           ///< With a completion of its own, before the bytes come.
+  bool tell_match = false;                           ///< Report the match in a kMatched completion, before the blocks
+                                                     ///< come.
   std::span<const std::uint64_t> segment_ends = {};  ///< As in GetOptions.
-  SegmentCallback on_segment = {};                   ///< As in GetOptions; else kSegment tells.
+  SegmentCallback on_segment = {};                   ///< As in GetOptions; without it, segments come as kSegment.
   bool memory_only = false;                          ///< As in GetOptions.
   std::span<std::uint64_t> checksums = {};           ///< As in GetOptions.
   ReuseHint reuse = ReuseHint::kNone;                ///< As in MatchOptions.
@@ -104,56 +102,56 @@ struct LoadOptions {
 };
 static_assert(std::is_trivially_destructible_v<LoadOptions>);
 
-/// For a border whose caller has lists of its own: where the results by name go.
+/// Where results by name go, for a binding whose caller has lists of its own.
 struct SetLists {
-  /// Called once for each call that was handed over, just before its end is told, on any thread. Must not throw.
+  /// Called once for each submitted call, just before its end is reported, on any thread. Must not throw.
   void (*write)(const SetLists& lists, const Completion& end) = nullptr;
-  void* first = nullptr;  ///< Known to `write` alone, as are the others.
+  void* first = nullptr;  ///< Interpreted by `write` only, as are the others.
   void* second = nullptr;
   std::size_t count = 0;
 };
 static_assert(std::is_trivially_destructible_v<SetLists>);
 
-/// Calls in flight, and the completions that nobody has reaped.
+/// Calls in flight, and completions not reaped yet.
 ///   1. A call is in flight from its submit until its kEnd is reaped. Calls and bytes in flight are bounded.
 ///   2. A call ends exactly once: by its deadline, by cancel(), by shutdown() or with its client. By then the library
-///      has let go of all memory that the call named.
+///      has released all memory named in the call.
 ///   3. fd() is readable exactly while completions wait.
 ///   4. Submitting and cancelling take no lock, allocate only to copy a call longer than those before it, and make at
 ///      most one system call.
 ///
-/// What is copied at submit: hashes, the addresses of blocks, segment ends, token ids, extras, group counts and
-/// records. What stays the caller's, untouched by the caller until the kEnd of the call, whether it was cancelled or
-/// missed its deadline or not: the blocks, and the `checksums` of gets and puts. As with the blocking calls, blocks in
-/// memory of allocate() may be written by a node even after a cancelled or late get: those are quarantined, and calls
-/// that name them fail with kQuarantined. Such memory may be freed.
+/// A submit copies hashes, block addresses, segment ends, token ids, extras, group counts and records. The blocks and
+/// the `checksums` of gets and puts stay in use, and the caller leaves them untouched, until the call's kEnd, even
+/// after a cancel or a missed deadline. As with the blocking calls, a node may write blocks in memory of allocate()
+/// even after a cancelled or late get: those blocks are quarantined, and calls that name them fail with kQuarantined.
+/// Such memory may be freed.
 ///
-/// Deadlines count from the submit. `control` in options is the queue's own: what is set there is ignored, but for its
-/// trace.
+/// Deadlines count from the submit. `control` in options is set by the queue: only the caller's trace is used.
 ///
 /// Thread safety: all functions from any thread, at once; on the client's I/O thread (segment callbacks) those that do
-/// not wait. The destructor waits for nobody's node, only for the I/O thread; requires that no function is being called
-/// and that it is not run on the I/O thread. Either of queue and client may be destroyed first. After fork() the child
+/// not wait. The destructor waits only for the I/O thread, never for a node; it requires that other functions of the
+/// queue have returned, and must not run on the I/O thread. Either of queue and client may be destroyed first. After
+/// fork() the child gets kForked, and its copy of fd() is closed; the parent is unaffected.
 /// gets kForked, and its copy of fd() is closed; the parent notices nothing.
 class CompletionQueue {
  public:
-  /// Throws std::invalid_argument for bad options, std::system_error if no descriptor can be had.
+  /// Throws std::invalid_argument for bad options, std::system_error without a free descriptor.
   explicit CompletionQueue(BlockingClient& client, CompletionQueueOptions options = {});
-  /// As shutdown(), and forgets what was not reaped. By its return the library has let go of all memory of the calls.
+  /// As shutdown(), and discards completions. On return the library has released all memory of the calls.
   ~CompletionQueue();
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
-  // Each hands back a call, whose end will be told with `tag`. Errors, for which nothing will be told: kBusy (reap
-  // first), kTooLarge (it alone is over bytes_max), kBadRequest (a deadline over 24 hours, counts that do not agree),
-  // kCancelled (the queue was shut down, or its client closed), kUnavailable (is_disabled()), kForked. All other
-  // mistakes are the completion's `error`.
+  // Each returns a call, whose completions carry `tag`. Errors, after which the call has no completion: kBusy (reap
+  // first), kTooLarge (the call alone exceeds bytes_max), kBadRequest (a deadline over 24 hours, counts that do not
+  // agree), kCancelled (the queue was shut down, or its client closed), kUnavailable (is_disabled()), kForked. All
+  // other mistakes arrive as the completion's `error`.
   Result<CallId> submit_open(NamespaceRecord record, std::chrono::microseconds deadline, std::uint64_t tag = 0);
-  /// Ends when a node has opened it: for who insists that one is there.
+  /// Ends when a node has opened the namespace: for callers that need one.
   Result<CallId> submit_wait_open(Space space, std::chrono::microseconds deadline, std::uint64_t tag = 0);
   Result<CallId> submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
                               std::uint64_t tag = 0);
-  /// With segment_ends and no on_segment, each segment is told by a kSegment.
+  /// With segment_ends and without on_segment, each segment is a kSegment completion.
   Result<CallId> submit_get(Space space, std::span<const BlockHash> hashes,
                             std::span<const std::span<std::byte>> blocks, GetOptions options, std::uint64_t tag = 0);
   Result<CallId> submit_load(Space space, std::span<const BlockHash> hashes,
@@ -161,8 +159,8 @@ class CompletionQueue {
   Result<CallId> submit_put(Space space, std::span<const BlockHash> hashes,
                             std::span<const std::span<const std::byte>> blocks, PutOptions options,
                             std::uint64_t tag = 0);
-  // Blocks that stand alone, as Client's verbs of these names. Rooms count against bytes_max whole, whatever lands
-  // there, and so do the results by name.
+  // Blocks that stand alone, as Client's calls of these names. Destinations count against bytes_max in full, whatever
+  // lands, and so do the results by name.
   Result<CallId> submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
                                   std::uint64_t tag = 0, SetLists lists = {});
   Result<CallId> submit_get_set(Space set, std::span<const BlockHash> hashes,
@@ -183,40 +181,40 @@ class CompletionQueue {
   Result<CallId> submit_lend(std::span<std::byte> memory, std::chrono::microseconds deadline, std::uint64_t tag = 0);
   Result<CallId> submit_remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
                                              std::uint64_t tag = 0);
-  /// Any other use of the client: `work` runs on the I/O thread and must not hold it up; what it passes `control` to
-  /// can be cancelled. The deadline is its own affair.
+  /// Any other use of the client: `work` runs on the I/O thread, must not block it, and handles its own deadline. Calls
+  /// to which it passes `control` can be cancelled.
   using Work = std::function<Async<std::size_t>(Client& client, CallControl control)>;
   Result<CallId> submit_other(Work work, std::uint64_t tag = 0);
 
-  /// Gives a call up. Its completion comes soon, whatever the node does, and is the one to wait for; a call that ended
-  /// meanwhile ends as it did. Errors: kNotFound if it was reaped, or never was.
+  /// Gives a call up. Its completion follows soon, whatever the node does; wait for it. A call that ended meanwhile
+  /// keeps its result. Errors: kNotFound if it was reaped, or never existed.
   Result<void> cancel(CallId call);
 
-  /// Takes up to into.size() completions, oldest first. Waits until there are `count_min` (or into.size(), if that is
-  /// less), nothing is in flight that has not ended, or `timeout` has passed; by default for nothing. Returns how many,
-  /// none is no error. Errors: kForked.
+  /// Takes up to into.size() completions, oldest first. Waits until there are `count_min` (at most into.size()), all
+  /// calls in flight have ended, or `timeout` has passed; by default does not wait. Returns how many; zero is not an
+  /// error. Errors: kForked.
   Result<std::size_t> reap(std::span<Completion> into, std::size_t count_min = 0,
                            std::chrono::microseconds timeout = std::chrono::microseconds(0));
-  /// Takes the ends of these calls, once `count_min` of them have ended or `timeout` has passed: 1 for one of them,
-  /// calls.size() for all. Returns how many, in the order of `calls`; kSegments and kMatched of these that were not
-  /// reaped are dropped. Requires into.size() >= calls.size(). Errors: kBadRequest, kForked; kNotFound if one of them
-  /// was reaped before, or never was: then none is taken.
+  /// Takes the ends of these calls, once `count_min` of them have ended or `timeout` has passed: 1 for any one,
+  /// calls.size() for all. Returns how many, in the order of `calls`; their unreaped kSegments and kMatched are
+  /// dropped. Requires into.size() >= calls.size(). Errors: kBadRequest, kForked; kNotFound if a call was already
+  /// reaped or never existed: then all ends stay.
   Result<std::size_t> wait(std::span<const CallId> calls, std::size_t count_min, std::chrono::microseconds timeout,
                            std::span<Completion> into);
 
-  /// For epoll, poll, asyncio's add_reader: readable exactly while completions wait to be reaped. Nobody reads from it;
-  /// reaping the last one makes it unreadable. With EPOLLET reap until nothing comes. Owned by the queue.
+  /// For epoll, poll, asyncio's add_reader: readable exactly while completions wait to be reaped. Do not read from it;
+  /// reaping the last completion makes it unreadable. With EPOLLET reap until reap() returns 0. Owned by the queue.
   int fd() const;
   std::size_t calls_in_flight() const;
   std::size_t bytes_in_flight() const;
 
-  /// No call is taken any more, those in progress are cancelled, and who waits is woken when they have ended. What has
-  /// ended can still be reaped. Waits for nothing.
+  /// Refuses new calls, cancels those in progress, and wakes waiting threads when they have ended. Completions can
+  /// still be reaped. Does not wait.
   void shutdown();
-  /// Whether an internal error has ended the client's I/O thread. Then all calls have ended, with kUnavailable.
+  /// Whether an internal error has ended the client's I/O thread; then all calls have ended, with kUnavailable.
   bool is_disabled() const;
   bool is_forked() const;
-  /// Of a namespace that the client has opened; 0: it has not. Waits for nobody.
+  /// Of a namespace opened by the client; 0: not opened. Does not wait.
   std::size_t block_bytes(Space space) const;
 
  private:

@@ -1,5 +1,5 @@
-// client/context_archive.h: a named context as a file, to have the same prefix on another cluster
-// (docs/contexts.md#a-context-as-a-file). BlockingClient::export_context() and import_context() take and give these.
+// client/context_archive.h: a named context as a file, to create it on another cluster
+// (docs/contexts.md#a-context-as-a-file): options and results of BlockingClient::export_context() and import_context().
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace kv {
 
-/// How far it is. False: it is to end, with kCancelled, and leaves no file.
+/// Progress report. Returning false ends the transfer with kCancelled and without a file.
 struct ArchiveProgress {
   enum class Step : std::uint8_t { kRead, kCheck, kPut };
   Step step;  ///< kRead: from nodes to the file. kCheck: of the file. kPut: from the file to nodes.
@@ -24,33 +24,33 @@ using ArchiveGoOn = std::function<bool(const ArchiveProgress&)>;
 
 struct ContextExportOptions {
   std::chrono::microseconds deadline;  ///< Of each call to the nodes. No default: choose.
-  bool is_partial = false;             ///< Where blocks are missing, what is there before the first of them.
-  bool replaces = false;               ///< A file of that name.
-  /// Of a file with a key of 64 hexadecimal digits, which signs the export. Empty: that of the environment variable
-  /// KVSTORE_ARCHIVE_KEY_FILE; without it nothing is signed.
+  bool is_partial = false;             ///< If blocks are missing, export those before the first missing one.
+  bool replaces = false;               ///< Replace an existing file.
+  /// A file with a key of 64 hexadecimal digits, which signs the export. Empty: the file named by the environment
+  /// variable KVSTORE_ARCHIVE_KEY_FILE; without it the export is unsigned.
   std::string key_file = {};
   ArchiveGoOn go_on = nullptr;
 };
 
 struct ContextImportOptions {
   std::chrono::microseconds deadline;  ///< Of each call to the nodes. No default: choose.
-  std::string name = {};               ///< Empty: as in the file, and so what follows.
+  std::string name = {};               ///< Empty: as in the file; likewise below.
   std::optional<ContextTime> life = std::nullopt;
   std::optional<std::uint8_t> priority = std::nullopt;
-  /// As for an export. With a key, what it has not signed is refused with kPermissionDenied.
+  /// As for an export. With a key, a file that it has not signed is refused with kPermissionDenied.
   std::string key_file = {};
   ArchiveGoOn go_on = nullptr;
 };
 
-/// What was exported, or imported.
+/// The result of an export or import.
 struct ArchivedContext {
   std::string name;
   std::string namespace_id;                     ///< Hexadecimal.
-  std::uint64_t blocks = 0, wanted_blocks = 0;  ///< In the file, of those of the context that was exported.
+  std::uint64_t blocks = 0, wanted_blocks = 0;  ///< In the file; in the exported context.
   std::uint64_t bytes = 0;                      ///< Of the file.
-  bool is_signed = false;                       ///< With the key; of an import without one, by somebody.
-  std::uint64_t stored_blocks = 0;              ///< Of an import: that the nodes did not have.
-  NamedContext context;                         ///< As it was at the export, or is after the import.
+  bool is_signed = false;                       ///< By the key; on an import without a key, by any key.
+  std::uint64_t stored_blocks = 0;              ///< Import: blocks new to the nodes.
+  NamedContext context;                         ///< Its state at the export, or after the import.
 };
 
 }  // namespace kv
