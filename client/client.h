@@ -206,7 +206,7 @@ struct GetResult {
   /// unspecified.
   std::size_t block_count = 0;
   error_code why;  ///< Reason for a short result: timed_out, kUnavailable, kCorruptBlock, ...; success: a plain miss.
-  std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here; counting ends with the first in a row of blocks.
+  std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here, at most one counted per node and segment.
 };
 
 struct PutOptions {
