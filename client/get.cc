@@ -1,11 +1,11 @@
 // client/get.cc: the whole read. A block enters as a hash and leaves as verified bytes in the caller's memory.
 //
-// get() asks the owner of each part of the chain, all at once. Answers come in parts, each some
-// blocks of one segment. Their bytes follow in the same frame and are verified while they land
-// (inline); or they lie in the lent region already and are verified there (memfd, RDMA). The
-// result is cut at the first block of the whole chain that did not make it. A node that has not begun when it is late
-// is given up for the second one, if that has all of the part; two never write to one place. What lands in a device's
-// memory is for the caller to verify, on that device: the part's checksums are handed on.
+// get() asks the owner of each part of the chain, all at once. An answer comes in pieces, each some blocks of one
+// segment. Their bytes follow in the same frame and are verified while they land (inline), or are already in the lent
+// region and are verified there (memfd, RDMA). The result is cut at the first missing block of the whole chain. A node
+// that is late and has not begun to answer is replaced by the second node, if that has all of the part; two nodes never
+// write to one place. Blocks in a device's memory are verified by the caller, on that device, with the part's
+// checksums.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <memory>
@@ -20,37 +20,37 @@
 namespace kv {
 namespace {
 
-constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< Of the wire.
+constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< In wire terms.
 
-/// What all parts of one get have in common.
+/// Shared by all parts of one get.
 struct GetPlan {
   std::span<const std::span<std::byte>> blocks;  ///< By position in the whole chain.
   NamespaceId space_id;
   std::size_t block_bytes = 0;
   bool verify = true;
   bool memory_only = false;
-  std::size_t first_block = 0;         ///< Of the whole chain: those before it are not sent.
-  std::span<std::uint64_t> checksums;  ///< To be told, by position in the whole chain; or none.
+  std::size_t first_block = 0;         ///< In the whole chain: earlier blocks are not sent.
+  std::span<std::uint64_t> checksums;  ///< For the caller, by position in the whole chain; or empty.
   TimePoint until;
-  /// Where each segment of the wire ends: whole stripes but the last, strictly increasing.
+  /// End of each wire segment: whole stripes but the last, strictly increasing.
   boost::container::small_vector<std::uint64_t, 8> ends;
-  std::shared_ptr<LentMemory::Region> region;  ///< That holds all destinations, if there is one.
+  std::shared_ptr<LentMemory::Region> region;  ///< Holds all destinations; or null.
 };
 
 /// The part of a get that one node answers, landing.
-///   1. Parts come in order: segment by segment, and in each block by block. Anything else is a violation.
-///   2. A block counts as good only if it passed in this segment and in all before it, and all blocks before it did.
-///   3. Memory that the node may still write is, of the segment at hand, next_block_ and what follows, and all of the
-///      segments after it: unfinished_destinations().
+///   1. Pieces come in order: segment by segment, and block by block in each. Any other order is a violation.
+///   2. A block counts as good only if it passed in this segment and all earlier ones, and so did all blocks before it.
+///   3. The node may still write to next_block_ and later blocks of the current segment, and to all later segments:
+///      unfinished_destinations().
 class GetCall final : public Call {
  public:
   GetCall() { type = FrameType::kGet; }
 
   const GetPlan* plan = nullptr;
   const OwnedChain* chain = nullptr;
-  std::uint64_t lease = 0;  ///< Of session_wanted.
+  std::uint64_t lease = 0;  ///< Valid in session_wanted.
 
-  /// Nothing has landed yet. Before each get, since the object served another one, and before each time it is sent.
+  /// Resets the answer: before each get, because calls are reused, and before each sending.
   void forget_answer() {
     answered_ = {};
     asked_ = limit_ = segment_ = next_block_ = good_ = part_blocks_ = corrupt_count_ = 0;
@@ -58,7 +58,7 @@ class GetCall final : public Call {
     segment_good_.clear();
   }
 
-  /// Leading blocks of the node's part that are not wanted.
+  /// Leading blocks of the node's part before first_block.
   std::size_t skipped() const { return skipped_of(*plan, *chain); }
   static std::size_t skipped_of(const GetPlan& plan, const OwnedChain& chain) {
     if (chain.positions.empty())
@@ -68,23 +68,24 @@ class GetCall final : public Call {
   }
   /// Leading blocks of the node's part that have all segments, verified.
   std::size_t good() const { return good_until(plan->ends.size() - 1); }
-  /// The same for the segments up to this one. Final once the segment is done or the call has ended.
+  /// The same, up to this segment. Final once the segment is done or the call has ended.
   std::size_t good_until(std::size_t segment) const {
     if (segment < segment_) return segment_good_[segment];
     return segment == segment_ ? good_ : 0;
   }
-  /// When the first part of the answer came. TimePoint{}: none did.
+  /// Arrival of the answer's first piece. TimePoint{}: not yet.
   TimePoint answered() const { return answered_; }
-  /// Whether the node may write to the destinations, after this call has been given up too. Until its last frame.
+  /// Whether the node may write to the destinations, even after this call was given up. Until its last frame.
   bool has_lent() const { return region && (is_sent() || (has_ended() && send_count() > 0 && !was_answered())); }
-  /// Whether the caller may have been told of blocks that came with it.
+  /// Whether the caller may have seen a segment of this call's blocks.
   bool may_be_told_of() const { return segment_ > 0; }
   bool segment_done(std::size_t segment) const { return has_ended() || segment < segment_; }
   std::size_t corrupt_count() const { return corrupt_count_; }
-  /// Why good() is not the whole part.
+  /// Why good() is less than the whole part.
   error_code reason() const {
     if (corrupt_count_ > 0) return Errc::kCorruptBlock;
-    // To say that it was cancelled is the caller's: who is asked to stop for a second node may stop too late for that.
+    // Only the caller reports a cancellation: a node asked to stop in favour of a second one may stop too late for
+    // it.
     if (is_cut_ || (error() == Errc::kCancelled && was_answered())) return Errc::kUnavailable;
     if (error()) return error();
     return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
@@ -103,8 +104,9 @@ class GetCall final : public Call {
   std::size_t segment_bytes(std::size_t segment) const {
     return static_cast<std::size_t>(plan->ends[segment]) - segment_begin(segment);
   }
-  std::string check(const wire::GetPart& part) const;  ///< Empty, or how it breaks 1.
-  /// Where block `own` of the node's part lands in the segment at hand, and how its bytes are verified.
+  std::string check(const wire::GetPart& part)
+      const;  ///< Empty, or a violation of 1.
+              /// Destination of block `own` of the node's part in the current segment, and how its bytes are verified.
   BlockTarget target(std::size_t own, std::span<const std::uint64_t> sums) const;
   void tell(std::size_t own, std::span<const std::uint64_t> sums) const;
   void next_segment();
@@ -115,19 +117,19 @@ class GetCall final : public Call {
   }
 
   TimePoint answered_{};
-  std::size_t asked_ = 0;        ///< Blocks in the request: as many as the node takes.
-  std::size_t limit_ = 0;        ///< Blocks that can still come in a segment: asked_, later what the first one had.
-  std::size_t segment_ = 0;      ///< Arriving; ends.size() when there is none left.
-  std::size_t next_block_ = 0;   ///< Of that segment.
-  std::size_t good_ = 0;         ///< Leading blocks that passed in this segment and in all before it.
-  std::size_t part_blocks_ = 0;  ///< Of the part whose payload is arriving.
-  bool row_broken_ = false;      ///< Some block of this segment failed: later ones count no more.
-  bool is_cut_ = false;          ///< Bytes for a device's memory came inline, and were thrown away.
+  std::size_t asked_ = 0;        ///< Blocks in the request: at most the node's limit.
+  std::size_t limit_ = 0;        ///< Blocks expected per segment: asked_, later the first segment's number.
+  std::size_t segment_ = 0;      ///< The arriving one; ends.size() after the last.
+  std::size_t next_block_ = 0;   ///< In that segment.
+  std::size_t good_ = 0;         ///< Leading blocks that passed in this segment and all earlier ones.
+  std::size_t part_blocks_ = 0;  ///< Of the piece whose payload is arriving.
+  bool row_broken_ = false;      ///< A block of this segment failed: later ones do not count.
+  bool is_cut_ = false;          ///< Bytes for a device's memory came inline, and were discarded.
   std::size_t corrupt_count_ = 0;
-  boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of the segments that are done.
+  boost::container::small_vector<std::size_t, 8> segment_good_;  ///< Of finished segments.
 };
 
-/// Without checksums (verification is off) everything passes.
+/// Without checksums (verification is off) every block passes.
 bool passes(const BlockTarget& target) {
   for (std::size_t s = 0; s < target.checksums.size(); ++s) {
     const std::size_t at = s * kStripeBytes;
@@ -153,14 +155,14 @@ error_code GetCall::send(CallSession& session) {
                                         [this](std::size_t i) { return plan->blocks[chain->position(i)]; });
   flatbuffers::Offset<flatbuffers::Vector<std::uint64_t>> ends;
   if (plan->ends.size() > 1) ends = builder.CreateVector(plan->ends.data(), plan->ends.size());
-  // A lease is its session's: over another one, after a reconnect, it is none.
+  // A lease is valid in its session only, not in another one after a reconnect.
   const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;
   wire::Trace trace;
   builder.Finish(wire::CreateGetRequest(builder, space_handle(), hashes, own_lease, named.handle, named.offsets, ends,
                                         plan->memory_only ? kTierMemory : kTierDisk,
                                         time_left_us(plan->until, session.shared().clock), named.lanes, space_check(),
                                         wire_trace(trace), static_cast<std::uint32_t>(skip)));
-  // Of a larger get blocks are verified while others are on their way, and a message is a whole answer.
+  // A message is a whole answer, while a larger get verifies blocks during the transfer of others.
   if (region && plan->ends.size() == 1 && asked_ * plan->block_bytes <= kMessageGetBytesMax) {
     const std::size_t sums_bytes = asked_ * stripe_count(plan->block_bytes) * sizeof(std::uint64_t);
     session.send_small(type, request_id(), builder, sums_bytes + kTableOverheadBytes);
@@ -174,8 +176,8 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
   note_answer();
   const auto* part = read_table<wire::GetPart>(frame.table);
   if (part == nullptr || part->block_count() == 0) return "get: a part without blocks";
-  // The node holds fewer blocks than it was asked for: the first segment shows it by ending early. Only in the first
-  // segment: later ones know how many blocks the node has.
+  // A first segment that ends early means that the node holds fewer blocks than requested. Only the first: all later
+  // ones have the same number of blocks.
   if (part->segment() == segment_ + 1 && part->first_block() == 0 && segment_ == 0 && next_block_ > 0) next_segment();
   std::string what = check(*part);
   if (!what.empty()) return what;
@@ -184,11 +186,11 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
   const std::size_t bytes = segment_bytes(segment_), stripes = stripe_count(bytes);
   const std::span<const std::uint64_t> sums(part->checksums()->data(), count * stripes);  // little endian, as this host
   const auto sums_of = [&](std::size_t i) { return sums.subspan(i * stripes, stripes); };
-  // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
+  // A node sends inline the blocks that it cannot move into the region: those on disk, when it moves by RDMA.
   const bool is_inline = !region || frame.header.payload_bytes > 0;
   const bool is_device = region && region->is_device();
 
-  if (is_inline && is_device) {  // the node lost its lanes; nothing here may write there
+  if (is_inline && is_device) {  // the node lost its lanes; this side must not write there
     if (frame.header.payload_bytes != count * bytes) return "get: a payload of another size";
     if (!is_cut_) session.send_cancel(request_id());
     is_cut_ = true;
@@ -206,12 +208,13 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     part_blocks_ = count;
     return {};
   }
-  // The bytes are in the region already: they are verified while the node copies the next part.
+  // The bytes are in the region: verify them while the node copies the next piece.
   for (std::size_t i = 0; i < count; ++i) {
     tell(first + i, sums_of(i));
     landed(is_device || passes(target(first + i, sums_of(i))) ? 1 : 0, 1);
   }
-  // Verifying takes the I/O thread's time: the session yields after so many bytes, and deadlines of others are kept.
+  // Verifying takes I/O thread time: the session yields after a number of bytes, so that other calls keep their
+  // deadlines.
   if (plan->verify && !is_device) session.verified(count * bytes);
   return {};
 }
@@ -245,7 +248,7 @@ BlockTarget GetCall::target(std::size_t own, std::span<const std::uint64_t> sums
   return target;
 }
 
-/// The checksums go to the caller, who may verify bytes that this processor cannot read.
+/// Hands the checksums to the caller, who may verify bytes that this processor cannot read.
 void GetCall::tell(std::size_t own, std::span<const std::uint64_t> sums) const {
   if (plan->checksums.empty()) return;
   const std::size_t block = chain->position(own) * stripe_count(plan->block_bytes);
@@ -257,7 +260,7 @@ void GetCall::tell(std::size_t own, std::span<const std::uint64_t> sums) const {
 void GetCall::on_payload(const BlockSink& sink) {
   const std::size_t count = std::exchange(part_blocks_, 0);
   KV_ASSERT(sink.good_count() <= count);
-  // A deadline may come in the middle of a payload: only what has landed by now counts, and nothing of it is corrupt.
+  // After a deadline in the middle of a payload, only the landed blocks count, and none as corrupt.
   if (sink.failed() || sink.good_count() == count) {
     landed(sink.good_count(), count);
   } else {
@@ -269,7 +272,7 @@ void GetCall::landed(std::size_t good, std::size_t count) {
   KV_ASSERT(good <= count && count <= limit_ - next_block_);
   next_block_ += count;
   if (!row_broken_) {  // 2
-    // A block that failed in an earlier segment cannot be whole, whatever comes of it now.
+                       // A block that failed in an earlier segment stays bad.
     const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
     good_ = std::min(good_ + good, bound);
     row_broken_ = good < count;
@@ -287,7 +290,7 @@ void GetCall::next_segment() {
   if (segment_ < plan->ends.size()) {
     good_ = 0;
     row_broken_ = false;
-    // Wakes get(), which tells the caller of the segment, if all nodes have it.
+    // Wakes get(), which reports the segment to the caller if all nodes have it.
     if (group != nullptr) group->event.set();
   }
 }
@@ -298,13 +301,13 @@ std::string GetCall::on_last(const FrameReader::Frame& frame) {
   if (response == nullptr) return "get: malformed";
   session()->cut_lanes(response->broken_lanes());
   const std::size_t last = plan->ends.size() - 1;
-  // With one segment no part follows that would show that the node holds fewer blocks than it was asked for.
+  // With one segment, a following piece cannot show that the node holds fewer blocks than requested.
   if (last == 0 && segment_ == 0 && next_block_ > 0) next_segment();
   const std::size_t delivered = segment_ > last ? limit_ : 0;
   if (response->block_count() > delivered) {
     return "get: says " + std::to_string(response->block_count()) + " blocks, sent " + std::to_string(delivered);
   }
-  // The node has the last word: it may count fewer blocks than it sent.
+  // The node's final count decides: it may be lower than the number of blocks sent.
   if (segment_ > last) segment_good_[last] = std::min<std::size_t>(segment_good_[last], response->block_count());
   return {};
 }
@@ -312,7 +315,7 @@ std::string GetCall::on_last(const FrameReader::Frame& frame) {
 std::vector<std::span<const std::byte>> GetCall::unfinished_destinations() const {
   std::vector<std::span<const std::byte>> ranges;
   if (!region || segment_ >= plan->ends.size()) return ranges;
-  // Before the last segment no block is whole, so the node may still write to any of them.
+  // Before the last segment every block is unfinished, so the node may still write to any.
   const std::size_t first = segment_ + 1 == plan->ends.size() ? next_block_ : 0;
   for (std::size_t i = first; i < limit_; ++i) {
     append_range(ranges, plan->blocks[chain->position(i)]);
@@ -330,15 +333,15 @@ std::shared_ptr<IdleGets> make_idle_gets() { return std::make_shared<IdleGets>()
 
 namespace {
 
-/// The calls of one get, borrowed from the client's idle ones and given back: a get allocates nothing for them. Holds
-/// the idle ones, since a coroutine may be destroyed after its client.
+/// The calls of one get, borrowed from the client's idle ones, so that a get does not allocate. Shares ownership of the
+/// idle ones, since a coroutine may be destroyed after its client.
 class GetCalls {
  public:
   explicit GetCalls(std::shared_ptr<IdleGets> idle) : idle_(std::move(idle)) {}
   ~GetCalls() {
     for (auto& call : calls_) {
-      // Its session still has it listed: it is let go of here and not used again.
-      if (!call->has_ended()) continue;  // the client is being torn down
+      // Its session still lists it; it is destroyed here, not reused.
+      if (!call->has_ended()) continue;  // the client is being destroyed
       call->region.reset();
       call->session_wanted.reset();
       call->group = nullptr;
@@ -370,8 +373,8 @@ class GetCalls {
   boost::container::small_vector<std::unique_ptr<GetCall>, 2> calls_;
 };
 
-/// The first gap over the whole chain, with what each part has for the segments up to `segment`. A hit is a prefix of
-/// the whole chain: what one node delivers behind another's gap is thrown away.
+/// Cuts at the first gap of the whole chain, given each part's segments up to `segment`. A hit is a prefix of the whole
+/// chain: blocks behind another node's gap are discarded.
 GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t block_count) {
   GetResult result;
   result.block_count = block_count;
@@ -390,7 +393,7 @@ GetResult cut_at_gap(const GetCalls& calls, std::size_t segment, std::size_t blo
   return result;
 }
 
-/// Tells the caller of each of its segments that all nodes are done with.
+/// Reports to the caller each of its segments that all nodes have finished.
 class SegmentReport {
  public:
   SegmentReport(const GetPlan& plan, const GetOptions& options, std::size_t block_count)
@@ -399,7 +402,7 @@ class SegmentReport {
   void run(const GetCalls& calls) {
     if (options_.on_segment.call == nullptr) return;
     for (; next_ < std::max<std::size_t>(1, options_.segment_ends.size()); ++next_) {
-      // The caller's segment is there once the wire's segment that holds its end is there.
+      // The caller's segment is complete with the wire segment that holds its end.
       while (next_ < options_.segment_ends.size() && plan_.ends[wire_segment_] < options_.segment_ends[next_]) {
         KV_ASSERT(wire_segment_ + 1 < plan_.ends.size());  // the last one ends with the block
         ++wire_segment_;
@@ -408,7 +411,7 @@ class SegmentReport {
         if (!calls[i].segment_done(wire_segment_)) return;
       }
       const GetResult so_far = cut_at_gap(calls, wire_segment_, block_count_);
-      // Neither this segment nor any later one will have a block to show.
+      // This segment and all later ones have no good block.
       if (so_far.block_count == 0) return;
       options_.on_segment.call(options_.on_segment.context, next_, so_far.block_count);
     }
@@ -420,12 +423,12 @@ class SegmentReport {
   std::size_t block_count_, next_ = 0, wire_segment_ = 0;
 };
 
-/// The second nodes of a get's parts. Two nodes must not write to one place: what the later one writes might be wrong,
-/// after the other's was verified. So the second node is asked first whether it has the part, which costs no bytes; and
-/// if it has, and the first has not begun by then, that is given up and can write no more: what comes is swallowed. In
-/// lent memory it could still write: there it is asked to stop, and the second sends once it has said that it did. One
-/// that says nothing, or has begun meanwhile and had a segment told of, is waited for as without a second. `Impl`:
-/// Client's own.
+/// The second nodes of a get's parts. Two nodes must not write to one place: the later one's bytes might be wrong,
+/// after the other's were verified. So the second node is first asked whether it has the part, which costs no bytes. If
+/// it has, and the first has still not begun, the first call is given up; bytes that arrive inline are swallowed. In
+/// lent memory the first node could still write: it is asked to stop, and the second one starts after its confirmation.
+/// If it does not confirm, or has begun meanwhile and a segment was reported, the get waits for it as without a second
+/// node. `Impl`: Client's own.
 template <class Impl>
 class GetHedges {
  public:
@@ -443,7 +446,7 @@ class GetHedges {
     arm();
   }
 
-  /// To be called whenever the group's event was set.
+  /// Call this whenever the group's event was set.
   void look() {
     const TimePoint now = impl_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
@@ -477,7 +480,7 @@ class GetHedges {
 
  private:
   struct Try {
-    TimePoint late{};  ///< max: it has been looked at.
+    TimePoint late{};  ///< max: already handled.
     std::size_t second = 0;
     std::unique_ptr<HoldsCall> probe;
     bool is_settled = false, is_stopping = false, is_switched = false;
@@ -505,7 +508,7 @@ class GetHedges {
     if (!each.probe->error()) impl_.hedger.answered(each.probe->found() > 0, now);
     if (is_answered || !each.probe->has_all() || is_over(now)) return;
     if (call.has_lent()) {
-      if (call.has_ended()) return;  // its connection broke, and it may not know yet
+      if (call.has_ended()) return;  // its connection broke, and the node may still write
       each.is_stopping = true;
       call.ask_to_stop();
       return;
@@ -513,7 +516,7 @@ class GetHedges {
     if (!call.has_ended()) call.cancel();
     ask_second(each, call, now);
   }
-  /// The first was asked to stop, and may have ended meanwhile.
+  /// The first node was asked to stop, and may have ended meanwhile.
   void go_on(Try& each, GetCall& call, TimePoint now) {
     if (!call.has_ended()) return;
     each.is_stopping = false;
@@ -547,8 +550,8 @@ class GetHedges {
   boost::container::small_vector<Try, 2> tries_;
 };
 
-/// Fills plan.ends: segments as the wire has them, in whole stripes, since a stripe is what has a checksum. Several of
-/// the caller's may end in one of the wire's. Errors: kBadRequest.
+/// Fills plan.ends with the wire's segments: whole stripes, because checksums are per stripe. Several of the caller's
+/// segments may end in one of the wire's. Errors: kBadRequest.
 error_code plan_segments(GetPlan& plan, std::span<const std::uint64_t> segment_ends) {
   std::uint64_t before = 0;
   for (const std::uint64_t end : segment_ends) {
@@ -565,7 +568,7 @@ error_code plan_segments(GetPlan& plan, std::span<const std::uint64_t> segment_e
   return {};
 }
 
-/// Whether the destinations can be used, and how. Errors: kBadRequest, kQuarantined.
+/// Checks the destinations and chooses their region. Errors: kBadRequest, kQuarantined.
 error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_t block_count) {
   if (plan.blocks.size() != block_count) return Errc::kBadRequest;
   if (!plan.checksums.empty() && plan.checksums.size() != block_count * stripe_count(plan.block_bytes)) {
@@ -582,10 +585,10 @@ error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_
   if (!may_touch(memory, plan.region, wanted)) return Errc::kBadRequest;
   if (plan.first_block > 0) {
     if (plan.region && plan.region->is_device()) return Errc::kBadRequest;
-    plan.region = nullptr;  // where what is not wanted would go, cannot be said
+    plan.region = nullptr;  // unwanted blocks may have no destination to name
   }
   if (plan.region && plan.region->is_device()) {
-    if (plan.checksums.empty()) return Errc::kBadRequest;  // nobody could verify
+    if (plan.checksums.empty()) return Errc::kBadRequest;  // the caller could not verify
     plan.memory_only = true;                               // blocks on disk come inline, and could not land
   }
   return {};
@@ -615,7 +618,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   if (const error_code bad = plan_destinations(plan, shared->memory, hashes.size())) co_return bad;
   if (hashes.empty()) co_return GetResult{};
 
-  // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
+  // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kGet);
   const RegionUse region_use(plan.region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
@@ -635,8 +638,8 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     impl.start(call, chain.node, space, group, plan.until);
   }
 
-  // Blocks land and are verified meanwhile, by the calls. The
-  // caller is told of each segment that has landed everywhere.
+  // Meanwhile blocks land and are verified in the calls. The caller gets a report of each segment that has landed
+  // everywhere.
   SegmentReport report(plan, options, hashes.size());
   std::optional<GetHedges<Impl>> hedges;
   if (impl.hedger.is_on() && impl.has_hot_roots()) hedges.emplace(impl, space, plan, calls, group);
@@ -649,7 +652,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   if (hedges) hedges->count();
   report.run(calls);  // calls may all have ended before the first wait
 
-  // A prefix is what counts: cut at the first gap.
+  // Only a prefix counts: cut at the first gap.
   const GetResult result = cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
   shared->metrics.got(result.block_count - std::min(result.block_count, plan.first_block),
                       hashes.size() - std::max(result.block_count, plan.first_block), result.corrupt_count,
