@@ -104,9 +104,8 @@ class GetCall final : public Call {
   std::size_t segment_bytes(std::size_t segment) const {
     return static_cast<std::size_t>(plan->ends[segment]) - segment_begin(segment);
   }
-  std::string check(const wire::GetPart& part)
-      const;  ///< Empty, or a violation of 1.
-              /// Destination of block `own` of the node's part in the current segment, and how its bytes are verified.
+  std::string check(const wire::GetPart& part) const;  ///< Empty, or a violation of 1.
+  /// Destination of block `own` of the node's part in the current segment, and how its bytes are verified.
   BlockTarget target(std::size_t own, std::span<const std::uint64_t> sums) const;
   void tell(std::size_t own, std::span<const std::uint64_t> sums) const;
   void next_segment();
@@ -272,7 +271,7 @@ void GetCall::landed(std::size_t good, std::size_t count) {
   KV_ASSERT(good <= count && count <= limit_ - next_block_);
   next_block_ += count;
   if (!row_broken_) {  // 2
-                       // A block that failed in an earlier segment stays bad.
+    // A block that failed in an earlier segment stays bad.
     const std::size_t bound = segment_ == 0 ? limit_ : segment_good_[segment_ - 1];
     good_ = std::min(good_ + good, bound);
     row_broken_ = good < count;

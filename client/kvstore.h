@@ -14,9 +14,9 @@
  * disabled: its calls fail with KVS_INTERNAL, and the process goes on.
  *
  * After fork() the client remains the parent's, which goes on as before. In the child its connections are closed, so
- * that a sleeping child holds no session, its calls fail with KVS_FORKED at once, and kvs_client_close only discards it.
- * The child may open its own client before or after that. Memory of kvs_allocate stays mapped in the child, and shared:
- * nodes go on filling it for the parent.
+ * that a sleeping child holds no session, its calls fail with KVS_FORKED at once, and kvs_client_close only discards
+ * it. The child may open its own client before or after that. Memory of kvs_allocate stays mapped in the child, and
+ * shared: nodes go on filling it for the parent.
  *
  * Structs grow only at their end. `struct_size` is the size known to the caller's compiler: set it (the _INIT macros
  * do), and zero unused members. Zero always means the default. */

@@ -1,16 +1,14 @@
 // client/match.cc: how many leading blocks of a chain are held, and the leases that keep them held.
 //
-// match() asks the owners of the chain's first extents, all at once, and the owners of later ones only if everything
-// before them is held: a miss does not cost every node a request. The result is cut at the first gap of the whole
-// chain, as in get(). Each owner grants a lease of its own; to the caller they are one.
+// match() asks the owners of the chain's first extents, all at once, and the owners of later ones only if all earlier
+// blocks are held: a miss does not cost every node a request. The result is cut at the first gap of the whole chain, as
+// in get(). Each owner grants its own lease; the caller sees one.
 //
-// A node that does not answer is passed over: who would have what is its, if it left, stands in for it.
+// A node that does not answer is passed over in favour of its stand-in, which would own its blocks if it left. For a
+// late node (hedge/hedger.h) the second node is asked as well, and the first good answer counts.
 //
-// A node that is late (hedge/hedger.h) is not passed over, but its second node is asked as well, and the first good
-// answer counts.
-//
-// Where a chain lies follows from its hot root (hot/hot_sets.h), which changes now and then. A chain that is not found
-// where it belongs now is looked for where it lay before. One owner of each match is told that it counts the match.
+// A chain's place follows from its hot root (hot/hot_sets.h), which changes now and then. A chain not found at its
+// present place is looked up at its former one. One owner per match is asked to count the match.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,8 +24,8 @@ namespace {
 
 constexpr std::size_t kLeasesMax = 65536;
 
-/// How many extents are asked for by the end of each round; after these all. The first covers most prompts (16,384
-/// tokens in blocks of 16), so that they cost one round trip; three rounds are the most for the longest.
+/// Total extents asked for by the end of each round; a last round asks for all. The first round covers most prompts
+/// (16,384 tokens in blocks of 16) in one round trip; the longest need three rounds.
 constexpr std::array<std::size_t, 2> kExtentsByRound = {4, 32};
 
 class MatchCall final : public Call {
@@ -35,27 +33,27 @@ class MatchCall final : public Call {
   MatchCall() { type = FrameType::kMatch; }
   OwnedChain chain;
   const MatchOptions* options = nullptr;
-  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the one behind them; or none.
+  std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the next one; or empty.
   std::span<const ExtraDigest> extras;       ///< The same.
-  /// Of a request where hot roots matter: among how many nodes; how much of the chain's beginning is to be counted; and
-  /// how much of that is hot. Else 0.
+  /// With hot roots: the number of nodes among which they are shared; the leading blocks to count; and how many of
+  /// those are hot. Else 0.
   std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
-  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part of it; else 0.
-  bool is_elsewhere = false;     ///< The chain belongs to another node now.
+  std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part; else 0.
+  bool is_elsewhere = false;     ///< The chain now belongs to another node.
   std::size_t asked = 0;
-  std::size_t known_count = 0;  ///< Leading blocks that are no news to the node.
+  std::size_t known_count = 0;  ///< Leading blocks known to the node.
   std::size_t block_count = 0, disk_block_count = 0, partial_tokens = 0;
   std::uint64_t disk_us = 0;
   BlockHash partial_block{};
   std::uint64_t lease = 0, lease_us = 0, hot_version = 0;
   error_code lease_error;
   std::weak_ptr<CallSession> answered_by;
-  TimePoint sent{}, answered{};  ///< The first is set by who starts it.
-  MatchCall* hedge = nullptr;    ///< Of the same, to the second node.
+  TimePoint sent{}, answered{};  ///< `sent` is set by the starter of the call.
+  MatchCall* hedge = nullptr;    ///< The same request to the second node.
   bool is_hedge = false;
 
   bool has_all() const { return has_ended() && !error() && block_count == chain.hashes.size(); }
-  /// What counts, of the two that were asked.
+  /// The better answer of the two nodes.
   const MatchCall& best() const {
     if (hedge == nullptr || !hedge->has_ended() || hedge->error()) return *this;
     return error() || hedge->block_count > block_count ? *hedge : *this;
@@ -76,7 +74,7 @@ class MatchCall final : public Call {
     const auto hashes = builder.CreateVectorOfStructs(wire_hashes(chain.hashes), asked);
     flatbuffers::Offset<flatbuffers::Vector<std::uint32_t>> tokens;
     flatbuffers::Offset<flatbuffers::Vector<const wire::ExtraDigest*>> digests;
-    if (token_bytes > 0 && asked == chain.hashes.size()) {  // they continue the whole chain, not a part of it
+    if (token_bytes > 0 && asked == chain.hashes.size()) {  // tokens continue the whole chain, not a part
       tokens = builder.CreateVector(token_ids.data(), token_ids.size());
       if (extra_bytes > 0) digests = builder.CreateVectorOfStructs(wire_extras(extras), extras.size());
     }
@@ -94,7 +92,7 @@ class MatchCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override {
     const auto* response = read_table<wire::MatchResponse>(frame.table);
     if (response == nullptr) return "match: malformed";
-    // The result is counted from these; a node that says too much must not lead past the chain's end.
+    // Results are computed from these counts: wrong ones must not lead past the chain's end.
     if (response->host_blocks() > asked || response->disk_blocks() > asked - response->host_blocks()) {
       return "match: host_blocks " + std::to_string(response->host_blocks()) + " and disk_blocks " +
              std::to_string(response->disk_blocks()) + " of " + std::to_string(asked);
@@ -123,24 +121,23 @@ class MatchCall final : public Call {
   }
 };
 
-/// The calls of one match, round by round, and what they say together.
-///   1. A round begins only if every block that was asked for before it is held.
-///   2. A round never takes back what an earlier one found. Under a lease that is still held; without one the get
-///   tells.
+/// The calls of one match, round by round, and their combined result.
+///   1. A round begins only if every block asked for before is held.
+///   2. A round never reduces an earlier result. Under a lease those blocks stay held; without one, the get finds out.
 ///   3. Each extent is asked for once, by a call of its own.
 class MatchRounds {
  public:
-  /// `hot_blocks`: of the chain's hot root. `is_counted`: by one of the nodes, as a match of its beginning.
+  /// `hot_blocks`: size of the chain's hot root. `is_counted`: one node counts this match of the chain's beginning.
   MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes, std::size_t hot_blocks, bool is_counted)
       : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
-    // Else one round, for the chain itself.
+    // Otherwise one round, for the whole chain.
     if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
     if (map.node_count() > 1 && map.has_extents()) nodes_told_ = std::min<std::size_t>(map.owner_count(), kHotNodesMax);
-    // Without extents most nodes have a part of every prompt; and one node is asked for all at once.
+    // Without extents most nodes have a part of every prompt; a single owner has all.
     if (!map.has_extents() || map.owner_count() == 1) round_extents_ = {SIZE_MAX, SIZE_MAX};
   }
 
-  /// Of a root alone: from `node`, one round.
+  /// For a root alone: one round, to `node`.
   struct FromNode {
     std::size_t node;
   };
@@ -150,21 +147,21 @@ class MatchRounds {
   }
 
   bool has_next() const { return round_ == 0 || (!is_stopped_ && held_ == asked_ && asked_ < hashes_.size()); }
-  /// The calls to start. They end before end().
+  /// The calls to start. They must end before end().
   std::span<MatchCall> begin_next(const MatchOptions& options, std::size_t block_size);
   void end();
   const ClusterMap& map() const { return map_; }
-  /// The same request once more, to be started for `node`; it ends before end(), too.
+  /// Repeats the request of `of`, to be started on `node`; must also end before end().
   MatchCall& add_hedge(MatchCall& of, std::size_t node);
-  /// No further round, for `why`.
+  /// Cancels further rounds, with the reason `why`.
   void stop(error_code why) {
     if (has_next()) why_ = why;
     is_stopped_ = true;
   }
 
   std::size_t held() const { return held_; }
-  std::size_t known() const;               ///< Leading blocks that are no news to any node, as far as was asked.
-  error_code why() const { return why_; }  ///< Why not more is held; none: the nodes have no more.
+  std::size_t known() const;               ///< Leading blocks known to all asked nodes.
+  error_code why() const { return why_; }  ///< Why held() is short; success: a plain miss.
   HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
   std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
@@ -185,8 +182,8 @@ class MatchRounds {
   const std::span<const BlockHash> hashes_;
   const std::size_t hot_blocks_;
   const bool is_counted_;
-  std::size_t nodes_told_ = 0;               ///< 0: hot roots do not matter.
-  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has all.
+  std::size_t nodes_told_ = 0;               ///< 0: hot roots are irrelevant.
+  std::vector<ClusterMap::Extent> extents_;  ///< Empty: one node has the whole chain.
   std::array<std::size_t, kRounds - 1> round_extents_ = kExtentsByRound;
   std::array<std::vector<MatchCall>, kRounds> calls_;
   std::vector<std::unique_ptr<MatchCall>> hedges_;
@@ -194,7 +191,7 @@ class MatchRounds {
   std::size_t asked_ = 0;  ///< Leading blocks asked for.
   std::size_t held_ = 0;   ///< Leading blocks found.
   std::size_t asked_extents_ = 0;
-  error_code why_;  ///< Why not more.
+  error_code why_;
   bool is_stopped_ = false;
 };
 
@@ -227,8 +224,8 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
   return calls_[round_++];
 }
 
-/// Each node says what is hot; the owner of the first extent alone counts. It is asked once for each match, and the
-/// root is at the beginning of what it is asked for.
+/// Every node reports hot roots, but only the owner of the first extent counts: it is asked once per match, and its
+/// part begins with the root.
 void MatchRounds::tell_of_root(MatchCall& call) const {
   call.node_count = nodes_told_;
   const OwnedChain& chain = call.chain;
@@ -237,7 +234,7 @@ void MatchRounds::tell_of_root(MatchCall& call) const {
   call.hot_blocks = std::min(hot_blocks_, call.beginning);
 }
 
-/// Those of its blocks, and of the one behind them: any of them may be the one that is there in part.
+/// Tokens of the call's blocks and the next one: any of them may be held in part.
 void MatchRounds::tell_tokens(MatchCall& call, const MatchOptions& options, std::size_t block_size) {
   const std::size_t first = call.chain.first, count = call.chain.hashes.size() + 1;
   if (options.token_ids.size() <= first * block_size) return;
@@ -258,7 +255,7 @@ MatchCall& MatchRounds::add_hedge(MatchCall& of, std::size_t node) {
   call.chain.anchor = of.chain.anchor;
   call.token_ids = of.token_ids;
   call.extras = of.extras;
-  call.node_count = of.node_count;  // it says what is hot, and does not count
+  call.node_count = of.node_count;  // it reports hot roots without counting
   call.chain_blocks = of.chain_blocks;
   call.is_elsewhere = call.is_hedge = true;
   of.hedge = &call;
@@ -274,10 +271,10 @@ void MatchRounds::end() {
     KV_ASSERT(call.has_ended() && call.block_count <= chain.hashes.size());
     if (call.block_count < chain.hashes.size() && chain.position(call.block_count) < gap) {
       gap = chain.position(call.block_count);
-      why_ = asked.error() ? asked.reason() : call.reason();  // what the second has not, the first may have
+      why_ = asked.error() ? asked.reason() : call.reason();  // the first node may have blocks that the second lacks
     }
   }
-  KV_ASSERT(gap >= held_);  // 2: what this round asked for lies behind what was held (3)
+  KV_ASSERT(gap >= held_);  // 2: this round's blocks lie behind the held ones (3)
   held_ = gap;
 }
 
@@ -303,7 +300,7 @@ MatchResult MatchRounds::result() const {
     result.disk_block_count += on_disk;
     const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
     if (on_disk > 0) result.disk_time = std::max(result.disk_time, time);
-    // It must follow what was found, all of it.
+    // The partial block must directly follow all held blocks.
     if (call.partial_tokens > result.partial_token_count && call.chain.position(0) + call.block_count == held_) {
       result.partial_token_count = call.partial_tokens;
       result.partial_block = call.partial_block;
@@ -321,7 +318,7 @@ std::vector<const MatchCall*> MatchRounds::leases() const {
   return leases;
 }
 
-/// The calls of one round, and those that are made because others are late. `Impl`: Client's own.
+/// The calls of one round, and those made to second nodes. `Impl`: Client's own.
 template <class Impl>
 class MatchHedges {
  public:
@@ -352,7 +349,7 @@ class MatchHedges {
   }
 
  private:
-  /// False once nothing is waited for.
+  /// False once all calls have ended.
   bool look() {
     const TimePoint now = impl_.shared->clock.now();
     for (std::size_t i = 0; i < calls_.size(); ++i) {
@@ -367,7 +364,7 @@ class MatchHedges {
     arm();
     return !group_.running.empty();
   }
-  /// Once one of the two has said enough, the other is not waited for.
+  /// Once one of the two answers is sufficient, cancels the other.
   void settle(MatchCall& call, MatchCall& hedge) {
     if (!call.has_ended() && hedge.has_all()) call.cancel();
     if (!hedge.has_ended() && call.has_ended() && !call.error()) hedge.cancel();
@@ -387,7 +384,7 @@ class MatchHedges {
     }
     alarm_.arm(next);
   }
-  /// Of one that was given up it is known that it took longer than it had.
+  /// A call that was given up took at least as long as it lasted.
   void count(const MatchCall& call) {
     Hedger::Node& node = impl_.hedger.node(call.chain.node);
     const TimePoint now = impl_.shared->clock.now();
@@ -404,7 +401,7 @@ class MatchHedges {
   const std::span<MatchCall> calls_;
   CallGroup& group_;
   const TimePoint until_;
-  std::vector<TimePoint> late_;  ///< When each is; max: it has been looked at.
+  std::vector<TimePoint> late_;  ///< When each call is late; max: already handled.
   LateAlarm alarm_;
 };
 
@@ -417,11 +414,11 @@ void Client::Impl::LeaseEntry::add(LeasePart part, std::uint64_t lease_us, TimeP
   parts.push_back(std::move(part));
 }
 
-/// Bounded in number and in time: a scheduler that never releases its leases must not grow this table for ever. Of
-/// too many the oldest is forgotten here, and still ends at its nodes by time.
+/// Bounded in number and time: a scheduler that never releases its leases must not grow this table for ever. Beyond the
+/// limit the oldest is forgotten here; at its nodes it still ends by time.
 Lease Client::Impl::keep_lease(LeaseEntry entry) {
   KV_ASSERT(!entry.parts.empty());
-  // Leases of one client end in about the order in which they were granted: the first ones are looked at, and no more.
+  // Leases of one client end in about the order of grant, so it is enough to check the first ones.
   const TimePoint now = shared->clock.now();
   while (!leases.empty() && (leases.begin()->second.until < now || leases.size() >= kLeasesMax)) {
     leases.erase(leases.begin());
@@ -458,7 +455,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   if (!options.extras.empty() && (options.extras.size() < hashes.size() || options.extras.size() > hashes.size() + 1)) {
     co_return error_code(Errc::kBadRequest);
   }
-  // Whoever owns the last block need not own the one after it, which only part of the tokens would match.
+  // The owner of the last block need not own the next one, which only part of the tokens would match.
   std::shared_ptr<const ClusterMap> map = impl.reachable_map();  // a new one may come before the last answer
   if (map->node_count() > 1) options.token_ids = {};
   if (hashes.empty() && options.token_ids.empty()) co_return MatchResult{};
@@ -488,11 +485,11 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
           const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
           if (loser.lease != 0) on.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
         }
-        if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds no call would end for it
+        if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
       }
     }(impl, space, options, block_size, group, until, rounds);
   };
-  error_code why;  // a further place was not asked
+  error_code why;  // why another place was not asked
   const auto has_time = [&] {
     if (options.control.is_cancelled()) why = Errc::kCancelled;
     if (!why && impl.shared->clock.now() >= until) why = asio::error::timed_out;
@@ -503,7 +500,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const HotSets::Roots roots = impl.hot_roots(space, hashes);
   const auto first_map = map;
   const bool is_root = !impl.shared->config.zone.empty() && !hashes.empty() && hashes.size() <= roots.now;
-  // What lies in its root whole is on every node.
+  // A chain that lies entirely in its root is on every node.
   const auto from_nearest = [&] {
     return MatchRounds::FromNode{impl.nearest(*first_map, hashes.back(), first_map->node_count())};
   };
@@ -512,7 +509,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   co_await run(first);
   const MatchRounds* best = &first;
 
-  // A node that nobody knew to be away did not answer: who stands in for it may have what it has.
+  // A node was found not to answer: its stand-in may have the blocks.
   std::optional<MatchRounds> again, earlier, root;
   if (first.why() && best->held() < hashes.size()) map = impl.reachable_map();
   if (map != first_map && has_time()) {
@@ -520,15 +517,15 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     co_await run(*again);
     if (again->held() > best->held()) best = &*again;
   }
-  // Nothing behind the root: it may lie where it lay before the root changed.
+  // Found at most the root: the rest may lie at the place from before the root changed.
   if (roots.before && best->held() <= std::max(roots.now, *roots.before) && best->held() < hashes.size() &&
       has_time()) {
     earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
     co_await run(*earlier);
     if (earlier->held() > best->held()) best = &*earlier;
   }
-  // Not even the root: its owner is away, or new. Others have it too; which one is asked depends on the whole chain, so
-  // that no node is asked by all.
+  // Not even the root: its owner is away, or new. Others have it too; the choice depends on the whole chain, so that
+  // not all clients ask the same node.
   if (best->held() < roots.now && has_time()) {
     const std::size_t asked = *(again ? *again : first).place().node;
     const MatchRounds::FromNode from{impl.nearest(*map, hashes.back(), asked)};
@@ -542,7 +539,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   const bool is_whole = result.block_count == hashes.size();
   if (!is_whole && !result.why) result.why = why;
   if (!is_whole && !result.why && impl.is_owner_away(hashes, result.block_count, roots.now)) {
-    result.why = Errc::kUnavailable;  // there it may be held
+    result.why = Errc::kUnavailable;  // the owner that is away may hold it
   }
   Impl::LeaseEntry lease;
   const auto rounds_of = [](const std::optional<MatchRounds>& one) { return one ? &*one : nullptr; };
@@ -550,7 +547,7 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
                           rounds_of(root)};
   for (const MatchRounds* const one : all) {
     if (one == nullptr) continue;
-    if (!is_whole && !result.why) result.why = one->why();  // there it may have been held
+    if (!is_whole && !result.why) result.why = one->why();  // that node may have held it
     for (const MatchCall* call : one->leases()) {
       Impl::LeasePart part{call->chain.node, call->answered_by, call->lease, call->chain.first};
       if (one == best) {
@@ -570,8 +567,8 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
   co_return result;
 }
 
-/// Nobody waits for the answer. If the request is lost with its session, the lease has ended with the session; if the
-/// session is full, the lease ends by its time.
+/// Does not wait for an answer. If the request is lost with its session, the lease has ended with the session; if the
+/// session is full, the lease ends by time.
 void Client::Impl::release(const LeasePart& part) {
   const auto session = part.session.lock();
   if (!session) return;

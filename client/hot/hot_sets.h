@@ -1,4 +1,4 @@
-// client/hot/hot_sets.h: which blocks the nodes take for hot, and where a chain lies therefore.
+// client/hot/hot_sets.h: the hot blocks reported by the nodes, and the resulting place of a chain.
 #pragma once
 
 #include <array>
@@ -15,69 +15,67 @@
 
 namespace kv {
 
-/// A block is hot if a node says so (store/node/hot_roots.h): what any of them says counts until it says otherwise, so
-/// clients that ask the same nodes agree before long. Until then they place a chain differently, which costs misses.
+/// A block is hot if a node reports it (store/node/hot_roots.h), until that node's next report, so clients that ask the
+/// same nodes soon agree. Until then they place a chain differently, which costs misses.
 ///   1. A chain's hot root is its leading hot blocks.
-///   2. For kChangeTime after a change a chain that it concerns has another place as well: where it lay before. What
-///      the first answer of a node says is no change where this client has just begun: nobody knows how long it has
-///      been so. Of one that comes later it is: until then this client placed chains without it, and so did others.
-///   3. What is kept is bounded: of a node, kBlocksPerNodeMax blocks over all spaces; what would be more counts for
-///   none.
-/// Nothing of this can make a hit wrong: it decides whom to ask, never what an answer is.
-/// Thread safety: none; on the client's executor. Cost of roots(): one search for each hot block of the chain.
+///   2. For kChangeTime after a change, an affected chain has a second place: its former one. The first report of a
+///      node counts as unchanged for a client that has just begun, since the age of its state is unknown. A later first
+///      report is a change: until then this client, like others, placed chains without it.
+///   3. Memory is bounded: per node, kBlocksPerNodeMax blocks over all spaces; a report beyond that counts as empty.
+/// Errors here cannot make a hit wrong: they affect which node is asked, never its answer.
+/// Thread safety: none; on the client's executor. Cost of roots(): one search per hot block of the chain.
 class HotSets {
  public:
   static constexpr Duration kChangeTime = 5min;
-  static constexpr Duration kMeetTime = 2s;  ///< Within which all nodes answer whom a client begins with.
+  static constexpr Duration kMeetTime = 2s;  ///< For a new client, all nodes answer within this time.
   static constexpr std::size_t kBlocksPerNodeMax = 4 * 4096;
   static constexpr std::size_t kFoundMax = 1024;
 
   explicit HotSets(std::size_t node_count) : kept_counts_(node_count) {}
 
-  /// True once for each space: then every node is to be asked. Else a client whose chains all lie, without their roots,
-  /// on a node that is away would never hear of them.
+  /// True once for each space: then ask every node. Otherwise a client whose chains, taken without roots, all lie on
+  /// a node that is away would never learn the roots.
   bool meet(std::uint32_t space);
-  /// An answer of `node` named this version. True: another one than is known, so the node is to be asked for its
-  /// blocks.
+  /// A node's answer gave this version. True: it differs from the known one, so ask the node for its blocks.
   bool hear(std::uint32_t space, std::size_t node, std::uint64_t version, TimePoint now);
-  /// What it said then. The version is believed, whatever the blocks.
+  /// The node's reported blocks. The version counts as known, even for a report that counts as empty.
   void learn(std::uint32_t space, std::size_t node, std::uint64_t version, std::span<const BlockHash> blocks,
              TimePoint now);
 
-  /// How many blocks a chain's hot root has.
+  /// Number of blocks in a chain's hot root.
   struct Roots {
     std::size_t now = 0;
-    std::optional<std::size_t> before;  ///< 2: another number.
+    std::optional<std::size_t> before;  ///< 2: if different.
   };
   Roots roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
-  std::vector<BlockHash> hot_blocks(std::uint32_t space) const;  ///< That any node takes for hot, in no order.
+  std::vector<BlockHash> hot_blocks(std::uint32_t space) const;  ///< Of all nodes, unordered.
 
   void add_node() { kept_counts_.push_back(0); }
-  /// It has left: what it said counts no more. Whoever has its number next begins anew.
+  /// The node has left: its reports no longer count. A later node with its number starts afresh.
   void forget_node(std::size_t node, TimePoint now);
 
   /// Where a prefix was found.
   struct Place {
-    std::size_t hot_blocks = 0;                      ///< Of the root behind which it lies.
-    std::optional<std::size_t> node = std::nullopt;  ///< That has its beginning. Of what lies in a root, any may.
+    std::size_t hot_blocks = 0;                      ///< Size of the root before it.
+    std::optional<std::size_t> node = std::nullopt;  ///< The holder of its beginning; for a root alone, any.
   };
-  /// Of a prefix that ends with `last`. The latest kFoundMax are known.
+  /// Records the place of a prefix that ends with `last`; the latest kFoundMax are kept.
   void found(std::uint32_t space, const BlockHash& last, Place place);
-  /// It was put or dropped since: found() says nothing any more.
+  /// The prefix was put or dropped since: discards its place.
   void forget(const BlockHash& last);
-  void forget_places();  ///< All of them: the owner rule has changed.
-  /// Where to get `chain`: where it was found, if that is known.
+  void forget_places();  ///< The owner rule has changed.
+  /// The place to get `chain` from: its recorded one, if any.
   Place place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
 
-  std::size_t kept_block_count() const;  ///< Entries, hot or not any more.
+  std::size_t kept_block_count() const;  ///< Entries, including formerly hot blocks.
 
  private:
   struct Hash {
     std::size_t operator()(const BlockHash& hash) const { return static_cast<std::size_t>(short_hash(hash)); }
   };
   struct Block {
-    std::uint32_t node_count = 0;  ///< That say that it is hot.
-    std::uint64_t change = 0;      ///< The latest by which it became hot, or ceased to be. 0: it always was, for us.
+    std::uint32_t node_count = 0;  ///< Nodes that report it hot.
+    std::uint64_t change = 0;      ///< Its latest change to or from hot. 0: always hot, for this client.
     TimePoint changed{};
   };
   struct NodeWord {
@@ -89,17 +87,17 @@ class HotSets {
     bool was_met = false;
     std::unordered_map<BlockHash, Block, Hash> blocks;
     std::vector<NodeWord> nodes;
-    TimePoint first_heard{};  ///< Of any node.
+    TimePoint first_heard{};  ///< From any node.
   };
   struct Found {
     std::uint32_t space;
     BlockHash last;
     Place place;
   };
-  SpaceSet& heard(std::uint32_t space, std::size_t node, TimePoint now);  ///< The node has said something of it.
+  SpaceSet& heard(std::uint32_t space, std::size_t node, TimePoint now);  ///< Notes a report of the node.
   void take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> blocks, bool is_change, TimePoint now);
 
-  std::vector<std::size_t> kept_counts_;  ///< By node: blocks of its words.
+  std::vector<std::size_t> kept_counts_;  ///< By node: blocks of its reports.
   std::map<std::uint32_t, SpaceSet> spaces_;
   std::uint64_t last_change_ = 0;
   std::unordered_map<BlockHash, std::size_t, Hash> found_index_;  ///< Into found_, by last block.

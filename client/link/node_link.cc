@@ -11,8 +11,8 @@ namespace kv {
 namespace {
 
 constexpr Duration kMessagesBackoffMin = 1s, kMessagesBackoffMax = 60s;
-// Sessions kept only for their unfinished business. With more, no new ones are made: a node that leaves one after the
-// other half open must not take all memory.
+// Sessions kept only for their unfinished business. Beyond this, connecting stops: a node that leaves many half open
+// must not use up memory.
 constexpr std::size_t kRetiredMax = 16;
 
 }  // namespace
@@ -23,7 +23,7 @@ NodeLink::NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endp
       endpoint_(std::move(endpoint)),
       connections_(shared_->config.connections_per_node),
       connect_back_off_({.min = shared_->config.backoff_min, .max = shared_->config.backoff_max, .jitter = 1}),
-      // A lane that lasted longer than two of the longest pauses has proved that the fabric carries messages.
+      // A lane that lasted longer than twice the longest pause has proved that the fabric carries messages.
       messages_back_off_(
           {.min = kMessagesBackoffMin, .max = kMessagesBackoffMax, .forget_after = 2 * kMessagesBackoffMax}),
       breaker_(shared_->config.breaker_failures, shared_->config.breaker_open) {}
@@ -38,7 +38,7 @@ void NodeLink::start(Call& call, TimePoint deadline) {
   if (closed_ || !breaker_.admits(call, shared_->clock.now())) return call.end(why_not_connected());
   shared_->deadlines.add(call, deadline);
   LinkSession* session = nullptr;
-  // Most calls find everything made: those are never queued. Nobody overtakes a call that waits.
+  // Most calls find everything ready and skip the queue. Calls do not overtake waiting ones.
   if (waiting_.empty() && !pumping_ && prepare(call, session) == Prepared::kReady) {
     session->send_call(call);
   } else {
@@ -55,11 +55,11 @@ void NodeLink::prepare_space(std::uint32_t space) {
   }
 }
 
-/// Gives waiting calls to sessions, in order. Preparing a call opens namespaces and lends memory, which may end other
-/// calls and come back here: the inner call only leaves a note, and the outer loop goes round once more.
+/// Passes waiting calls to sessions, in order. Preparing a call opens namespaces and lends memory, which may end other
+/// calls and call pump() again: the inner call only sets pump_again_, and the outer loop repeats.
 void NodeLink::pump() {
   if (waiting_.empty()) return;
-  if (pumping_) {  // preparing and ending calls may come here again
+  if (pumping_) {  // called while preparing or ending calls
     pump_again_ = true;
     return;
   }
@@ -70,7 +70,7 @@ void NodeLink::pump() {
       Call& call = *waiting_[i];
       LinkSession* session = nullptr;
       const Prepared prepared = prepare(call, session);
-      // In order of start: those behind wait too, unless all wait for a connection, which some do not want to.
+      // In order of start: later calls wait too, unless all wait for a connection, since some calls refuse to.
       if (prepared == Prepared::kNoRoom && up_count_ > 0) break;
       if (prepared == Prepared::kWait || prepared == Prepared::kNoRoom) {
         ++i;
@@ -89,26 +89,26 @@ void NodeLink::pump() {
   pumping_ = false;
 }
 
-/// What the call still lacks: a session, its namespace open there, its memory lent there. Each is started here if need
-/// be; whatever is under way pumps again when it ends.
+/// Prepares the rest that the call needs: a session, its namespace open there, its memory lent there. Starts each as
+/// needed; each pumps again when it completes.
 NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   if (up_count_ < connections_.size()) connect_missing();
   session = pick(call);
   if (session == nullptr) {
-    // The lease is known to that session only: no other will do while it lasts.
+    // The lease is valid only in that session: while it lasts, other sessions are excluded.
     const LinkSession* const wanted = find(call.session_wanted.get());
     if (wanted != nullptr && wanted->is_serving()) return Prepared::kWait;
-    // An at_once call waits for no connection that is being made.
+    // An at_once call does not wait for a new connection.
     return up_count_ + (call.at_once ? 0 : connecting_count_) > 0 ? Prepared::kNoRoom : Prepared::kFailed;
   }
   if (call.space != Call::kNoSpace && session->spaces().state(call.space) != LinkSpaces::State::kYes) {
-    // One round trip, or no session that takes it.
+    // Opening takes one round trip; kTooLarge: the record exceeds the node's limit.
     return session->spaces().can_open(call.space) ? Prepared::kWait : Prepared::kTooLarge;
   }
   if (call.region) {
     const LinkRegions::State lent = session->lend(call.region);
     if (lent == LinkRegions::State::kPending) return Prepared::kWait;  // one round trip
-    // A device's memory is reached by RDMA or not at all; everything else goes inline then.
+    // A device's memory is reached by RDMA only; other memory falls back to inline transfer.
     if (lent != LinkRegions::State::kYes && call.region->is_device()) {
       return lent == LinkRegions::State::kRefused ? Prepared::kNotLent : Prepared::kFailed;
     }
@@ -118,10 +118,10 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
   return Prepared::kReady;
 }
 
-/// The session with the least data under way: a lookup does not wait behind a transfer. But
-/// a session that has the namespace open comes first, so that the round trip of opening is
-/// waited for only if no session has it; the others open it meanwhile. And for a device's
-/// memory one that has lent it comes before all, since the bytes can go no other way.
+/// The session with the least data in flight: a lookup does not wait behind a transfer. But a session with the
+/// namespace open comes first, so that calls wait for the round trip of opening only if all sessions lack it; the
+/// others open it meanwhile. For a device's memory, a session that has lent it comes before all, as the only path for
+/// the bytes.
 LinkSession* NodeLink::pick(const Call& call) {
   if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_serving()) {
     if (!wanted->can_take_call()) return nullptr;
@@ -162,23 +162,22 @@ LinkSession* NodeLink::find(const CallSession* session) const {
   return nullptr;  // 5
 }
 
-/// A call is sent a second time only for a namespace that the node has forgotten,
-/// and only once: after a restart that is what every session hears first. Nothing
-/// else is repeated here, since the caller knows better what its deadline is worth.
+/// A call is sent again, once, only for a namespace that the node has forgotten, as in every session's first answer
+/// after a node's restart. Other failures are not repeated here, since the caller knows best how to use its deadline.
 bool NodeLink::try_again(Call& call, error_code why, CallSession& left) {
   if (call.space == Call::kNoSpace || closed_) return false;
   if (why != Errc::kNoNamespace && why != Errc::kMismatch) return false;
   LinkSession* const session = find(&left);
   const bool was_open = session != nullptr && session->spaces().forget(call.space, call.space_handle());
   if (was_open && why == Errc::kNoNamespace) {
-    // The node has forgotten the namespace, and so most likely what it told the other sessions: the next try must not
-    // meet the same there.
+    // The node has forgotten the namespace, and so most likely its handles in the other sessions: the next try must
+    // not fail there in the same way.
     for (const Connection& connection : connections_) {
       if (connection.session && connection.session.get() != session) connection.session->spaces().forget(call.space);
     }
   }
-  // A mismatch is a mistake on one of the two sides: the caller is told, and the next call opens anew. And a node that
-  // has begun to answer knew the namespace: what it says now is not to be built upon.
+  // A mismatch is a mistake on one of the two sides: report it, and let the next call open anew. A node that has
+  // begun to answer knew the namespace, so its new answer is not trusted.
   if (why != Errc::kNoNamespace || call.send_count() > 1 || call.has_begun()) return false;
   waiting_.push_back(&call);
   pump();
@@ -192,7 +191,7 @@ void NodeLink::call_ended(const Call& call, bool is_answered) {
     count_away();
     connect_back_off_.succeeded();
     shared_->hear_map_epoch(*this, call.map_epoch);
-    // What is not found is an answer; every other refusal is something to mend.
+    // kNotFound is an answer; any other refusal needs repair.
     if (call.error() && call.error() != Errc::kNotFound && !call.error_text().empty())
       note_error(call.error(), std::string(frame_type_name(call.type)) + ": " + call.error_text());
   } else if (call.error() == asio::error::timed_out && call.type != FrameType::kVerbsConnect) {
@@ -238,16 +237,15 @@ bool NodeLink::is_opened_somewhere(std::uint32_t space) const {
   });
 }
 
-/// One session's failure is no news while another has the namespace or is still asking. After the last one, calls that
-/// wait for it would wait for their deadlines, so they end here with the node's reason.
+/// A session's failure does not matter while another has the namespace or is opening it. After the last one, calls that
+/// wait for it end here with the node's reason instead of at their deadlines.
 void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string& text) {
   if (!why || is_opened_somewhere(space)) return pump();
-  // No session has it, and none is asking: those who wait for it have nothing to wait for.
   std::vector<Call*> failed;
   std::copy_if(waiting_.begin(), waiting_.end(), std::back_inserter(failed),
                [&](const Call* call) { return call->space == space; });
   for (Call* const call : failed) {
-    // The end of one call may be the end of another, which may be gone by now.
+    // The end of one call may end another, which may then be destroyed.
     if (std::find(waiting_.begin(), waiting_.end(), call) == waiting_.end()) continue;
     unqueue(*call);
     call->end(why, text);
@@ -256,8 +254,8 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
 
 // -- connections
 
-/// All missing connections at once, and none while the back-off lasts: a node that restarts is asked by each of its
-/// clients at a moment of its own.
+/// Opens all missing connections at once, but only after the back-off: the clients of a restarting node then connect at
+/// different moments.
 void NodeLink::connect_missing() {
   if (closed_ || up_count_ + connecting_count_ == connections_.size()) return;
   std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });
@@ -287,7 +285,7 @@ void NodeLink::connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream
 void NodeLink::connect_failed(ConnectAttempt& attempt, error_code why, std::string text) {
   Connection* const connection = find_connection(attempt);
   KV_ASSERT(connection != nullptr);
-  if (connection->session) connection->session->close();  // hello did not come
+  if (connection->session) connection->session->close();  // without a hello
   failed_to_connect(*connection, why, std::move(text));
 }
 
@@ -298,12 +296,12 @@ void NodeLink::failed_to_connect(Connection& connection, error_code why, std::st
   --connecting_count_;
   note_error(why, std::move(text));
   connect_back_off_.failed(shared_->clock.now(), shared_->random);
-  // A node that says that the tenant has its sessions serves, only not this one.
+  // A node that reports the tenant's session limit does serve, only not this client.
   if (up_count_ == 0 && why != Errc::kOverQuota) failure();
-  pump();  // calls that wait have nothing to wait for, perhaps, and end
+  pump();  // calls that wait may now end
 }
 
-/// A node's address may have become another's: a path that exists on each machine, an address that was given away.
+/// The address may now belong to another node: a path that exists on each machine, a reassigned address.
 std::string NodeLink::refuses(const LinkTerms& terms) const {
   if (config_.node_id.empty() || terms.node_id == config_.node_id) return "";
   return "hello: node '" + printable(terms.node_id) + "' answers there, not '" + config_.node_id + "'";
@@ -321,7 +319,7 @@ void NodeLink::session_up(LinkSession& session) {
   ++connects_;
   node_id_ = session.terms().node_id;
   shared_->hear_map_epoch(*this, session.terms().map_epoch);
-  // What is left of another life: a process that ends while its successor listens already.
+  // Retire sessions of another life: of a process that is ending while its successor already listens.
   for (const Connection& connection : connections_) {
     const auto other = connection.session;
     if (connection.is_up() && !other->terms().is_same_life(session.terms())) retire(*other);
@@ -329,8 +327,8 @@ void NodeLink::session_up(LinkSession& session) {
   pump();
 }
 
-/// A session that still quarantines memory is kept among the retired ones until the node closes its side: it alone
-/// knows which memory that is.
+/// A session that still quarantines memory stays among the retired ones until the node closes its side: the record of
+/// that memory is in the session.
 void NodeLink::session_ended(LinkSession& session, error_code why, std::string text) {
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
   if (!session.has_ended()) retired_.push_back(session.shared_from_this());  // it waits for the node to close: 5
@@ -342,7 +340,7 @@ void NodeLink::session_ended(LinkSession& session, error_code why, std::string t
     --up_count_;
     note_error(why, std::move(text));
     connect_back_off_.failed(shared_->clock.now(), shared_->random);
-    if (!session.lost_messages()) failure();  // a lost lane for messages says nothing against the node
+    if (!session.lost_messages()) failure();  // a lost message lane does not count against the node
     break;
   }
   pump();
@@ -363,22 +361,22 @@ void NodeLink::retire(LinkSession& session) {
 void NodeLink::retired_ended(LinkSession& session) {
   KV_ASSERT(session.has_ended());
   std::erase_if(retired_, [&](const auto& other) { return other.get() == &session; });
-  pump();  // there may have been too many retired ones for a new connection
+  pump();  // too many retired ones may have blocked a connection
 }
 
-/// A node that does not let the client in is there, and says why.
+/// A node that refuses the client is reachable, and gives the reason.
 error_code NodeLink::why_not_connected() const {
   const bool is_said = last_error_ == Errc::kPermissionDenied || last_error_ == Errc::kOverQuota;
   return is_said && !closed_ && up_count_ == 0 ? last_error_ : make_error_code(Errc::kUnavailable);
 }
 
-/// Kept until the next one, also when the link works again: it says what was last wrong, not what is wrong now.
+/// Kept until the next error, even after the link recovers: the last error, not the present state.
 void NodeLink::note_error(error_code why, std::string text) {
   last_error_ = why;
   last_error_text_ = std::move(text);
 }
 
-/// A sign that the node does not serve. An error that the node itself answers is none: it is there.
+/// A sign that the node does not serve. An error answered by the node itself does not count.
 void NodeLink::failure() {
   ++failures_;
   breaker_.failed(shared_->clock.now());
@@ -386,7 +384,7 @@ void NodeLink::failure() {
   if (shared_->on_node_failure) shared_->on_node_failure();
 }
 
-/// Sessions first: their ends put calls back into the queue no more, since closed_ is set. Then the calls that wait.
+/// Sessions first: since closed_ is set, calls they end are not requeued. Then the waiting calls.
 void NodeLink::close() {
   closed_ = true;
   count_away();
@@ -396,7 +394,7 @@ void NodeLink::close() {
     if (closed.session) closed.session->close();
   }
   for (const auto& session : std::exchange(retired_, {})) session->close();
-  // One by one: the end of a call may be the end of others that wait.
+  // One by one: the end of a call may end other waiting calls.
   while (!waiting_.empty()) {
     Call* const call = waiting_.back();
     waiting_.pop_back();

@@ -1,4 +1,4 @@
-// client/link/node_link.h: the sessions with one node: connect, back off, break, prepare each call and pick its
+// client/link/node_link.h: the sessions with one node: connects, backs off, breaks, prepares calls and picks their
 // session.
 #pragma once
 
@@ -17,57 +17,55 @@
 
 namespace kv {
 
-/// One node, as the client sees it.
-///   1. start() never waits. The call ends by its deadline, whatever the node does; one that is to be answered at_once
-///      ends while no connection is up.
-///   2. Connecting is driven by calls: nothing is tried while nobody asks. After a failure nothing is tried for a
-///   random
-///      part of the back-off, which doubles up to backoff_max until the node has answered something.
+/// One node, from the client's view.
+///   1. start() never waits. The call ends by its deadline, whatever the node does; an at_once call ends at once while
+///      all connections are down.
+///   2. Calls drive connecting: without calls the link does not connect. After a failure it pauses for a random part of
+///      the back-off, which doubles up to backoff_max until the node has answered.
 ///   3. After breaker_failures failures in a row (missed deadlines, failed connects, lost sessions) calls end at once
-///      for breaker_open; then one call goes through as a probe, and what becomes of it closes or opens the breaker. It
-///      is a ping where others stand in for the node (probe()), else the caller's.
-///   4. All that was agreed with a node - handles of namespaces and regions, leases, lanes - belongs to the session
-///      where it was agreed, and ends with it. A session of another life of the node, which may have the same id, is
-///      retired as soon as a newer one is met.
-///   5. A session that has not ended is a connection's, or among the retired ones.
+///      for breaker_open; then one call goes through as a probe, whose outcome closes or reopens the breaker. The probe
+///      is a ping if the node has stand-ins (probe()), else the caller's call.
+///   4. Everything agreed with a node - handles of namespaces and regions, leases, lanes - belongs to its session, and
+///      ends with it. A session with another life of the node, which may have the same id, is retired when a newer one
+///      comes up.
+///   5. A session that has not ended is in a connection or in retired_.
 /// Thread safety: none; on the client's executor. close() comes before the destructor.
 class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Listener {
  public:
   NodeLink(std::shared_ptr<ClientShared> shared, NodeConfig config, Endpoint endpoint);
   ~NodeLink();
 
-  /// Starts `call`, whose preparation (connection, namespace, region) is made first if it is missing. May end the call
-  /// before it returns.
+  /// Starts `call` after preparing its connection, namespace and region as needed. The call may have ended on return.
   void start(Call& call, TimePoint deadline);
-  /// Begins what the first call in `space` would have to wait for, and waits for nothing.
+  /// Starts the preparation of a first call in `space`, without waiting.
   void prepare_space(std::uint32_t space);
-  void close();  ///< Ends everything, now and for ever.
+  void close();  ///< Ends all calls and sessions, permanently.
 
-  /// Its breaker is open: calls to it would end at once, or be probes.
+  /// The breaker is open: calls would end at once, or be probes.
   bool is_away() const { return is_counted_away_; }
-  /// Asks whether it is back, by a call of its own, so that no call of the caller's is the one that finds out. Does
-  /// nothing while that runs, or is not due.
+  /// Pings the node to learn whether it is back, instead of risking one of the caller's calls. Has no effect while a
+  /// ping is in progress or not due.
   void probe();
 
   struct LendState {
-    std::size_t lent = 0, pending = 0;  ///< Sessions that have it; that may have it soon.
+    std::size_t lent = 0, pending = 0;  ///< Sessions with the region; sessions that may get it soon.
   };
   /// Lends `region` to all sessions, and connects those that are missing.
   LendState lend(const std::shared_ptr<LentMemory::Region>& region);
-  void take_back(const LentMemory::Region& region);  ///< Before its memory is given up.
+  void take_back(const LentMemory::Region& region);  ///< Before its memory is released.
   NodeStatus status() const;
   const NodeConfig& config() const { return config_; }
-  /// So memory can be lent to it without RDMA. (Simulated nodes: perhaps.)
+  /// Then memory can be lent without RDMA. (Simulated nodes: perhaps.)
   bool is_on_this_host() const {
     return endpoint_.scheme == Endpoint::Scheme::kUnix || endpoint_.scheme == Endpoint::Scheme::kSim;
   }
-  const std::string& node_id() const { return node_id_; }  ///< As it said last; empty before.
+  const std::string& node_id() const { return node_id_; }  ///< From its latest hello; empty before.
 
  private:
-  /// One of the connections: nothing, being made, or up.
+  /// One connection: empty, being made, or up.
   struct Connection {
-    std::shared_ptr<ConnectAttempt> attempt;  ///< Null: not being made.
-    std::shared_ptr<LinkSession> session;     ///< Beside an attempt: waiting for hello.
+    std::shared_ptr<ConnectAttempt> attempt;  ///< Null unless being made.
+    std::shared_ptr<LinkSession> session;     ///< With an attempt: waiting for hello.
     bool is_empty() const { return !attempt && !session; }
     bool is_up() const { return !attempt && session; }
   };
@@ -80,9 +78,9 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
   void retired_ended(LinkSession& session) override;
   void session_silent(LinkSession& session) override { retire(session); }
   void open_ended(std::uint32_t space, error_code why, const std::string& text) override;
-  void pump() override;  ///< Sends what can be sent by now.
-  /// The lane for messages broke, and its session with it. It is tried again after a pause that grows, so that a fabric
-  /// that carries no messages does not cost one session after the other.
+  void pump() override;  ///< Sends the calls that are ready.
+  /// The message lane broke, and its session with it. The next try comes after a growing pause,
+  /// so that a fabric that cannot carry messages does not cost session after session.
   void messages_broke() override { messages_back_off_.failed(shared_->clock.now()); }
   bool may_try_messages() const override { return messages_back_off_.is_due(shared_->clock.now()); }
   // CallOwner
@@ -95,7 +93,7 @@ class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Li
 
   Prepared prepare(Call& call, LinkSession*& session);
   LinkSession* pick(const Call& call);
-  /// nullptr: it has ended.
+  /// nullptr: the session has ended.
   LinkSession* find(const CallSession* session) const;
   Connection* find_connection(const ConnectAttempt& attempt);
   /// Whether a session that is up has the namespace open, or is opening it.
