@@ -28,7 +28,7 @@ error_code Prefetch::pin() {
   return {};
 }
 
-/// A part at a time. What is in memory is let go at once: nothing hangs on it.
+/// One part at a time. Pins of blocks in memory are released at once: in a set, other blocks do not depend on them.
 Result<Store::PinnedPrefix> Prefetch::pin_set() {
   NodeContext& node = session_->node;
   Store::PinnedPrefix all{.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet};
@@ -61,13 +61,13 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
 asio::awaitable<void> Prefetch::run() {
   KV_ASSERT(has_work() && wake_ == nullptr);
   NodeContext& node = session_->node;
-  // To its end or to the first trouble. It is a hint: the get that follows reads whatever is missing, so nothing is
-  // tried again and no error is told.
+  // Runs to the end or to the first failure. It is a hint: the following get reads any missing blocks, so failures are
+  // neither retried nor reported.
   ReadAhead ahead(*session_, {space_, space_name_, kind_, hashes_}, prefix_, prefix_->spilled().size());
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_cancelled_) {
     ahead.start();
-    // For each block anew: a slow disk is waited for, one that hangs is not.
+    // Anew for each block: a slow disk is waited for, a hanging one is not.
     const TimePoint until = node.clock.now() + node.limits->disk_timeout;
     ahead.wake_at(until);
     while (!ahead.is_ready() && !is_cancelled_ && node.clock.now() < until) {
@@ -77,7 +77,7 @@ asio::awaitable<void> Prefetch::run() {
     if (!ahead.is_ready() || is_cancelled_) break;
     DiskBlock block;
     const ReadAhead::Taken taken = ahead.take(&block);
-    // Behind a block that is missing, blocks of a chain cannot be reached. Those of a set can.
+    // Behind a missing block, the rest of a chain is unreachable. The rest of a set is not.
     if (taken == ReadAhead::Taken::kEnd && kind_ == SpaceKind::kChain) break;
     if (taken == ReadAhead::Taken::kEnd) ahead.skip();
     if (taken == ReadAhead::Taken::kBlock) ahead.promote(block);

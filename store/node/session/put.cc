@@ -18,11 +18,11 @@ namespace {
 
 constexpr std::size_t kTurnBytes = 4 << 20;          ///< Copied from a region before others get a turn.
 constexpr std::size_t kVerifyHereBytes = 256 << 10;  ///< Another thread would take longer to wake.
-constexpr std::size_t kOfferedPerLock = 512;         ///< Of a set: each is looked up alone.
+constexpr std::size_t kOfferedPerLock = 512;         ///< Of a set: each is looked up separately.
 static_assert(kOfferedPerLock >= kGroupNamesMax);
-constexpr std::size_t kCommitsPerLock = 256;  ///< So that thousands of small blocks do not hold it for milliseconds.
+constexpr std::size_t kCommitsPerLock = 256;  ///< Else thousands of small blocks hold it for milliseconds.
 
-/// How many of the leading slots hold what the client claims. They count, not what lies at the client's by now.
+/// How many of the leading slots match the claimed checksums. Only the slots count, not the client's present memory.
 std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<const std::uint64_t> claimed) {
   std::size_t sound = 0, at = 0;
   for (; sound < staged.size(); ++sound) {
@@ -99,7 +99,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   }
   options.may_lose = node.spill == nullptr || wait == Duration::zero() || node.limits->spill_wait == Duration::zero() ||
                      !node.spill->keeps_up();
-  // At most half of the time there is: room that can be made is better than a refusal.
+  // At most half of the available time, since evicting for room is better than a refusal.
   if (!options.may_lose) spill_deadline_ = began_ + std::min<Duration>(node.limits->spill_wait, wait / 2);
   bool is_short = false;
   auto plan =
@@ -123,7 +123,7 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   staged_ = std::make_shared<StagedPutGuard>(node.store, plan_.put);
   if (is_set_) {
     results_.assign(order.hashes.size(), kResultAlready);
-    for (const std::uint32_t index : plan_.wanted) results_[index] = kResultRefused;  // until it is committed
+    for (const std::uint32_t index : plan_.wanted) results_[index] = kResultRefused;  // until committed
   }
   return true;
 }
@@ -138,7 +138,7 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
   do {
     const GroupPart leading = leading_part(groups, order.hashes.size() - at, kOfferedPerLock);
     const auto part = order.hashes.subspan(at, leading.name_count);
-    // What the disk cannot give back is no reason to turn away a new copy of it.
+    // If the disk is unreadable, new copies of its blocks are welcome.
     const Store::SetOfferOptions options{.session = session_->id,
                                          .lengths = order.lengths.subspan(at, part.size()),
                                          .may_lose = may_lose,
@@ -158,7 +158,7 @@ Result<Store::OfferPlan> Put::offer_set(const PutOrder& order, bool may_lose, bo
     plan->stored_count += whole.stored_count;
     whole.wanted.insert(whole.wanted.end(), plan->wanted.begin(), plan->wanted.end());
     plan->wanted = std::move(whole.wanted);
-    whole = std::move(*plan);  // the last part has what was staged
+    whole = std::move(*plan);  // the last part has all staged blocks
     at += part.size();
     groups = groups.subspan(leading.group_count);
   } while (at < order.hashes.size());
@@ -191,13 +191,13 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
     }
     if (plan.again) {
       co_await asio::post(session->executor, asio::use_awaitable);
-    } else {  // pinned blocks become free when moves and leases end; there is no one event for that
+    } else {  // pinned blocks become free when moves and leases end, without a common event
       retry.reset();
       alarm->arm(now + kRetry, [&retry] { retry.set(); });
       co_await retry.wait();
     }
     if (self->is_over_ || session->is_ending) break;
-    // Until then the disk has a chance to take what must go; afterwards it goes unwritten.
+    // Until then the disk has a chance to write the victims; afterwards they are evicted unwritten.
     const bool may_lose = node.clock.now() >= self->spill_deadline_;
     if (node.spill != nullptr) node.spill->notify();
     auto more = node.store.with([&](Store& store) { return store.offer_more(plan.put, node.clock.now(), may_lose); });
@@ -207,11 +207,11 @@ asio::awaitable<void> Put::wait_for_memory(std::shared_ptr<Put> self, [[maybe_un
     plan.refused_why = more->refused_why;
     plan.again = more->again;
     if (may_lose && self->spill_deadline_ != TimePoint{} && !more->staged.empty()) {
-      node.spill->fell_behind(4 * node.limits->spill_wait);  // so that puts do not all wait for nothing
+      node.spill->fell_behind(4 * node.limits->spill_wait);  // so that puts do not all wait in vain
       self->spill_deadline_ = {};
     }
   }
-  self->about_.phases.room += node.clock.now() - waits_since;  // with the tries: so those are not counted apart
+  self->about_.phases.room += node.clock.now() - waits_since;  // includes the tries, which are not counted separately
   if (!self->is_over_ && !session->is_ending) self->send_want();
   session->writer.flush();
 }
@@ -246,7 +246,7 @@ void Put::send_want() {
 std::string Put::check_data(const Frame& frame, const wire::PutData* data) const {
   if (is_waiting_) return "put_data: before put_want";
   if (data == nullptr) return "put_data: the table fails verification";
-  // Against what was announced, not what was committed: data may be announced while earlier data is being fetched.
+  // Counts announced rather than committed blocks: data may be announced while earlier data is being fetched.
   const std::size_t left = plan_.staged.size() - announced_;
   const std::uint64_t count = data->block_count();
   if (count == 0 || count > left)
@@ -289,10 +289,10 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   self->draining_.begin(self->bytes_of(first, count));  // before the next data is read
   asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)),
                  BorderOf{NodeThread::kIo});
-  // The next data may be announced while these are fetched, within bounds. A move ends, at the latest by its
-  // deadline, and what it brought is verified in bounded time.
+  // More data may be announced during this fetch, within bounds. A move ends by its deadline at the latest, and is
+  // verified in bounded time.
   DrainBound& draining = self->draining_;
-  // While this waits, the put may end; nothing here should keep its slots.
+  // While this waits, the put may end, so it must not keep the slots.
   self.reset();
   while (draining.is_reached()) {
     session->writer.flush();
@@ -338,13 +338,13 @@ asio::awaitable<bool> Put::receive(std::shared_ptr<Put> self, std::size_t count,
   self->sink_ = nullptr;
   if (!read) co_return false;
   self->count_bytes(Path::kInline, self->bytes_of(self->committed_, count));
-  // The sink was cancelled then, and discarded the rest: no slot was touched after it was freed.
-  if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile; its end was told
+  // The sink was cancelled then, and discarded the rest: freed slots stayed untouched.
+  if (self->is_over_) co_return !self->session_->is_ending;  // timed out or cancelled meanwhile, and answered then
   self->commit(sink.good_count(), count, claimed);
   co_return true;
 }
 
-/// From memory that both map.
+/// From shared memory.
 asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count, Claimed claimed) {
   NodeContext& node = self->session_->node;
   const std::size_t first = self->committed_;
@@ -362,7 +362,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
     KV_ASSERT(self->is_set_ || length == self->block_bytes_);
     sums.resize(self->stripes_of(block));
     KV_ASSERT(sums.size() <= claimed.size() - at);
-    // The sums are of what lies in the slot: the client may change its memory at any moment.
+    // The sums are of the slot's bytes: the client may change its memory at any moment.
     copy_with_checksums(block.seed, block.bytes, self->path_.at_client(block.index, 0, length), sums);
     if (!std::equal(sums.begin(), sums.end(), claimed.begin() + static_cast<std::ptrdiff_t>(at))) break;
     at += sums.size();
@@ -377,7 +377,7 @@ asio::awaitable<void> Put::copy_in(std::shared_ptr<Put> self, std::size_t count,
   if (!self->is_over_) self->commit(good, count, claimed);
 }
 
-/// By RDMA, while the session goes on. What several calls have fetched is committed in their order.
+/// By RDMA, while the session goes on. Concurrent fetches commit in their order.
 asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, std::size_t count, Claimed claimed,
                                  [[maybe_unused]] SessionJob job) {
   const std::shared_ptr<SessionCore> session = self->session_;
@@ -433,7 +433,7 @@ asio::awaitable<void> Put::fetch(std::shared_ptr<Put> self, std::size_t first, s
   }
   own_end->set();
   self->draining_.end(bytes);
-  region.reset();  // first: whoever removes the region may be waiting for that
+  region.reset();  // first: a removal of the region may be waiting for that
   session->writer.flush();
 }
 
@@ -448,7 +448,7 @@ asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
     std::size_t sound = 0;
   };
   const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
-  // The slots are held by the call itself: the put may end while another thread reads them. `claimed` is the caller's,
+  // The call itself holds the slots: the put may end while another thread reads them. `claimed` belongs to the caller,
   // which waits below.
   const auto read = [verification, blocks, claimed, slots = staged_] {
     verification->sound = count_sound(blocks, claimed);
@@ -458,8 +458,7 @@ asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
   co_return verification->sound;
 }
 
-/// Makes the next `good` of `count` announced blocks visible; the one after them, if there is one, was not what the
-/// client said.
+/// Makes the next `good` of `count` announced blocks visible; the one after them, if any, failed its checksums.
 void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint64_t> claimed) {
   KV_ASSERT(!is_over_ && good <= count && committed_ + count <= announced_ &&
             claimed.size() == sum_count(committed_, count));
@@ -488,8 +487,8 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   }
 }
 
-/// Staged blocks from `first` to before `end`, which were verified, with their checksums at the front of `claimed`.
-/// Those of groups that are whole now are committed; the rest waits. Returns `end`.
+/// Takes verified staged blocks [first, end), with their checksums at the front of `claimed`. Commits those of complete
+/// groups; the rest waits. Returns `end`.
 std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed) {
   NodeContext& node = session_->node;
   node.store.with(&about_.phases, [&](Store& store) {
@@ -510,7 +509,7 @@ std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<con
   return end;
 }
 
-/// What became of staged block i.
+/// Records the result of staged block i.
 void Put::count_result(std::size_t i, Store::CommitStatus status) {
   Outcome result = kResultRefused;
   switch (status) {
@@ -528,7 +527,7 @@ void Put::finish() {
   const std::shared_ptr<Put> keep = shared_from_this();
   path_.stop(OwnerId(staged_.get()));
   staged_.reset();
-  // A put that failed was answered, also if it still waited for memory, with nothing staged that could be missing.
+  // A failed put was answered already, also one that still waited for memory and has staged no blocks.
   const bool is_whole = !std::exchange(is_over_, true) && committed_ == plan_.staged.size();
   const Duration took = session_->node.clock.now() - began_;
   session_->node.metrics.observe_verb(type_, took, !is_whole);
@@ -538,8 +537,7 @@ void Put::finish() {
   KV_ASSERT(!is_whole || waiting_ == 0);
   if (is_whole && is_set_) {
     const bool has_refused = std::ranges::find(results_, kResultRefused) != results_.end();
-    // If nothing was refused for lack of memory, another block of its group was stored meanwhile with other bytes, or
-    // one that was here has gone.
+    // If memory was never short, another block of the group was stored meanwhile with other bytes, or one has gone.
     const bool has_conflict = std::ranges::find(results_, kResultConflict) != results_.end();
     const Errc of_group = has_conflict ? Errc::kMismatch : Errc::kNotFound;
     const Errc refused_why = has_groups_ && plan_.refused_count == 0 ? of_group : plan_.refused_why;
@@ -564,7 +562,7 @@ void Put::fail(Errc code, const std::string& message, std::uint32_t broken) {
   if (is_over_) return;
   if (sink_ != nullptr) sink_->cancel();  // its slots are freed below
   session_->replies.refuse(type_, request_id_, code, message, broken | path_.broken());
-  // A copy from the region into the slots may be waiting for its turn: it sees is_over_ before it touches them again.
+  // A copy from the region into the slots may be waiting for its turn: it checks is_over_ before it uses them again.
   is_over_ = true;
   finish();
 }

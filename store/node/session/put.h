@@ -19,8 +19,8 @@
 
 namespace kv {
 
-/// What all puts of a session fetch by RDMA at once: enough to keep several lanes busy, and no more is announced until
-/// something has been fetched and verified. Thread safety: none.
+/// Bounds the bytes that all puts of a session fetch by RDMA at once: enough to keep several lanes busy. At the bound,
+/// reads of further data wait until a fetch has been verified. Thread safety: none.
 class DrainBound {
  public:
   explicit DrainBound(const asio::any_io_executor& executor) : drained_(executor) {}
@@ -41,29 +41,28 @@ struct PutOrder {
   std::uint64_t request_id = 0;
   std::chrono::microseconds wait{};          ///< For memory: as the client asks.
   std::span<const BlockHash> hashes;         ///< The spans live as long as the constructor and offer() run.
-  std::span<const std::uint32_t> positions;  ///< As Store::OfferOptions has these.
+  std::span<const std::uint32_t> positions;  ///< As in Store::OfferOptions.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};   ///< As Store::OfferOptions,
-  ReuseHint hint = ReuseHint::kNone;  ///< and this,
+  std::chrono::microseconds idle{};   ///< As in Store::OfferOptions,
+  ReuseHint hint = ReuseHint::kNone;  ///< likewise,
   std::uint32_t chain_blocks = 0;     ///< and, with the positions, its `chain`.
   std::optional<std::uint32_t> chain_known = {};
-  std::span<const std::uint32_t> lengths;       ///< Of a set: of each block. The spans of a chain are empty then.
-  std::span<const std::uint32_t> group_counts;  ///< Of a set, as Store::SetMatchOptions.
+  std::span<const std::uint32_t> lengths;       ///< For a set: of each block. The chain's spans are then empty.
+  std::span<const std::uint32_t> group_counts;  ///< For a set, as Store::SetMatchOptions.
   TraceContext trace = {};
 };
 
 /// On entry the client has a block that the store may lack. A slot is staged for it (offer), filled from the socket,
-/// from memory that both map, or by RDMA, and verified against the checksums that the client claims. On exit the block
-/// is in the tree, visible to all (commit), or its slot is free again.
-///   1. A staged slot stays the put's until no copy or move fills it (StagedPutGuard).
-///   2. Blocks are committed in the order of the chain, or of the request in a set, each only once the bytes in its
-///   slot were verified: the client's
-///      memory may change at any moment, and counts for nothing.
-///   3. One last frame: what was stored, or why not. What comes after an error is skipped.
-///   4. Blocks of a group that the client names are committed in one step, once the last of them was verified.
-/// Blocks of a set differ in length, and the client is told of each what became of it; all else is the same for both
-/// kinds. Thread safety: none; on the session's executor.
+/// from shared memory, or by RDMA, and verified against the checksums that the client claims. On exit the block is in
+/// the tree, visible to all (commit), or its slot is free again.
+///   1. A staged slot stays the put's until all copies and moves into it have ended (StagedPutGuard).
+///   2. Blocks are committed in the order of the chain, or of the request in a set, each after the bytes in its slot
+///      were verified. The client's memory may change at any moment and is never trusted.
+///   3. One last frame has the result or the error. Data after an error is skipped.
+///   4. Blocks of a group named by the client are committed in one step, once the last was verified.
+/// Blocks of a set differ in length, and the client gets a result for each; all else is the same for both kinds. Thread
+/// safety: none; on the session's executor.
 class Put : public std::enable_shared_from_this<Put> {
  public:
   class Listener {
@@ -74,18 +73,18 @@ class Put : public std::enable_shared_from_this<Put> {
   Put(std::shared_ptr<SessionCore> session, Listener& listener, DrainBound& draining, const OpenSpace& space,
       const PutOrder& order, BlockPath path);
 
-  /// Stages what is not here. False after refusing the request; then nothing else may be called.
+  /// Stages the missing blocks. False after refusing the request; the put is then unusable.
   bool offer(const SessionCore::Frame& frame, const PutOrder& order);
-  /// Tells the client what to send; first waits for memory where that is short and the client gave time.
+  /// Requests the data from the client; first waits for memory if it is short and the client allows time.
   void begin();
-  /// Data was announced, and follows in the stream if there is no region. False: the session is over.
+  /// The client announced data, which follows in the stream unless there is a region. False: the session is over.
   static asio::awaitable<bool> take_data(std::shared_ptr<Put> self, const SessionCore::Frame& frame,
                                          FrameReader& reader);
 
-  /// Nothing if the put is over.
+  /// Ignored if the put is over.
   void fail(Errc code, const std::string& message, std::uint32_t broken = 0);
-  void stop();    ///< The session ends: fills nothing more, and answers nothing.
-  void finish();  ///< Answers if all is committed; frees what is staged.
+  void stop();    ///< The session ends: stops filling slots, without an answer.
+  void finish();  ///< Answers if all is committed; frees staged slots.
 
   std::uint64_t request_id() const { return request_id_; }
   bool is_late(TimePoint now) const {
@@ -94,13 +93,13 @@ class Put : public std::enable_shared_from_this<Put> {
 
  private:
   using Frame = SessionCore::Frame;
-  using Claimed = std::vector<std::uint64_t>;  ///< Checksums, as the client says.
+  using Claimed = std::vector<std::uint64_t>;  ///< Checksums, as the client claims them.
 
-  /// A part at a time. `is_short`: as Store::wants_spill() after the last.
+  /// One part at a time. `is_short`: as Store::wants_spill() after the last.
   Result<Store::OfferPlan> offer_set(const PutOrder& order, bool may_lose, bool& is_short);
   bool may_pass() const {
     return plan_.refused_why == Errc::kOutOfMemory || plan_.refused_why == Errc::kOverQuota;
-  }  ///< What is refused; else for good.
+  }  ///< Whether the refusal may be temporary.
   static asio::awaitable<void> wait_for_memory(std::shared_ptr<Put> self, SessionJob job);
   void send_want();
   std::string check_data(const Frame& frame, const wire::PutData* data) const;
@@ -118,7 +117,7 @@ class Put : public std::enable_shared_from_this<Put> {
   std::size_t stripes_of(const Store::StagedBlock& block) const {
     return is_set_ ? stripe_count(block.bytes.size()) : stripes_;
   }
-  void count_bytes(Path way, std::uint64_t bytes);                     ///< That have come.
+  void count_bytes(Path way, std::uint64_t bytes);                     ///< For bytes that have arrived.
   std::uint64_t bytes_of(std::size_t first, std::size_t count) const;  ///< Of staged blocks.
   std::size_t sum_count(std::size_t first, std::size_t count) const;   ///< Checksums of these.
 
@@ -134,20 +133,20 @@ class Put : public std::enable_shared_from_this<Put> {
   const std::size_t stripes_;        ///< The same.
   const TimePoint began_;
   const TimePoint deadline_;    ///< For memory.
-  TimePoint spill_deadline_{};  ///< From then on blocks that the disk does not have yet may be evicted.
+  TimePoint spill_deadline_{};  ///< From then on blocks that are not yet on disk may be evicted.
   BlockPath path_;
   TransferDetails about_;  ///< For the slow log.
 
   Store::OfferPlan plan_;
   std::shared_ptr<StagedPutGuard> staged_;
-  std::size_t announced_ = 0;  ///< Staged blocks whose data the client has said to be there.
-  std::size_t committed_ = 0;  ///< Of them: verified, in order; and committed, but for the last `waiting_` of them.
-  std::size_t waiting_ = 0;    ///< For the rest of their group,
+  std::size_t announced_ = 0;  ///< Staged blocks whose data the client has announced.
+  std::size_t committed_ = 0;  ///< Verified, in order; and committed, except the last `waiting_`.
+  std::size_t waiting_ = 0;    ///< Waiting for the rest of their group,
   Claimed waiting_sums_;       ///< with these checksums.
   std::uint32_t stored_ = 0, already_stored_ = 0, refused_late_ = 0;
-  std::vector<std::uint8_t> results_;  ///< Of a set: of each hash, as SetPutResponse has them.
-  BlockSink* sink_ = nullptr;          ///< While a payload is being read into staged slots.
-  std::shared_ptr<Event> last_fetch_;  ///< Set when the data announced last has been taken by RDMA.
+  std::vector<std::uint8_t> results_;  ///< For a set: one per hash, as in SetPutResponse.
+  BlockSink* sink_ = nullptr;          ///< Set while a payload is read into staged slots.
+  std::shared_ptr<Event> last_fetch_;  ///< Set when RDMA has fetched the data announced last.
   bool is_waiting_ = true;             ///< For memory; PutWant not sent yet.
   bool is_over_ = false;
 };

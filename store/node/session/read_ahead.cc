@@ -33,8 +33,8 @@ void ReadAhead::start() {
   KV_ASSERT(!is_at_end());
   for (; started_ < count_; ++started_) {
     const std::uint64_t bytes = prefix_->spilled()[started_].block_bytes;
-    // The next one is always read, however large it is, or nothing would ever move.
-    if (started_ > next_ && ahead_bytes_ + bytes > kBytesMax) break;  // 1
+    // The next one is always read, even a large one, or reading would stall.
+    if (started_ > next_ && ahead_bytes_ + bytes > kBytesMax) break;  // invariant 1
     ahead_bytes_ += bytes;
     start_one(started_);
   }
@@ -44,9 +44,9 @@ void ReadAhead::start_one(std::size_t i) {
   const Store::SpilledBlock& block = prefix_->spilled()[i];
   const auto done = [weak = std::weak_ptr(reads_), i, executor = executor_](Result<DiskBlock> read) {
     asio::post(executor, [weak, i, read = std::move(read)]() mutable {
-      // On the reader's thread. A reader that has gone drops what comes late.
+      // On the reader's thread. If the reader has gone, drop the late block.
       const auto waiting = weak.lock();
-      if (!waiting) return;  // 3
+      if (!waiting) return;  // invariant 3
       waiting->results[i] = std::move(read);
       waiting->progress.set();
     });
@@ -69,9 +69,9 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
     step();
     return Taken::kBlock;
   }
-  // A disk that fails now may give the block later. One that is lost is forgotten, or has moved within the log since it
-  // was pinned: then it is read once more from where it is now. Once: a block that moves again and again is in a log
-  // that is being rewritten faster than it is read.
+  // A failing disk may return the block later. A lost block is forgotten, or has moved within the log since it was
+  // pinned: then it is read once more from its new place. Only once: a block that keeps moving is in a log that is
+  // rewritten faster than it is read.
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
   Store::SpilledBlock& spilled = prefix_->spilled()[next_];
   const Store::FailedRead failed =
@@ -104,7 +104,7 @@ void ReadAhead::promote(const DiskBlock& block) {
   const Store::SpilledBlock& spilled = prefix_->spilled()[next_ - 1];
   const bool is_set = chain_.kind == SpaceKind::kSet;
   const auto hashes = is_set ? chain_.hashes.subspan(spilled.index, 1) : chain_.hashes.first(spilled.index + 1);
-  // In neither kind at the price of blocks that are nowhere else.
+  // For both kinds, only without evicting unwritten blocks.
   auto plan = node_.store.with([&](Store& store) {
     if (!is_set) {
       Store::OfferOptions options{.session = session_};
@@ -116,15 +116,14 @@ void ReadAhead::promote(const DiskBlock& block) {
     return store.offer_set(chain_.space, hashes, options, node_.clock.now());
   });
   if (!plan || plan->put == PutId{}) return;
-  // The blocks above it may have left memory meanwhile; then the offer wants those too, and this block has no place to
-  // hang on.
+  // The blocks above it may have left memory meanwhile; then the offer wants those too.
   const bool fits = plan->staged.size() == 1 && plan->staged[0].index == hashes.size() - 1;
   if (fits) {
     KV_ASSERT(plan->staged[0].bytes.size() == block.bytes.size());
     std::memcpy(plan->staged[0].bytes.data(), block.bytes.data(), block.bytes.size());
   }
   node_.store.with([&](Store& store) {
-    // A block that was dropped while it was read must not come back this way.
+    // A block that was dropped during the read must not come back this way.
     if (fits && store.is_on_disk(spilled.id))
       static_cast<void>(store.commit(plan->put, block.checksums, node_.clock.now()));
     store.end_put(plan->put);

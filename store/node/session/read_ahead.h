@@ -1,5 +1,5 @@
-// store/node/session/read_ahead.h: blocks that lie on disk, read ahead of their turn on spill threads, verified there,
-// and handed out in order; and put back into memory when they are used often.
+// store/node/session/read_ahead.h: blocks on disk, read ahead of their turn and verified on spill threads, and handed
+// out in order; frequently used ones are put back into memory.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,9 @@
 namespace kv {
 
 /// The blocks of one prefix that follow those in memory; or those of a set that are not in memory.
-///   1. At most kBytesMax (and one block) are read and not taken.
-///   2. A block is handed out once, after all before it, with the bytes that were stored: the spill threads verify
-///   them.
-///   3. Nothing is kept alive by what is read for it: a read that comes back to nobody is dropped.
+///   1. At most kBytesMax (and one block) are read but not yet taken.
+///   2. A block is handed out once, after all before it, with the bytes as stored: the spill threads verify them.
+///   3. Pending reads hold weak references only: a late read is dropped.
 /// Thread safety: none; on the executor, which outlives the node's disk tier.
 class ReadAhead {
  public:
@@ -30,10 +29,9 @@ class ReadAhead {
     SpaceId space{};
     NamespaceId space_name{};
     SpaceKind kind = SpaceKind::kChain;
-    std::span<const BlockHash> hashes;  ///< That were pinned: of a chain the whole prefix. Lives as long as this.
+    std::span<const BlockHash> hashes;  ///< As pinned: for a chain the whole prefix. Lives as long as this.
   };
-  /// Reads the first `count` of prefix->spilled() but for the first `skipped`. `session`: in whose name promote()
-  /// offers.
+  /// Reads the first `count` of prefix->spilled(), except the first `skipped`. promote() offers on behalf of `session`.
   ReadAhead(asio::any_io_executor executor, NodeContext& node, SessionId session, Chain chain,
             std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count, std::size_t skipped = 0);
   ReadAhead(SessionCore& session, Chain chain, std::shared_ptr<PinnedPrefixGuard> prefix, std::size_t count,
@@ -42,24 +40,24 @@ class ReadAhead {
   ~ReadAhead();
 
   bool is_at_end() const { return next_ == count_; }
-  /// Begins to read what may be read now. Requires !is_at_end().
+  /// Begins the reads that the bound allows. Requires !is_at_end().
   void start();
-  bool is_ready() const { return reads_->results[next_].has_value(); }  ///< The next block, or why not.
+  bool is_ready() const { return reads_->results[next_].has_value(); }  ///< The next block, or its error.
   Event& progress() { return reads_->progress; }                        ///< Set when a read ended, and at wake_at().
   void wake_at(TimePoint when);
 
-  /// The next block; requires is_ready(). Nothing: kAgain, it had moved on disk since it was pinned and is being read
-  /// again; kEnd, it is lost, or the disk fails: what follows cannot be had.
+  /// The next block; requires is_ready(). kAgain: it had moved on disk since it was pinned and is being read again;
+  /// kEnd: it is lost, or the disk fails, so later blocks are unavailable.
   enum class Taken { kBlock, kAgain, kEnd };
   Taken take(DiskBlock* block);
-  /// After kEnd, in a set: on to the next block, which does not follow the one that cannot be had.
+  /// After kEnd, in a set: moves on to the next block, which does not depend on the lost one.
   void skip();
   std::uint32_t next_index() const { return prefix_->spilled()[next_].index; }  ///< Of the next block's hash.
-  /// The blocks from the next one on that were to be read and have not been taken.
+  /// The blocks to be read that have not been taken, from the next one on.
   std::span<const Store::SpilledBlock> rest() const {
     return std::span<const Store::SpilledBlock>(prefix_->spilled()).subspan(next_, count_ - next_);
   }
-  /// Of the block that was taken last: the store thinks that it should be in memory.
+  /// Whether the store wants the last taken block in memory.
   bool wants_promotion() const { return prefix_->spilled()[next_ - 1].promote; }
   /// Stores that block in memory, if there is room and all blocks above it are there.
   void promote(const DiskBlock& block);

@@ -22,13 +22,13 @@ Region::~Region() {
 }
 
 bool Region::has_hole(LentRegions& lent, TimePoint now) {
-  // Between two looks a transfer moves some megabytes, as much as within one step of it, whose start is all that a
-  // look can speak of.
+  // Between two checks a transfer moves some megabytes, as much as in one of its steps, and a check covers only a
+  // step's start anyway.
   constexpr Duration kLookInterval = 1ms;
   if (!is_mapped() || now - looked_ < kLookInterval) return false;
   if (loan_->region().has_lost_memory()) {
     lent.count_hole();
-    return true;  // and is looked for again at once by the next
+    return true;  // leaves looked_, so the next call checks again at once
   }
   looked_ = now;
   return false;

@@ -17,9 +17,9 @@ namespace kv {
 
 class RegionTable;
 
-/// Memory that the client lent: a memfd mapped here, or memory that is reached by RDMA. Whoever copies into or out of
-/// the region holds it by shared_ptr, and holds the session too. When the last has let go of a region that was removed,
-/// the client is answered: from then on the memory is the client's again.
+/// Memory lent by the client: a memfd mapped here, or memory reached by RDMA. Copies into or out of the region hold it
+/// by shared_ptr, and the session too. When the last reference to a removed region ends, the removal is answered: from
+/// then on the memory is the client's again.
 class Region {
  public:
   Region(RegionTable& table, std::uint64_t byte_count);
@@ -31,7 +31,7 @@ class Region {
   bool is_mapped() const { return loan_ != nullptr; }
   std::span<std::byte> mapped() const { return loan_->bytes(); }  ///< Requires is_mapped().
   const RemoteMemory& remote() const { return remote_; }          ///< Requires !is_mapped().
-  /// Whether memory was taken out of a memfd since it was lent: what is touched there would become the node's.
+  /// Whether memory was removed from a memfd since it was lent: touching it would charge the node.
   bool has_hole(LentRegions& lent, TimePoint now);
 
   void map(std::shared_ptr<LentRegions::Loan> loan) { loan_ = std::move(loan); }
@@ -45,15 +45,15 @@ class Region {
   const std::uint64_t bytes_;
   std::shared_ptr<LentRegions::Loan> loan_;  ///< nullptr: reached by RDMA.
   RemoteMemory remote_;
-  TimePoint looked_{};                            ///< For holes that were punched since it was lent.
+  TimePoint looked_{};                            ///< Last check for holes punched since it was lent.
   std::optional<std::uint64_t> removal_request_;  ///< Answered when the region has gone.
 };
 
-/// By number, as the client speaks of them.
-///   1. At most region_count_max regions, counted with those being prepared; at most region_bytes_max in all, counted
-///      with those being removed: their memory is still mapped.
-///   2. A number is never used again within the session.
-///   3. A region that was removed is found by no request; moves that had begun end first.
+/// Regions by number, as clients refer to them.
+///   1. At most region_count_max regions, including those being prepared; at most region_bytes_max in total, including
+///      those being removed, whose memory is still mapped.
+///   2. A number is never reused within the session.
+///   3. Requests cannot find a removed region; moves under way end first.
 /// Thread safety: none; on the session's executor. Lives as long as the session.
 class RegionTable {
  public:
@@ -61,19 +61,19 @@ class RegionTable {
   RegionTable(SessionCore& session, SessionRdma& rdma) : session_(session), rdma_(rdma) {}
 
   void on_add(const Frame& frame);
-  /// Takes the region out, for the caller to end what uses it; or nullptr after refusing the request.
+  /// Takes the region out, so that the caller ends its transfers; or nullptr after refusing the request.
   std::shared_ptr<Region> on_remove(const Frame& frame);
-  /// Checks what get and put say of a region; `block_bytes` is of every block, where the target has no lengths. nullopt
-  /// after refusing the request; nullptr: none is meant.
+  /// Checks a get's or put's region; `block_bytes` is each block's size, where the target has no lengths. nullopt after
+  /// refusing the request; nullptr: the request uses the stream.
   std::optional<std::shared_ptr<Region>> find(const Frame& frame, const RegionTarget& target, std::size_t hash_count,
                                               std::uint64_t block_bytes);
 
   bool empty() const { return regions_.empty() && coming_count_ == 0; }
-  void abandon() { *abandoned_ = true; }  ///< What is being prepared is not waited for.
+  void abandon() { *abandoned_ = true; }  ///< Gives up regions being prepared.
   void clear() { regions_.clear(); }
 
   SessionCore& session() const { return session_; }
-  void add_bytes(std::int64_t bytes);  ///< By regions alone.
+  void add_bytes(std::int64_t bytes);  ///< For regions only.
 
  private:
   void is_ready(std::uint64_t request_id, std::shared_ptr<Region> region, std::optional<std::uint64_t> hole);

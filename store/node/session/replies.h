@@ -21,18 +21,16 @@ namespace kv {
 
 /// Builds the table of an answer and queues its frame.
 ///   1. An answer to a request that came as a message goes back as a message, if it fits; all others go by the stream,
-///   in
-///      the order of the calls.
-///   2. Nothing is written here. Who has queued a batch calls flush(), so that many answers leave in one system call.
+///      in the order of the calls.
+///   2. Queuing does not write. After a batch the caller calls flush(), so that many answers leave in one system call.
 /// Thread safety: none; on the session's executor.
 class Replies {
  public:
   Replies(NodeMetrics& metrics, FrameWriter& writer) : metrics_(metrics), writer_(writer) {}
   void use(MessageAnswers& messages) { messages_ = &messages; }
-  void use(Audit& audit) { audit_ = &audit; }  ///< Hears how what it waits for has ended.
+  void use(Audit& audit) { audit_ = &audit; }  ///< Receives the results of audited requests.
 
-  /// `build` makes the table with the builder that it is given. `payload`, `done` and `owner` as FrameWriter::send has
-  /// them.
+  /// `build` makes the table with the given builder. `payload`, `done` and `owner` as in FrameWriter::send.
   template <class Build>
   void reply(FrameType type, std::uint64_t request_id, std::uint16_t flags, Build&& build,
              std::span<const std::span<const std::byte>> payload = {}, std::function<void(bool)> done = nullptr,
@@ -59,8 +57,8 @@ class Replies {
     if (is_audited(type, request_id)) audit_->answered(type, request_id, "ok");
     reply(type, request_id, 0, [](FlatBufferBuilder& builder) { return wire::CreateEmptyResponse(builder); });
   }
-  /// Queues an error as the last answer. An error that is none of ours (errno of a system call, say) goes out as
-  /// kBadRequest: its number means nothing to another machine.
+  /// Queues an error as the last answer. A foreign error (a system call's errno, for example) goes out as kBadRequest:
+  /// its number is meaningless on another machine.
   void refuse(FrameType type, std::uint64_t request_id, error_code code, const std::string& message,
               std::uint32_t broken = 0) {
     const auto value = code.category() == errc_category() ? code.value() : static_cast<int>(Errc::kBadRequest);
@@ -78,7 +76,7 @@ class Replies {
 
   NodeMetrics& metrics_;
   FrameWriter& writer_;
-  MessageAnswers* messages_ = nullptr;  ///< nullptr: none come.
+  MessageAnswers* messages_ = nullptr;  ///< nullptr: only the stream is used.
   Audit* audit_ = nullptr;
 };
 

@@ -1,16 +1,16 @@
-// store/node/session/request_kinds.h: what a session does alike for several types of requests.
+// store/node/session/request_kinds.h: classes of request types.
 #pragma once
 
 #include "transport/frame.h"
 
 namespace kv {
 
-/// Requests whose answers are short and whose order among others does not matter.
+/// Requests with short answers, whose order among others is irrelevant.
 inline bool goes_by_message(FrameType type) {
   return type == FrameType::kMatch || type == FrameType::kGet || type == FrameType::kTouch;
 }
 
-/// What a node that drains refuses.
+/// Refused by a draining node.
 inline bool is_of_blocks(FrameType type) {
   switch (type) {
     case FrameType::kMatch:
@@ -23,8 +23,8 @@ inline bool is_of_blocks(FrameType type) {
   }
 }
 
-/// Requests that a tenant's rate bounds: those that cost the store's time. What ends something, or continues what was
-/// let through, is not among them, nor what says that a node is there.
+/// Requests bounded by a tenant's rate: those that cost the store's time. Exempt are requests that end something or
+/// continue an admitted one, and keep-alives.
 inline bool counts_for_tenant(FrameType type) {
   switch (type) {
     case FrameType::kOpen:

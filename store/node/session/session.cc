@@ -1,5 +1,5 @@
-// store/node/session/session.cc: a block enters as a frame that asks for it (get) or offers it (put), and leaves in a
-// Get or Put that carries the request out. In between every length, handle and offset was checked.
+// store/node/session/session.cc: a block enters as a frame that requests it (get) or offers it (put), and leaves in a
+// Get or Put that carries the request out. In between, every length, handle and offset was checked.
 #include "store/node/session/session.h"
 
 #include <spdlog/spdlog.h>
@@ -24,16 +24,16 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
-/// Of requests, then other sessions of this thread get a turn: a peer that sends without a pause never lets us wait.
+/// Bounds of a turn, after which other sessions of this thread run: reads from a busy peer never suspend.
 constexpr std::size_t kTurnFrames = 64;
 constexpr std::uint64_t kTurnBytes = 1 << 20;
 constexpr std::size_t kInlineGetsMax = 4;
 constexpr std::size_t kLargeRequestBytes = 64 * 1024;  ///< From here on the node's bound counts.
-constexpr std::size_t kQueuedBytesShort = 256 * 1024;  ///< Of answers, where the node has as many as it may.
+constexpr std::size_t kQueuedBytesShort = 256 * 1024;  ///< Of answers, while the node is over its bound.
 constexpr Duration kWantedTableMax = 1s;               ///< For a table to arrive, once others want its room.
-constexpr std::size_t kPrefetchesMax = 16;             ///< More are forgotten: a get still reads the blocks.
-constexpr Duration kCertificateTimeMax = std::chrono::hours(24 * 3650);  ///< Any later end cannot be told from it.
-constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;                  ///< Longer is as good as none.
+constexpr std::size_t kPrefetchesMax = 16;             ///< Further ones are skipped: a get still reads the blocks.
+constexpr Duration kCertificateTimeMax = std::chrono::hours(24 * 3650);  ///< Later ends count as this.
+constexpr std::uint64_t kDeadlineUsMax = 3'600'000'000;                  ///< Longer ones count as unlimited.
 
 }  // namespace
 
@@ -75,8 +75,8 @@ asio::awaitable<void> Session::run() {
   asio::co_spawn(executor, write(keep, SessionJob(keep)), BorderOf{NodeThread::kIo});
   co_await within_border(NodeThread::kIo, read());
 
-  // The order of this end matters. No request is taken any more; transfers stop, and each job that still runs has its
-  // turn to see that; only then does anything go that they use.
+  // The order of this end matters. New requests are refused; transfers stop, and each running job gets a turn to notice
+  // that; only then are the resources that jobs use released.
   is_ending = true;
   writer.flush();  // a last error, if there is room for it
   writer.close();
@@ -88,8 +88,7 @@ asio::awaitable<void> Session::run() {
   }
   KV_ASSERT(gets_.empty() && prefetches_.empty());
   for (const auto& [request_id, put] : std::exchange(puts_, {})) put->finish();
-  rdma_.end();  // first: what devices hold of puts goes, and a put may be ended in the store as long as its session is
-                // there
+  rdma_.end();  // first: devices release the puts' slots; a put must end in the store before its session
   node.store.with([&](Store& store) { store.end_session(id); });
   regions_.clear();
   alarm_->disarm();
@@ -106,7 +105,7 @@ asio::awaitable<void> Session::write(std::shared_ptr<Session> self, [[maybe_unus
   if (!self->is_ending) self->terminate(SessionEnd::kBroken);
 }
 
-/// Request after request, until the session is over.
+/// Reads requests until the session is over.
 asio::awaitable<void> Session::read() {
   std::size_t frames_in_turn = 0;
   std::uint64_t turn_began = 0;  // in bytes
@@ -118,7 +117,7 @@ asio::awaitable<void> Session::read() {
       if (is_ending) break;
     }
     auto frame = co_await reader_.next();
-    if (frame && is_ending) break;  // the session ended meanwhile: its transfers are over, and none begins
+    if (frame && is_ending) break;  // the session ended meanwhile, and so did its transfers
     if (!frame) {
       const error_code error = frame.error();
       if (error.category() == errc_category()) {  // the peer's bytes, not the connection
@@ -137,7 +136,7 @@ asio::awaitable<void> Session::read() {
       writer.flush();
       co_await writer.wait_below(queued_bytes_max() / 2);
     }
-    // Each holds a window of blocks. Few enough that there is an end to that; and a cancel of one of them is read.
+    // Each holds a window of blocks, so their number is bounded; and a cancel still gets read.
     while (inline_count_ > kInlineGetsMax && !is_ending) {
       writer.flush();
       inline_ended_.reset();
@@ -165,7 +164,7 @@ bool Session::is_idle() const {
 
 void Session::make_room() {
   if (is_ending) return;
-  // The table decided by what watch() said up to a second ago. A request that came since then keeps the session.
+  // The table decided by watch()'s report, up to a second old. A request since then keeps the session.
   if (!is_idle() || idle_told_ != last_request_) return table_->stay(seat_);
   terminate(SessionEnd::kMadeRoom);
 }
@@ -210,7 +209,7 @@ void Session::job_ended() {
   if (--job_count_ == 0) jobs_done_.set();
 }
 
-// -- what takes too long
+// -- overdue work
 
 void Session::was_kept_waiting() { read_progress_.since = node.clock.now(); }
 
@@ -229,7 +228,7 @@ void Session::watch() {
   if (sends_too_slowly(now)) return terminate(SessionEnd::kSlowFrame);
   if (reads_too_slowly(now)) return terminate(SessionEnd::kSlowReader);
   end_late_transfers(now);
-  if (now >= certificate_end_) {  // a client that renews it comes again, and is looked at anew
+  if (now >= certificate_end_) {  // a client with a renewed certificate reconnects and is checked anew
     terminate_if_idle(SessionEnd::kCertificateEnded);
     if (now - certificate_end_ >= node.limits->certificate_grace) terminate(SessionEnd::kCertificateEnded);
     if (is_ending) return;
@@ -250,18 +249,18 @@ bool Session::sends_too_slowly(TimePoint now) {
     read_progress_ = {reader_.bytes_read(), now};
     return false;
   }
-  // Unless it is us who do not read: waiting for our answers to be taken, or for blocks that we fetch.
+  // Except while we do not read: waiting for our answers to be taken, or for blocks being fetched.
   const bool waits_for_us =
       writer.queued_bytes() > queued_bytes_max() / 2 || draining_.is_reached() || inline_count_ > kInlineGetsMax;
   return !waits_for_us && now - read_progress_.since >= node.limits->frame_timeout;
 }
 
-/// Somebody was refused for lack of room. What is only kept is given back; a table that does not come has its time.
+/// Another request was refused for lack of room. Gives back idle room; an unfinished table has a time limit.
 void Session::room_is_wanted() {
   table_room_.was_told();
   if (is_ending || !reader_.holds_room()) return;
   if (!reader_.in_frame()) return reader_.shrink();
-  if (!reader_.in_table()) return;  // it is being served, or its payload comes
+  if (!reader_.in_table()) return;  // being served, or its payload is coming
   if (std::exchange(wanted_in_frame_, reader_.frame_count()) != reader_.frame_count()) {
     wanted_since_ = node.clock.now();
   } else if (node.clock.now() - wanted_since_ >= kWantedTableMax) {
@@ -269,13 +268,13 @@ void Session::room_is_wanted() {
   }
 }
 
-/// Answers that wait to be taken; then no further request is read. Fewer while all sessions together have many.
+/// Queued answers above this stop the reading of requests. Lower while all sessions together have many.
 std::size_t Session::queued_bytes_max() const {
   const std::size_t own = node.limits->queued_bytes_max;
   return node.queued_bytes <= node.queued_bytes_max ? own : std::min(own, kQueuedBytesShort);
 }
 
-/// The client has write_timeout to take what is queued, or as much of it as the least rate asks for; and then again.
+/// The client has write_timeout to take the queued bytes, or as many as the minimum rate demands; and then again.
 bool Session::reads_too_slowly(TimePoint now) {
   const SessionLimits& limits = *node.limits;
   if (writer.queued_bytes() > 0 && writer.bytes_written() < write_progress_.bytes)
@@ -293,7 +292,7 @@ void Session::end_late_transfers(TimePoint now) {
     node.metrics.deadline_missed();
     get->cancel_late();
   }
-  std::vector<std::shared_ptr<Put>> late;  // first: one that fails leaves puts_
+  std::vector<std::shared_ptr<Put>> late;  // first: a failing put leaves puts_
   for (const auto& [request_id, put] : puts_) {
     if (put->is_late(now)) late.push_back(put);
   }
@@ -309,7 +308,7 @@ void Session::end_late_transfers(TimePoint now) {
 asio::awaitable<bool> Session::handle(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t request_id = frame.header.request_id;
-  // A client that breaks the frame rules is not to be understood: whatever it sends next may be bytes of a payload.
+  // After a broken frame rule the input is ambiguous: the following bytes may be a payload.
   const auto bad = [&](Errc code, const std::string& why) {
     refuse(frame, code, why);
     end_ = SessionEnd::kBadFrame;
@@ -352,7 +351,7 @@ void Session::serve(const Frame& frame) {
   const TimePoint began = node.clock.now();
   last_request_ = began;
   phases = {};
-  if (seat_) seat_->set_busy();  // until watch() sees that it is not
+  if (seat_) seat_->set_busy();  // until watch() finds it idle
   if (!permit(frame)) return;
   if (node.draining && is_of_blocks(type)) return refuse(frame, Errc::kDraining, "the node is shutting down");
   switch (type) {
@@ -387,8 +386,8 @@ void Session::serve(const Frame& frame) {
   if (node.slow.is_slow(took)) tell_slow(*this, details_of(frame, spaces_, phases), took, false);
 }
 
-/// A request that came over the lane for messages. One that breaks a rule ends the session: who does that may have
-/// posted no RECV for its answer.
+/// A request that came over the lane for messages. Breaking a rule ends the session: such a client may not have posted
+/// a RECV for its answer.
 void Session::on_message(std::span<const std::byte> message) {
   if (is_ending) return;
   const auto bad = [&](FrameType type, std::uint64_t request_id, const std::string& why) {
@@ -412,13 +411,13 @@ void Session::on_message(std::span<const std::byte> message) {
     return bad(type, request_id,
                count_text("requests without an answer", pending + 1, rdma_.message_count_max()) + ", and no id twice");
   }
-  // Before it is served: an answer asks here which way it goes.
+  // Before serving: an answer checks here which way it goes.
   messages_.expect(request_id);
   serve(*frame);
-  writer.flush();  // an answer that was too long for a message
+  writer.flush();  // an answer too long for a message
 }
 
-/// The token of hello, as its hash: nothing else of it is kept, and the frame is overwritten.
+/// Keeps only the hash of hello's token, and overwrites the frame.
 Failure Session::take_token(const Frame& frame, const wire::HelloRequest& request, PeerIdentity& peer) {
   if (request.token() == nullptr) return {};
   const std::string_view token = request.token()->string_view();
@@ -426,7 +425,7 @@ Failure Session::take_token(const Frame& frame, const wire::HelloRequest& reques
   const bool is_heard = peer.protection == Stream::Protection::kNone;
   if (wrong.empty()) peer.token = token_hash(token);
   reader_.wipe_table(frame);
-  if (is_heard) {  // whether or not anybody asks for tokens here: its owner has to know
+  if (is_heard) {  // even if tokens are not required here: its owner has to know
     return {
         Errc::kPermissionDenied,
         "hello.token: came in plain text over a network, where others may have read it. Replace it, and use tls://, "
@@ -455,10 +454,10 @@ bool Session::on_hello(const Frame& frame) {
     for (const char c : *name) identity += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
   }
   PeerIdentity peer = PeerIdentity::of(*stream);
-  Failure bad_token = take_token(frame, *request, peer);  // nothing of the request is read after this
+  Failure bad_token = take_token(frame, *request, peer);  // wipes the frame: the request is unreadable from here on
   const bool has_token = peer.token.has_value();
   access.identify(std::move(peer));
-  // Who shows a token wants to be known by it: to go on as somebody else would hide the mistake.
+  // A client with a token wants to be known by it: continuing under another identity would hide the mistake.
   if (!bad_token.code && has_token && access.is_watched() && access.grant().section.empty())
     bad_token = {Errc::kPermissionDenied, "hello.token: the node's policy does not have it"};
   if (bad_token.code) {
@@ -493,7 +492,7 @@ bool Session::on_hello(const Frame& frame) {
   return true;
 }
 
-// -- who may do what
+// -- permissions
 
 bool Session::permit(const Frame& frame) {
   const FrameType type = frame.header.type;
@@ -507,9 +506,9 @@ bool Session::permit(const Frame& frame) {
     node.metrics.request_denied(right);
     warn(LogKind::kDenied, [&] { return why; });
     if (const auto put = puts_.find(request_id); put != puts_.end()) {
-      const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table
+      const std::shared_ptr<Put> keep = put->second;  // its failure removes it from the table
       keep->fail(Errc::kPermissionDenied, why);
-    }  // else the put is over, and its data are read and dropped in silence
+    }  // else the put is over, and its data are read and silently discarded
     return false;
   }
   if (counts_for_tenant(type)) {
@@ -530,7 +529,7 @@ bool Session::permit(const Frame& frame) {
 bool Session::admit(const Frame& frame) {
   const std::uint64_t request_id = frame.header.request_id;
   const std::uint32_t requests_max = node.limits->requests_max;
-  // Gets that wait to be sent hold pins, puts hold staged slots: this bounds both.
+  // Gets waiting to be sent hold pins, puts hold staged slots: this bounds both.
   if (sending_count + puts_.size() >= requests_max) {
     refuse(frame, Errc::kBusy, count_text("requests in flight", requests_max, requests_max));
     return false;
@@ -546,7 +545,7 @@ bool Session::admit(const Frame& frame) {
   return hold(frame);
 }
 
-/// A transfer that waits, for memory, the disk or its client, keeps its hashes: a request's size for as long.
+/// A waiting transfer (for memory, the disk or its client) keeps its hashes: a request's size for as long.
 bool Session::hold(const Frame& frame) {
   if (frame.table.size() <= kLargeRequestBytes) return true;
   held_now_ = std::make_unique<TableBudget::Account>(*node.requests, stream->peer_group(), [] {});
@@ -592,7 +591,7 @@ void Session::on_get(const Frame& frame) {
     return refuse(frame, error,
                   "get: " + error.message() + " (" + count_text("hashes", hashes.size(), node.chain_blocks_max) + ")");
   }
-  // From the cheapest to the dearest: with the answer, at once, or by a coroutine of its own.
+  // From the cheapest to the dearest: with the answer, at once, or by a coroutine.
   if (messages_.contains(get->request_id()) && get->send_with_answer(messages_)) return;
   if (get->send_at_once()) return;
   start(get);
@@ -655,7 +654,7 @@ void Session::start(const std::shared_ptr<GetInProgress>& get) {
 asio::awaitable<void> Session::carry_out(std::shared_ptr<Session> self, std::shared_ptr<GetInProgress> get,
                                          [[maybe_unused]] SessionJob job) {
   co_await get->deliver();
-  // Off the table before the answer: with its last frame the client may use the id again.
+  // Removed before the answer: with its last frame the client may reuse the id.
   self->gets_.erase(get->request_id());
   self->held_.erase(get->request_id());
   self->inline_count_ -= get->is_inline();
@@ -726,7 +725,7 @@ void Session::start(const Frame& frame, const OpenSpace& space, const PutOrder& 
   Put::Listener& listener = *this;
   const auto put = std::make_shared<Put>(shared_from_this(), listener, draining_, space, order, std::move(path));
   if (!put->offer(frame, order)) return;
-  // Before begin(): a put of blocks that are all there ends in it, and takes itself off the table.
+  // Before begin(), in which a put of stored blocks ends and removes itself from the table.
   puts_.emplace(put->request_id(), put);
   if (held_now_) held_.emplace(put->request_id(), std::move(held_now_));
   put->begin();
@@ -735,7 +734,7 @@ void Session::start(const Frame& frame, const OpenSpace& space, const PutOrder& 
 asio::awaitable<bool> Session::on_put_data(const Frame& frame) {
   const auto found = puts_.find(frame.header.request_id);
   if (found == puts_.end()) {
-    // The put may just have failed, with its data still on the way: the client knows already.
+    // The put may just have failed, with its data still on the way: the client was answered.
     const auto skipped = co_await reader_.skip_payload();
     co_return skipped.has_value();
   }
@@ -747,7 +746,7 @@ void Session::on_match(const Frame& frame) {
   const auto wanted =
       frame.header.type == FrameType::kSetMatch ? lookups_.on_set_match(frame) : lookups_.on_match(frame);
   if (!wanted || !node.spill->can_read() || prefetches_.size() >= kPrefetchesMax) return;
-  // The match has been answered: the prefetch is nobody's request, and its failure nobody's error.
+  // The match has been answered, so the prefetch runs without a request and its failure is not reported.
   const auto prefetch =
       std::make_shared<Prefetch>(shared_from_this(), *wanted->space, wanted->hashes, wanted->group_counts);
   if (prefetch->pin() || !prefetch->has_work()) return;
@@ -776,11 +775,11 @@ void Session::on_prefix(const Frame& frame) {
 void Session::on_cancel(const Frame& frame) {
   const auto* request = read_request<wire::CancelRequest>(*this, frame);
   if (request == nullptr) return;
-  // No answer of its own: the last frame of the cancelled request is the answer, or was. Not removed here: the get ends
-  // by itself, once no copy or device touches the client's memory any more.
+  // A cancel has no answer of its own: the cancelled request's last frame is the answer, or was. It stays in the table:
+  // the get ends by itself, once copies and devices are done with the client's memory.
   if (const auto get = gets_.find(request->request_id()); get != gets_.end()) get->second->cancel();
   if (const auto put = puts_.find(request->request_id()); put != puts_.end()) {
-    const std::shared_ptr<Put> keep = put->second;  // its failure takes it out of the table
+    const std::shared_ptr<Put> keep = put->second;  // its failure removes it from the table
     keep->fail(Errc::kCancelled, "put: cancelled");
   }
 }
@@ -789,7 +788,7 @@ void Session::on_region_remove(const Frame& frame) {
   const std::shared_ptr<Region> region = regions_.on_remove(frame);
   if (!region) return;
   for (auto& [request_id, get] : gets_) {
-    // The region is answered as removed once nobody uses it. Gets are hurried; a put is left to its end.
+    // The removal is answered once the region is unused. Gets are cancelled; puts run to their end.
     if (get->uses(*region)) get->cancel();
   }
 }

@@ -1,26 +1,26 @@
 // store/node/session/: one client of a node, from hello to the end of its connection. Start here.
 //
-// Knows frames, the store and the disk tier; opens no socket, file or device itself. What concerns RDMA is in
-// session_rdma.h alone. Files, in reading order:
+// Depends on frames, the store and the disk tier; opens no sockets, files or devices itself. RDMA is confined to
+// session_rdma.h. Files, in reading order:
 //   session.h          lives, dispatches, ends; admits requests
-//   session_core.h     what its parts share: the client's stream, the way answers leave, the node (node_context.h,
+//   session_core.h     shared by its parts: the client's stream, the way answers leave, the node (node_context.h,
 //                      session_limits.h)
-//   get.h              blocks leave; set_get.h those that stand alone; store_guards.h keeps them where they are
-//                      meanwhile, and get_in_progress.h is what the session knows of both
+//   get.h              blocks of a chain leave, set_get.h: those of a set; store_guards.h keeps them in place meanwhile,
+//                      and get_in_progress.h is the common base
 //   put.h              blocks enter
 //   block_path.h       how blocks travel: in the stream, through shared memory, by RDMA
-//   region_table.h     memory that the client lends; lent_regions.h bounds that of the whole node
-//   read_ahead.h       blocks that lie on disk; prefetch.h brings some before they are asked for
-//   space_door.h       namespaces; space_handles.h has the numbers by which clients speak of them
-//   lookups.h          requests that move no bytes; drops.h those that erase
+//   region_table.h     memory that the client lends; lent_regions.h bounds it for the whole node
+//   read_ahead.h       blocks that lie on disk; prefetch.h brings some before a request for them
+//   space_door.h       namespaces; space_handles.h has the numbers by which clients refer to them
+//   lookups.h          requests without block transfers; drops.h those that erase
 //   misses.h           why a chain is not found
 //   contexts.h         prefixes that are kept by name
-//   slow_requests.h    what the slow log is told of a request
+//   slow_requests.h    a request's entry in the slow log
 //   replies.h          how answers leave; message_answers.h those to requests that came by RDMA's SEND
 //   session_rdma.h     lanes, and memory that is reached by RDMA
-//   session_table.h    who holds a node's sessions, and which goes when there is no room for another
-//   table_budget.h     what all of them may hold for large requests
-//   request_kinds.h    what is alike for several types of requests
+//   session_table.h    the node's sessions by peer, and which one makes room for a new one
+//   table_budget.h     bounds the memory of all sessions for large requests
+//   request_kinds.h    classes of request types
 #pragma once
 
 #include <cstdint>
@@ -50,25 +50,25 @@
 
 namespace kv {
 
-/// Reads requests, gives each to its part, and ends whatever takes too long. Nothing that the peer sends is trusted:
-/// each length, count, offset and handle is checked before it is used.
+/// Reads requests, dispatches each to its part, and ends overdue work. The peer's input is untrusted: each length,
+/// count, offset and handle is checked before use.
 ///   1. The stream is closed only after the last copy into or out of the session's regions: a client that sees the end
-///      of the stream may reuse the memory it lent, of kind verbs once it has ended its own queue pairs.
+///      of the stream may reuse the memory it lent; RDMA memory, once it has ended its own queue pairs.
 ///   2. Memory held for a session is bounded by SessionLimits (admit(), and the parts' own bounds).
-///   3. When run() returns nothing of the session is left in the store but pins that a device has not let go of.
-///   4. No request is served that permit() did not let through.
-/// Who the client is, is found out in on_hello(), and which namespaces it may see, in SpaceDoor. The door for what is
-/// to come: how much it may still ask for, in admit(). Thread safety: none; all calls on the executor.
+///   3. When run() returns, all of the session is gone from the store, except pins still used by a device.
+///   4. Only requests that permit() let through are served.
+/// on_hello() establishes the client's identity, SpaceDoor its visible namespaces, and admit() bounds its transfers.
+/// Thread safety: none; all calls on the executor.
 class Session final : public SessionCore, private Put::Listener {
  public:
-  /// `verbs`: of the thread that the executor runs on; nullptr: no RDMA.
+  /// `verbs`: of the thread that the executor runs on; nullptr: without RDMA.
   Session(NodeContext& node, SessionId id, std::unique_ptr<Stream> stream, asio::any_io_executor executor,
           std::shared_ptr<VerbsThread> verbs = nullptr);
   ~Session() override;
   /// Before run(): its place among the node's sessions, which it leaves when it ends. The table outlives it.
   void sit(SessionTable& table, std::shared_ptr<SessionTable::Seat> seat);
 
-  /// Serves until the peer leaves, breaks a rule or terminate() is called; then everything of the session is released.
+  /// Serves until the peer leaves, breaks a rule or terminate() is called; then the session's resources are released.
   asio::awaitable<void> run();
   void terminate(SessionEnd why) override;
   void terminate_if_idle(SessionEnd why = SessionEnd::kDrained);  ///< Unless a transfer is in progress.
@@ -84,7 +84,7 @@ class Session final : public SessionCore, private Put::Listener {
   static asio::awaitable<void> write(std::shared_ptr<Session> self, SessionJob job);
   asio::awaitable<void> read();
   asio::awaitable<bool> handle(const Frame& frame);  ///< False: the session is over.
-  void serve(const Frame& frame);                    ///< What needs no bytes besides the frame's.
+  void serve(const Frame& frame);                    ///< Requests without a payload.
   void on_message(std::span<const std::byte> message);
   bool on_hello(const Frame& frame);
   Failure take_token(const Frame& frame, const wire::HelloRequest& request, PeerIdentity& peer);
@@ -106,7 +106,7 @@ class Session final : public SessionCore, private Put::Listener {
   void on_cancel(const Frame& frame);
   void on_region_remove(const Frame& frame);
 
-  /// Whether the policy lets the client do this: the one place that asks. False after refusing the request.
+  /// The only check whether the policy permits the request. False after refusing it.
   bool permit(const Frame& frame);
   /// Whether a transfer may begin. False after refusing the request.
   bool admit(const Frame& frame);
@@ -118,13 +118,13 @@ class Session final : public SessionCore, private Put::Listener {
   void room_is_wanted();
   std::size_t queued_bytes_max() const;
 
-  void watch();  ///< Runs every so often: ends what takes too long.
+  void watch();  ///< Runs periodically: ends overdue work.
   bool reads_too_slowly(TimePoint now);
   bool sends_too_slowly(TimePoint now);
   void end_late_transfers(TimePoint now);
   void cancel_jobs();
   void close_stream();
-  bool is_idle() const;  ///< Nobody loses anything if it ends.
+  bool is_idle() const;  ///< Ending it costs the client nothing.
   void make_room();
   std::shared_ptr<Session> self() { return std::static_pointer_cast<Session>(shared_from_this()); }
 
@@ -137,13 +137,13 @@ class Session final : public SessionCore, private Put::Listener {
   Drops drops_;
   DrainBound draining_;
 
-  std::unordered_map<std::uint64_t, std::shared_ptr<GetInProgress>> gets_;  ///< By request id; those that take a while.
+  std::unordered_map<std::uint64_t, std::shared_ptr<GetInProgress>> gets_;  ///< By request id; those with a coroutine.
   std::unordered_map<std::uint64_t, std::shared_ptr<Put>> puts_;            ///< By request id.
   std::vector<std::shared_ptr<Prefetch>> prefetches_;
   TableBudget::Account table_room_;  ///< Of reader_.
   std::uint64_t wanted_in_frame_ = 0;
   TimePoint wanted_since_{};
-  /// Large requests that are in flight, by id; and the one that is being served, until it is.
+  /// Large requests in flight, by id; and the one being served.
   std::unordered_map<std::uint64_t, std::unique_ptr<TableBudget::Account>> held_;
   std::unique_ptr<TableBudget::Account> held_now_;
   std::size_t inline_count_ = 0;  ///< Gets that wait for the client to take their bytes.
@@ -162,7 +162,7 @@ class Session final : public SessionCore, private Put::Listener {
   struct Progress {
     std::uint64_t bytes = 0;
     TimePoint since{};
-  } read_progress_, write_progress_;  ///< `bytes` of the latter: what must have left by write_timeout from then.
+  } read_progress_, write_progress_;  ///< In write_progress_, `bytes` must have left by `since` + write_timeout.
 };
 
 }  // namespace kv

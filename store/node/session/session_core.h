@@ -1,4 +1,4 @@
-// store/node/session/session_core.h: what the parts of one session share.
+// store/node/session/session_core.h: shared by the parts of one session.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@
 
 namespace kv {
 
-/// The ways to the node and to the client, for requests and transfers. They hold it by shared_ptr: a device may touch
-/// slots, and the writer borrow them, for longer than the session serves. Session is the one class derived from it.
-/// Thread safety: none; on the executor.
+/// Gives requests and transfers access to the node and the client. They hold it by shared_ptr: a device may use slots,
+/// and the writer borrow them, for longer than the session serves. Session is the only derived class. Thread safety:
+/// none; on the executor.
 class SessionCore : public std::enable_shared_from_this<SessionCore> {
  public:
   using Frame = FrameReader::Frame;
@@ -37,11 +37,11 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   SessionCore(const SessionCore&) = delete;
   SessionCore& operator=(const SessionCore&) = delete;
 
-  /// Ends the session as soon as no copy is running.
+  /// Ends the session as soon as running copies have ended.
   virtual void terminate(SessionEnd why) = 0;
-  /// The reader waited for something of ours: the client is not to be taken for slow.
+  /// The reader waited for our own work: the client does not count as slow.
   virtual void was_kept_waiting() = 0;
-  virtual void job_begun() = 0;  ///< Both by SessionJob alone.
+  virtual void job_begun() = 0;  ///< Both called only by SessionJob.
   virtual void job_ended() = 0;
 
   template <class Make>
@@ -57,7 +57,7 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
     replies.refuse(frame.header.type, frame.header.request_id, code, message);
   }
 
-  /// Refuses what the policy does not let the peer do.
+  /// Refuses a request that the policy denies to the peer.
   void deny(const Frame& frame, Right right, const std::string& why) {
     node.metrics.request_denied(right);
     warn(LogKind::kDenied, [&] { return why; });
@@ -72,8 +72,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   Replies replies;
   PeerAccess access;
   Audit audit;
-  std::string identity;  ///< As the client calls itself at hello; printable.
-  RequestPhases phases;  ///< Of the request that is being served, if it is over when it has been.
+  std::string identity;  ///< The client's name for itself at hello; printable.
+  RequestPhases phases;  ///< Of the request being served, if it completes while served.
   bool is_ending = false;
   std::size_t sending_count = 0;  ///< Gets whose bytes have not all left.
 };
@@ -83,10 +83,11 @@ class SessionJob {
  public:
   explicit SessionJob(std::shared_ptr<SessionCore> session) : session_(std::move(session)) { session_->job_begun(); }
   ~SessionJob() { end(); }
-  void end() {  ///< Before its time, where the object may be destroyed by another thread.
+  void end() {  ///< Ends early, for objects that another thread may destroy.
     if (const auto session = std::exchange(session_, nullptr)) session->job_ended();
   }
-  SessionJob(SessionJob&&) noexcept = default;  ///< A coroutine is given its job: it counts from before it begins.
+  SessionJob(SessionJob&&) noexcept =
+      default;  ///< Passed to its coroutine, so that it counts from before the beginning.
   SessionJob& operator=(SessionJob&&) = delete;
 
  private:

@@ -1,4 +1,4 @@
-// store/node/session/session_limits.h: what one session may ask for, and how long each thing may take.
+// store/node/session/session_limits.h: the bounds and timeouts of one session.
 #pragma once
 
 #include <cstdint>
@@ -7,31 +7,31 @@
 
 namespace kv {
 
-/// Told to the client at hello, as far as it can act on it.
+/// Sent to the client at hello as far as it needs them.
 struct SessionLimits {
   std::uint32_t table_bytes_max = 4 << 20;
   std::uint64_t payload_bytes_max = 1ull << 30;  ///< Of one PutData; and so of a block.
   std::uint32_t requests_max = 1024;             ///< Gets being moved and puts, in flight.
   std::uint64_t region_bytes_max = 64ull << 30;  ///< Lent by one session.
   std::uint32_t region_count_max = 256;
-  std::uint64_t queued_bytes_max = 64 << 20;  ///< Answers not yet taken by the client; then no further request is read.
+  std::uint64_t queued_bytes_max = 64 << 20;  ///< Answers not yet taken by the client; then reading stops.
   Duration hello_timeout = 10s;
   Duration frame_timeout = 5s;   ///< For a header and table to arrive, and for each further 64 KiB of payload.
   Duration write_timeout = 30s;  ///< Without the client taking a byte.
-  /// A client that takes less a second of what is queued for it, over write_timeout, loses its session; 0: no bound.
+  /// Bytes per second: a client that takes queued bytes more slowly over write_timeout loses its session; 0: off.
   std::uint64_t read_rate_min = 1 << 20;
-  /// Behind the end of the client's certificate: until then the session ends when nothing is under way, then at once.
+  /// After the client's certificate has expired: until then the session ends when it is idle, then at once.
   Duration certificate_grace = 300s;
-  Duration get_timeout = 120s;  ///< From request to last byte; then it is ended as if cancelled.
-  // Of a get whose bytes follow its answer: what goes into one frame, is queued ahead of the socket, is pinned ahead.
+  Duration get_timeout = 120s;  ///< From request to last byte; then it ends as if cancelled.
+  // For an inline get: the bytes in one frame, queued ahead of the socket, and pinned ahead.
   std::uint64_t inline_frame_bytes = 8 << 20;  ///< At least one block.
   std::uint64_t inline_ahead_bytes = 16 << 20;
-  std::uint64_t inline_window_bytes = 64 << 20;  ///< Or 1/16 of what was asked for, if that is more.
-  Duration put_timeout = 30s;                    ///< From offer to last byte; staged memory is freed then.
-  Duration put_wait_max = 5s;                    ///< For memory, whatever the client asks for.
-  Duration spill_wait = 50ms;                    ///< A put waits so long for the disk before blocks are lost for it.
+  std::uint64_t inline_window_bytes = 64 << 20;  ///< Or 1/16 of the request, if that is more.
+  Duration put_timeout = 30s;                    ///< From offer to last byte; then staged memory is freed.
+  Duration put_wait_max = 5s;                    ///< For memory; bounds the client's own wait.
+  Duration spill_wait = 50ms;  ///< How long a put waits for the disk before it evicts unwritten blocks.
   Duration drop_wait = 2s;  ///< For the disk to keep a drop; then the answer says that it holds until the next start.
-  Duration disk_timeout = 2s;  ///< For each block of a get that is on disk; then the answer ends before it.
+  Duration disk_timeout = 2s;  ///< For each block on disk; then the get's answer ends before it.
 };
 
 }  // namespace kv

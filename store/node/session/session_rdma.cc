@@ -28,7 +28,7 @@ void SessionRdma::on_broken(std::uint32_t lane, error_code why) {
            (carried_messages ? "requests were on it, so the session ends"
                              : "the client is told, and may offer it again");
   });
-  // An answer that was on the lane is lost, and the client waits for it until its deadline. Ending the session tells it
+  // An answer on the lane is lost, and the client would wait for it until its deadline. Ending the session informs it
   // now.
   if (carried_messages && !session_.is_ending) session_.terminate(SessionEnd::kBroken);
 }
@@ -44,7 +44,7 @@ void SessionRdma::on_connect(const Frame& frame) {
   if (request == nullptr || request->lanes() == nullptr || request->lanes()->size() == 0)
     return fail(Errc::kBadRequest, "the table fails verification or has no lane");
   if (!lanes_) return fail(Errc::kUnsupported, "this node has no RDMA");
-  // Connecting blocks a thread of its own for a while, so at most one of each session waits there.
+  // Connecting blocks a separate thread for a while, so at most one call of each session waits there.
   if (lanes_->is_connecting()) return fail(Errc::kBusy, "another is in progress");
   const std::uint32_t lane_count_max = lanes_->config().lane_count_max;
   std::vector<SessionLanes::Offer> offers;
@@ -114,7 +114,7 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
                                          std::to_string(width()) + ", is due in each");
     }
     const bool is_last = slices.size() + 1 == given.size();
-    // The last of these tests: an address so high that the slice would wrap round to 0.
+    // The last of these tests excludes an address so high that the slice would wrap round to 0.
     if (each->bytes() < (is_last ? 1 : kSliceBytesMin) || each->bytes() > request.bytes() - total ||
         each->address() > ~each->bytes()) {
       return fail(Errc::kBadRequest, field + "bytes: " + std::to_string(each->bytes()) + " at " +
@@ -129,7 +129,7 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
     return fail(Errc::kBadRequest,
                 "bytes: " + std::to_string(request.bytes()) + ", the slices have " + std::to_string(total));
   }
-  // One bit for each lane that has a key. Fewer keys than lanes are allowed: the rest of the lanes cannot reach it.
+  // One bit for each lane that has a key. Fewer keys than lanes are allowed: the other lanes cannot reach the memory.
   memory.reach = static_cast<std::uint32_t>((std::uint64_t{1} << slices[0].rkeys.size()) - 1);
   return memory;
 }
@@ -141,7 +141,7 @@ void SessionRdma::move(verbs::Direction direction, std::span<const Placement> pl
   KV_ASSERT(up(reach) != 0 && owner && (reach & ~memory.reach) == 0);
   const RemoteSlice& last = memory.slices.back();
   for (const Placement& each : placements) {
-    // The device is given addresses: what lies past the region is somebody else's memory.
+    // The device is given addresses: beyond the region lies foreign memory.
     KV_ASSERT(each.region_offset <= last.offset + last.bytes &&
               each.slot.size() <= last.offset + last.bytes - each.region_offset);
   }

@@ -1,4 +1,4 @@
-// store/node/session/session_rdma.h: a session's side of RDMA. All of this folder that knows lanes is here.
+// store/node/session/session_rdma.h: a session's side of RDMA. All knowledge of lanes in this folder is here.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@
 
 namespace kv {
 
-/// What get and put say of the memory that they mean.
+/// The memory that a get or put refers to.
 struct RegionTarget {
-  std::uint32_t region = 0;                ///< 0: none, bytes follow in the stream.
+  std::uint32_t region = 0;                ///< 0: the stream, where bytes follow.
   std::span<const std::uint64_t> offsets;  ///< In the region, one per hash.
-  std::uint32_t reach = 0;                 ///< By RDMA: bit i is lane i, which may be used.
-  /// Of the blocks of a set: the length of each, or the most that it may have. Empty: every block has one length.
+  std::uint32_t reach = 0;                 ///< For RDMA: bit i allows lane i.
+  /// For a set: each block's length, or its maximum. Empty: all blocks have one length.
   std::span<const std::uint32_t> lengths = {};
 };
 template <class Request>
@@ -31,28 +31,28 @@ RegionTarget target_of(const Request& request) {
   return {request.region(), numbers_of(request.offsets()), request.lanes(), {}};
 }
 
-/// Connects lanes when the client asks, says which are up, and moves blocks over them. `reach` is a set of lanes: bit i
-/// is lane i. Others take it from the wire and hand it back, and need not know what a lane is.
-///   1. Without RDMA on this node, and after end(), no lane is up and nothing moves.
+/// Connects lanes when the client asks, reports which are up, and moves blocks over them. `reach` is a set of lanes:
+/// bit i is lane i. To other code it is an opaque value from the wire.
+///   1. Without RDMA on this node, and after end(), all lanes are down and moves are impossible.
 /// Thread safety: none; on the session's executor.
 class SessionRdma final : public MessageChannel {
  public:
   using Frame = SessionCore::Frame;
   using MessageHandler = std::function<void(std::span<const std::byte> message)>;
 
-  /// `thread`: of the thread that the session's executor runs on; nullptr: no RDMA.
+  /// `thread`: of the thread that the session's executor runs on; nullptr: without RDMA.
   SessionRdma(SessionCore& session, std::shared_ptr<VerbsThread> thread, MessageHandler on_message);
 
   bool is_offered() const { return lanes_ != nullptr; }
   bool takes_messages() const;  ///< For hello.
-  std::uint32_t width() const;  ///< For hello: lanes at most.
+  std::uint32_t width() const;  ///< For hello: the maximum of lanes.
 
   void on_connect(const Frame& frame);
-  /// The memory of a region that is lent for RDMA, or nothing after refusing the request.
+  /// The memory of a region lent for RDMA, or nullopt after refusing the request.
   std::optional<RemoteMemory> read_memory(const Frame& frame, const wire::RegionAddRequest& request);
 
   std::uint32_t up(std::uint32_t reach) const { return lanes_ ? reach & lanes_->up() : 0; }
-  /// Of these, those that the client believes to be up and that are not: it is told with every last frame.
+  /// The lanes of `reach` that are down, although the client believes them up; sent with every last frame.
   std::uint32_t broken(std::uint32_t reach) const { return lanes_ ? reach & ~lanes_->up() : 0; }
 
   /// As SessionLanes::move. Requires up(reach) != 0.
@@ -61,7 +61,7 @@ class SessionRdma final : public MessageChannel {
   void stop(OwnerId owner) {
     if (lanes_) lanes_->stop(owner);
   }
-  /// Runs `call`, which may take long, on another thread, then `then` here. Requires is_offered().
+  /// Runs a slow `call` on another thread, then `then` here. Requires is_offered().
   void verify(std::function<void()> call, std::function<void()> then);
 
   // Messages.
@@ -69,15 +69,15 @@ class SessionRdma final : public MessageChannel {
   std::uint32_t message_count_max() const override { return lanes_ ? lanes_->message_count_max() : 0; }
   void send_message(std::span<const std::byte> message, MessageCargo cargo) override;
   bool has_sent_messages() const { return !lanes_ || lanes_->has_sent_messages(); }
-  /// What blocks need to go right before a message; nothing if they cannot: the client has no key for that lane, or
-  /// they lie in too many pieces.
+  /// The stretches of blocks to go right before a message; nullopt if impossible: the client has no key for that lane,
+  /// or they lie in too many pieces.
   std::optional<std::vector<verbs::Stretch>> cargo(std::span<const Placement> placements, const RemoteMemory& memory,
                                                    std::uint32_t reach) const;
   static constexpr std::size_t kCargoBlocksMax = SessionLanes::kCargoStretchesMax;
 
-  void fail_all();  ///< All moves end: those to a client that died would go on until their devices notice.
+  void fail_all();  ///< Ends all moves: those to a dead client would go on until their devices notice.
   void end() {
-    fail_all();  // while lanes_ is there: a lane that broke is told of
+    fail_all();  // while lanes_ exists, since broken lanes are reported through it
     lanes_.reset();
   }
 
@@ -86,8 +86,8 @@ class SessionRdma final : public MessageChannel {
   void answer_connect(std::uint64_t request_id, const std::vector<SessionLanes::Answer>& answers);
 
   SessionCore& session_;
-  std::unique_ptr<SessionLanes> lanes_;            ///< nullptr: no RDMA.
-  std::map<std::uint32_t, std::string> refusals_;  ///< By lane: why, as the log has it; empty: it was connected.
+  std::unique_ptr<SessionLanes> lanes_;            ///< nullptr: without RDMA.
+  std::map<std::uint32_t, std::string> refusals_;  ///< By lane: the reason, as in the log; empty: it was connected.
 };
 
 }  // namespace kv

@@ -6,11 +6,11 @@
 
 namespace kv {
 
-/// How many a peer may hold for another to be given, while so many are free.
+/// How many sessions allow a peer another one, while `free` seats are free.
 std::size_t SessionTable::allowed(std::size_t free) const {
   if (config_.peer_share_max >= 1) return SIZE_MAX;
-  // With a share s and f free seats, a peer that has some may have s / (1 - s) * f. What it may have shrinks as others
-  // come, and alone it cannot fill the table. The small addend below keeps 0.999.. from costing a whole seat.
+  // With a share s and f free seats, a peer that has some may have s / (1 - s) * f. This shrinks as others come, and
+  // alone it cannot fill the table. The small addend below keeps 0.999.. from costing a whole seat.
   const double ratio = config_.peer_share_max / (1 - config_.peer_share_max);
   return static_cast<std::size_t>(ratio * static_cast<double>(free) + 1e-9);
 }
@@ -22,8 +22,8 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
     const auto found = peers_.find(peer);
     return found == peers_.end() ? 0 : found->second;
   };
-  // The seat that is made room in is counted as free at once, although its session ends a little later: two newcomers
-  // would otherwise end two for one seat.
+  // A seat being vacated counts as free at once, although its session ends a little later: otherwise two newcomers
+  // would end two sessions for one seat.
   while (size_ >= config_.count_max) {  // more than once where count_max was lowered
     if (!end_one_idle(nullptr, now)) return Refusal::kFull;
   }
@@ -31,7 +31,7 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
   const auto place = std::make_shared<Place>();
   place->peer = peer;
   place->set_idle(now);
-  // At the end, so the list is in the order of arrival: of sessions idle for equally long, the oldest goes.
+  // At the end, so the list is in order of arrival: among sessions idle for equally long, the oldest goes.
   place->at = places_.insert(places_.end(), place);
   ++peers_[peer];
   ++size_;
@@ -42,7 +42,7 @@ bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
   std::shared_ptr<Place> oldest;
   Duration::rep oldest_since = Seat::kBusy;
   for (const auto& place : places_) {
-    // Without `end` it has not begun: it was admitted, and its coroutine does not run yet.
+    // Without `end` the session was admitted, but its coroutine has not begun.
     if (place->is_leaving || !place->end || (peer != nullptr && place->peer != *peer)) continue;
     const Duration::rep since = place->idle_since();  // once: the session may become busy meanwhile
     if (since >= oldest_since) continue;
@@ -54,8 +54,8 @@ bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
   if (!oldest) return false;
   oldest->is_leaving = true;
   take_off(*oldest);
-  // Under the lock, since it only posts to the session's executor. There the session looks once more whether it is
-  // idle, and may stay().
+  // Under the lock, since it only posts to the session's executor. There the session checks again whether it is idle,
+  // and may stay().
   oldest->end();
   return true;
 }
@@ -75,7 +75,7 @@ void SessionTable::set_end(const std::shared_ptr<Seat>& seat, std::function<void
 void SessionTable::stay(const std::shared_ptr<Seat>& seat) {
   const std::lock_guard lock(mutex_);
   Place& place = place_of(seat);
-  // Back in the count: for a moment the table may hold one more than its bound.
+  // Counted again: for a moment the table may hold one more than its bound.
   if (!std::exchange(place.is_leaving, false)) return;
   ++size_;
   ++peers_[place.peer];

@@ -1,4 +1,4 @@
-// store/node/session/session_table.h: who holds a node's sessions, and which goes when there is no room for another.
+// store/node/session/session_table.h: a node's sessions by peer, and which one makes room for a new one.
 #pragma once
 
 #include <atomic>
@@ -19,27 +19,27 @@ namespace kv {
 
 struct SessionTableConfig {
   std::size_t count_max = 4096;
-  /// Of count_max that one peer may hold while nobody else is there; 1: all.
+  /// Share of count_max that one peer may hold while alone; 1: all.
   double peer_share_max = 0.75;
-  Duration idle_min = 60s;  ///< A session that did nothing for so long may make room.
-  Duration hello_min = 1s;  ///< The same for a connection that has not said hello.
+  Duration idle_min = 60s;  ///< A session idle for so long may make room.
+  Duration hello_min = 1s;  ///< The same for a connection before hello.
 };
 
-/// A peer is a Unix user or a TCP address: what a hostile process cannot choose for itself. All local workers of one
-/// user are one peer, so its share is large, and never all:
-///   1. size() <= count_max, but for sessions that are ending, and after count_max was lowered.
-///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with
-///      s = peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
-///      leaves 1 - s of what was free: 4 of 4096 behind five such peers.
-///   3. Where 1 or 2 refuses, the session of that peer (1: of anyone) that is idle longest is ended for the new one,
-///      if it is idle for idle_min. A session is idle while it lends no memory, holds no lease and moves nothing: its
-///      worker comes back with a new session, and loses nothing.
+/// A peer is a Unix user or a TCP address, which a hostile process cannot choose for itself. All local workers of one
+/// user are one peer, so its share is large, but never everything:
+///   1. size() <= count_max, except for sessions that are ending, and after count_max was lowered.
+///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with s =
+///      peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
+///      leaves 1 - s of the free ones: 4 of 4096 behind five such peers.
+///   3. Where 1 or 2 refuses, the longest idle session of that peer (1: of any peer) is ended for the new one, if it is
+///      idle for idle_min. A session is idle while it lends no memory, holds no lease and moves no blocks: its worker
+///      reconnects without a loss.
 /// Thread safety: all calls from any thread. Cost: admit() O(1), at a limit O(sessions).
 class SessionTable {
  public:
   explicit SessionTable(const SessionTableConfig& config) : config_(config) {}
 
-  /// What a session tells the table of itself, on its own thread. Made by admit().
+  /// A session's state as the table sees it, set on the session's thread. Made by admit().
   class Seat {
    public:
     static constexpr Duration::rep kBusy = INT64_MAX;
@@ -55,20 +55,19 @@ class SessionTable {
   };
 
   enum class Refusal : std::uint8_t { kFull, kPeer };
-  /// A seat, or why there is none. `end`: called when the session is chosen to make room, perhaps within another
-  /// admit().
+  /// A seat, or the refusal. `end` is called when the session is chosen to make room, perhaps within another admit().
   Result<std::shared_ptr<Seat>, Refusal> admit(const std::string& peer, TimePoint now);
   void set_end(const std::shared_ptr<Seat>& seat, std::function<void()> end);
-  void stay(const std::shared_ptr<Seat>& seat);  ///< It was chosen, and is not idle any more.
+  void stay(const std::shared_ptr<Seat>& seat);  ///< The chosen session is busy again.
   void leave(const std::shared_ptr<Seat>& seat);
-  /// Fewer seats end nobody now: who comes next makes room, as far as sessions are idle.
+  /// With fewer seats all sessions stay for now: the next newcomer makes room, as far as sessions are idle.
   void set_limits(const SessionTableConfig& config);
 
   std::size_t size() const;  ///< Without those that are ending.
   std::size_t peer_size(const std::string& peer) const;
 
  private:
-  /// Every seat is one: the part of it that is the table's, under mutex_.
+  /// The dynamic type of every seat, with the table's own part, under mutex_.
   struct Place final : Seat {
     std::string peer;
     std::function<void()> end;  ///< Asks the session to end, if it is still idle. Any thread.

@@ -23,8 +23,7 @@ inline FlatBufferBuilder& cleared_builder() {
   return builder;
 }
 
-/// The hashes of a verified table, in place.
-/// Values that a later client may have, and this node does not know, are no hints.
+/// Values of later clients, unknown here, count as kNone.
 inline ReuseHint reuse_of(std::uint8_t value) {
   return value <= kReuseHintMax ? static_cast<ReuseHint>(value) : ReuseHint::kNone;
 }
@@ -34,6 +33,7 @@ inline TraceContext trace_of(const wire::Trace* trace) {
   return trace == nullptr ? TraceContext() : TraceContext::from_bytes(trace->bytes()->data());
 }
 
+/// The hashes of a verified table, in place.
 inline std::span<const BlockHash> hashes_of(const flatbuffers::Vector<const wire::Hash*>* hashes) {
   static_assert(sizeof(wire::Hash) == sizeof(BlockHash) && alignof(BlockHash) == 1);
   if (hashes == nullptr) return {};

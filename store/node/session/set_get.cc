@@ -1,5 +1,5 @@
 // store/node/session/set_get.cc: a block of a set enters as a hash. It is pinned in the arena (pin_window) or read from
-// disk (read_from_disk), sent, copied or moved to the client (deliver_ready), told of with its length and checksums
+// disk (read_from_disk), sent, copied or moved to the client (deliver_ready), announced with its length and checksums
 // (tell_of), and unpinned when its last byte is on its way.
 #include "store/node/session/set_get.h"
 
@@ -28,7 +28,7 @@ SetGet::SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, Set
   KV_ASSERT(order_.rooms.size() == order_.hashes.size());
 }
 
-// -- what is pinned
+// -- pinning
 
 error_code SetGet::pin() { return first_pinned(pin_window()); }
 
@@ -70,7 +70,7 @@ bool SetGet::send_at_once() {
   const bool is_small = path_.has_region() ? path_.is_shared_memory() && bytes <= kCopyAtOnceBytes
                                            : bytes <= node_.limits->inline_frame_bytes &&
                                                  session_->writer.queued_bytes() < ahead_bytes_max();
-  // Everything fits into one part: then the whole get is over before the next request is read, without a coroutine.
+  // Everything fits into one part: the whole get ends before the next request is read, without a coroutine.
   if (!is_small || ready_.size() > kPartBlocksMax) return false;
   const Path way = path_.way();
   if (way == Path::kMemfd && !copy(ready_)) {
@@ -86,18 +86,18 @@ asio::awaitable<void> SetGet::deliver() {
   for (;;) {
     co_await deliver_ready();
     if (!is_stopped() && !window_->pins.spilled().empty()) co_await read_from_disk();
-    // A window at a time: thousands of blocks pinned at once would be thousands that nobody else's put may evict.
+    // One window at a time: other puts could not evict thousands of blocks pinned at once.
     if (is_stopped() || is_last_window() || pin_window()) break;  // a namespace that is gone ends the answer here
   }
 }
 
-/// What is ready, as fast as the client takes it.
+/// Delivers the ready blocks as fast as the client takes them.
 asio::awaitable<void> SetGet::deliver_ready() {
   while (next_ < ready_.size() && !is_stopped()) {
     const Path way = path_.way(/*is_in_arena=*/!ready_[next_].owner);
     if (way == Path::kInline && session_->writer.queued_bytes() >= ahead_bytes_max()) {
       session_->writer.flush();
-      // The flush may have made room: without looking again, this would wait for a change that has happened.
+      // The flush may have made room: without checking again, this would wait for a change that has happened.
       if (session_->writer.queued_bytes() >= ahead_bytes_max()) co_await session_->writer.wait_for_room();
       continue;
     }
@@ -128,18 +128,17 @@ std::size_t SetGet::next_part(Path way) const {
   for (; next_ + count < ready_.size() && count < kPartBlocksMax; ++count) {
     const ReadyBlock& block = ready_[next_ + count];
     bytes += block.bytes.size();
-    // Blocks read from disk lie outside the arena, where devices cannot read them: they go another way than pinned
-    // ones.
+    // Blocks read from disk lie outside the arena, out of devices' reach, so they go another way than pinned ones.
     if (count > 0 && (bytes > bytes_max || (bool(block.owner)) != is_owned)) break;
   }
   return count;
 }
 
-/// Into memory that both map. False: it was taken out after it was lent, and touching it would make it the node's.
+/// Into shared memory. False: its memory was removed after it was lent, and touching it would charge the node.
 bool SetGet::copy(std::span<const ReadyBlock> part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(block.bytes.size() <= order_.rooms[block.index]);  // 2
+    KV_ASSERT(block.bytes.size() <= order_.rooms[block.index]);  // invariant 2
     copy_in_pieces(path_.at_client(block.index, 0, block.bytes.size()), block.bytes);
   }
   return true;
@@ -148,8 +147,8 @@ bool SetGet::copy(std::span<const ReadyBlock> part) {
 asio::awaitable<void> SetGet::move(std::span<const ReadyBlock> part) {
   std::vector<Placement> placements;
   for (const ReadyBlock& block : part) {
-    KV_ASSERT(!block.owner && block.bytes.size() <= order_.rooms[block.index]);  // 2
-    // The device reads what nobody may write: a pinned block never changes.
+    KV_ASSERT(!block.owner && block.bytes.size() <= order_.rooms[block.index]);  // invariant 2
+    // The device reads memory that stays constant: a pinned block never changes.
     auto* const slot = const_cast<std::byte*>(block.bytes.data());
     placements.push_back(path_.placement(block.index, 0, {slot, block.bytes.size()}));
   }
@@ -192,7 +191,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
       const std::uint32_t index = first + ahead.next_index();
       DiskBlock block;
       const ReadAhead::Taken taken = ahead.take(&block);
-      // It was started once more, from its new place: what is ready so far is delivered meanwhile.
+      // It was started once more, from its new place: the ready blocks are delivered meanwhile.
       if (taken == ReadAhead::Taken::kAgain) break;
       if (taken == ReadAhead::Taken::kEnd) {
         unread_.push_back(index);
@@ -204,16 +203,16 @@ asio::awaitable<void> SetGet::read_from_disk() {
       if (ahead.wants_promotion()) ahead.promote(block);
     }
     co_await deliver_ready();
-    // Blocks from disk are memory of their own until they are sent: no more of it than one read-ahead has.
+    // Blocks from disk take separate memory until they are sent: at most that of one read-ahead.
     if (is_inline_) co_await session_->writer.wait_below(ReadAhead::kBytesMax);
   }
   wake_ = nullptr;
   if (is_stopped()) co_return;
-  // Not by the deadline: they are there, and the client may ask again.
+  // Late rather than lost: the blocks exist, and the client may ask again.
   for (const Store::SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
 }
 
-// -- what the client is told
+// -- announcements
 
 void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
   std::vector<std::span<const std::byte>> payload;
@@ -231,8 +230,8 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       payload.push_back(block.bytes);
       if (block.owner) owners.push_back(block.owner);
     }
-    // Keeps what is sent where it is until it has left. Also called if the session ends first; then nothing of it was
-    // sent, and the get counts as failed.
+    // Keeps the bytes in place until they have left. Also called if the session ends first; then they were not sent,
+    // and the get counts as failed.
     done = [window = window_, owners = std::move(owners)](bool sent) {
       window->get->has_failed = window->get->has_failed || !sent;
     };
@@ -259,7 +258,7 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
 // -- the end
 
 void SetGet::stop_moves() {
-  // The move still ends through its callback: the device may be writing, and until it says so the pins stay.
+  // The move still ends through its callback: the device may be writing, and the pins stay until it has finished.
   if (is_moving_) path_.stop(OwnerId(window_.get()));
 }
 

@@ -19,22 +19,22 @@ namespace kv {
 
 struct SetGetOrder {
   std::uint64_t request_id = 0;
-  TimePoint deadline = TimePoint::max();  ///< Of the client: for what is on disk.
+  TimePoint deadline = TimePoint::max();  ///< The client's, for blocks on disk.
   LeaseId lease{};
   bool disk = false;
   std::vector<BlockHash> hashes;
-  std::vector<std::uint32_t> rooms;         ///< Of each: bytes that there are for it at the client.
-  std::vector<std::uint32_t> group_counts;  ///< As Store::SetGetOptions.
+  std::vector<std::uint32_t> rooms;         ///< Per hash: bytes available at the client.
+  std::vector<std::uint32_t> group_counts;  ///< As in Store::SetGetOptions.
   TraceContext trace = {};
 };
 
-/// What Get is to a chain. No block waits for another, so the request is carried out in windows, one after the other:
-/// pin some, send what is in memory, then what the disk gives, let go.
-///   1. The client is told of a block once, after its bytes are where they belong, with its own length.
-///   2. No block is sent that is longer than its room; the last frame names those.
-///   3. At most a window, and what is queued of the one before, is pinned: a slow reader keeps no more.
-///   4. A group lies in one window: its blocks are sent if all of them are there at one moment, and else none is. What
-///   the disk then fails to give is told as unread, and the client gives up the whole group.
+/// Like Get, for a set. Its blocks are independent, so the request is carried out in windows, one after the other: pin
+/// some, send those in memory, then those on disk, release.
+///   1. A block is announced once, after its bytes are in place, with its own length.
+///   2. A block longer than its room is not sent; the last frame names those.
+///   3. At most a window, and the queued blocks of the previous one, are pinned, even for a slow reader.
+///   4. A group lies in one window: its blocks are sent only if all are there at one moment. If the disk then fails to
+///      supply one, it is reported as unread, and the client gives up the whole group.
 /// Thread safety: none; on the session's executor.
 class SetGet final : public GetInProgress, public std::enable_shared_from_this<SetGet> {
  public:
@@ -42,9 +42,9 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
 
   SetGet(std::shared_ptr<SessionCore> session, const OpenSpace& space, SetGetOrder order, BlockPath path);
 
-  /// Pins the first window. Errors: of Store::pin_set; then nothing else may be called.
+  /// Pins the first window. Errors: of Store::pin_set; the get is then unusable.
   error_code pin();
-  /// Sends all of it and finishes, if that needs no waiting. False: call deliver().
+  /// Sends everything and finishes, if that needs no waiting. False: call deliver().
   bool send_at_once();
 
   asio::awaitable<void> deliver() override;
@@ -55,7 +55,7 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
     std::uint32_t index;  ///< Of its hash in the request.
     std::span<const std::byte> bytes;
     std::span<const std::uint64_t> checksums;
-    Owner owner;  ///< Of what was read from disk. None: the arena.
+    Owner owner;  ///< Of a block from disk. Empty: the arena.
   };
 
   // GetInProgress
@@ -81,7 +81,7 @@ class SetGet final : public GetInProgress, public std::enable_shared_from_this<S
   std::size_t pinned_ = 0;         ///< Hashes of all windows so far,
   std::size_t pinned_groups_ = 0;  ///< and their groups.
   std::vector<ReadyBlock> ready_;  ///< Of the window.
-  std::size_t next_ = 0;           ///< Of these: to be sent next.
+  std::size_t next_ = 0;           ///< The next of these to send.
 
   std::uint32_t delivered_ = 0;
   std::vector<std::uint32_t> too_long_, too_long_bytes_, unread_;

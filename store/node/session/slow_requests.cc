@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// What the four verbs of a request that names hashes have in common.
+/// The part common to the verbs of requests with hashes.
 template <class Table>
 const Table* note_hashes(const SessionCore::Frame& frame, SpaceDoor& door, TransferDetails& details) {
   const auto* const request = read_table<Table>(frame.table);

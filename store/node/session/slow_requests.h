@@ -1,4 +1,4 @@
-// store/node/session/slow_requests.h: what the slow log is told of a request.
+// store/node/session/slow_requests.h: a request's entry in the slow log.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,21 @@ namespace kv {
 
 class SpaceDoor;
 
-/// Filled in as a transfer goes on: nothing that has to be allocated or looked up.
+/// Filled in during a transfer, so limited to fields without allocation or lookup.
 struct TransferDetails {
   SpaceId space{};
-  std::optional<NamespaceId> space_name = {};  ///< With `space`; none: it is about no namespace.
+  std::optional<NamespaceId> space_name = {};  ///< With `space`; nullopt: the request is not about a namespace.
   FrameType verb{};
-  std::size_t block_count = 0;  ///< Named by the request.
+  std::size_t block_count = 0;  ///< Named in the request.
   std::uint64_t moved_bytes = 0;
   TraceContext trace = {};
   RequestPhases phases = {};
-  Duration RequestPhases::*rest =
-      nullptr;  ///< What the time was spent on that was not measured. nullptr: nothing known.
+  Duration RequestPhases::*rest = nullptr;  ///< The phase that gets unmeasured time, if known.
 };
 
-/// A request took so long: into the log. Call it only if it is slow.
+/// Logs a slow request. Call only if is_slow().
 void tell_slow(SessionCore& session, const TransferDetails& details, Duration took, bool has_failed);
-/// Of a request that was over when it had been served. Reads its table once more.
+/// For a request that completed while served. Reads its table once more.
 TransferDetails details_of(const SessionCore::Frame& frame, SpaceDoor& door, const RequestPhases& phases);
 
 }  // namespace kv

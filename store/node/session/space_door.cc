@@ -10,7 +10,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   const auto* request = read_table<wire::OpenRequest>(frame.table);
   if (request == nullptr || request->record() == nullptr)
     return session_.refuse(frame, Errc::kBadRequest, "open: the table fails verification or lacks `record`");
-  // Parsed and not merely hashed: two texts of one record would be two namespaces, with half of the hits each.
+  // Parsed rather than merely hashed: two texts of one record would be two namespaces, with half of the hits each.
   const auto record = NamespaceRecord::parse(request->record()->string_view());
   if (!record) return session_.refuse(frame, record.error());
   const auto stored = session_.access.stored(*record);
@@ -20,7 +20,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   NodeContext& node = session_.node;
   std::size_t count = 0;
   const auto space = node.store.with([&](Store& store) {
-    // Under the same lock as the refusal, whose text names it.
+    // Under the same lock as the refusal, whose text includes it.
     count = store.namespace_count();
     return store.open(stored->record, session_.id);
   });
@@ -49,7 +49,7 @@ void SpaceDoor::on_open(const Frame& frame) {
   });
 }
 
-/// Asked of each request, and not only where a namespace is opened: a policy changes.
+/// Checked for each request, not only on open: a policy changes.
 bool SpaceDoor::is_foreign(const Frame& frame, const SpaceOwner& owner) {
   const Right right = rule_for(frame.header.type).right;
   const std::string why = session_.access.space_denial(owner, right);
@@ -72,8 +72,8 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
     return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
                                         ", not a handle that this session was given; open the namespace again");
   }
-  // The client means another namespace than this handle: a mix-up of its own, or of a proxy's between two sessions.
-  // Nothing is looked up, since a hit would be wrong bytes under the right hash.
+  // The client means another namespace than this handle: a mix-up of its own, or by a proxy between two sessions. The
+  // lookup is skipped, since a hit would be wrong bytes under the right hash.
   if (check != space->check) {
     return fail(Errc::kMismatch, "namespace_check: " + std::to_string(check) + ", space " + std::to_string(handle) +
                                      " has " + std::to_string(space->check) + "; nothing was done");

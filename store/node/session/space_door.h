@@ -1,4 +1,4 @@
-// store/node/session/space_door.h: the one way to a namespace. What a client may see is decided here.
+// store/node/session/space_door.h: the only access to namespaces. It decides which a client may see.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,13 @@
 
 namespace kv {
 
-/// Opens namespaces, and finds the one that a request is about.
+/// Opens namespaces, and finds the one that a request refers to.
 ///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
 ///      with the check of that namespace. A mix-up is an error, never another namespace.
-///   2. A client that the policy gives a tenant meets that tenant's namespaces only, and those of shares that its
-///   tenant
-///      may use, by the policy as it is now.
-///   3. With a secret, what a client opens is stored under a name that its tenant is a part of (PeerAccess::stored):
-///      whatever it asks for, it finds nothing of another tenant's.
+///   2. A client to which the policy assigns a tenant sees only that tenant's namespaces, and those of shares that its
+///      tenant may use, by the policy as it is now.
+///   3. With a secret, a client's namespaces are stored under names derived from its tenant (PeerAccess::stored), so
+///      its requests can never find another tenant's.
 /// Thread safety: none; on the session's executor.
 class SpaceDoor {
  public:
@@ -26,9 +25,9 @@ class SpaceDoor {
   void on_open(const Frame& frame);
   /// nullptr after refusing the request. Valid until the next call.
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check);
-  /// The same, but a namespace of the other kind is refused too.
+  /// The same, but also refuses a namespace of the other kind.
   const OpenSpace* find(const Frame& frame, std::uint32_t handle, std::uint64_t check, SpaceKind kind);
-  /// Of a request that was served: for the slow log, and nothing else. nullptr: it is not open here, or no longer.
+  /// For the slow log only, after a request was served. nullptr: not open here, or no longer.
   const OpenSpace* known(std::uint32_t handle) { return spaces_.find(handle); }
 
  private:

@@ -33,7 +33,7 @@ std::uint32_t SessionSpaces::open(const OpenSpace& space) {
     found->second.used = ++use_last_;
     return found->first;
   }
-  // A session's bound: it may open as many namespaces as it likes, and only the handles that it used last are kept.
+  // A session may open any number of namespaces, but only the most recently used handles are kept.
   make_room();
   entries_.emplace(++handle_last_, Entry{space, ++use_last_});
   return handle_last_;

@@ -1,6 +1,5 @@
-// store/node/session/space_handles.h: the numbers by which clients speak of namespaces.
-//
-// A number means something only to the session that was given it.
+// store/node/session/space_handles.h: the numbers by which clients refer to namespaces. A number is valid only in the
+// session that received it.
 #pragma once
 
 #include <array>
@@ -15,28 +14,28 @@
 
 namespace kv {
 
-/// Drawn anew each time a node starts, and told at hello: its id is the same in every life.
+/// Drawn anew each time a node starts, and sent at hello. (The node's id, in contrast, is the same in every life.)
 using InstanceId = std::array<std::byte, kInstanceBytes>;
 InstanceId draw_instance_id();
 
-/// An opened namespace, as far as requests need it. Copied out of the record: a namespace may go away.
+/// An opened namespace, with the fields that requests need. Copied from the record: a namespace may go away.
 struct OpenSpace {
   OpenSpace(SpaceId space, const StoredSpace& stored);
   SpaceId id;
-  NamespaceId name;           ///< As its callers know it: of checks and seeds, and of nothing in here.
-  NamespaceId stored_name;    ///< Under which others in the node know it.
-  NamespaceId shown_name;     ///< As people know it (kvstorectl namespaces).
+  NamespaceId name;           ///< As callers name it: used only for checks and seeds.
+  NamespaceId stored_name;    ///< Its name in the store and in the rest of the node.
+  NamespaceId shown_name;     ///< As people see it (kvstorectl namespaces).
   std::uint64_t check;        ///< namespace_check() of `name`.
-  std::uint64_t block_bytes;  ///< Of every block of a chain; of a set's largest.
+  std::uint64_t block_bytes;  ///< Of every block of a chain; in a set, the maximum.
   std::size_t block_size;     ///< 0 in a set.
   SpaceKind kind;
   SpaceOwner owner;
 };
 
-/// What one session has open. A number that it did not open is unknown here.
+/// The namespaces that one session has open. Other numbers are unknown here.
 class SessionSpaces {
  public:
-  /// Then the one used longest ago is forgotten; the client opens it again when it is told so.
+  /// Beyond this the least recently used one is forgotten; the client opens it again after the error.
   static constexpr std::size_t kCountMax = 256;
 
   /// The handle; the same as before if the namespace is open.

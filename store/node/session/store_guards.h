@@ -1,4 +1,4 @@
-// store/node/session/store_guards.h: keep blocks and slots where they are while their bytes move.
+// store/node/session/store_guards.h: keep blocks and slots in place while their bytes move.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace kv {
 
-/// Unpins at its end, under the store's lock. Held by shared_ptr by all who move the bytes: the last of them, perhaps a
-/// device that was slow to let go, unpins.
+/// Unpins at its end, under the store's lock. All transfers of the bytes hold it by shared_ptr: the last one, perhaps a
+/// slow device, unpins.
 class PinnedPrefixGuard {
  public:
   PinnedPrefixGuard(LockedStore& store, Store::PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -28,8 +28,7 @@ class PinnedPrefixGuard {
   Store::PinnedPrefix prefix_;
 };
 
-/// The same for what a put has staged: its slots are free, and the put is over, once the last who fills them has let
-/// go.
+/// The same for a put's staged slots: they are freed, and the put ends, with the last transfer that fills them.
 class StagedPutGuard {
  public:
   StagedPutGuard(LockedStore& store, PutId put) : store_(store), put_(put) {}

@@ -16,7 +16,7 @@ TableBudget::Account::~Account() {
 }
 
 bool TableBudget::Account::resize(std::size_t bytes) {
-  // Its own session alone changes it. One that holds nothing may outlive the node, and with it the budget.
+  // Changed only by its own session. An empty account may outlive the node, and with it the budget.
   if (bytes == bytes_) return true;
   const std::lock_guard lock(budget_.mutex_);
   if (bytes > bytes_ && !budget_.has_room(peer_, bytes - bytes_)) {
@@ -33,7 +33,7 @@ bool TableBudget::Account::resize(std::size_t bytes) {
   return true;
 }
 
-/// Asks others where there is none.
+/// Without room, asks other sessions to give back theirs.
 bool TableBudget::has_room(const std::string& peer, std::size_t more) {
   const auto found = peers_.find(peer);
   const std::uint64_t own = found == peers_.end() ? 0 : found->second;

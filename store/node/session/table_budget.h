@@ -1,4 +1,4 @@
-// store/node/session/table_budget.h: memory for large requests that are being received, of the whole node.
+// store/node/session/table_budget.h: bounds the whole node's memory for large requests being received.
 #pragma once
 
 #include <atomic>
@@ -15,12 +15,12 @@
 
 namespace kv {
 
-/// A session has 64 KiB for what it reads. A larger table takes memory before its last byte has come, and who sends it
-/// may leave that byte away: 1,000 sessions with 4 MiB each would be a node's memory.
+/// A session has 64 KiB for input. A larger table takes memory before its last byte has come, and its sender may
+/// withhold that byte: 1,000 sessions with 4 MiB each would fill a node's memory.
 ///   1. All sessions together have bytes_max for such tables; one peer alone kShareMax of that, and less as others come
 ///      (as in SessionTable).
-///   2. Where there is no room, the request is refused as busy, and those of the peer that has most (at its own share:
-///      of that peer) are asked to give back what they hold. A session that holds it for long ends.
+///   2. Without room, the request is refused as busy, and the sessions of the peer with the most (at its own share: of
+///      that peer) are asked to give back their room. A session that keeps it for long ends.
 /// Thread safety: all calls from any thread.
 class TableBudget {
  public:
@@ -29,10 +29,10 @@ class TableBudget {
 
   explicit TableBudget(std::uint64_t bytes_max = kBytesMaxLeast) : bytes_max_(bytes_max) {}
 
-  /// What one session holds.
+  /// One session's memory.
   class Account final : public TableRoom {
    public:
-    /// `asked`: that others need room. Called within anybody's resize(), so it only posts; not again before was_told().
+    /// `asked`: others need room. Called within any resize(), so it only posts; not again before was_told().
     Account(TableBudget& budget, std::string peer, std::function<void()> asked);
     ~Account() override;
     Account(const Account&) = delete;
@@ -46,7 +46,7 @@ class TableBudget {
     TableBudget& budget_;
     const std::string peer_;
     const std::function<void()> asked_;
-    std::size_t bytes_ = 0;  ///< Under the budget's mutex, as `at_`.
+    std::size_t bytes_ = 0;  ///< Guarded by the budget's mutex, like `at_`.
     std::list<Account*>::iterator at_;
     std::atomic<bool> is_asked_{false};
   };
