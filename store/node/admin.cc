@@ -32,12 +32,13 @@ using asio::ip::tcp;
 namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
-constexpr std::size_t kConnectionsMax = 64;  ///< Each takes a descriptor, and so does each session.
-constexpr int kPagesMax = 16;                ///< That are waited for; more are refused.
-constexpr double kHandshakesPerSecond = 64;  ///< Half of them from one address: 64 take a tenth of the thread's time.
+constexpr std::size_t kConnectionsMax = 64;  ///< Each takes a descriptor, as does each session.
+constexpr int kPagesMax = 16;                ///< Being awaited; more are refused.
+constexpr double kHandshakesPerSecond =
+    64;  ///< At most half of them from one address: 64 take a tenth of the thread's time.
 
-/// Whether a Host header names an address, or this machine. Any other name may be one that a web page let point to the
-/// loopback: to a browser that page and this server are then one, and its script might read what is here.
+/// Whether a Host header names an address, or this machine. A web page can make any other name resolve to the loopback:
+/// to a browser, the page and this server then have one origin, and its script could read the answers.
 bool is_address(std::string_view host) {
   if (host.starts_with('[')) return host.find(']') != std::string_view::npos;
   const std::string name(host.substr(0, host.rfind(':')));
@@ -45,15 +46,15 @@ bool is_address(std::string_view host) {
   asio::ip::make_address(name, is_none);
   return host.empty() || beast::iequals(name, "localhost") || !is_none;
 }
-/// The pages that change something. All others only tell.
+/// Pages that change options. All others only read.
 bool is_change(std::string_view path) { return path == "/config/set"; }
 
 bool is_health(std::string_view path) { return path == "/healthz" || path == "/readyz"; }
 
 struct Peer {
   PeerIdentity identity;
-  bool is_loopback = false;  ///< By its address, with TLS or without.
-  /// Of its certificate: then a connection that was kept alive ends.
+  bool is_loopback = false;  ///< By its address, with or without TLS.
+  /// A kept-alive connection ends with its certificate.
   std::chrono::system_clock::time_point certificate_end = std::chrono::system_clock::time_point::max();
 };
 
@@ -71,8 +72,8 @@ struct AdminServer::Impl {
         access(control),
         clock(given_clock == nullptr ? own_clock : *given_clock) {}
 
-  /// Whether the page is for this peer: the one place that asks. False after making the response that says why not.
-  /// `asked`: that peer from here on; `*who`: in words.
+  /// Whether the page is for this peer; all checks are here. False: the response says why not. `asked` becomes that
+  /// peer; `*who` is its name.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, const Peer& from,
               http::response<http::string_body>& response, PeerAccess& asked, std::string* who,
               const AdminPages& pages) const {
@@ -126,7 +127,7 @@ struct AdminServer::Impl {
     return refuse(http::status::forbidden, why);
   }
 
-  /// `json`: nothing where the query makes no sense.
+  /// `json`: nullopt for an invalid query.
   static void give(std::optional<std::string> json, http::response<http::string_body>& response) {
     if (json) {
       response.set(http::field::content_type, "application/json");
@@ -137,7 +138,7 @@ struct AdminServer::Impl {
     }
   }
 
-  /// The page comes without data, and for everybody; its script fetches the rest with what the browser was given.
+  /// The page has no data and is for everybody; its script fetches the data with the browser's credentials.
   void answer_status(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
                      http::response<http::string_body>& response, const AdminPages& pages) const {
     response.set(http::field::cache_control, "no-store");
@@ -166,7 +167,7 @@ struct AdminServer::Impl {
     response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
   }
 
-  /// What changes something has to bring a header that a web page of another origin cannot send without being asked.
+  /// A change needs a header that a web page of another origin cannot send unasked.
   void answer_config(std::string_view path, std::string_view query, const http::request<http::empty_body>& request,
                      bool is_by_address, const std::string& who, http::response<http::string_body>& response,
                      const AdminPages& pages) const {
@@ -203,7 +204,7 @@ struct AdminServer::Impl {
       response.set(http::field::allow, is_change(path) ? "POST" : "GET, HEAD");
       response.body() = is_change(path) ? "only POST\n" : "only GET and HEAD\n";
     } else if (!permit(path, request, peer, response, asked, &who, pages)) {
-      // it has made the response
+      // permit() has made the response
     } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
@@ -225,7 +226,7 @@ struct AdminServer::Impl {
         answer_config(path, query, request, is_by_address, who, response, pages);
       }
     } else {
-      KV_ASSERT(path == "/");  // the last one of the table
+      KV_ASSERT(path == "/");  // the table's last one
       response.body() =
           "kvstore-node\n/status   a page to look at\n/metrics  Prometheus metrics\n/healthz  the process runs\n"
           "/readyz   it takes work\n";
@@ -241,8 +242,8 @@ struct AdminServer::Impl {
     co_return answer(request, peer);
   }
 
-  /// A page that takes its time is made on a thread of its kind: no probe waits for it. A coroutine of its own lives
-  /// there, since one that changes its thread may go on with the other's thread-local variables.
+  /// A slow page is made on a thread of its kind, so that probes do not wait for it. It runs as a separate coroutine
+  /// there: one that changes its thread could continue with the other thread's thread-local variables.
   asio::awaitable<http::response<http::string_body>> make(const http::request<http::empty_body>& request,
                                                           const Peer& peer) {
     const std::string_view target(request.target().data(), request.target().size());
@@ -264,8 +265,8 @@ struct AdminServer::Impl {
     co_return co_await asio::co_spawn(maker.thread, answer_there(request, peer), asio::use_awaitable);
   }
 
-  /// Requests without a body: one that comes with a body ends the connection. Limits on the header and the time keep a
-  /// client that sends slowly, or without end, from holding one of the few connections for long.
+  /// A request with a body ends the connection. Limits on header size and time keep a slow or endless client from
+  /// holding one of the few connections for long.
   template <class AnyStream>
   asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer, AdminConnections::Place place) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
@@ -286,7 +287,7 @@ struct AdminServer::Impl {
     }
   }
 
-  /// A connection's place, for as long as its stream is there.
+  /// A connection's place, as long as its stream lives.
   template <class AnyStream>
   auto enter(AnyStream& stream, const std::string& peer) {
     const auto leave = [this](AdminConnections::Place* place) {
@@ -303,10 +304,10 @@ struct AdminServer::Impl {
     const std::string address = remote.address().to_string();
     Peer peer{.identity = {}, .is_loopback = !ignored && is_loopback(remote.address())};
     if (tls) {
-      // Who calculates for whoever comes has no time for those who are here: closed at once, without a word.
+      // Handshakes for newcomers would take time from present clients: above the rate, close at once without a message.
       if (handshakes.take(address, clock.now()) != HandshakeRate::Verdict::kBegin) co_return;
       const auto now = tls->current();
-      SSL_CTX_up_ref(now->context());  // Asio's context takes one over
+      SSL_CTX_up_ref(now->context());  // Asio's context takes over one reference
       asio::ssl::context own(now->context());
       beast::ssl_stream<beast::tcp_stream> stream(beast::tcp_stream(std::move(socket)), own);
       const auto place = enter(stream, address);
@@ -338,12 +339,12 @@ struct AdminServer::Impl {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {
-        // Sessions leave some descriptors over (transport/spare_descriptors.h). Where even these are gone, one is
-        // taken from a connection that is here.
+        // Sessions leave some descriptors free (transport/spare_descriptors.h). If even these are used up, one is taken
+        // from an existing connection.
         const bool is_short =
             error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
         if (is_short && connections.end_one()) continue;
-        asio::steady_timer pause(context, std::chrono::milliseconds(100));  // else this would spin
+        asio::steady_timer pause(context, std::chrono::milliseconds(100));  // avoids spinning
         co_await pause.async_wait(kAwait);
         continue;
       }
@@ -353,7 +354,7 @@ struct AdminServer::Impl {
 
   struct Maker {
     asio::thread_pool thread{1};
-    int page_count = 0;  ///< That are waited for.
+    int page_count = 0;  ///< Being awaited.
   };
 
   const AdminPages starting;
@@ -363,7 +364,7 @@ struct AdminServer::Impl {
   AccessControl* access;
   SteadyClock own_clock;
   Clock& clock;
-  AdminConnections connections{kConnectionsMax};  // of the server's thread, as all but `slow`, `scrapes` and `thread`
+  AdminConnections connections{kConnectionsMax};  // on the server's thread, like all but `slow`, `scrapes` and `thread`
   HandshakeRate handshakes{kHandshakesPerSecond};
   asio::io_context context{1};
   tcp::acceptor acceptor{context};
@@ -373,8 +374,8 @@ struct AdminServer::Impl {
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-/// A thread of its own: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
-/// must not hold up a get.
+/// On its own thread: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
+/// must not delay a get.
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages,
                                                         std::shared_ptr<TlsSource> tls, AccessControl* access,
                                                         Clock* clock) {
@@ -400,8 +401,8 @@ void AdminServer::open(AdminPages pages) {
 }
 
 AdminServer::~AdminServer() {
-  // Pages may use members that are destroyed after this. Once the threads are joined, no page is called.
-  impl_->slow.thread.join();  // a page that is being made goes back to the context
+  // Pages may use members that are destroyed after this. Once the threads are joined, pages are no longer called.
+  impl_->slow.thread.join();  // a page in progress returns to the context
   impl_->scrapes.thread.join();
   impl_->context.stop();
   impl_->thread.join();

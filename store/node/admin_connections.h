@@ -1,4 +1,4 @@
-// store/node/admin_connections.h: who holds the admin server's connections, and which ends when another one comes.
+// store/node/admin_connections.h: the admin server's connections, and which one ends to make room.
 #pragma once
 
 #include <cstddef>
@@ -9,28 +9,28 @@
 
 namespace kv {
 
-/// A health probe comes as a new connection, so a new one always finds room.
+/// A health probe comes as a new connection, so a new one always gets room.
 ///   1. size() <= count_max.
-///   2. Where there is no room, a connection of the peer that has most of them ends, of these the one that did nothing
-///      for longest: it said nothing, or does not take its answer. So whoever holds many loses one, and a peer that
-///      comes with one request keeps it, as long as somebody else has two.
-/// Thread safety: none. Cost: O(connections) where one ends, else O(log peers).
+///   2. At the limit, the peer with the most connections loses the one that was inactive longest: it sent no request,
+///      or does not take its answer. So a peer with many loses one, and a peer with a single request keeps it as long
+///      as another peer has two.
+/// Thread safety: none. Cost: O(connections) if one ends, else O(log peers).
 class AdminConnections {
  public:
   explicit AdminConnections(std::size_t count_max) : count_max_(count_max) {}
 
   struct Connection {
     std::string peer;           ///< Its address.
-    std::function<void()> end;  ///< Closes it. Not called again, and the connection still has to leave().
+    std::function<void()> end;  ///< Closes it. Called once at most; leave() must still follow.
     bool is_in = true;
   };
   using Place = std::list<Connection>::iterator;
 
-  /// Takes it in. May end another one first.
+  /// May end another connection first.
   Place enter(std::string peer, std::function<void()> end);
   void did_something(Place place);
   void leave(Place place);
-  /// Ends one for whoever needs a descriptor. False: there is none.
+  /// Ends one to free a descriptor. False: there are no connections.
   bool end_one();
   std::size_t size() const { return size_; }
 
@@ -38,7 +38,7 @@ class AdminConnections {
   void take_out(Connection& connection);
 
   const std::size_t count_max_;
-  std::list<Connection> all_;  ///< That did nothing for longest first. Those that were ended until they leave.
+  std::list<Connection> all_;  ///< The longest inactive first. Ended ones stay until they leave.
   std::map<std::string, std::size_t> peers_;
   std::size_t size_ = 0;
 };

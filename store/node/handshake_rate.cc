@@ -25,7 +25,7 @@ HandshakeRate::Verdict HandshakeRate::take(const std::string& peer, TimePoint no
   return Verdict::kBegin;
 }
 
-/// Once a second, those whose bucket is full again: they are as if they had never come.
+/// Once a second, drops addresses whose bucket is full again.
 void HandshakeRate::forget(double peer_rate, TimePoint now) {
   if (now - forgot_ < std::chrono::seconds(1)) return;
   forgot_ = now;

@@ -1,4 +1,4 @@
-// store/node/handshake_rate.h: how many connections may begin to prove who they are in a time.
+// store/node/handshake_rate.h: limits how many connections begin a handshake.
 #pragma once
 
 #include <atomic>
@@ -11,18 +11,18 @@
 
 namespace kv {
 
-/// A handshake costs two milliseconds of a processor before anybody knows for whom.
-///   1. In any time t at most rate * (t + 1 s) begin, and half of that from one address, of each at least one.
-///   2. At most three times as many addresses are known as may begin in a second (of rates of 2 and more).
+/// A handshake costs two milliseconds of a processor before the peer is identified.
+///   1. In any time t at most rate * (t + 1 s) begin; from one address at most half of that, but at least one.
+///   2. At most three times as many addresses are kept as may begin in a second (for rates of 2 and more).
 /// Thread safety: set() any, the rest one thread.
 class HandshakeRate {
  public:
   enum class Verdict : unsigned char { kBegin, kTooMany, kTooManyOfPeer };
 
   explicit HandshakeRate(double per_second) : rate_(per_second) {}
-  void set(double per_second) { rate_ = per_second; }  ///< 0: no bound.
+  void set(double per_second) { rate_ = per_second; }  ///< 0: unlimited.
   double rate() const { return rate_; }
-  Verdict take(const std::string& peer, TimePoint now);  ///< kBegin counts as one.
+  Verdict take(const std::string& peer, TimePoint now);  ///< kBegin takes one from the allowance.
   std::size_t peer_count() const { return peers_.size(); }
 
  private:

@@ -1,4 +1,4 @@
-// store/node/locked_store.h: the one door to the Store. Decide inside, move bytes outside.
+// store/node/locked_store.h: the only access to the Store. Decide inside, move bytes outside.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@
 namespace kv {
 
 /// The Store behind its mutex, shared by all I/O threads. A metric shows how long callers waited for it and held it.
-///   1. Inside with(): no co_await, no I/O, no block copy, no unbounded loop. One caller that stays holds up all.
+///   1. Inside with(): no co_await, no I/O, no block copy, no unbounded loop: all other callers wait meanwhile.
 /// Thread safety: any thread.
 class LockedStore {
  public:
@@ -27,7 +27,7 @@ class LockedStore {
   auto with(Call&& call) {
     return with(nullptr, std::forward<Call>(call));
   }
-  /// The same, and `phases` (may be nullptr) has the times added. It outlives the call.
+  /// The same, adding the times to `phases`, which may be nullptr and outlives the call.
   template <class Call>
   auto with(RequestPhases* phases, Call&& call) {
     using std::chrono::steady_clock;
@@ -46,7 +46,7 @@ class LockedStore {
     } observe{metrics_, phases, asked};
     const bool was_free = lock_spinning(mutex_);
     const std::lock_guard lock(mutex_, std::adopt_lock);
-    observe.locked = was_free ? asked : steady_clock::now();  // most often free: then a clock call is saved
+    observe.locked = was_free ? asked : steady_clock::now();  // mostly free, which saves a clock call
     return std::forward<Call>(call)(*store_);
   }
 

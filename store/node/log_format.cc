@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kTimePattern = "%Y-%m-%dT%H:%M:%S.%e%z";
 
 std::string json_line(std::string_view time, std::string_view level, std::size_t thread, std::string_view message) {
-  // Bytes that are no UTF-8 are replaced: a log collector refuses a line that is no JSON, whatever else it says.
+  // Replaces invalid UTF-8: a log collector refuses a line that is not JSON.
   const nlohmann::ordered_json line = {{"time", time}, {"level", level}, {"thread", thread}, {"message", message}};
   return line.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::ordered_json::error_handler_t::replace);
 }
@@ -28,8 +28,8 @@ std::string_view view(const auto& text) { return {text.data(), text.size()}; }
 
 LogFormatter::LogFormatter(bool json) : json_(json), time_(kTimePattern, spdlog::pattern_time_type::local, "") {}
 
-/// One message is one line, in either form. Identities and namespaces are a client's words: a line end among them would
-/// let a client write log lines of its own.
+/// One message is one line, in either form. Identities and namespaces come from clients: a line end in them would let a
+/// client write log lines of its own.
 void LogFormatter::format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) {
   spdlog::memory_buf_t time;
   time_.format(message, time);
@@ -41,7 +41,7 @@ void LogFormatter::format(const spdlog::details::log_msg& message, spdlog::memor
     text.append(view(time)).append(" ").append(level).append(" [").append(std::to_string(message.thread_id));
     text.append("] ").append(printable(view(message.payload)));
   }
-  KV_ASSERT(text.find('\n') == std::string::npos);  // whatever a client has named itself
+  KV_ASSERT(text.find('\n') == std::string::npos);  // even with line ends in a client's names
   text += '\n';
   line.append(text.data(), text.data() + text.size());
 }

@@ -1,4 +1,4 @@
-// store/node/log_format.h: how a line of the log is written, whatever the message holds.
+// store/node/log_format.h: the form of a log line.
 #pragma once
 
 #include <spdlog/formatter.h>
@@ -8,10 +8,10 @@
 
 namespace kv {
 
-/// One line for each message, in valid UTF-8. Messages contain names that came through a socket, so nothing in a
-/// message may end a line, begin another field or move a terminal's cursor.
+/// One line for each message, in valid UTF-8. Messages contain names that came through a socket, so their text cannot
+/// end a line, begin another field or move a terminal's cursor.
 ///   text: time level [thread] message; the message as printable() writes it
-///   JSON: {"time": ..., "level": ..., "thread": ..., "message": ...}; bytes that are no UTF-8 become U+FFFD
+///   JSON: {"time": ..., "level": ..., "thread": ..., "message": ...}; invalid UTF-8 becomes U+FFFD
 /// Thread safety: none; the sink's lock covers it, as for every spdlog::formatter.
 class LogFormatter final : public spdlog::formatter {
  public:

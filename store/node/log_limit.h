@@ -15,7 +15,7 @@
 
 namespace kv {
 
-/// Kinds of lines that a client can cause. Each has a limit of its own, so that a flood of one hides no other.
+/// Kinds of lines that a client can cause. Separate limits, so that a flood of one kind hides no other.
 enum class LogKind : std::uint8_t {
   kBadFrame,
   kBadMessage,
@@ -28,13 +28,13 @@ enum class LogKind : std::uint8_t {
 };
 inline constexpr std::size_t kLogKindCount = 8;
 
-/// Lets through at most kLinesPerSecond lines of each kind. The next line that may be written says how many were not.
-/// Thread safety: all calls from any thread. Time: handed in.
+/// Admits at most kLinesPerSecond lines of each kind. The next admitted line reports how many were dropped. Thread
+/// safety: all calls from any thread. Time: passed in.
 class LogLimit {
  public:
   static constexpr std::uint32_t kLinesPerSecond = 10;
 
-  /// Whether a line of this kind may be written now. If so, `*suppressed` is how many before it were not.
+  /// Whether a line of this kind may be written now. If so, `*suppressed` is how many were dropped before it.
   bool admit(LogKind kind, TimePoint now, std::uint64_t* suppressed) {
     KV_ASSERT(static_cast<std::size_t>(kind) < kLogKindCount);
     const std::lock_guard lock(mutex_);
@@ -50,7 +50,7 @@ class LogLimit {
     *suppressed = std::exchange(window.suppressed, 0);
     return true;
   }
-  /// Writes a warning, or counts it. `make` makes the text; it is called only if the text is written.
+  /// Writes a warning, or counts it as dropped. `make` is only called if its text is written.
   template <class Make>
   void warn(LogKind kind, TimePoint now, Make&& make) {
     std::uint64_t suppressed = 0;

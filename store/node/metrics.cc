@@ -25,7 +25,7 @@ using prometheus::Histogram;
 /// From a match in a warm cache (microseconds) to a get over TCP that waits for a slow disk (seconds).
 const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
                                                   1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1,    2,    5};
-/// The Store's lock is held for microseconds. The last buckets show that somebody broke the rule.
+/// The Store's lock is held for microseconds. The last buckets show violations of that rule.
 const Histogram::BucketBoundaries kLockSeconds = {1e-7, 2e-7, 5e-7, 1e-6, 2e-6, 5e-6,
                                                   1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 1e-2};
 
@@ -61,8 +61,8 @@ void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheu
   to.metric.push_back(std::move(metric));
 }
 
-/// Made anew for each scrape: the Store counts for itself, in plain numbers under its lock. Registered metrics would
-/// have to be updated in step with it on every put and get.
+/// Made anew for each scrape: the Store has its own plain counters under its lock. Registered metrics would have to be
+/// updated in step with them on every put and get.
 std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;
@@ -75,7 +75,7 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
                                             "Time from a block's last use to its eviction: what the cache is worth",
                                             MetricType::Histogram));
   prometheus::ClientMetric metric;
-  // The Store counts by powers of two. Prometheus wants each bucket to include the ones below it.
+  // The Store counts by powers of two. Prometheus wants cumulative buckets.
   std::uint64_t total = 0;
   double sum = 0;
   for (std::size_t i = 0; i < stats.eviction_age_log2_ms.size(); ++i) {
@@ -95,14 +95,14 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   for (std::size_t found = 0; found < 2; ++found) {
     for (std::size_t kind = 0; kind < kMissKindCount; ++kind) {
       const auto why = static_cast<MissKind>(kind);
-      // These are found out by those alone who ask why.
+      // Only callers who ask for the reason find these out.
       if (why == MissKind::kUnknown || why == MissKind::kDiskOff || why == MissKind::kBeingStored) continue;
       add_value(misses, static_cast<double>(stats.match_misses[found][kind]),
                 {{"reason", std::string(miss_kind_name(why))}, {"found", found == 0 ? "nothing" : "some"}});
     }
   }
 
-  // Classes come and go with the sizes in use, so they are made anew for each scrape.
+  // Size classes come and go, so they are made anew for each scrape.
   auto slots = family("slab_slots", "Slots of a size class", MetricType::Gauge);
   auto used = family("slab_slots_used", "Slots of a size class that hold a block", MetricType::Gauge);
   auto slabs = family("slabs", "Slabs of a size class", MetricType::Gauge);
@@ -118,7 +118,7 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
   return families;
 }
 
-/// By multiples of what the node has, which stay the same when the node is given more memory.
+/// In multiples of the node's capacity, which stay the same when the node gets more memory.
 std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics::OfTenant>& tenants) {
   using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;
@@ -289,7 +289,7 @@ void NodeMetrics::set_spill_key(const std::string& id) {
 
 void NodeMetrics::observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed) {
   const auto index = static_cast<std::size_t>(verb);
-  if (index == 0 || index > kFrameTypeMax) return;  // a client's type that no request has
+  if (index == 0 || index > kFrameTypeMax) return;  // an unknown type from a client
   impl_->verb_seconds[index]->Observe(seconds(took));
   if (failed) impl_->verb_failures[index]->Increment();
 }
@@ -358,7 +358,7 @@ NodeMetrics::Totals NodeMetrics::totals() const {
     if (!is_match && verb != FrameType::kGet && verb != FrameType::kSetGet) continue;
     auto& counts = is_match ? totals.match_seconds : totals.get_seconds;
     counts.resize(seconds.bucket.size());
-    std::uint64_t below = 0;  // Prometheus has each bucket include the ones below it
+    std::uint64_t below = 0;  // Prometheus has cumulative buckets
     for (std::size_t i = 0; i < counts.size(); ++i) {
       counts[i] += seconds.bucket[i].cumulative_count - below;
       below = seconds.bucket[i].cumulative_count;
@@ -379,8 +379,8 @@ void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) 
   impl_->tenants.push_back(std::move(tenants));
 }
 
-/// On the admin thread. Each source is asked anew and locks for itself; no lock is held while the text is made, which
-/// takes a millisecond.
+/// On the admin thread. Each source is called and locks for itself; no lock is held while the text is made, which takes
+/// a millisecond.
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
   for (const auto& values : impl_->values) {

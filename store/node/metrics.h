@@ -1,5 +1,5 @@
-// store/node/metrics.h: what a node counts, as Prometheus sees it. docs/operating.md says what each value means, and
-// when an operator has to act.
+// store/node/metrics.h: a node's counters, for Prometheus. docs/operating.md explains each value, and when an operator
+// has to act.
 #pragma once
 
 #include <chrono>
@@ -25,7 +25,7 @@ enum class SessionEnd : std::uint8_t {
   kSlowReader,
   kBroken,
   kDrained,
-  kMadeRoom,  ///< It was idle, and another wanted its place.
+  kMadeRoom,  ///< Idle, and closed for another session.
   kCertificateEnded
 };
 inline constexpr std::size_t kSessionEndCount = 9;
@@ -34,7 +34,7 @@ inline constexpr std::size_t kSessionEndCount = 9;
 enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };
 inline constexpr std::size_t kPathCount = 3;
 
-/// What the Store counts, by name. One list for the stats verb and for /metrics.
+/// The Store's counters, by name. One list for the stats verb and for /metrics.
 struct StoreStatName {
   const char* name;
   std::uint64_t StoreStats::*value;
@@ -101,14 +101,14 @@ inline constexpr StoreStatName kStoreStatNames[] = {
      "Steps of the call that took most since the start; bounded, whatever the size of the arena"},
 };
 
-/// Counters, gauges and histograms of one node. Each is looked up once, when this is made: a look-up takes a lock and
-/// hashes labels. Thread safety: all calls from any thread, but watch() and watch_store() before the first text().
+/// Counters, gauges and histograms of one node. Each is looked up once, at construction: a look-up takes a lock and
+/// hashes labels. Thread safety: all calls from any thread, except watch() and watch_store(): before the first text().
 class NodeMetrics {
  public:
   explicit NodeMetrics(const std::string& version);
   ~NodeMetrics();
 
-  /// `took`: from the last byte of a request until the last byte of its answer is handed over.
+  /// `took`: from the request's last byte until its answer's last byte is handed over.
   void observe_verb(FrameType verb, std::chrono::nanoseconds took, bool failed);
   void observe_lock(std::chrono::nanoseconds waited, std::chrono::nanoseconds held);
   void add_bytes_out(Path path, std::uint64_t bytes);
@@ -116,20 +116,20 @@ class NodeMetrics {
   void add_tokens(std::uint64_t hit, std::uint64_t missed);  ///< Of match.
   void session_opened();
   void session_closed(SessionEnd why);
-  void session_refused(bool for_its_peer);  ///< True: its peer has its share. False: all sessions are taken.
+  void session_refused(bool for_its_peer);  ///< True: the peer has its share. False: all sessions are taken.
   void add_region_bytes(std::int64_t bytes);
   void checksum_failed();
   void deadline_missed();
   void request_refused(Errc why);
   void request_was_slow(FrameType verb);
-  void request_denied(Right right);  ///< Of a request, or page, for want of this right; or of the tenant (kBlocks).
+  void request_denied(Right right);  ///< A request or page lacks this right; or the tenant's access (kBlocks).
 
   std::uint64_t session_count() const;
-  /// Sums over the labels, for the status page. Counters but for `sessions`.
+  /// Sums over the labels, for the status page. All are counters, except `sessions`.
   struct Totals {
     std::uint64_t sessions = 0, request_count = 0, bytes_out = 0, bytes_in = 0;
     std::uint64_t checksum_failures = 0, deadline_misses = 0, denials = 0, sessions_refused = 0;
-    /// Requests by the time they took: [i] up to seconds_bounds()[i], the last one longer.
+    /// Requests by duration: [i] up to seconds_bounds()[i], the last one longer.
     std::vector<std::uint64_t> match_seconds, get_seconds;
   };
   Totals totals() const;
@@ -150,10 +150,10 @@ class NodeMetrics {
     std::string name;
     std::vector<Value> values;
   };
-  /// The same, for values that tenants have each; `name` becomes a label. Boundedly many, and every name with each.
-  /// Each source has names of its own.
+  /// The same, for values of tenants; `name` becomes a label. The number of tenants is bounded, and each value name
+  /// belongs to one source.
   void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
-  /// What is written to disk is encrypted, and this key wraps the keys. Never called without encryption. One thread.
+  /// Sets the key that wraps the keys of encrypted blocks on disk. Only called with encryption. One thread.
   void set_spill_key(const std::string& id);
   std::string text() const;  ///< Prometheus text format 0.0.4.
 

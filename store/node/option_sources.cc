@@ -118,7 +118,7 @@ std::string read_file(const std::vector<OptionRow>& rows, const Switches& switch
   return "";
 }
 
-/// "", or which two of those that are given exclude one another.
+/// Returns "", or which two given options exclude one another.
 std::string check_excludes(const std::vector<OptionRow>& rows, const OptionSources& sources) {
   for (const OptionRow& row : rows) {
     const auto own = sources.options.find(row.name), other = sources.options.find(row.excludes);
@@ -178,7 +178,7 @@ std::string read_sources(int argc, const char* const* argv, const std::vector<Op
   if (given.values.size() != 1) return std::string("config: several files; allowed: one (") + given.place.text + ")";
   sources->file = given.values.front();
   std::string wrong = read_file(rows, switches, *sources);
-  // Who names a file that is not there wants to know where the name stands.
+  // For a missing file, also reports where its name was given.
   if (!wrong.empty() && wrong.starts_with(sources->file + ": "))
     wrong = "config: " + wrong + "; allowed: a TOML file (" + given.place.text + ")";
   return wrong.empty() ? check_excludes(rows, *sources) : wrong;

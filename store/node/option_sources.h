@@ -1,5 +1,4 @@
-// store/node/option_sources.h: options as text, each with the place where it stands: the command line, the environment,
-// the TOML file.
+// store/node/option_sources.h: options as text, each with its origin: command line, environment or TOML file.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@ enum class OptionSource : std::uint8_t { kDefault, kFile, kEnvironment, kFlag, k
 
 const char* source_name(OptionSource source);  ///< "file"; "environment".
 
-/// For a person who has to find it.
+/// The origin of a value, for people.
 struct OptionPlace {
   OptionSource source = OptionSource::kDefault;
   std::string text;  ///< "flag --capacity", "environment variable KVSTORE_NODE_CAPACITY", "FILE, line 3"; or empty.
@@ -28,9 +27,9 @@ struct OptionText {
 };
 
 struct OptionSources {
-  std::map<std::string, OptionText, std::less<>> options;  ///< By name; of several places the one that wins.
+  std::map<std::string, OptionText, std::less<>> options;  ///< By name; of several origins the winning one.
   std::set<std::string, std::less<>> switches;             ///< --check-config and others without a value, as given.
-  std::string file;                                        ///< --config; empty: none.
+  std::string file;                                        ///< --config; empty: not given.
   std::vector<std::string> unknown_variables;              ///< Misspelt, in words.
 };
 
@@ -38,8 +37,8 @@ std::string with_place(const std::string& wrong, const OptionPlace& place);  ///
 
 std::string help_of(const std::vector<OptionRow>& rows);  ///< For --help.
 
-/// A flag wins over the environment, the environment over the file. Names that no row has are refused, and two that
-/// exclude one another. Returns "", or what is wrong.
+/// A flag wins over the environment, the environment over the file. Refuses names without a row, and two options that
+/// exclude one another. Returns "", or the error.
 std::string read_sources(int argc, const char* const* argv, const std::vector<OptionRow>& rows,
                          const std::set<std::string, std::less<>>& switches, OptionSources* sources);
 

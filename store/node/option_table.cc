@@ -19,12 +19,12 @@ namespace kv {
 namespace {
 
 template <class T>
-std::string shortest(T value) {  // that is read back as the same value
+std::string shortest(T value) {  // the shortest text that reads back as the same value
   char text[40];
   return {text, std::to_chars(text, std::end(text), value).ptr};
 }
 
-/// In the largest unit in which it is a whole number: 64GiB.
+/// In the largest unit that gives a whole number: 64GiB.
 std::string size_text(std::uint64_t bytes) {
   constexpr std::pair<const char*, int> kUnits[] = {{"TiB", 40}, {"GiB", 30}, {"MiB", 20}, {"KiB", 10}};
   for (const auto& [unit, bits] : kUnits) {
@@ -57,7 +57,7 @@ std::string text_of_limits(const OptionTarget&, const OneOf& words) {
 }
 std::string text_of_limits(const OptionTarget&, Form form) { return form.text; }
 
-/// What --help shows behind the flag.
+/// The type shown behind the flag in --help.
 std::string type_of(const OptionRow& row) {
   if (const auto* const words = std::get_if<OneOf>(&row.limits)) {
     std::string text;
@@ -72,7 +72,7 @@ std::string type_of(const OptionRow& row) {
   return is_time ? "TIME" : "NUMBER";
 }
 
-// -- from text, each into a variable of its own: true if it is one, within limits
+// -- from text into a variable: true if the text is valid and within limits
 
 template <class Limits>
 bool is_within(double value, const Limits& limits) {
@@ -113,7 +113,7 @@ bool read(const std::string& text, const OptionLimits& limits, double* to) {
 }
 
 bool read(const std::string& text, const OptionLimits& limits, Duration* to) {
-  constexpr double kSecondsMax = 1e9;  // which nanoseconds hold
+  constexpr double kSecondsMax = 1e9;  // fits into nanoseconds
   double seconds = 0;
   if (!parse_seconds(text, &seconds) || seconds > kSecondsMax || !is_within_all(seconds, limits)) return false;
   *to = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
@@ -191,7 +191,7 @@ std::string assign(const OptionRow& row, const std::vector<std::string>& values)
   const bool is_read = std::visit(
       [&](auto* to) {
         if constexpr (std::is_same_v<decltype(to), std::vector<std::string>*>)
-          return false;  // above
+          return false;  // handled above
         else
           return read(values.front(), row.limits, to);
       },
@@ -201,7 +201,7 @@ std::string assign(const OptionRow& row, const std::vector<std::string>& values)
   return refused(given) + (words == nullptr ? "" : did_you_mean(values.front(), *words));
 }
 
-/// `excludes` names an option of an earlier row: CLI11 knows only those that were added before.
+/// `excludes` names an option of an earlier row: CLI11 only accepts options already added.
 void add_options(CLI::App& app, const std::vector<OptionRow>& rows) {
   for (const OptionRow& row : rows) {
     const std::string flag = std::string("--") + row.name;

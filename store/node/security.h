@@ -1,5 +1,5 @@
-// store/node/security.h: who may reach this node, as operators see it: certificates, how long they last, handshakes.
-// Certificates and the policy (access/) are read again here.
+// store/node/security.h: certificates, their expiry, handshakes, and rereading of certificates and the policy
+// (access/).
 #pragma once
 
 #include <atomic>
@@ -15,33 +15,33 @@
 
 namespace kv {
 
-/// Connections before they have proved who they are. Thread safety: any.
+/// Connections without a proved identity yet. Thread safety: any.
 struct HandshakeCounts {
   std::atomic<std::uint64_t> completed{0}, failed{0}, refused{0};
   std::atomic<std::int64_t> half_open{0};
 };
 
-/// Thread safety: all calls from any thread; check_files() and reload() block for the files.
+/// Thread safety: all calls from any thread; check_files() and reload() block on file reads.
 class NodeSecurity {
  public:
-  /// `tls`: nullptr without. `plain_count`: listeners beyond loopback that are neither encrypted nor authenticated.
-  /// `access` outlives this; nullptr: there is no policy.
+  /// `tls`: nullptr without. `plain_count`: listeners beyond loopback without encryption and authentication. `access`
+  /// outlives this; nullptr: without a policy.
   NodeSecurity(std::shared_ptr<TlsSource> tls, std::size_t plain_count, AccessControl* access = nullptr)
       : tls_(std::move(tls)), plain_count_(plain_count), access_(access) {}
 
   const std::shared_ptr<TlsSource>& tls() const { return tls_; }
-  bool has_files() const { return tls_ != nullptr || has_policy(); }  ///< That can be read again.
-  void reload();                                                      ///< SIGHUP. Says in the log what came of it.
-  void check_files();                                                 ///< The same if they have changed.
+  bool has_files() const { return tls_ != nullptr || has_policy(); }
+  void reload();       ///< For SIGHUP. Logs the result.
+  void check_files();  ///< The same if files have changed.
 
-  /// Called, by whoever reads the files, after a new policy is in force. Set before the first reload.
+  /// Called after a new policy is in force, on the thread that read it. Set before the first reload.
   void on_policy(std::function<void()> call) { on_policy_ = std::move(call); }
 
-  /// Values of the spill keys, which no session has to do with, told beside its own. Set before anybody asks.
+  /// Adds values of the spill keys to stats(). Set before the first call of stats().
   void watch(std::function<std::vector<NodeMetrics::Value>()> values) { watched_ = std::move(values); }
 
   HandshakeCounts handshakes;
-  /// Without TLS, without a policy, without listeners beyond loopback and without spill keys: nothing.
+  /// Empty without TLS, policy, listeners beyond loopback and spill keys.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:

@@ -1,4 +1,4 @@
-// store/node/slow_log.h: the latest requests that took long, with where their time went.
+// store/node/slow_log.h: the latest slow requests, with the parts of their time.
 #pragma once
 
 #include <atomic>
@@ -27,25 +27,25 @@ struct SlowRequest {
   FrameType verb{};
   std::size_t block_count = 0;    ///< Named by the request.
   std::uint64_t moved_bytes = 0;  ///< Of blocks.
-  bool has_failed = false;        ///< It did not run to its end.
+  bool has_failed = false;        ///< Did not complete.
   std::optional<NamespaceId> space = {};
   std::string model = {}, tenant = {};  ///< Of its record.
-  std::string asker = {};               ///< The tenant of the client: whose line this is. Empty: it belongs to none.
+  std::string asker = {};               ///< The client's tenant, which may see this line; empty: none.
   std::uint64_t session = 0;
   std::string identity = {}, peer = {};  ///< Of the client.
   TraceContext trace = {};
 };
-/// As a line of the log has it, behind the session: "get took 0.250 s: lock 0.000, ...".
+/// As in a line of the log, after the session: "get took 0.250 s: lock 0.000, ...".
 std::string slow_request_text(const SlowRequest& request);
 
 struct SlowLogConfig {
-  Duration threshold = std::chrono::milliseconds(100);  ///< Zero: nothing is slow.
+  Duration threshold = std::chrono::milliseconds(100);  ///< Zero: off.
   std::size_t count_max = 128;                          ///< Kept.
 };
 
-/// A ring, as Redis has one.
+/// A ring, as in Redis.
 ///   1. At most count_max requests are kept, the latest; texts of each are cut at kTextMax bytes.
-///   2. What is not slow costs one comparison.
+///   2. A fast request costs one comparison.
 /// Thread safety: any.
 class SlowLog {
  public:
@@ -54,19 +54,19 @@ class SlowLog {
   explicit SlowLog(SlowLogConfig config = {}) { set(config); }
 
   bool is_slow(Duration took) const { return took >= threshold_.load(std::memory_order_relaxed); }
-  /// While it runs, too: a smaller count lets the oldest go.
+  /// Also while in use: a smaller count drops the oldest.
   void set(SlowLogConfig config);
   void add(SlowRequest request);
-  void clear();  ///< Numbers go on.
+  void clear();  ///< Numbers continue.
   struct Told {
-    Duration threshold{};               ///< Zero: nothing is slow.
+    Duration threshold{};               ///< Zero: off.
     std::uint64_t count = 0;            ///< Since the start.
     std::vector<SlowRequest> requests;  ///< The latest first.
   };
   Told told() const;
 
  private:
-  std::atomic<Duration> threshold_{};  ///< Duration::max(): nothing is slow.
+  std::atomic<Duration> threshold_{};  ///< Duration::max(): off.
   mutable std::mutex mutex_;
   std::size_t count_max_ = 0;
   std::uint64_t count_ = 0;

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// From each step to the next one. A step is 64 MiB of memory, or what a device registers in one call.
+/// Between two steps. A step is 64 MiB of memory, or the registration by a device in one call.
 constexpr std::chrono::seconds kPatience(900);
 constexpr std::chrono::seconds kTellPause(1);
 constexpr std::uint64_t kLoggedFrom = 8ull << 30;  ///< Smaller ones take a second or two.
@@ -30,7 +30,7 @@ StartWatch::StartWatch(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes)
     signals.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
       spdlog::info("signal {}: ended while {}", signal, text());
-      std::_Exit(0);  // the main thread may be in a call that nothing ends
+      std::_Exit(0);  // the main thread may be in an endless call
     });
     context_.run();
   });
@@ -72,7 +72,7 @@ std::string StartWatch::text() const {
          (phase_.empty() ? "" : "; now " + phase_);
 }
 
-/// Its clock counts from the start, TimeoutStartSec; beyond that it waits so long for the next word.
+/// systemd counts TimeoutStartSec from the start; beyond that it waits this long for the next message.
 void StartWatch::tell_systemd() {
   const auto microseconds = std::chrono::microseconds(kPatience).count();
   sd_notify(0, ("EXTEND_TIMEOUT_USEC=" + std::to_string(microseconds) + "\nSTATUS=" + text()).c_str());

@@ -1,4 +1,4 @@
-// store/node/start_watch.h: a start that takes minutes: how far it is, and its end when somebody wants it.
+// store/node/start_watch.h: a start that takes minutes: reports its progress, and allows ending it.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -11,27 +11,27 @@
 
 namespace kv {
 
-/// Touching the memory of a large node, asking for keys and registering with RDMA devices keep the main thread for
-/// minutes, each in one call. Meanwhile somebody has to
-///   1. say how far it is: text(), for /readyz and the log;
-///   2. ask systemd for more time after each step forward, or it kills a large node in a loop;
-///   3. end the process at SIGTERM and SIGINT. Nothing is lost with it: it has taken no block yet.
+/// Touching a large node's memory, asking for keys and registering with RDMA devices each keep the main thread in one
+/// call for minutes. Meanwhile this class
+///   1. reports progress: text(), for /readyz and the log;
+///   2. asks systemd for more time after each step, or it would kill a large node in a loop;
+///   3. ends the process at SIGTERM and SIGINT, which is safe: it holds no blocks yet.
 /// Thread safety: all calls from any thread.
 class StartWatch {
  public:
-  explicit StartWatch(std::uint64_t memory_bytes);  ///< All that is to be touched.
+  explicit StartWatch(std::uint64_t memory_bytes);  ///< Total to be touched.
   ~StartWatch();
-  void finish();  ///< The node serves: from here on signals are for somebody else.
+  void finish();  ///< The node serves: signals have another handler from here on.
 
-  void touched(std::uint64_t bytes);    ///< So many of them have been.
-  void begins(std::string_view phase);  ///< What comes behind the memory.
+  void touched(std::uint64_t bytes);    ///< Adds to the touched bytes.
+  void begins(std::string_view phase);  ///< A phase after the memory.
   std::string text() const;             ///< "starting: 12 of 300 GiB of memory are ready".
 
  private:
   void tell_systemd();
 
   const std::uint64_t memory_bytes_;
-  mutable std::mutex mutex_;  ///< Of what follows.
+  mutable std::mutex mutex_;  ///< Guards the members below.
   std::uint64_t touched_bytes_ = 0, logged_bytes_ = 0;
   std::string phase_;
   std::chrono::steady_clock::time_point told_{};

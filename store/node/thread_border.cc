@@ -30,7 +30,7 @@ std::string words_of(const std::exception_ptr& thrown) {
 
 }  // namespace
 
-/// At most one line a second of each thread. What a peer says may come a thousand times a second.
+/// At most one line a second for each thread: a peer's input may come a thousand times a second.
 void note_thread_failure(NodeThread thread, std::exception_ptr thrown) noexcept {
   Border& border = at(thread);
   ++border.failures;
@@ -46,7 +46,7 @@ void note_thread_failure(NodeThread thread, std::exception_ptr thrown) noexcept 
     const std::uint64_t unsaid = border.unsaid.exchange(0);
     spdlog::error("thread {}: {}; it goes on{}", kNodeThreadNames[static_cast<std::size_t>(thread)], words_of(thrown),
                   unsaid == 0 ? "" : " (" + std::to_string(unsaid) + " failures before were not written)");
-  } catch (...) {  // no memory for the words: it is counted
+  } catch (...) {  // out of memory for the text; the failure is counted
   }
 }
 

@@ -1,4 +1,4 @@
-// store/node/thread_border.h: where a thread of the node ends what it cannot go on with.
+// store/node/thread_border.h: stops exceptions at the edge of each thread of the node.
 #pragma once
 
 #include <array>
@@ -14,15 +14,15 @@ namespace kv {
 
 /// A thread of the node, as a label of kvstore_thread_failures_total. Names never change; append only.
 enum class NodeThread : std::uint8_t {
-  kMain,        ///< Signals, housekeeping, and the watching of files.
+  kMain,        ///< Signals, housekeeping, and checks of files.
   kIo,          ///< Sessions and handshakes.
   kAdmin,       ///< HTTP.
   kMembership,  ///< etcd.
-  kMover,       ///< Handing over.
+  kMover,       ///< Hand-overs.
   kPool,        ///< Learning together.
   kContexts,    ///< The file of named contexts.
   kWarmer,      ///< Contexts brought from disk.
-  kLearned,     ///< The file of what was learned.
+  kLearned,     ///< The file of learned counts.
   kEraser,      ///< Erasing a tenant.
   kCapacity,    ///< The arena's size.
   kSpill,       ///< The disk tier, and its disks.
@@ -32,14 +32,14 @@ inline constexpr std::array kNodeThreadNames = {"main",     "io",       "admin",
                                                 "pool",     "contexts", "warmer", "learned",    "eraser",
                                                 "capacity", "spill",    "rdma"};
 
-/// What a peer, a file, etcd or an operator says is an error to return, and a bug of our own is KV_ASSERT. In between
-/// are exceptions: of a library that was given something odd, or of a machine without memory. Each ends here, at the
-/// border of the thread that met it: logged, counted, and tried again by whoever works in rounds. So std::terminate
-/// cannot be reached from outside. Process-wide, since threads are; any thread.
+/// Bad input from a peer, a file, etcd or an operator is an error to return, and a bug of this program is KV_ASSERT.
+/// Exceptions are the cases between: a library given odd input, or a machine without memory. Each ends at the border of
+/// its thread: logged, counted, and retried by threads that work in rounds. So outside input cannot cause
+/// std::terminate. Process-wide, since threads are; any thread.
 void note_thread_failure(NodeThread thread, std::exception_ptr thrown) noexcept;
 std::uint64_t thread_failure_count(NodeThread thread) noexcept;
 
-/// Whether `body` came to its end.
+/// Returns whether `body` completed.
 template <class Body>
 bool within_border(NodeThread thread, Body&& body) noexcept {
   try {
@@ -51,13 +51,13 @@ bool within_border(NodeThread thread, Body&& body) noexcept {
   }
 }
 
-/// context.run() for a thread's whole life: a handler that throws is over, and the next one runs.
+/// context.run() for a thread's whole life: after a handler throws, the next one runs.
 inline void run_within_border(NodeThread thread, asio::io_context& context) noexcept {
   while (!within_border(thread, [&context] { context.run(); })) {
   }
 }
 
-/// One round of a coroutine that goes on with the next one. Whether it came to its end.
+/// Runs one round of a repeating coroutine. Returns whether it completed.
 inline asio::awaitable<bool> within_border(NodeThread thread, asio::awaitable<void> round) {
   try {
     co_await std::move(round);
@@ -68,7 +68,7 @@ inline asio::awaitable<bool> within_border(NodeThread thread, asio::awaitable<vo
   co_return false;
 }
 
-/// What co_spawn() tells of the end, where nobody waits for it: asio::detached would forget the exception.
+/// Completion handler for co_spawn() without a waiter: asio::detached would drop the exception.
 struct BorderOf {
   NodeThread thread;
   void operator()(std::exception_ptr thrown) const noexcept {

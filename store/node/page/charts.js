@@ -1,4 +1,4 @@
-// charts.js: what was, as small charts: a line or an area each, one scale, and the values under the pointer.
+// charts.js: the history as small charts: lines or areas with one scale, and the values under the pointer.
 
 const CHARTS = [
   {
@@ -44,7 +44,7 @@ const CHARTS = [
   },
 ];
 
-/** Of the blocks looked up; null where none was. */
+/** Share of the blocks looked up; null without lookups. */
 function share(found, at) {
   const all = at.found_memory + at.found_disk + at.missed;
   return all > 0 ? found / all : null;
@@ -102,7 +102,7 @@ class Chart {
     this.frame.setAttribute('aria-label', this.summary(rows));
   }
 
-  /** What the picture ends with: of the first line that has a value there. */
+  /** The last point's value: of the first line that has one. */
   last() {
     const at = this.points.at(-1);
     if (!at) return null;
@@ -122,9 +122,9 @@ class Chart {
     return Chart.HEIGHT * (1 - Math.min(1, value / this.scale));
   }
 
-  /** One path for each line; where there is no value, the line has a gap. */
+  /** One path for each line; missing values leave a gap. */
   shapes(rows) {
-    const shapes = [];  // the first line last: it lies on top
+    const shapes = [];  // reversed, so that the first line is on top
     [...this.about.lines.entries()].reverse().forEach(([index, line]) => {
       const below = (row) => (this.about.is_stacked ? row.slice(0, index).reduce((sum, value) => sum + (value ?? 0), 0) : 0);
       const runs = [];
@@ -147,7 +147,7 @@ class Chart {
     return shapes;
   }
 
-  /** What a screen reader says of the chart. */
+  /** The chart's text for screen readers. */
   summary(rows) {
     const { about } = this;
     const parts = about.lines.map((line, index) => {
@@ -195,7 +195,7 @@ class Chart {
   }
 }
 
-/** From columns, as history.json has them, to one object for each point. */
+/** Turns the columns of history.json into one object for each point. */
 function pointsOf(history) {
   const names = Object.keys(history.series);
   return history.age_s.map((age, index) => {

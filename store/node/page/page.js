@@ -1,4 +1,4 @@
-// page.js: asks the node again and again, and hands the answers on. Last of the scripts: here it all begins.
+// page.js: polls the node and passes the answers on. The last script; it starts the page.
 
 const EVERY_MS = { now: 2000, history: 10000, tree: 10000 };
 const DEADLINE_MS = 8000;
@@ -30,7 +30,7 @@ async function askHistory() {
   const isDay = state.span === 'day';
   const history = await fetchJson(`/status/history.json${isDay ? '?span=day' : ''}`);
   const points = pointsOf(history);
-  // A young node's few points fill the picture; an older one's an hour, or a day.
+  // A young node's few points fill the picture; later the span is an hour, or a day.
   const span = Math.min(isDay ? 86400 : 3600, Math.max(60, (points[0]?.age ?? 0) * 1.02));
   for (const chart of charts) chart.show(points, span);
 }
@@ -52,7 +52,7 @@ function showState(text) {
   pill.className = `pill ${text.replace(/\W.*/, '')}`;
 }
 
-/** One question, and what to do if there is no answer. Returns whether there was one. */
+/** Sends one request and handles a failure. Returns whether it succeeded. */
 async function guarded(ask) {
   try {
     await ask();
@@ -62,7 +62,7 @@ async function guarded(ask) {
     return true;
   } catch (error) {
     if (error instanceof Denied) {
-      state.isDenied = true;  // asking on would be counted as so many attempts
+      state.isDenied = true;  // further requests would count as further attempts
       showState('access denied');
       const isFirst = byId('token-form').hidden;
       byId('token-form').hidden = false;
@@ -82,7 +82,7 @@ function showTrouble(text) {
   byId('trouble').hidden = false;
 }
 
-/** Every so often, while somebody looks: a page in the background asks nothing. */
+/** Repeats a request while the page is visible: a page in the background sends none. */
 async function repeat(ask, everyMs) {
   for (;;) {
     const isAsked = !document.hidden && !state.isPaused && !state.isDenied;

@@ -1,6 +1,6 @@
-// panels.js: what is here now: tiles, and tables that become cards where the screen is narrow.
+// panels.js: the present state: tiles, and tables that become cards on a narrow screen.
 
-/** `columns`: {title, cell(row), isNumber, isHead, isLong (what may break anywhere)}. Roles are said aloud, as cards are no table to a browser. */
+/** `columns`: {title, cell(row), isNumber, isHead, isLong (may break anywhere)}. Roles are explicit, as a browser does not see cards as a table. */
 function table(caption, columns, rows, none) {
   if (rows.length === 0) return element('p', { class: 'none' }, none);
   const head = columns.map(({ title, isNumber }) => element('th', { role: 'columnheader', scope: 'col', class: isNumber ? 'number' : null }, title));
@@ -13,7 +13,7 @@ function table(caption, columns, rows, none) {
     element('tbody', { role: 'rowgroup' }, body));
 }
 
-/** A share of something as a bar beside its number. */
+/** A share as a bar beside its number. */
 function meter(part, label) {
   const bar = element('span', { class: 'meter', 'aria-hidden': 'true' });
   bar.style.setProperty('--part', `${Math.min(1, Math.max(0, part)) * 100}%`);
@@ -27,7 +27,7 @@ function tile(title, value, more, part) {
     element('h3', {}, title), element('p', { class: 'value' }, value), bar, element('p', { class: 'more' }, more));
 }
 
-/** A value and what it is of, where both have one unit: "1.2 of 4 GiB" would mislead, so both are written out. */
+/** A value and its total, with both units: "1.2 of 4 GiB" would mislead if the units differ. */
 function ofAll(used, all) {
   return `${bytes(used)} of ${bytes(all)}`;
 }
@@ -67,14 +67,14 @@ function showSpaces(now) {
   byId('spaces').replaceChildren(...[table('Namespaces', columns, shown, 'No namespace was opened yet.'), more, cut].filter(Boolean));
 }
 
-/** What tells two namespaces of one model apart, besides the tenant. */
+/** The fields that distinguish namespaces of one model, besides the tenant. */
 function spaceForm(space) {
   const { dtype, quantization, revision, lora, cache_group: group, layer_range: layers, head_range: heads } = space.fields;
   const parts = [dtype, quantization, lora && `adapter ${lora}`, group, layers && `layers ${layers}`, heads && `heads ${heads}`, revision && `rev. ${revision.slice(0, 10)}`];
   return parts.filter(Boolean).join(' · ') || NONE;
 }
 
-/** In a cluster nodes count the beginnings of lookups. A single node does not: there the tree says what is used most. */
+/** In a cluster, nodes count the beginnings of lookups. A single node does not: there the tree has the most used runs. */
 function showHot(now, overview) {
   const rows = now.hot.length > 0 || !overview
     ? now.hot

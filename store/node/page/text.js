@@ -1,11 +1,11 @@
 'use strict';
-// text.js: numbers as people read them, and elements. What comes from the node is text, and is only ever set as text:
-// there is no innerHTML here, and the page's policy forbids it.
+// text.js: formats numbers for people, and makes elements. Text from the node is only ever set as text: there is no
+// innerHTML here, and the page's policy forbids it.
 
 const decimals = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const NONE = '–';
 
-/** Three digits at least, and no more than are needed: 1.25, 12.5, 125, 1,250. */
+/** Three digits, without trailing zeros: 1.25, 12.5, 125, 1,250. */
 function digits(value) {
   const size = Math.abs(value);
   if (size === 0) return '0';
@@ -64,7 +64,7 @@ function plural(number, one, many = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
 
-/** An element with attributes and children; strings become text nodes. `null` leaves an attribute or a child out. */
+/** An element with attributes and children; strings become text nodes. A `null` attribute or child is left out. */
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) {
@@ -85,12 +85,12 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-/** Replaces the text only when it changes, so that a screen reader is not told the same again. */
+/** Replaces the text only if it changes, so that a screen reader does not repeat it. */
 function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
-/** The first button of a group of which one is pressed calls `chosen` with its value of data-`name`. */
+/** Makes a group of buttons of which one is pressed; calls `chosen` with the pressed one's data-`name`. */
 function choice(name, chosen) {
   const buttons = [...document.querySelectorAll(`[data-${name}]`)];
   for (const button of buttons) {

@@ -1,12 +1,12 @@
-// tree.js: the prefix tree as an icicle: from namespaces at the top down to blocks. A bar is a run of blocks, its width
-// the bytes of all that is at and below it, its colour how much it is used.
+// tree.js: the prefix tree as an icicle: from namespaces at the top down to blocks. A bar is a run of blocks; its width
+// shows the bytes at and below it, its colour how much it is used.
 //
-// The node sends the largest parts of the scope that is looked into (tree.json), exact or from a sample. Looking into a
-// bar asks for that scope; until the answer is here, the bar is drawn from what is known already.
+// The node sends the largest parts of the selected scope (tree.json), exact or from a sample. Opening a bar requests
+// its scope; until the answer arrives, the bar is drawn from known data.
 
 const ROWS_MAX = 16;
 const CELLS_MAX = 256;
-/** Parts of the picture's width: narrower bars are not drawn. */
+/** As a share of the picture's width: narrower bars are not drawn. */
 const WIDTH_MIN = 0.0008;
 
 const HEAT = {
@@ -23,7 +23,7 @@ const HEAT = {
   },
 };
 
-/** The parts of an answer as a tree; `base` is what the scope names. */
+/** The parts of an answer as a tree; `base` is the scope's root. */
 function treeOf(answer, scope) {
   const all = { key: 'all', children: [], bytes: 0, blocks: 0, copied: 0, uses: 0, age_s: Infinity, hidden: 0, branches: null, above: null };
   const parts = answer.parts.map((part) => {
@@ -54,12 +54,12 @@ function tokensOf(part) {
   return part.own_blocks * (part.space?.block_size ?? 0);
 }
 
-/** Of an edge the node knows how many; of others they are counted here. */
+/** The node counts the branches of an edge; others are counted here. */
 function branchesOf(part) {
   return part.branches ?? part.children.length + part.hidden;
 }
 
-/** What a bar says, largest first: shown as far as there is room. */
+/** A bar's texts, largest first; shown as far as there is room. */
 function partLabel(part) {
   if (part.key === 'all') return ['All namespaces', bytes(part.bytes)];
   if (!part.name) return [spaceLabel(part.space), bytes(part.bytes)];
@@ -67,7 +67,7 @@ function partLabel(part) {
   return [`${count(tokensOf(part))} tokens`, bytes(part.bytes)];
 }
 
-/** What a screen reader says of a bar. */
+/** A bar's text for screen readers. */
 function partSummary(part, isExact) {
   const about = isExact ? '' : 'about ';
   const sizes = `${about}${bytes(part.bytes)}, ${about}${plural(part.blocks, 'block')}`;
@@ -79,7 +79,7 @@ function partSummary(part, isExact) {
   return `Tokens ${count(first)} to ${count(first + tokensOf(part))}: ${sizes}, ${use}, ${plural(branchesOf(part), 'branch', 'branches')}${hidden}`;
 }
 
-/** The runs that most uses went through, with all that is above them. */
+/** The most used runs, including all blocks above them. */
 function mostUsed(base, most) {
   const parts = [];
   const visit = (part) => {
@@ -117,7 +117,7 @@ class Tree {
   }
 
   show(answer, scope) {
-    if (JSON.stringify(scope) !== JSON.stringify(this.scope())) return;  // it came late
+    if (JSON.stringify(scope) !== JSON.stringify(this.scope())) return;  // a late answer
     const isEmpty = scope.space != null && answer.parts.length === 0;
     if (answer.is_gone || (isEmpty && answer.is_exact)) {
       this.trail.pop();
@@ -125,7 +125,7 @@ class Tree {
       this.look();
       return;
     }
-    if (isEmpty) {  // none of the blocks looked at lies in there: what is known from above stays
+    if (isEmpty) {  // the sample has no blocks in this part: keep the data from above
       this.note = 'This part is too small for a sample of so many blocks; look further inside.';
       this.draw();
       this.note = null;
@@ -138,7 +138,7 @@ class Tree {
     this.note = null;
   }
 
-  /** Looks inside a part, or what the trail has above it. */
+  /** Opens a part, or goes back to one above it in the trail. */
   enter(part) {
     if (part === this.base || part.key === 'all') return this.leave();
     const between = [];
@@ -159,7 +159,7 @@ class Tree {
     this.look();
   }
 
-  /** Bars from the base down, each {part, x, width, row}; x and width as parts of the whole. */
+  /** Bars from the base down, each {part, x, width, row}; x and width are shares of the whole. */
   layout() {
     const bars = [];
     const add = (part, x, width, row) => {
@@ -225,7 +225,7 @@ class Tree {
     return root;
   }
 
-  /** Colour, words and what is read out of a bar. */
+  /** Sets a bar's colour, texts and screen reader text. */
   dress(root, bar, pixels, isExact) {
     const { part } = bar;
     if (!part) {
@@ -234,7 +234,7 @@ class Tree {
     }
     const heat = HEAT[this.colour];
     const step = heat.of(part);
-    // Whole namespaces are nearly always in use: a colour would say nothing of them.
+    // Whole namespaces are nearly always in use, so a colour would carry no information.
     root.className = `part-bar ${part.name ? `heat-${step < 0 ? heat.steps.length : step}` : 'is-space'}${bar.row === 0 ? ' is-base' : ''}${pixels < 5 ? ' is-narrow' : ''}`;
     const [main, more] = partLabel(part);
     setText(root.children[0], pixels > 44 ? main : '');
@@ -321,7 +321,7 @@ class Tree {
     setText(byId('tree-note'), [this.note, this.base.blocks === 0 ? 'No blocks are stored here.' : sample, held].filter(Boolean).join(' '));
   }
 
-  /** The part in words, and its blocks one by one. */
+  /** Shows the part in words, and its blocks one by one. */
   describe(part) {
     const about = this.answer.is_exact ? '' : '≈ ';
     const facts = [];
