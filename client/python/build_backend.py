@@ -1,8 +1,8 @@
-"""What pip builds the package with: scikit-build-core, and a source distribution that builds from itself alone.
+"""pip's build backend: scikit-build-core, and a source distribution that builds by itself.
 
-The extension is compiled from C++ that lies two folders above, and scikit-build-core packs this folder only. So a source
-distribution is packed from a copy of this folder, with that C++ in ``cxx/``; its pyproject.toml names the place, and
-scikit-build-core itself as its backend. Everything else is scikit-build-core's own.
+The extension is compiled from C++ two folders above, and scikit-build-core packs this folder only. So a source distribution is
+packed from a copy of this folder, with that C++ in ``cxx/``; its pyproject.toml names the place, and scikit-build-core itself as
+its backend. Everything else is scikit-build-core's own.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from scikit_build_core import build as _build
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 
-#: What of the repository the extension is made of, besides this folder.
+#: Parts of the repository that the extension is built from, besides this folder.
 SOURCES = ["CMakeLists.txt", "LICENSE", "NOTICE", "base", "client", "cmake", "gpu", "index", "transport"]
 SOURCES += ["deploy/install-dependencies.sh"]
 PACKAGE = ["LICENSE", "README.md", "examples", "kvstore", "tests"]
 
-#: Lines of pyproject.toml, here and there.
+#: Lines of pyproject.toml, in the repository and in a source distribution.
 CHANGES = {
     'build-backend = "build_backend"\nbackend-path = ["."]\n': 'build-backend = "scikit_build_core.build"\n',
     'cmake.source-dir = "../.."\n': 'cmake.source-dir = "cxx"\n',
@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
 
 def _skipped(folder: str, names: list[str]) -> list[str]:
     skipped = [name for name in names if name == "__pycache__" or name.startswith(".")]
-    if Path(folder) == HERE:  # of this folder cxx/ has what is compiled, and the package the rest
+    if Path(folder) == HERE:  # cxx/ gets this folder's sources, the package the rest
         skipped += [name for name in names if name not in ("CMakeLists.txt", "src")]
     return skipped
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import kvstore
 
-# All that shapes a block's bytes besides its tokens. Equal records share blocks, others never do.
+# All that affects a block's bytes besides its tokens. Equal records share blocks, others never do.
 NAMESPACE = kvstore.Namespace(model="quickstart", dtype="float16", block_size=16, block_bytes=65536)
 
 
@@ -29,9 +29,9 @@ def main(endpoint: str) -> None:
         hashes = space.hash_chain(prompt)
         blocks = client.empty((len(hashes), NAMESPACE.block_bytes))  # lent: a node on this host copies straight into it
 
-        cached = space.get(hashes, blocks).block_count  # a prefix; a dead or slow node costs the deadline and no more
+        cached = space.get(hashes, blocks).block_count  # a prefix; a dead or slow node costs the deadline at most
         blocks[cached:] = compute(prompt[cached * NAMESPACE.block_size :])
-        stored = space.put(hashes, blocks).stored  # the node takes what it lacks
+        stored = space.put(hashes, blocks).stored  # the node takes the blocks it lacks
         print(f"{cached} of {len(hashes)} blocks were cached, {stored} stored")
         assert (blocks == compute(prompt)).all()
 

@@ -60,8 +60,8 @@ class Blocks:
         self.gaps = 0
 
     def take(self, number: int, payload: bytes) -> bool:
-        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that
-        the worker restarted.
+        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that the
+        worker restarted.
         """
         batch = msgspec.msgpack.decode(payload)
         told_at = float(batch["ts"] if isinstance(batch, dict) else batch[0])

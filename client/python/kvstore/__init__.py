@@ -5,7 +5,7 @@
 >>> cached = space.get(hashes, blocks).block_count      # compute the rest, then
 >>> space.put(hashes, blocks)                           # every node takes what it lacks
 
-docs/python.md has it all, with examples.
+docs/python.md is the full guide, with examples.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ except ImportError as _error:
     from pathlib import Path as _Path
 
     if any(_Path(__file__).parent.glob("_kvstore*.so")):
-        raise  # it is there: the error says what it lacks
+        raise  # it exists: the error tells the reason
     raise ImportError(
         f"kvstore: {_Path(__file__).parent} has no extension module: these are the sources. Install the package "
         "(pip install client/python), and start Python in another folder"

@@ -1,4 +1,4 @@
-"""Which nodes a client asks, and as whom: one reading of both, for Client and for every engine's options."""
+"""A client's nodes and identity, parsed in one place for Client and every engine's options."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Node(NamedTuple):
 
 
 def default_nodes() -> list[str]:
-    """``KVSTORE_ENDPOINTS`` (separated by commas or blanks), else the installed node's Unix socket if it is there, else TCP."""
+    """``KVSTORE_ENDPOINTS`` (separated by commas or blanks), else the installed node's Unix socket if it exists, else TCP."""
     named = _split(os.environ.get("KVSTORE_ENDPOINTS", ""))
     if named:
         return named
@@ -41,7 +41,7 @@ def default_nodes() -> list[str]:
 
 
 def nodes_of(given: Any, name: str) -> list[str | Node]:
-    """The nodes that ``given`` names. Raises BadRequest, which begins with ``name``. C++ looks at each endpoint."""
+    """The nodes in ``given``. Raises BadRequest, which begins with ``name``. C++ checks each endpoint."""
     if given is None:
         return [*default_nodes()]
     parts = [given] if isinstance(given, (str, Node)) else given
@@ -68,7 +68,7 @@ def access_of(
     token_file: str | os.PathLike[str] | None,
     tls_names: str | Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """As the extension takes it. What was not given, the environment says, where a token's file comes first."""
+    """As the extension takes it. Missing values come from the environment, where a token's file comes first."""
 
     def of(given: str | os.PathLike[str] | None, variable: str) -> str:
         return os.environ.get(variable, "") if given is None else os.fspath(given)
@@ -95,6 +95,6 @@ def access_of(
 
 
 def _split(text: str) -> list[str]:
-    """Only before what begins as an endpoint does: a path may have blanks and commas in it."""
+    """Splits only before the start of an endpoint: a path may contain blanks and commas."""
     parts = (each.strip() for each in re.split(r"[,\s]+(?=[a-z]+://)", text.strip(", \t\r\n")))
     return [each for each in parts if each]

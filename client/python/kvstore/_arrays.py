@@ -1,4 +1,4 @@
-"""Types of what calls take, for people and type checkers."""
+"""Types of the calls' arguments, for people and type checkers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a store that does not answer from costing every request its deadline."""
+"""Keeps a silent store from costing every request its deadline."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PAUSE_MAX = 30.0
 
 
 class Breaker:
-    """After three failures in a row the store is not asked for a second, then for two, and so on up to thirty.
+    """After three failures in a row the store is skipped for one second, then for two, and so on up to thirty.
 
-    1. Any success ends the pause and forgets the failures.
+    1. Any success ends the pause and resets the failures.
     2. After a pause, calls are let through again; the next failure begins a pause of twice the length.
     """
 
@@ -36,7 +36,7 @@ class Breaker:
     def failed(self) -> bool:
         """Whether a pause begins with this failure."""
         if not self.allows():
-            return False  # of a call that was under way when the pause began
+            return False  # from a call that was under way when the pause began
         self._failures += 1
         if self._failures < _FAILURES_MAX:
             return False

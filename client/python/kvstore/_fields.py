@@ -1,4 +1,4 @@
-"""Values of a record's fields, from what Python has for them."""
+"""Values of a record's fields, from Python values."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from .errors import BadRequest
 __all__ = ["dtype_name", "field_text"]
 
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
-#: What would be read as escaped.
+#: Text that would be read as an escape.
 _ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
 def dtype_name(dtype: Any) -> str:
-    """``float16`` of that name, of ``np.float16``, ``np.dtype("float16")`` and ``torch.float16``. Raises BadRequest for
-    what is no element type.
+    """``float16`` from that name, ``np.float16``, ``np.dtype("float16")`` or ``torch.float16``. Raises BadRequest for other values.
     """
     if isinstance(dtype, str):
         return dtype.removeprefix("torch.")
@@ -36,8 +35,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def field_text(name: str, value: object) -> str:
-    """A field's value, as a record can have it: printable ASCII. Other letters are escaped as in a URL, and different texts
-    stay different. Raises BadRequest, which names the field, for what is neither text nor a number.
+    """A field's value as a record allows it: printable ASCII. Other letters are escaped as in a URL, so different texts stay
+    different. Raises BadRequest, which names the field, unless the value is text or a number.
     """
     if name == "dtype":
         return dtype_name(value)

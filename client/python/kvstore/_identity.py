@@ -36,8 +36,7 @@ __all__ = [
     "weights_digest",
 ]
 
-#: File names beside weights that do not affect the computation. All others count, so that an unforeseen kind of file is not
-#: missed.
+#: File names beside weights that do not affect the computation. All others count, so that an unforeseen kind of file is not missed.
 _OTHER_NAMES = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state)\w*\.(bin|pt|pth)$"
     r"|(tokenizer|vocab|special_tokens|added_tokens|chat_template|generation_config|trainer_state|\w*_results).*\.json$"
@@ -91,8 +90,8 @@ _WAIT_SECONDS = 120.0
 
 
 def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str:
-    """Digests all bytes of the files in a model's folder, or of the given files, that may affect the loaded model, with their
-    names below the folder, since names choose the files to load. Follows links: a hub snapshot counts as a folder.
+    """Digests all bytes of the files in a model's folder, or of the given files, that may affect the loaded model, with their names
+    below the folder, since names choose the files to load. Follows links: a hub snapshot counts as a folder.
 
     Raises Unsupported without weights, or if a file cannot be read.
     """
@@ -114,8 +113,8 @@ def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[st
 
 
 def adapter_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name, its
-    path and its stated base model do not count: the model is named separately.
+    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name, its path
+    and its stated base model do not count: the model is named separately.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if _counts(name) and os.sep not in name}
@@ -131,8 +130,8 @@ def adapter_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def remote_code_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its
-    ``auto_map``. Raises Unsupported if a part is missing on this machine.
+    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its ``auto_map``.
+    Raises Unsupported if a part is missing on this machine.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
@@ -231,8 +230,8 @@ def _json(path: str) -> dict[str, Any]:
 class _Known:
     """Digests of files read before, kept in a file of the user's cache folder.
 
-    1. A digest belongs to the file's bytes: a rewritten file has another identity. Digests of files younger than two seconds
-       are not kept, nor those of a file system with times in whole seconds, or without a change time.
+    1. A digest belongs to the file's bytes: a rewritten file has another identity. Digests of files younger than two seconds are
+       not kept, nor those of a file system with times in whole seconds, or without a change time.
     2. Without the file, or without write access to it, results are the same but slower.
     3. One process at a time reads files, if locking works: the ranks of an engine then read them once.
     """
@@ -304,9 +303,9 @@ _ODD = 0x9E3779B97F4A7C15
 def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
     """Digests torch tensors on the host or a GPU: all bytes, names, shapes and types. Equal on every device.
 
-    Each word's bits are mixed one to one and multiplied by an odd number of its place; the products are summed, all modulo
-    2^64. A change of one word always changes the sum, a change of several fails to with a chance of about 2^-64. Takes 16 MiB
-    of memory on each device. Raises Unsupported for a tensor without bytes (``meta``).
+    Each word's bits are mixed one to one and multiplied by an odd number of its place; the products are summed, all modulo 2^64. A
+    change of one word always changes the sum, a change of several fails to with a chance of about 2^-64. Takes 16 MiB of memory on
+    each device. Raises Unsupported for a tensor without bytes (``meta``).
     """
     import torch
 
@@ -421,8 +420,8 @@ _NOT_OF_ADAPTERS = (
 
 
 def computed(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that affect the computation. A transformers object is taken as it is in memory, without
-    fields at their class's default, so that a release with more fields gives the same result for the same model; a mapping as a
+    """The fields of a configuration that affect the computation. A transformers object is taken as it is in memory, without fields
+    at their class's default, so that a release with more fields gives the same result for the same model; a mapping as a
     ``config.json`` has it.
     """
     if isinstance(config, Mapping):

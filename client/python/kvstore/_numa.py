@@ -1,4 +1,4 @@
-"""Where an engine's memory for the store lies: by default at the NUMA node of its accelerator."""
+"""Placement of an engine's memory for the store: by default at the NUMA node of its accelerator."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ def _pci_address(torch: Any, device: int | None) -> str:
 
 
 def numa_nodes_of(option: str, device: int | None = None, *, sysfs: str = "/sys") -> str:
-    """``Client(numa_nodes=...)`` of an engine's option. ``auto``: where ``device`` is, or else the CUDA device that this
-    thread uses; nothing, if CUDA was not begun here (a process that may fork yet must not begin it), or the machine does
-    not know the device.
+    """``Client(numa_nodes=...)`` for an engine's option. ``auto``: the node of ``device``, or of this thread's CUDA device; "" if
+    CUDA is not initialised here (a process that may still fork must not do so), or the machine does not list the device.
     """
     if option != "auto":
         return option
@@ -34,13 +33,13 @@ def numa_nodes_of(option: str, device: int | None = None, *, sysfs: str = "/sys"
         if torch is None or not torch.cuda.is_initialized():
             return ""
         address = _pci_address(torch, device)
-    except Exception:  # a device that does not say where it is must not keep an engine from its start
+    except Exception:  # an unknown place must not keep an engine from its start
         return ""
     return "pci:" + address if os.path.isdir(f"{sysfs}/bus/pci/devices/{address}") else ""
 
 
 def tell_numa(logger: logging.Logger, client: Client) -> None:
-    """In the engine's log, where there was something to place."""
+    """Writes the placement to the engine's log, if there was any."""
     numa = client.numa()
     if numa["chosen"] or numa["processors"]:
         logger.info("kvstore: memory on NUMA nodes %s, threads on processors %s", numa["chosen"], numa["processors"])

@@ -1,4 +1,4 @@
-"""Options of an engine's door to the store, from what the engine's configuration has for it."""
+"""Options of an engine's connection to the store, from the engine's configuration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["AccessOptions", "StoreOptions", "access_options", "check_options", "
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """Which nodes, and as whom: named as ``Client`` names them. What is left out, the environment says, as of a Client."""
+    """Nodes and identity, named as in ``Client``. Omitted options come from the environment, as for a Client."""
 
     endpoints: str | list[str] | None = None
-    #: Whose blocks they are: the record's field. Nodes with a policy let only that tenant open the namespace.
+    #: The owner of the blocks: a field of the record. Nodes with a policy let only that tenant open the namespace.
     tenant: str = ""
-    #: Engines write their configuration to their log: a file keeps the token out of that.
+    #: Prefer the file: engines write their configuration to their log.
     token: str = field(default="", repr=False)
     token_file: str = ""
     tls_cert: str = ""
@@ -32,7 +32,7 @@ class AccessOptions:
 
 @dataclass(frozen=True)
 class StoreOptions(AccessOptions):
-    """What each way from an engine to the store can be told. Times are in seconds, each of one call."""
+    """Options of every connection from an engine to the store. Times are in seconds, each for one call."""
 
     #: The model's name in the store; by default its path's last part, or its name in the hub.
     model: str = ""
@@ -43,24 +43,24 @@ class StoreOptions(AccessOptions):
     lookup_timeout: float = 0.25
     load_timeout: float = 1.0
     save_timeout: float = 5.0
-    #: NUMA nodes for the memory that is lent to nodes, and for the client's threads. auto: where this engine's GPU is.
+    #: NUMA nodes for the lent memory and the client's threads. auto: the node of this engine's GPU.
     numa_nodes: str = "auto"
 
 
 def access_options(options: AccessOptions) -> dict[str, Any]:
-    """What of them a client is told besides its nodes; the tenant stands in the namespaces."""
+    """The client's arguments besides its nodes; the tenant is part of the namespaces."""
     names = (each.name for each in fields(AccessOptions) if each.name not in ("endpoints", "tenant"))
     return {name: getattr(options, name) or None for name in names}
 
 
 def client_of(options: AccessOptions, **more: Any) -> Client:
-    """A client as the options have it."""
+    """A client with these options."""
     return Client(options.endpoints, **access_options(options), **more)
 
 
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:
-    """Raises BadRequest, which names ``place``, the option, its value and what is allowed, unless all of ``given`` are
-    options. Of what type each is, the defaults of the dataclass ``options`` say; ``endpoints`` may be a list too.
+    """Raises BadRequest, which names ``place``, the option, its value and the allowed ones, unless all of ``given`` are options.
+    The defaults of the dataclass ``options`` give the types; ``endpoints`` may be a list too.
     """
     known: dict[str, Field[Any]] = {each.name: each for each in fields(options)}
     for name, value in given.items():

@@ -1,4 +1,4 @@
-"""How an encoder's output is stored, whoever made it: what it is, then its bytes.
+"""Stored form of an encoder's output, the same for every engine: a header, then its bytes.
 
 mark "KVEC" | version | axes | element type, 16 bytes | five sizes, 0 behind the last axis | the elements, row by row
 """
@@ -23,7 +23,7 @@ HEADER_BYTES = _HEADER.size
 
 
 def header(dtype: torch.dtype, sizes: Sequence[int]) -> bytes | None:
-    """What stands before such an output's bytes; None of one that is not known here."""
+    """The header of such an output; None for an unsupported type or shape."""
     name = str(dtype).removeprefix("torch.")
     if name not in _DTYPES or not 1 <= len(sizes) <= _AXES_MAX or math.prod(sizes) <= 0:
         return None
@@ -31,7 +31,7 @@ def header(dtype: torch.dtype, sizes: Sequence[int]) -> bytes | None:
 
 
 def encoded(output: torch.Tensor) -> npt.NDArray[np.uint8] | None:
-    """An output as it is stored; None of one that is not known here."""
+    """An output in its stored form; None for an unsupported one."""
     first = header(output.dtype, output.shape)
     if first is None:
         return None
@@ -42,7 +42,7 @@ def encoded(output: torch.Tensor) -> npt.NDArray[np.uint8] | None:
 
 
 def decoded(data: npt.NDArray[np.uint8]) -> torch.Tensor | None:
-    """The output in such bytes, over the same memory; None if they are none."""
+    """The output in such bytes, over the same memory; None if they are invalid."""
     if len(data) < HEADER_BYTES:
         return None
     mark, version, axes, name, *sizes = _HEADER.unpack(data[:HEADER_BYTES].tobytes())

@@ -8,7 +8,7 @@ __all__: list[str] = []
 
 
 def _text(value: object) -> str:
-    """Short, however many blocks a call was of."""
+    """Short, for any number of blocks."""
     if type(value).__name__ == "ndarray":
         count = len(value)  # type: ignore[arg-type]
         return str(value.tolist()) if count <= 8 else f"<{count} of {value.dtype}>"  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a caller says of a request's future, as the wire has it (index/reuse_hint.h)."""
+"""A caller's hint on a request's reuse, as on the wire (index/reuse_hint.h)."""
 
 from __future__ import annotations
 

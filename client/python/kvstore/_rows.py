@@ -1,4 +1,4 @@
-"""Rows of memory that is lent to nodes, between them and an engine's pages."""
+"""Lent memory between nodes and an engine's pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .client import Client
 
 __all__ = ["QUARANTINE_SECONDS", "RowPool"]
 
-#: How often memory in quarantine is looked at.
+#: How often quarantined memory is checked.
 QUARANTINE_SECONDS = 0.05
 
 
 class RowPool:
     """``count`` rows of ``nbytes`` each. For one thread at a time.
 
-    1. A row is free, or some call's, or in quarantine: a node may still write it after a get that timed out.
+    1. A row is free, used by a call, or in quarantine: a node may still write it after a get that timed out.
     """
 
     def __init__(self, client: Client, count: int, nbytes: int, *, page_locked: bool = False) -> None:

@@ -1,11 +1,11 @@
-"""GPUs: streams, events, and how work on the device is ordered (docs/python.md, "On a GPU").
+"""GPUs: streams, events, and the order of work on the device (docs/python.md, "On a GPU").
 
 >>> stream = Stream(device=0)                                     # beside the engine's own
 >>> stream.wait(record(torch.cuda.current_stream()))              # what follows comes after what the engine has enqueued
 >>> moved = gather(staged, pages, blocks=[3, 1, 4], stream=stream)
 >>> moved.wait()                                                  # or moved.is_passed, or moved.hold(another stream)
 
-Nothing here needs CUDA until it is called: without the package's CUDA module, or a device, it raises Unavailable.
+CUDA is needed only by calls: without the package's CUDA module, or a device, they raise Unavailable.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ __all__ = [
     "why_no_device",
 ]
 
-#: A stream: this module's, any object with ``cuda_stream`` (PyTorch's), or a ``cudaStream_t`` as a number, 0 being the
-#: default stream.
+#: A stream: this module's, any object with ``cuda_stream`` (PyTorch's), or a ``cudaStream_t`` as a number, 0 being the default.
 StreamLike: TypeAlias = "Stream | int | Any"
 
 
@@ -44,7 +43,7 @@ def stream_handle(stream: StreamLike) -> int:
 
 
 class Event:
-    """A moment on a stream: it has passed once all is done that the stream was given before it. Never waits by itself."""
+    """A moment on a stream: passed once all earlier work of the stream is done. Never waits by itself."""
 
     __slots__ = ("_native",)
 
@@ -53,20 +52,20 @@ class Event:
 
     @property
     def is_passed(self) -> bool:
-        """About a microsecond."""
+        """Takes about a microsecond."""
         return self._native.is_passed()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until it has passed, or so many seconds are over: whether it has. Other Python threads run meanwhile."""
+        """Waits until it has passed, or ``timeout`` seconds; returns whether it has. Other Python threads run meanwhile."""
         return self._native.wait(timeout)
 
     def hold(self, stream: StreamLike) -> None:
-        """What ``stream`` is given from now on waits for this moment, on the device; the caller does not wait."""
+        """Later work of ``stream`` waits for this moment on the device; the caller does not wait."""
         self._native.hold(stream_handle(stream))
 
 
 class Stream:
-    """A CUDA stream that waits for no other, the default one included, unless it is told to."""
+    """A CUDA stream, independent of all others, including the default one, unless told to wait."""
 
     __slots__ = ("_native",)
 
@@ -86,28 +85,28 @@ class Stream:
         return Event(_kvstore.record_event(self.handle, self.device))
 
     def wait(self, event: Event) -> None:
-        """What this stream is given from now on waits for ``event``, on the device."""
+        """Later work of this stream waits for ``event``, on the device."""
         event.hold(self)
 
     def synchronise(self) -> None:
-        """Waits here for all that the stream was given."""
+        """Waits here for all work of the stream."""
         self._native.synchronise()
 
 
 def record(stream: StreamLike, device: int | None = None) -> Event:
-    """A moment on ``stream``: now. ``device`` is the stream's; None: the thread's current one."""
+    """The current moment on ``stream``. ``device`` is the stream's; None: the thread's current one."""
     if isinstance(stream, Stream):
         return stream.record()
     return Event(_kvstore.record_event(stream_handle(stream), -1 if device is None else device))
 
 
 def device_count() -> int:
-    """CUDA devices; 0 also where there is no module."""
+    """Number of CUDA devices; 0 without the CUDA module."""
     return _kvstore.device_count()
 
 
 def pci_address(device: int = 0) -> str:
-    """Where a device is, such as ``0000:3B:00.0``: for ``Client(numa_nodes="pci:...")``."""
+    """PCI address of a device, such as ``0000:3B:00.0``: for ``Client(numa_nodes="pci:...")``."""
     return _kvstore.pci_address(device)
 
 

@@ -1,7 +1,7 @@
-"""What goes wrong, one class for each status of the C interface (``client/kvstore.h``).
+"""Errors, one class for each status of the C interface (``client/kvstore.h``).
 
-That a node is dead, slow or full is no exception of match, get and put but a smaller result, whose ``why`` is one of
-these, not raised. Lookups that find nothing are results too.
+A dead, slow or full node raises no exception in match, get and put: the result is smaller, and its ``why`` is one of these objects,
+not raised. A lookup without a hit is also a result.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ __all__ = [
 
 
 class Error(Exception):
-    """The base of all of them. ``status`` is the C interface's number, ``status_name`` its name, such as KVS_BUSY."""
+    """The base class. ``status`` is the C interface's number, ``status_name`` its name, such as KVS_BUSY."""
 
     status: int = 0
     status_name: str = "KVS_OK"
 
 
 class OutOfMemory(Error):
-    """Nothing evictable is left in the node."""
+    """The node has no evictable memory left."""
 
     status = 1
     status_name = "KVS_OUT_OF_MEMORY"
@@ -64,7 +64,7 @@ class CorruptBlock(Error):
 
 
 class BadFrame(Error):
-    """The node's bytes made no sense; it will be connected anew."""
+    """The node sent invalid bytes; the client reconnects."""
 
     status = 4
     status_name = "KVS_BAD_FRAME"
@@ -78,7 +78,7 @@ class BadRequest(Error, ValueError):
 
 
 class Unsupported(Error):
-    """This library or the node does not know it."""
+    """This library or the node does not support it."""
 
     status = 6
     status_name = "KVS_UNSUPPORTED"
@@ -148,7 +148,7 @@ class Cancelled(Error):
 
 
 class NotFound(Error):
-    """Nothing under that key of the disk tier."""
+    """The disk tier lacks the key."""
 
     status = 16
     status_name = "KVS_NOT_FOUND"
@@ -162,14 +162,14 @@ class DiskFailed(Error):
 
 
 class NotAdmitted(Error):
-    """What would have to go for the block is worth more to the cache. Do not retry."""
+    """The blocks to evict for this one are worth more to the cache. Do not retry."""
 
     status = 18
     status_name = "KVS_NOT_ADMITTED"
 
 
 class PermissionDenied(Error, PermissionError):
-    """The node's policy does not give this client the right. Do without; a person has to mend it."""
+    """The node's policy denies this client the right. Continue without; a person has to fix it."""
 
     status = 19
     status_name = "KVS_PERMISSION_DENIED"
@@ -214,7 +214,7 @@ BY_STATUS: dict[int, type[Error]] = {each.status: each for each in Error.__subcl
 
 
 def error_of(status: int, text: str) -> Error:
-    """The exception of a status, not raised. The extension module asks here."""
+    """The exception for a status, not raised. The extension module calls this."""
     made = BY_STATUS.get(status, Internal)(text)
     if status not in BY_STATUS:
         made.status = status

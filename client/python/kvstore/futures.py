@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def _limit(timeout: float | None) -> float:
-    """As the extension takes it: negative means without end. What is left of a time that has passed must not."""
+    """The timeout as the extension takes it: negative means for ever, so an expired one becomes 0."""
     if timeout is None:
         return -1.0
     if math.isnan(timeout):
@@ -26,7 +26,7 @@ def _limit(timeout: float | None) -> float:
 
 
 class _LoopQueue:
-    """What wakes one event loop: an eventfd for all calls that its tasks wait for, and no thread."""
+    """Wakes one event loop: an eventfd for all calls its tasks wait for, without a thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = _kvstore.ReadyQueue()
@@ -41,7 +41,7 @@ class _LoopQueue:
                     waiter.set_result(None)
 
     def begin(self, call: _kvstore.Call, number: int | None) -> int | None:
-        """Has the call tell its end here, under a number; None if it has ended."""
+        """Has the call report its end here, under a number; None if it has ended."""
         if number is None:
             self._last += 1
             number = self._last
@@ -66,9 +66,9 @@ def _queue_of(loop: asyncio.AbstractEventLoop) -> _LoopQueue:
 class Future(Generic[T]):
     """A call in flight. ``result()`` blocks, ``await`` does not; use one event loop for one future.
 
-    Every call ends by its deadline, or soon after :meth:`cancel`. A future that is dropped gives up the answer only: the
-    call goes on, and keeps its buffers until it has ended. The task that awaits a future cancels the call when it is
-    cancelled itself; then the buffers are the call's until ``done()``.
+    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future gives up only the answer: the call goes on, and
+    keeps its buffers until it has ended. Cancelling the task that awaits a future cancels the call; then the buffers are the call's
+    until ``done()``.
     """
 
     __slots__ = ("_call", "_number", "_then")
@@ -82,17 +82,17 @@ class Future(Generic[T]):
         return f"<kvstore.Future {'done' if self.done() else 'in flight'}>"
 
     def done(self) -> bool:
-        """Whether it has ended. A future that was in flight at a fork() has ended in the child: its result raises Forked."""
+        """Whether it has ended. A future in flight at a fork() has ended in the child: its result raises Forked."""
         return self._call.done()
 
     def result(self, timeout: float | None = None) -> T:
-        """The result, or the call's exception. After ``timeout`` seconds raises TimedOut, and the call goes on."""
+        """The result, or the call's exception. Raises TimedOut after ``timeout`` seconds, and the call goes on."""
         result = self._call.result(_limit(timeout))
         return cast(T, result) if self._then is None else self._then(result)
 
     def cancel(self) -> None:
-        """Gives the call up: it ends soon, whatever the node does. A match, get or put says so as its ``why``, and what
-        was done by then counts; others raise Cancelled. Memory that a node may still write is quarantined.
+        """Gives the call up: it ends soon, whatever the node does. A match, get or put reports this in its ``why``, and counts the
+        work done by then; others raise Cancelled. Memory that a node may still write is quarantined.
         """
         self._call.cancel()
 
@@ -104,11 +104,11 @@ class Future(Generic[T]):
 
     @property
     def segments(self) -> list[int]:
-        """Of each segment that has landed: how many leading blocks have it."""
+        """For each landed segment: how many leading blocks have it."""
         return self._call.segments
 
     def wait_segments(self, count: int, timeout: float | None = None) -> int:
-        """Until ``count`` segments have landed, or the call has ended. How many have."""
+        """Waits until ``count`` segments have landed or the call has ended. Returns how many have."""
         return self._call.wait_segments(count, _limit(timeout))
 
     async def landed(self, count: int) -> int:
@@ -117,7 +117,7 @@ class Future(Generic[T]):
             waiter = self._waiter()
             if waiter is None:
                 break
-            # What landed before the call was told to tell will not be told again.
+            # Segments that landed before the registration are not reported again.
             if len(self._call.segments) < count:
                 await waiter
         return len(self._call.segments)
@@ -148,7 +148,7 @@ class Future(Generic[T]):
 def wait(
     futures: Iterable[Future[Any]], *, count: int | None = None, timeout: float | None = None
 ) -> list[Future[Any]]:
-    """Waits until ``count`` of the futures have ended, by default all, or ``timeout`` seconds have passed. Those that have."""
+    """Waits until ``count`` of the futures have ended (default all), or for ``timeout`` seconds. Returns the ended ones."""
     import select
     import time
 

@@ -1,14 +1,14 @@
-"""How caches lie in memory, and moving blocks between any two of them, on the host or on a GPU (docs/kernels.md).
+"""Memory layouts of caches, and moves of blocks between any two layouts, on the host or on a GPU (docs/kernels.md).
 
 >>> layout = Layout.of(pages, "cbthf", roles=("key", "value"))    # [2, blocks, tokens, heads, head size]
 >>> store = layout.store_block(block_count=8)                     # the store's own blocks of the same things
 >>> gather(store.bind(blocks), layout.bind(pages), blocks=[3, 1, 4])
 
-Where one side is a CUDA device's memory, a call takes a ``stream``, is enqueued there, and returns an Event at once. The
-other side is the same device's or page-locked (``Client.allocate(nbytes, page_locked=True)``). Ids in host memory are
-checked and copied before the call returns; an array of ids on the device is read when the stream comes to it, and what is
-beyond a cache is then skipped. The memory of both caches is kept until the event has passed; it must not be written, nor
-read where the call writes, before that. ``grid_max`` bounds the CUDA blocks of a launch, to leave processors to others.
+If one side is a CUDA device's memory, a call takes a ``stream``, is enqueued there, and returns an Event at once. The other side is
+in the same device's memory or page-locked (``Client.allocate(nbytes, page_locked=True)``). Ids in host memory are checked and
+copied before the call returns; an array of ids on the device is read when the stream reaches it, and ids beyond a cache are then
+skipped. The memory of both caches is kept until the event has passed; before that it must not be written, nor read where the call
+writes. ``grid_max`` bounds the CUDA blocks of a launch, to leave processors to others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """A tensor of a cache. ``tensors`` is one, or one for each layer. ``axes`` has a letter for each axis of its shape:
-    b block, l layer, c component (as many as roles), t T token, h H head, f F feature; upper case is the high digit of
-    an axis that is split in two. ``element`` names the numbers where the type does not say: bf16 in uint16, say.
+    """A tensor of a cache. ``tensors`` is one, or one for each layer. ``axes`` has a letter for each axis of its shape: b block, l
+    layer, c component (as many as roles), t T token, h H head, f F feature; upper case is the high digit of an axis that is split
+    in two. ``element`` names the number type if the array's type does not: bf16 in uint16, say.
     """
 
     tensors: Buffer | Sequence[Buffer]
@@ -52,7 +52,7 @@ class Part(NamedTuple):
 
 
 class Layout:
-    """Where each element of a cache lies, without its memory."""
+    """The place of each element of a cache, without its memory."""
 
     __slots__ = ("_native",)
 
@@ -74,7 +74,7 @@ class Layout:
 
     @classmethod
     def of_parts(cls, parts: Sequence[Part], *, name: str = "tensors") -> Layout:
-        """The same of several tensors of each layer: K and V apart, scales beside codes."""
+        """The same for several tensors per layer: K and V apart, scales beside codes."""
         given = [(_as_list(part.tensors), part.axes, list(part.roles), part.element) for part in parts]
         return cls(_kvstore.Layout.of(name, given))
 
@@ -106,8 +106,8 @@ class Layout:
         )
 
     def store_block(self, block_count: int, *, head_groups: int = 1, block_tokens: int | None = None) -> Layout:
-        """The store's own blocks of everything that this cache holds: what is put and got. ``head_groups`` lets ranks of
-        a tensor-parallel model read contiguous parts.
+        """The store's own blocks with all of this cache's content, for put and get. ``head_groups`` lets ranks of a tensor-parallel
+        model read contiguous parts.
         """
         return Layout(self._native.store_block(block_count, head_groups, block_tokens or 0))
 
@@ -121,12 +121,12 @@ class Layout:
         return Layout(self._native.slice_heads(first, count))
 
     def tensor_bytes(self, tensor: int = 0) -> int:
-        """One past the last byte that the layout touches in that allocation."""
+        """One past the last byte of that allocation that the layout uses."""
         return self._native.tensor_bytes(tensor)
 
     def bind(self, tensors: Buffer | Sequence[Buffer]) -> Cache:
-        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device
-        (by DLPack or ``__cuda_array_interface__``; Unavailable without the CUDA module).
+        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device (by
+        DLPack or ``__cuda_array_interface__``; Unavailable without the CUDA module).
         """
         return Cache(self._native.bind(_as_list(tensors)))
 
@@ -148,7 +148,7 @@ class Layout:
 
     @property
     def components(self) -> list[dict[str, Any]]:
-        """Of each component: role, element, heads, features, tensor."""
+        """For each component: role, element, heads, features, tensor."""
         return self._native.components
 
     def __str__(self) -> str:
@@ -186,8 +186,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turns keys from the positions they were computed at to others: by ``delta``, or by one of ``deltas`` for each row.
-    ``size``: only the first so many features turn. ``frequencies`` are the model's own inv_freq, else from ``base``.
+    """Rotates keys from the positions they were computed at to others: by ``delta``, or by one of ``deltas`` for each row.
+    ``size``: only the first so many features rotate. ``frequencies`` are the model's own inv_freq, else from ``base``.
     """
 
     size: int
@@ -200,8 +200,8 @@ class Rotation:
 
 @dataclass(frozen=True)
 class Move:
-    """What is done to the rows on their way. ``kind``: copy, cast, quantise or dequantise; a rotation casts too.
-    ``roles``: only these components. ``from_scale``, ``to_scale``: static scales by role.
+    """The operation on rows as they move. ``kind``: copy, cast, quantise or dequantise; a rotation casts too. ``roles``: only these
+    components. ``from_scale``, ``to_scale``: static scales by role.
     """
 
     kind: str = "copy"
@@ -264,8 +264,8 @@ def scatter(
     stream: StreamLike | None = None,
     grid_max: int = 0,
 ) -> Event | None:
-    """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loading a
-    prefix into an engine's pages. None: it is done; on a device, the event after which it is.
+    """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loads a prefix into
+    an engine's pages. Returns None when done; on a device, the event that passes when it is.
     """
     where = _where(stream, grid_max)
     return _event(_kvstore.scatter(cache._native, source._native, slots, blocks, count, _options(move), where))
@@ -282,7 +282,7 @@ def gather(
     stream: StreamLike | None = None,
     grid_max: int = 0,
 ) -> Event | None:
-    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Storing a prefix. As
+    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Stores a prefix. As
     :func:`scatter`.
     """
     where = _where(stream, grid_max)
@@ -309,7 +309,7 @@ def relayout(
 def copy_blocks(
     cache: Cache, sources: Numbers, targets: Numbers, *, stream: StreamLike | None = None, grid_max: int = 0
 ) -> Event | None:
-    """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. No block is in both. As :func:`scatter`."""
+    """Copy on write: block ``sources[i]`` to ``targets[i]``, in every layer. The two lists are disjoint. As :func:`scatter`."""
     return _event(_kvstore.copy_blocks(cache._native, sources, targets, _where(stream, grid_max)))
 
 

@@ -1,8 +1,8 @@
-"""What a model keeps of a sequence, from the ``config.json`` that lies beside its weights.
+"""A model's cache per sequence, from the ``config.json`` beside its weights.
 
-Layers that keep the same kind of thing are a *group*, with a namespace of its own: full attention, sliding windows, the
-states of Mamba and linear attention. Families are known by their ``model_type``; one that is not known is refused by
-name, for by another family's names a model with one KV head would be taken for one with seventy.
+Layers that keep the same kind of data are a *group*, with a namespace of its own: full attention, sliding windows, the states of
+Mamba and linear attention. The ``model_type`` gives the family; an unknown one is refused by name, since reading it with another
+family's field names could give seventy KV heads instead of one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DTYPES = {
     "int8": ("fp8", 1),
 }
 
-#: What shapes keys besides the weights.
+#: Fields that affect keys besides the weights.
 _ROPE_KEYS = (
     "rope_theta",
     "rope_scaling",
@@ -48,17 +48,17 @@ _ROPE_KEYS = (
 
 @dataclass(frozen=True)
 class CacheGroup:
-    """Layers that keep the same kind of thing of a sequence."""
+    """Layers that keep the same kind of data for a sequence."""
 
     #: "full", "window-4096" or "state".
     name: str
-    #: "full": every token. "window": the last ``window_tokens``. "state": one state, whatever the length.
+    #: "full": every token. "window": the last ``window_tokens``. "state": one state, for any length.
     kind: str
     layers: tuple[int, ...]
     dtype: str
-    #: Of all these layers: of one token, or 0 for states.
+    #: For all these layers: one token, or 0 for states.
     bytes_per_token: int
-    #: Of all these layers: of one state, or 0.
+    #: For all these layers: one state, or 0.
     state_bytes: int = 0
     window_tokens: int = 0
     kv_head_count: int = 0
@@ -91,7 +91,7 @@ class CacheGroup:
 
 
 def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """A ``config.json``, the folder that holds it, or its content."""
+    """Loads a ``config.json``, the folder that holds it, or its content."""
     if isinstance(config, Mapping):
         return dict(config)
     path = Path(config)
@@ -118,7 +118,7 @@ def _text_config(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def shape_of(config: str | Path | Mapping[str, Any]) -> _kvstore.ModelShape:
-    """Layers, heads and sizes, of a family whose layers all keep keys and values."""
+    """Layers, heads and sizes of a family whose layers all keep keys and values."""
     return _kvstore.ModelShape.from_config(json.dumps(load_config(config)))
 
 
@@ -172,7 +172,7 @@ def _short_conv(config: Mapping[str, Any]) -> tuple[int, int]:
     return _number(config, "hidden_size") * _number(config, "conv_L_cache", default=3), 0
 
 
-#: Families with states: how large, and how their file says which layer is what ("a" attention, "s" state, "b" both).
+#: Families with states, and their size function.
 _HYBRID = {
     "jamba": _mamba1,
     "mamba": _mamba1,
@@ -189,7 +189,7 @@ _HYBRID = {
     "lfm2_moe": _short_conv,
 }
 
-#: Layers whose keys and values belong to an encoder's output, not to a prefix of tokens.
+#: Layers whose keys and values belong to an encoder's output instead of a prefix of tokens.
 _CROSS = ("cross_attention_layers", "cross_attention_hidden_size", "num_cross_attention_heads")
 
 _STATE_TYPES = ("mamba", "linear_attention", "conv", "mamba2", "recurrent")
@@ -197,7 +197,7 @@ _NO_CACHE_TYPES = ("moe", "mlp")
 
 
 def _layer_kinds(config: Mapping[str, Any], family: str) -> list[str]:
-    """Of each layer: what it keeps, as letters a, s, b, or - for nothing."""
+    """For each layer a, s, b ("a" attention, "s" state, "b" both), or - for no cache."""
     if family in ("mamba", "mamba2", "falcon_mamba"):
         return ["s"] * _number(config, "num_hidden_layers", "n_layer")
     if family == "falcon_h1":
@@ -241,7 +241,7 @@ def _kind_of_type(name: str) -> str:
 
 
 def _windows(config: Mapping[str, Any], family: str, count: int) -> list[int]:
-    """Of each layer: the tokens that it reads, 0 for all."""
+    """For each layer: the tokens that it reads, 0 for all."""
     window = config.get("sliding_window")
     types = config.get("layer_types")
     if isinstance(types, list) and len(types) == count:
@@ -281,9 +281,9 @@ def cache_groups(
 ) -> list[CacheGroup]:
     """The groups of a model's layers, full attention first.
 
-    ``dtype``: of the cache; by default the model's own. ``model``: its name in namespaces; by default the file's
-    ``_name_or_path``. ``windows=False`` counts sliding windows as full attention, as stores of whole prefixes do.
-    Raises Unsupported, by name, for families that are not known and for cross-attention.
+    ``dtype``: of the cache; by default the model's own. ``model``: its name in namespaces; by default the file's ``_name_or_path``.
+    ``windows=False`` counts sliding windows as full attention, as stores of whole prefixes do. Raises Unsupported, by name, for
+    unknown families and for cross-attention.
     """
     whole = load_config(config)
     inner = dict(_text_config(whole))

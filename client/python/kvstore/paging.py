@@ -17,7 +17,7 @@ Ints = npt.NDArray[np.int32]
 
 
 class PagePool:
-    """The pages of one device: users, names and the order of reuse. Page 0 is nobody's. Not for several threads at once."""
+    """The pages of one device: users, names and the order of reuse. Page 0 is reserved. Not for several threads at once."""
 
     def __init__(self, page_count: int, *, keep_removed: bool = False) -> None:
         self._native = _kvstore.PagePool(page_count, keep_removed)
@@ -32,30 +32,30 @@ class PagePool:
 
     @property
     def free_pages(self) -> Ints:
-        """In the order in which they will be taken."""
+        """In the order of their reuse."""
         return self._native.free_pages
 
     def take(self, count: int) -> Ints:
-        """The next free pages, each with one user. Raises OutOfMemory; then nothing was taken."""
+        """The next free pages, each with one user. Raises OutOfMemory without taking any."""
         return self._native.take(count)
 
     def touch(self, pages: Numbers) -> None:
-        """One more user for each page."""
+        """Adds a user to each page."""
         self._native.touch(pages)
 
     def release(self, pages: Numbers) -> None:
-        """One user less for each page, from the last to the first."""
+        """Removes a user from each page, from the last to the first."""
         self._native.release(pages)
 
     def user_count(self, page: int) -> int:
         return self._native.user_count(page)
 
     def find(self, block: bytes, group: int = 0) -> int | None:
-        """The page in which the block of this hash lies."""
+        """The page with the block of this hash."""
         return self._native.find(block, group)
 
     def set_name(self, page: int, block: bytes, group: int = 0) -> None:
-        """The page is complete and shall be found."""
+        """Marks the page as complete and findable."""
         self._native.set_name(page, block, group)
 
     def forget_name(self, page: int) -> None:
@@ -66,7 +66,7 @@ class PagePool:
         return self._native.forget_all_names()
 
     def take_removed(self) -> list[tuple[bytes, int]]:
-        """Hash and group of the blocks that no page has any more since the last call (with ``keep_removed``)."""
+        """Hash and group of the blocks removed from all pages since the last call (with ``keep_removed``)."""
         return self._native.take_removed()
 
 
@@ -87,7 +87,7 @@ class PagedCache:
         self._native = _kvstore.PagedCache(pool._native, block_size, window_tokens, drop_last_block, group)
 
     def find(self, hashes: Hashes, token_count: int) -> tuple[Ints, int]:
-        """Pages of the longest cached prefix of a sequence of so many tokens, and how many tokens that is."""
+        """Pages of the longest cached prefix of a sequence of so many tokens, and its token count."""
         return self._native.find(hashes, token_count)
 
     def pages_needed(self, hashes: Hashes, token_count: int) -> int:
@@ -95,13 +95,13 @@ class PagedCache:
         return self._native.pages_needed(hashes, token_count)
 
     def open(self, hashes: Hashes | None, token_count: int) -> tuple[int, int]:
-        """A new sequence that begins with the longest cached prefix: its number, and how many tokens are cached.
-        Raises OutOfMemory.
+        """Opens a sequence that begins with the longest cached prefix. Returns its number and the cached tokens. Raises
+        OutOfMemory.
         """
         return self._native.open(hashes, token_count)
 
     def append(self, sequence: int, token_count: int) -> npt.NDArray[np.int64]:
-        """Room for more tokens. What comes back, [n, 2] pages from and to, has to be copied before they are written."""
+        """Makes room for more tokens. The returned pages, [n, 2] from and to, have to be copied before they are written."""
         return self._native.append(sequence, token_count)
 
     def fork(self, sequence: int) -> int:
@@ -117,7 +117,7 @@ class PagedCache:
         self._native.close(sequence)
 
     def name_blocks(self, sequence: int, hashes: Hashes) -> None:
-        """The sequence's full blocks are computed and shall be found under these hashes."""
+        """Makes the sequence's computed full blocks findable under these hashes."""
         self._native.name_blocks(sequence, hashes)
 
     def token_count(self, sequence: int) -> int:
@@ -145,7 +145,7 @@ class CascadeLevel(NamedTuple):
 
 
 class CascadePlan(NamedTuple):
-    """``order[i]``: which sequence of the batch comes i-th in all other arrays."""
+    """``order[i]``: the batch index of the i-th sequence in all other arrays."""
 
     order: npt.NDArray[np.int64]
     levels: list[CascadeLevel]
@@ -175,9 +175,8 @@ def plan_cascade(
     sequence_count_min: int = 2,
     level_count_max: int | None = None,
 ) -> CascadePlan:
-    """Page tables level by level for cascade attention: what sequences share is read once. Sequence i has
-    ``token_counts[i]`` tokens in ``page_tables[i]``, its full blocks have ``hashes[i]``, and its last
-    ``query_counts[i]`` tokens ask (by default one).
+    """Page tables level by level for cascade attention: shared pages are read once. Sequence i has ``token_counts[i]`` tokens in
+    ``page_tables[i]``, its full blocks have ``hashes[i]``, and its last ``query_counts[i]`` tokens ask (by default one).
     """
     order, levels = _kvstore.plan_cascade(
         page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min, level_count_max
@@ -193,8 +192,8 @@ def plan_chunks(
     block_size: int,
     sharing_threshold: int = 1,
 ) -> ChunkPlan:
-    """The same for decoding, chunk first and sequence second. A chunk is shared if more sequences contain it than
-    ``sharing_threshold``.
+    """The same for decoding, chunk first and sequence second. A chunk is shared if more than ``sharing_threshold`` sequences
+    contain it.
     """
     plan: dict[str, Any] = _kvstore.plan_chunks(page_tables, hashes, token_counts, block_size, sharing_threshold)
     return ChunkPlan(**plan)

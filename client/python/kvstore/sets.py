@@ -18,14 +18,14 @@ __all__ = ["SetGetResult", "SetMatchResult", "SetPutResult", "SetSpace"]
 
 
 class SetSpace(OpenedNamespace):
-    """A set, opened by a client. Each hash means one block; they come in any order and have any size up to the
-    namespace's ``block_bytes_max``. A call is one round trip to each node. As in :class:`Space`, calls block, and each
-    has a form ``submit_...`` that does not.
+    """A set, opened by a client. Each hash means one block; they come in any order and have any size up to the namespace's
+    ``block_bytes_max``. A call is one round trip to each node. As in :class:`Space`, calls block, and each has a form
+    ``submit_...`` that does not.
 
-    Blocks that are of use only together (a state and its window, K and V stored apart) are named as a group:
-    ``groups=[2, 3]`` says that the first two hashes are a group, and the next three another. A group is held, got and
-    put as a whole, or not at all. It has up to 64 hashes, none of them twice. All calls should give it the same way,
-    with the same hash first, which is the one to drop it by: see docs/python.md.
+    Blocks that are useful only together (a state and its window, K and V stored apart) are named as a group: ``groups=[2, 3]``
+    makes the first two hashes one group, and the next three another. A group is held, got and put as a whole. It has up to 64
+    different hashes. All calls should give it the same way, with the same hash first, which is the one to drop it by: see
+    docs/python.md.
     """
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class SetSpace(OpenedNamespace):
         prefetch: bool = False,
         reuse: Reuse = None,
     ) -> SetMatchResult:
-        """Which of the blocks are held, and how long each is. Of groups, a lease is for those all in memory."""
+        """Which of the blocks are held, and how long each is. A lease covers only groups wholly in memory."""
         return cast(SetMatchResult, self._match(hashes, groups, deadline, lease, prefetch, reuse, False).result(-1))
 
     def submit_match(
@@ -98,9 +98,9 @@ class SetSpace(OpenedNamespace):
         lease: int = 0,
         memory_only: bool = False,
     ) -> SetGetResult:
-        """Copies those of the blocks that are held, block i to ``blocks[i]``, which may be longer than the block.
+        """Copies the held blocks, block i to ``blocks[i]``, which may be longer than the block.
 
-        Of a group all land, or none counts as landed: ``why_of`` says for each why not, when it was not just a miss.
+        A group lands as a whole or counts as missing: ``why_of`` gives the reason for each block, unless it was a plain miss.
         """
         call = self._get(hashes, groups, blocks, rows, deadline, lease, memory_only, False)
         return cast(SetGetResult, call.result(-1))
@@ -143,7 +143,7 @@ class SetSpace(OpenedNamespace):
         deadline: Seconds | None = None,
         reuse: Reuse = None,
     ) -> SetPutResult:
-        """Stores each block whose name is not held yet, all of ``blocks[i]``; of a group all become visible at once."""
+        """Stores each block whose name is not held yet, all of ``blocks[i]``; a group becomes visible at once."""
         return cast(SetPutResult, self._put(hashes, groups, blocks, rows, deadline, reuse, False).result(-1))
 
     def submit_put(

@@ -1,4 +1,4 @@
-"""What opened namespaces of both kinds share: chains (:class:`kvstore.Space`) and sets (:class:`kvstore.SetSpace`)."""
+"""Common base of opened namespaces: chains (:class:`kvstore.Space`) and sets (:class:`kvstore.SetSpace`)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["OpenedNamespace"]
 
 
 class OpenedNamespace:
-    """A namespace, opened by a client. Stays valid whatever nodes come and go.
+    """A namespace, opened by a client. Stays valid while nodes come and go.
 
-    Calls block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...``
-    that gives a :class:`Future` at once: ``result()`` of it blocks, ``await`` does not.
+    Calls block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...`` that returns
+    a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
     """
 
     __slots__ = ("_client", "_id", "_native", "namespace")
@@ -37,11 +37,11 @@ class OpenedNamespace:
         return self._client
 
     def wait_open(self, *, deadline: Seconds | None = None) -> None:
-        """Until one node has opened it. Raises Unavailable or TimedOut if none did."""
+        """Waits until one node has opened it. Raises Unavailable or TimedOut otherwise."""
         self._native.wait_open(self._id, self._client._deadline(deadline)).result(-1)
 
     def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Marks the blocks as used: of a chain the prefix, of a set each. How many, over all nodes."""
+        """Marks the blocks as used: a chain's prefix, or each block of a set. Returns how many, over all nodes."""
         return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
@@ -49,7 +49,7 @@ class OpenedNamespace:
         return Future(self._native.touch(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
 
     def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Keeps the blocks from being evicted until :meth:`unpin`. How many."""
+        """Keeps the blocks from being evicted until :meth:`unpin`. Returns how many."""
         return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
@@ -57,7 +57,7 @@ class OpenedNamespace:
         return Future(self._native.pin(self._id, hashes, self._client._deadline(deadline), self._client._at_once))
 
     def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
-        """Ends :meth:`pin`. How many."""
+        """Ends :meth:`pin`. Returns how many."""
         return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
 
     def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
@@ -67,8 +67,8 @@ class OpenedNamespace:
     def drop(
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
     ) -> DropResult:
-        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the
-        whole namespace.
+        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole
+        namespace.
         """
         return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
 
@@ -80,13 +80,13 @@ class OpenedNamespace:
 
     def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
         given: Hashes = [] if hashes is None else hashes
-        # No hashes mean the whole namespace; that must not happen because a prompt was short.
+        # An empty list means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
             raise BadRequest("hashes: name some, or everything=True for the whole namespace")
         return self._native.drop(self._id, given, self._client._deadline(deadline), at_once)
 
     def release(self, lease: Lease | int) -> None:
-        """Ends a match's lease early. Waits for nobody."""
+        """Ends a match's lease early. Returns at once."""
         self._native.release(lease if isinstance(lease, int) else lease.id)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@
 namespace kv::python {
 namespace {
 
-/// Runs a function of the client and waits for it. kCancelled: the client is being abandoned, and answers no more.
+/// Runs a function of the client and waits for it. kCancelled: the client is being abandoned, and no longer answers.
 template <class Function>
 error_code run_and_wait(IoClient& io, const CallPtr& call, Function function) {
   io.run(call, std::move(function));
@@ -31,7 +31,7 @@ void LentMemory::take_back() {
   const std::lock_guard lock(mutex_);
   if (mapping_ || io_->is_over()) return;
   try {
-    // Not `this`: it may be gone before a client that is being abandoned has come to it.
+    // Not `this`: it may be gone before a client being abandoned runs the function.
     const auto taken = std::make_shared<std::shared_ptr<const void>>();
     const auto call = std::make_shared<Call>();
     const error_code failed =
@@ -56,12 +56,12 @@ Result<void> LentMemory::lock_pages(std::shared_ptr<const CudaModule> module) {
 void LentMemory::unmap() {
   if (!io_->is_forked()) {
     const std::lock_guard lock(mutex_);
-    // Before it is the client's to unmap.
+    // Before the client may unmap it.
     if (const auto module = std::exchange(locked_by_, nullptr)) static_cast<void>(module->unlock_pages(bytes_.data()));
   }
   take_back();
   if (io_->is_forked()) return;
-  std::shared_ptr<const void> unmapped;  // outside of the lock
+  std::shared_ptr<const void> unmapped;  // destroyed outside of the lock
   const std::lock_guard lock(mutex_);
   unmapped = std::exchange(mapping_, nullptr);
 }
@@ -69,7 +69,7 @@ void LentMemory::unmap() {
 std::shared_ptr<Allocation> Allocation::begin(std::shared_ptr<IoClient> io, std::size_t bytes) {
   KV_ASSERT(!io->is_forked());
   auto made = std::make_shared<Allocation>(std::move(io), bytes);
-  // Signals are for the threads that the process has made itself.
+  // Only the process's own threads handle signals.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -100,11 +100,11 @@ void Allocation::make() {
     failed = make_memory(made);
   } catch (const std::bad_alloc&) {
     failed = error_code(boost::system::errc::not_enough_memory, boost::system::generic_category());
-  } catch (const std::exception&) {  // a KV_ASSERT that failed
+  } catch (const std::exception&) {  // a failed KV_ASSERT
     failed = Errc::kUnavailable;
   }
   if (failed) return call_->end(failed, std::monostate());
-  // Ended first: whoever abandons what was made finds it there.
+  // Ended first, so that an abandoning thread finds the memory there.
   call_->end({}, made);
   State waited_for = State::kWaitedFor;
   if (!state_.compare_exchange_strong(waited_for, State::kMade)) LentMemory(io_, made).take_back();

@@ -1,23 +1,23 @@
 // client/python/src/bind.h: the parts of the extension module kvstore._kvstore.
 //
 // Files, in reading order:
-//   module.cc           the module, and what it is made of
+//   module.cc           the module, and its parts
 //   errors.h            errors as exceptions
-//   without_gil.h       what runs without the GIL
+//   without_gil.h       running without the GIL
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
-//   load.h              match, then get what was found, as one call
-//   io_client.h         the C++ client on a thread of its own; calls that are started, and told when they end
-//   allocation.h        memory that is lent to nodes, made on a thread of its own
-//   device.h            a GPU's streams and events, and what stays until a device has used it
-//   cache.h             a layout with its memory; call_rows.h: which rows a call names
+//   load.h              match, then get the found blocks, as one call
+//   io_client.h         the C++ client on a thread of its own; calls that are started, and report their end
+//   allocation.h        memory lent to nodes, allocated on a thread of its own
+//   device.h            a GPU's streams and events, and objects kept until a device has used them
+//   cache.h             a layout with its memory; call_rows.h: the rows of a call
 //   device_call.h       a call that moves rows on a GPU
 //   bind_client.cc      Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them
 //   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
-//   bind_model.cc       what a model's config.json says of its cache
+//   bind_model.cc       a model's cache by its config.json
 //   bind_lmcache.cc     LMCache's native plugin
 #pragma once
 

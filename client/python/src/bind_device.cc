@@ -1,4 +1,4 @@
-// Streams and events of a GPU, and where a call runs. What users see is client/python/kvstore/device.py.
+// Streams and events of a GPU, and where a call runs. Users see client/python/kvstore/device.py.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>

@@ -30,7 +30,7 @@
 namespace kv::python {
 namespace {
 
-// In the order of Role. These names are public: they are written in Python programs.
+// In the order of Role. These names are public: Python programs contain them.
 constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
                                                 "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
 
@@ -50,8 +50,8 @@ Element element_from(const std::string& name) {
   throw bad_request("element: '" + name + "' is none of byte, int8, e4m3, e5m2, e2m1x2, fp16, bf16, fp32");
 }
 
-/// None for 16-bit and wider integers: engines keep such tensors beside the cache, never in it. Engines that store
-/// 4-bit or 8-bit floats as uint8 name the element.
+/// Without 16-bit and wider integers: engines keep such tensors beside the cache. Engines that store 4-bit or 8-bit
+/// floats as uint8 name the element.
 Element element_of(const Array& array) {
   switch (array.kind()) {
     case 'b': return Element::kBf16;
@@ -73,7 +73,7 @@ Element element_of(const Array& array) {
                     ": elements of this type are no cache's; name the element, such as element=\"bf16\"");
 }
 
-/// One tensor of each layer, or of all: (arrays, axes, roles, element or "").
+/// One tensor per layer, or one for all: (arrays, axes, roles, element or "").
 using Part = std::tuple<std::vector<nb::object>, std::string, std::vector<std::string>, std::string>;
 
 Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
@@ -89,7 +89,7 @@ Layout layout_of(const std::string& name, const std::vector<Part>& parts) {
     tensor.axes = axes;
     for (const std::string& role : roles) tensor.roles.push_back(role_from(role));
     for (std::size_t i = 0; i < objects.size(); ++i) {
-      // Of a device too: only its description is looked at.
+      // Device arrays too: only the description is read.
       const Array array(objects[i], "tensors[" + std::to_string(i) + "]", /*is_written=*/false, Place::kHostOrCuda);
       const auto item = static_cast<std::int64_t>(array.item_bytes());
       std::vector<std::int64_t> strides;
@@ -142,7 +142,7 @@ Layout named(const std::string& name, const CacheShape& shape) {
   return value_of(found->second(shape));
 }
 
-/// What Python hands over for an Operation, and the arrays that it borrows.
+/// An Operation's arguments from Python, and the arrays that it borrows.
 struct Moves {
   Operation operation;
   std::vector<double> frequencies;
@@ -191,14 +191,14 @@ std::unique_ptr<Moves> moves_from(const nb::dict& options) {
   moves->frequencies = take<std::vector<double>>(options, "frequencies", {});
   if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
     throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
-  // From the base, as most models do. Those that scale their frequencies by length give a list of their own.
+  // From the base, as in most models. Models that scale frequencies by length give a list of their own.
   if (moves->frequencies.empty()) {
     moves->frequencies = rope_frequencies(take<double>(options, "base", 10000.0), rotation.rotary_size);
   }
   if (static_cast<std::int64_t>(moves->frequencies.size()) != rotation.rotary_size / 2)
     throw bad_request("frequencies: " + std::to_string(moves->frequencies.size()) + ", a rotation of " +
                       std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
-  // Both lists are Moves' own, whose address does not change: hence the pointer that this function returns.
+  // Both lists belong to the Moves object, whose address does not change: hence the returned pointer.
   rotation.frequencies = moves->frequencies.data();
   rotation.delta = take<std::int64_t>(options, "delta", 0);
   if (options.contains("deltas") && !options["deltas"].is_none()) {
@@ -223,7 +223,7 @@ void check_deltas(const Moves& moves, std::int64_t rows) {
     throw bad_request("deltas: " + std::to_string(moves.deltas.size()) + " for " + std::to_string(rows) + " rows");
 }
 
-/// Enqueued; gives the event as Python has it.
+/// Enqueues; returns the event as a Python object.
 nb::object move_on_device(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
                           const Operation& operation, std::vector<nb::object> holds) {
   try {
@@ -439,7 +439,7 @@ void bind_layout(nb::module_& module) {
         const BoundLayout& bound = cache.writable("cache");
         const std::int64_t tokens = bound.layout.block_tokens;
         if (is_for_device(where, cache, "cache", cache, "cache")) {
-          // Blocks are copied in no particular order, so none may be read and written, nor written twice.
+          // Copies run in any order, so a block must not be both read and written, nor written twice.
           check_disjoint(from, to);
           return move_on_device(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens},
                                 to.count() * tokens, Operation(), {object, nb::borrow(sources), nb::borrow(targets)});

@@ -1,4 +1,4 @@
-// What a model's config.json says of its cache, and how large that is (gpu/paging/cache_size.h).
+// A model's cache by its config.json, and its size (gpu/paging/cache_size.h).
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 

@@ -44,12 +44,11 @@ std::vector<std::int32_t> numbers_of(std::span<const PageId> pages) {
 
 nb::object pages_array(std::span<const PageId> pages) { return numpy_of<std::int32_t>(numbers_of(pages)); }
 
-/// A pool, shared by the caches over it, and the names that no page has any more.
+/// A pool, shared by the caches over it, and the names removed from all pages.
 struct Pool {
   explicit Pool(std::size_t page_count)
       : pages(page_count, [this](const BlockName& name) {
-          // Collected, not called: a Python function that is called in the middle of the pool's work could call the
-          // pool.
+          // Collected: a Python function called during the pool's work could call the pool.
           if (keeps_removed) removed.push_back(name);
         }) {}
   bool keeps_removed = false;
@@ -58,7 +57,7 @@ struct Pool {
   PagePool pages;
 
   PageId page(std::int64_t number) const {
-    // Page 0 is nobody's (kNullPage).
+    // Page 0 is reserved (kNullPage).
     if (number < 1 || number >= static_cast<std::int64_t>(pages.page_count()))
       throw bad_request("page: " + std::to_string(number) + " is not in [1, " + std::to_string(pages.page_count()) +
                         ")");
@@ -70,8 +69,8 @@ struct Pool {
     std::vector<std::uint32_t> count(pages.page_count(), 0);
     for (const std::int64_t number : numbers.values()) {
       made.push_back(page(number));
-      // Counted within this call too: a page that is named twice needs two users, or the second release would take
-      // another sequence's.
+      // Counted within this call too: a page named twice needs two users, or the second release would take another
+      // sequence's.
       if (++count[static_cast<std::size_t>(number)] > pages.user_count(made.back()))
         throw bad_request("page: " + std::to_string(number) + " has no such user");
     }
@@ -133,7 +132,7 @@ class Sequences {
   std::uint32_t number_;
 };
 
-/// A batch as the planners take it: the tree borrows the blocks, so both live together.
+/// A batch in the planners' form: the tree borrows the blocks, so both live together.
 struct PlannedBatch {
   std::vector<std::vector<PlannedBlock>> blocks;
   std::optional<SharedPrefixTree> tree;
@@ -162,7 +161,7 @@ std::unique_ptr<PlannedBatch> plan_batch(const nb::sequence& page_tables, const 
       if (table.values()[k] < 1) throw bad_request("page_tables" + at + ": page " + std::to_string(table.values()[k]));
       pages.push_back(PageId{table.values()[k]});
     }
-    // All of one group: within one batch for one kind of layer, nothing else could have the same hash.
+    // All of one group: a batch is for one kind of layer, where hashes are unique.
     std::vector<BlockName> names = names_from(nb::object(hashes[i]), 0, "hashes");
     // Only full blocks have names: the engine may already have hashed tokens whose KV is not computed yet.
     names.resize(std::min(names.size(), static_cast<std::size_t>(tokens) / block_size));

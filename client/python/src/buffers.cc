@@ -12,7 +12,7 @@
 namespace kv::python {
 namespace {
 
-// -- DLPack's structs, as its specification fixes them. Version 1 has flags; before it, nothing says "read-only".
+// -- DLPack's structs, as its specification fixes them. Version 1 has flags; before it, read-only is not marked.
 
 struct DlDevice {
   std::int32_t type, id;
@@ -47,8 +47,8 @@ constexpr std::uint64_t kDlReadOnly = 1;
 
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kRocmHost = 11, kCudaManaged = 13;
 
-/// One letter for all that is asked of a type. Codes 10 and 12 are the two narrow floats that engines keep KV in;
-/// everything else is opaque, and can still be moved as bytes.
+/// One letter per type. Codes 10 and 12 are the two narrow floats that engines keep KV in; other types are opaque, and
+/// can still be moved as bytes.
 char kind_of(DlType type) {
   switch (type.code) {
     case 0: return 'i';
@@ -61,11 +61,11 @@ char kind_of(DlType type) {
   }
 }
 
-/// The kind that a buffer's format says, in the native byte order; 'o' for anything that is not one number.
+/// The kind of a buffer's format, in native byte order; 'o' unless it is one number.
 char kind_of(const char* format) {
-  // The buffer protocol says so: no format means unsigned bytes.
+  // By the buffer protocol, no format means unsigned bytes.
   if (format == nullptr) return 'u';
-  // Of the prefixes, '>' and '!' are missing: such numbers lie in the other byte order.
+  // '>' and '!' are missing: such numbers are in the other byte order.
   if (*format == '@' || *format == '=' || *format == '<') ++format;
   if (*format == '\0' || format[1] != '\0') return 'o';
   if (std::strchr("bhilqn", *format) != nullptr) return 'i';
@@ -106,8 +106,7 @@ struct Array::Source {
   Source(const Source&) = delete;
   Source& operator=(const Source&) = delete;
   ~Source() {
-    // Whatever of the three was taken; each keeps the exporter from moving or freeing the memory. Python's GIL is held
-    // here.
+    // Releases the one that was taken; each keeps the exporter from moving or freeing the memory. The GIL is held here.
     if (has_buffer) PyBuffer_Release(&buffer);
     if (managed != nullptr && managed->deleter != nullptr) managed->deleter(managed);
     if (versioned != nullptr && versioned->deleter != nullptr) versioned->deleter(versioned);
@@ -116,11 +115,10 @@ struct Array::Source {
 
 namespace {
 
-/// The object's capsule, versioned if the object knows of versions. Libraries from before version 1 do not know the
-/// argument and say so by a TypeError. Any other error is the object's own.
+/// The object's capsule, versioned if the object supports it. Libraries from before version 1 raise a TypeError for the
+/// argument. Any other error is the object's own.
 nb::object dlpack_of(nb::handle object, bool is_cuda) {
-  // Of a device's tensor only the address is wanted: what orders the work on it is the stream of each call (-1: the
-  // exporter shall not wait for anything).
+  // A device tensor's address is enough: the stream of each call orders the work (-1: the exporter shall not wait).
   nb::dict options;
   if (is_cuda) options["stream"] = -1;
   nb::dict with_version;
@@ -134,7 +132,7 @@ nb::object dlpack_of(nb::handle object, bool is_cuda) {
   return object.attr("__dlpack__")(**options);
 }
 
-/// The kind that __cuda_array_interface__'s typestr says, '<f2' for instance, and the bytes of an element.
+/// The kind of __cuda_array_interface__'s typestr, '<f2' for instance, and the bytes of an element.
 std::pair<char, std::size_t> type_of(const std::string& name, const std::string& text) {
   std::size_t bytes = 0;
   const bool is_sound =
@@ -154,7 +152,7 @@ Array::~Array() = default;
 
 Array::Array(nb::handle object, std::string name, bool is_written, Place place)
     : source_(std::make_unique<Source>()), name_(std::move(name)) {
-  // First the buffer protocol: it says whether memory is read-only, which DLPack could not before version 1.
+  // First the buffer protocol: it marks read-only memory, which DLPack could not before version 1.
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
     Py_buffer& buffer = source_->buffer;
     if (PyObject_GetBuffer(object.ptr(), &buffer, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) throw nb::python_error();
@@ -188,8 +186,8 @@ Array::Array(nb::handle object, std::string name, bool is_written, Place place)
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   const bool is_cuda = type == kCuda && place == Place::kHostOrCuda;
-  // Page-locked host memory has types of its own, and is as good as any. Managed memory is not: to touch it may start a
-  // migration, under an engine's feet.
+  // Page-locked host memory has types of its own, and works too. Managed memory does not: touching it may start a
+  // migration during the engine's work.
   if (!is_cuda && type != kCpu && type != kCudaHost && type != kRocmHost)
     throw bad_request(name_ + ": the memory lies on " + (type == kCuda || type == kCudaManaged ? "a CUDA" : "a") +
                       " device (DLPack type " + text_of(type) + ")" +
@@ -201,8 +199,8 @@ void Array::read_dlpack(nb::handle object, bool is_written, bool is_cuda) {
   const DlTensor& tensor = source_->take(dlpack_of(object, is_cuda));
   is_on_device_ = is_cuda;
   const DlVersioned* const versioned = source_->versioned;
-  // Another major version lays out the struct in another way. Its deleter lies where it did, by the specification, so
-  // the tensor is still given back.
+  // Another major version has another struct layout. By the specification its deleter is in the same place, so the
+  // tensor is still given back.
   if (versioned != nullptr && versioned->major != 1)
     throw bad_request(name_ + ": DLPack version " + text_of(versioned->major) + " is not known");
   is_read_only_ = versioned != nullptr && (versioned->flags & kDlReadOnly) != 0;
@@ -251,7 +249,7 @@ std::size_t Array::bytes() const {
 
 bool Array::is_contiguous(std::size_t first_axis) const {
   std::int64_t step = static_cast<std::int64_t>(item_bytes_);
-  // The stride of an axis with one element is never used, and NumPy leaves anything in it.
+  // The stride of an axis with one element is never used, and NumPy leaves anything there.
   for (std::size_t i = shape_.size(); i-- > first_axis;) {
     if (shape_[i] == 0) return true;
     if (shape_[i] != 1 && strides_[i] != step) return false;
@@ -301,8 +299,7 @@ template <class T>
 Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   if (object.is_none()) return;
   nb::object held = nb::borrow(object);
-  // A list or a range becomes an array in one call of NumPy's, which walks it in C. Walking it here would take a call
-  // into Python for each token.
+  // NumPy converts a list or a range in one C loop. Walking it here would take a call into Python for each token.
   if (PyObject_CheckBuffer(object.ptr()) == 0 && PySequence_Check(object.ptr()) != 0 &&
       !nb::hasattr(object, "__dlpack__")) {
     if (nb::len(object) == 0) return;
@@ -314,7 +311,7 @@ Numbers<T>::Numbers(nb::handle object, const std::string& name) {
   const auto count = static_cast<std::size_t>(array.shape()[0]);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(array.data()) % alignof(T) == 0;
   const bool is_right_type = array.item_bytes() == sizeof(T) && (array.kind() == 'i') == std::is_signed_v<T>;
-  // Used where they lie; array_ keeps them there until the call is over.
+  // Used in place; array_ keeps them until the call is over.
   if (is_right_type && is_aligned && array.is_contiguous()) {
     values_ = {reinterpret_cast<const T*>(array.data()), count};
     array_.push_back(std::move(array));
@@ -346,15 +343,15 @@ std::vector<T> rows_of_bytes(const Array& array) {
 
 }  // namespace
 
-/// An array of rows is taken as it is; in a list each element may be of any length, and is hashed to 32 bytes if it is
-/// not 32 bytes long, as in C.
+/// An array of rows is used as it is; list elements may have any length, and are hashed to 32 bytes if they have
+/// another, as in C.
 std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name) {
   if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0)
     return rows_of_bytes<BlockHash>(Array(object, name, /*is_written=*/false));
   std::vector<BlockHash> hashes;
   hashes.reserve(nb::len(object));
   for (const nb::handle each : object) {
-    // As engines give them: thousands, on a thread that all their requests wait for.
+    // The form engines use: thousands, on a thread shared by all their requests.
     if (char* bytes = nullptr; PyBytes_Check(each.ptr()) != 0) {
       Py_ssize_t length = 0;
       if (PyBytes_AsStringAndSize(each.ptr(), &bytes, &length) != 0) throw nb::python_error();
@@ -381,7 +378,7 @@ std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name)
 
 namespace {
 
-/// Two blocks that land in one place would both be told as good, and one would be lost.
+/// Two blocks in one place would both be reported as good, and one would be lost.
 void refuse_overlap(std::span<const std::span<std::byte>> blocks, const char* name) {
   const auto is_before = [](std::span<std::byte> a, std::span<std::byte> b) { return a.data() < b.data(); };
   const auto touch = [](std::span<std::byte> a, std::span<std::byte> b) { return a.data() + a.size() > b.data(); };
@@ -434,8 +431,8 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     if (!array.is_contiguous(1))
       throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
     if (row_count > 1) step = array.strides()[0];
-    // Overlapping sources are harmless, and torch's expand() makes them; overlapping targets would be two blocks in one
-    // place. A negative stride is fine.
+    // Overlapping sources are harmless, and torch's expand() makes them; overlapping targets would put two blocks in
+    // one place. A negative stride is fine.
     if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
       throw bad_request("blocks: rows overlap");
   }
@@ -464,7 +461,7 @@ std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handl
                                                     bool is_written, Holds& holds) {
   if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0) {
     const Array array(object, "blocks", is_written);
-    // Bytes end to end have no rows, so nothing says where a block of a set ends.
+    // Bytes end to end have no rows to show where a set's blocks end.
     if (array.dimensions() < 2 || array.shape()[0] == 0)
       throw bad_request("blocks: neither a list of arrays nor an array of rows");
     return blocks_from(object, rows, block_count, array.bytes() / static_cast<std::size_t>(array.shape()[0]),

@@ -1,8 +1,8 @@
 // client/python/src/buffers.h: memory of Python objects, by the buffer protocol or DLPack, without a copy.
 //
-// What cannot be used is refused by a sentence that names the argument: read-only where bytes land, a device's memory
-// where only the host's will do, gaps between elements, numbers that are not aligned. A CUDA device's memory is taken
-// by DLPack or __cuda_array_interface__ where a call can use it.
+// Unusable memory is refused with a sentence that names the argument: read-only memory for results, device memory where
+// only host memory works, gaps between elements, misaligned numbers. A CUDA device's memory is taken by DLPack or
+// __cuda_array_interface__ where a call can use it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -22,11 +22,11 @@ namespace nb = nanobind;
 
 enum class Place : std::uint8_t { kHost, kHostOrCuda };
 
-/// One array and what keeps it alive. Made and destroyed with the GIL held; its memory may be used without.
+/// One array and its owner. Made and destroyed with the GIL held; its memory may be used without.
 class Array {
  public:
-  /// `name` is what the argument is called in refusals, `place` where its memory may lie. Throws StatusError, or what
-  /// the object's own protocol raised.
+  /// `name` is the argument's name for refusals, `place` where its memory may lie. Throws StatusError, or the object's
+  /// own exception.
   Array(nb::handle object, std::string name, bool is_written, Place place = Place::kHost);
   Array(Array&&) noexcept;
   Array& operator=(Array&&) noexcept;
@@ -41,12 +41,12 @@ class Array {
   /// 'i', 'u', 'f' as in NumPy, 'b' bfloat16, '4' float8_e4m3fn, '5' float8_e5m2, 'o' anything else.
   char kind() const { return kind_; }
   bool is_read_only() const { return is_read_only_; }
-  bool is_on_device() const { return is_on_device_; }  ///< Then nothing here may be read or written by the host.
+  bool is_on_device() const { return is_on_device_; }  ///< Then the host must not read or write it.
   const std::string& name() const { return name_; }
 
   /// Without gaps, in C order, from axis `first_axis` on.
   bool is_contiguous(std::size_t first_axis = 0) const;
-  /// All bytes as one. Throws if there are gaps.
+  /// All bytes as one span. Throws if there are gaps.
   std::span<std::byte> all_bytes() const;
 
  private:
@@ -62,11 +62,11 @@ class Array {
   std::vector<std::int64_t> shape_, strides_;
 };
 
-/// Arrays that a call uses, alive until the call has ended.
+/// A call's arrays, alive until the call has ended.
 using Holds = std::vector<Array>;
 
-/// Whole numbers of 1 dimension, borrowed where the element type fits and else converted. Negative and too large
-/// numbers are refused for unsigned types.
+/// Whole numbers in one dimension, borrowed where the element type fits, otherwise converted. Refuses negative and too
+/// large numbers for unsigned types.
 template <class T>
 class Numbers {
  public:
@@ -80,20 +80,18 @@ class Numbers {
   std::span<const T> values_;
 };
 
-/// Block hashes: an array of uint8 [n, 32], or a sequence of `bytes`, which may have other lengths
-/// (block_hash_from_engine()).
+/// Block hashes: an array of uint8 [n, 32], or a sequence of `bytes` of any length (block_hash_from_engine()).
 std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name);
 /// Extra digests: uint8 [n, 16], or None.
 std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name);
 
-/// Where the blocks of a call lie: `object` is an array whose first axis counts blocks and whose other axes hold
+/// The memory of a call's blocks: `object` is an array whose first axis counts blocks and whose other axes hold
 /// block_bytes without gaps (the first axis may have any stride), or a sequence of arrays of block_bytes each. With
-/// `rows`, block i lies in row rows[i] of the array. Adds what has to stay alive to `holds`. Where bytes land no two
-/// blocks overlap, else it throws.
+/// `rows`, block i lies in row rows[i] of the array. Adds the owners to `holds`. Throws if written blocks overlap.
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                               std::size_t block_bytes, bool is_written, Holds& holds);
 
-/// The same of blocks that have each its own size: a sequence of arrays, or the rows of one.
+/// The same for blocks of individual sizes: a sequence of arrays, or the rows of one.
 std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                                     bool is_written, Holds& holds);
 

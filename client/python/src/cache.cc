@@ -11,7 +11,7 @@ namespace kv::python {
 namespace {
 
 /// Bytes from an array's first element to the end of its last. From the array's own strides, since a view may end far
-/// before its base does: what lies behind it belongs to others.
+/// before its base does, and memory behind it belongs to others.
 std::int64_t reach_of(const Array& array) {
   std::int64_t end = static_cast<std::int64_t>(array.item_bytes());
   for (std::size_t i = 0; i < array.dimensions(); ++i) {
@@ -28,8 +28,7 @@ Cache::Cache(Layout layout, const std::vector<nb::object>& tensors) {
   std::vector<void*> pointers;
   for (const nb::object& object : tensors) {
     const std::size_t index = pointers.size();
-    // Asked for reading: a cache may be a source only, and then read-only memory is fine. writable() refuses it as a
-    // target.
+    // Read access: a cache may be a source only, where read-only memory is fine. writable() refuses it as a target.
     arrays_.emplace_back(object, "tensors[" + std::to_string(index) + "]", /*is_written=*/false, Place::kHostOrCuda);
     const Array& array = arrays_.back();
     is_read_only_ |= array.is_read_only();
@@ -63,7 +62,7 @@ Cache::Cache(Layout layout, const std::vector<nb::object>& tensors) {
 Cache::Cache(BoundLayout bound, const Cache& of)
     : bound_(std::move(bound)), of_(&of), is_read_only_(of.is_read_only_), device_(of.device_) {}
 
-/// From the driver, which knows better than who exports: __cuda_array_interface__ does not say which device it is.
+/// From the driver: __cuda_array_interface__ does not name the device.
 void Cache::place(const CudaModule& module) {
   for (const Array& array : arrays_) {
     const CudaModule::MemoryPlace found = module.place_of(array.data());

@@ -1,4 +1,4 @@
-// client/python/src/cache.h: a layout with the memory that Python gave for it.
+// client/python/src/cache.h: a layout bound to memory from Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,7 @@
 
 namespace kv::python {
 
-/// A layout, its addresses, and what keeps the memory alive: all of it the host's, or all of it one CUDA device's.
+/// A layout, its addresses, and the memory's owners: all on the host, or all on one CUDA device.
 class Cache {
  public:
   Cache(Layout layout, const std::vector<nb::object>& tensors);
@@ -25,8 +25,7 @@ class Cache {
   const BoundLayout& writable(const char* name) const;
   int device() const { return device_; }  ///< -1: the host.
 
-  /// Throws unless a device's kernels reach the host's memory: all of it has to be page-locked. `name` is the
-  /// argument's.
+  /// Throws unless a device's kernels can reach this host memory: all must be page-locked. `name` is the argument's.
   void check_reachable(const CudaModule& module, const char* name) const;
 
  private:
@@ -37,7 +36,7 @@ class Cache {
   const Cache* of_ = nullptr;
   bool is_read_only_ = false;
   int device_ = -1;
-  mutable bool is_reachable_ = false;  ///< Seen once: what has locked the pages unlocks them after the last view.
+  mutable bool is_reachable_ = false;  ///< Checked once: the pages stay locked until after the last view.
 };
 
 }  // namespace kv::python

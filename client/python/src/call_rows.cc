@@ -54,7 +54,7 @@ NamedRows::NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tok
     block_tokens_ = block_tokens;
     count_ = blocks_.count() * block_tokens;
   } else if (!row_count) {
-    // All rows of a layout are a range from 0, but how many is the caller's to say: two layouts seldom have as many.
+    // Unnamed rows are a range from 0, but the caller must give the count: two layouts seldom have the same.
     throw bad_request("slots, blocks or count: give one of them");
   }
   if (!row_count) return;

@@ -1,5 +1,5 @@
-// client/python/src/call_rows.h: which rows a call of Python's names: slots or blocks, in a list, in an array of the
-// host's, or in an array on a device.
+// client/python/src/call_rows.h: the rows of a Python call: slots or blocks, in a list, a host array, or a device
+// array.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -14,10 +14,10 @@
 
 namespace kv::python {
 
-/// Numbers of rows or blocks. On a device they are used where they lie, int32 or int64, and nobody looks at them first.
+/// Numbers of rows or blocks. On a device they are used in place, int32 or int64, without a check.
 class Ids {
  public:
-  /// None: no ids, a range from 0.
+  /// None: all rows, a range from 0.
   Ids(nb::handle object, std::string name);
 
   bool is_given() const { return is_given_; }
@@ -26,9 +26,9 @@ class Ids {
   std::span<const std::int64_t> values() const { return values_ ? values_->values() : std::span<const std::int64_t>(); }
   const std::string& name() const { return name_; }
 
-  /// Of ids whose numbers are at `ids`: the same array or a copy. block_tokens 0: they are slots.
+  /// Rows for the numbers at `ids`: the same array or a copy. block_tokens 0: they are slots.
   Rows rows(const void* ids, std::int64_t block_tokens) const;
-  /// On a device: where they lie.
+  /// Their address on a device.
   const void* address() const { return on_device_->data(); }
 
  private:
@@ -39,13 +39,13 @@ class Ids {
   std::optional<Array> on_device_;
 };
 
-/// Rows that a caller names by slots or by blocks, or the first so many.
+/// Rows named by slots or by blocks, or the first so many.
 class NamedRows {
  public:
   NamedRows(nb::handle slots, nb::handle blocks, std::int64_t block_tokens, std::optional<std::int64_t> row_count);
 
   const Ids& ids() const { return slots_.is_given() ? slots_ : blocks_; }
-  std::int64_t block_tokens() const { return block_tokens_; }  ///< 0: slots, or none are named.
+  std::int64_t block_tokens() const { return block_tokens_; }  ///< 0: slots, or the first rows.
   std::int64_t count() const { return count_; }
   Rows on_host() const;
 

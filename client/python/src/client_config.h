@@ -1,4 +1,4 @@
-// client/python/src/client_config.h: which nodes, and as whom, as kvstore._access says it.
+// client/python/src/client_config.h: a client's nodes and identity, from kvstore._access.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,8 +12,7 @@ namespace kv::python {
 
 namespace nb = nanobind;
 
-/// `nodes`: each an endpoint, or a tuple of endpoint, name and weight. `tls`: all five of its files and names, "" where
-/// there is none.
+/// `nodes`: each an endpoint, or a tuple of endpoint, name and weight. `tls`: its files and names, "" where not set.
 ClientConfig config_of(const std::vector<nb::object>& nodes, const nb::dict& tls, const nb::str& token,
                        const std::string& token_file);
 

@@ -20,11 +20,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// CUDA has no wait that ends by itself, so one with an end looks again and again.
+/// CUDA has no wait with a timeout, so such a wait polls.
 constexpr auto kLookInterval = 20us;
 /// Ctrl-C ends a wait within this time.
 constexpr auto kSignalInterval = 40ms;
-/// Page-locked buffers that are kept for later calls; each has at least so many bytes.
+/// Page-locked buffers kept for later calls, and the minimum size of each.
 constexpr std::size_t kBuffersKept = 64, kBufferBytesMin = 4096;
 
 struct Found {
@@ -50,7 +50,7 @@ struct Kept {
   Scratch scratch;
   std::vector<nb::object> holds;
 };
-/// Never destroyed: at the process's end a device may still use what is kept.
+/// Never destroyed: at the process's end a device may still use the kept objects.
 std::list<Kept>& all_kept() {
   static auto* const kept = new std::list<Kept>;
   return *kept;
@@ -212,7 +212,7 @@ void keep_until(const std::shared_ptr<DeviceEvent>& event, Scratch scratch, std:
 
 void let_go() {
   std::list<Kept>& kept = all_kept();
-  std::list<Kept> over;  // destroyed last: to let go can run Python, and then another thread may come here
+  std::list<Kept> over;  // destroyed last: a release can run Python, and another thread may enter here
   for (auto each = kept.begin(); each != kept.end();) {
     const auto next = std::next(each);
     if (each->event->has_passed_or_failed()) over.splice(over.end(), kept, each);

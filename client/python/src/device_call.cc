@@ -10,13 +10,13 @@
 namespace kv::python {
 namespace {
 
-/// How many of the ids a call of so many rows uses.
+/// How many ids a call of so many rows uses.
 std::int64_t used_ids(const Side& side, std::int64_t row_count) {
   if (side.block_tokens == 0 || row_count == 0) return row_count;
   return (row_count - 1) / side.block_tokens + 1;
 }
 
-/// The device skips an id beyond a cache in silence: here it is refused, where the host knows it.
+/// The device skips an id beyond a cache silently; ids on the host are checked here.
 void check_ids(const Side& side, std::int64_t row_count) {
   const Layout& layout = side.cache.bound().layout;
   const bool is_blocks = side.block_tokens > 0;
@@ -101,7 +101,7 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
     launched = module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
   }
   if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
-  // Also where a launch has failed: others may have been enqueued before it.
+  // Also after a failed launch: others may have been enqueued before it.
   const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
   keep_until(event, std::move(scratch), std::move(holds));
   check_cuda(launched, "stream");

@@ -15,7 +15,7 @@ int status_of(const error_code& error) {
 }
 
 StatusError failure_of(const error_code& error, const std::string& reason) {
-  // "Connection timed out" would mislead: no connection was lost, the call's own time is over.
+  // "Connection timed out" would mislead: the connection is fine, the call's own time is over.
   std::string text = error == asio::error::timed_out ? "the deadline has passed" : error.message();
   if (!reason.empty()) {
     text += ": " + reason;
@@ -36,7 +36,7 @@ void bind_errors(nb::module_&) {
     } catch (const StatusError& failure) {
       status = failure.status;
       text = failure.text;
-    } catch (const std::logic_error& error) {  // a KV_ASSERT that failed
+    } catch (const std::logic_error& error) {  // a failed KV_ASSERT
       text = error.what();
     }
     try {

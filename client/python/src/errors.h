@@ -12,7 +12,7 @@ namespace kv::python {
 
 namespace nb = nanobind;
 
-/// What a binding throws: becomes the exception of kvstore.errors that has this status. Needs no GIL to be made.
+/// Thrown by a binding: becomes the exception of kvstore.errors with this status. Made without the GIL.
 struct StatusError {
   int status;  ///< A KVS_ status of kvstore.h.
   std::string text;
@@ -22,9 +22,9 @@ inline constexpr int kStatusBadRequest = 5, kStatusTimedOut = 1000, kStatusSyste
                      kStatusForked = 1003;
 
 int status_of(const error_code& error);
-/// With `reason`, which nodes said it: empty where no node did.
+/// `reason`: the nodes that caused it; empty for other errors.
 StatusError failure_of(const error_code& error, const std::string& reason = {});
-/// A fault of the caller's: kvstore.BadRequest, which is a ValueError too.
+/// The caller's fault: kvstore.BadRequest, which is a ValueError too.
 StatusError bad_request(std::string text);
 
 template <class T>

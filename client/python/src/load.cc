@@ -13,7 +13,7 @@ Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> h
   const auto until = std::chrono::steady_clock::now() + options.deadline;
   MatchOptions wanted{};
   wanted.deadline = options.deadline;
-  wanted.lease = true;  // what was found stays until the get, and is not looked for twice
+  wanted.lease = true;  // found blocks stay until the get, and are not searched twice
   wanted.prefetch = !options.memory_only;
   wanted.reuse = options.reuse;
   wanted.control = control;
@@ -45,7 +45,7 @@ Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> h
     co_return got.error();
   }
   result.get = *got;
-  if (got->block_count == found && !got->why) result.get.why = match->why;  // why there are not more than these
+  if (got->block_count == found && !got->why) result.get.why = match->why;  // why there are not more
   co_return result;
 }
 

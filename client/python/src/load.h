@@ -1,4 +1,4 @@
-// client/python/src/load.h: match, then get what was found, as one call.
+// client/python/src/load.h: match, then get the found blocks, as one call.
 #pragma once
 
 #include "client/client.h"
@@ -11,7 +11,7 @@ struct LoadResult {
   GetResult get;  ///< Empty if too little was found.
 };
 
-/// As CompletionQueue::submit_load. What `call` has of arguments stays until it has ended.
+/// As CompletionQueue::submit_load. The arguments must live until it has ended.
 Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> hashes,
                        std::span<const std::span<std::byte>> blocks, LoadOptions options, CallControl control);
 

@@ -12,7 +12,7 @@ namespace kv::python {
 
 namespace nb = nanobind;
 
-/// An array over `values`, which it owns from now on. `shape` multiplies to their number of numbers T.
+/// An array that owns `values`. The product of `shape` is the number of values.
 template <class T, class Values>
 nb::object numpy_of(Values values, std::vector<std::size_t> shape) {
   auto owned = std::make_unique<Values>(std::move(values));

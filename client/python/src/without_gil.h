@@ -1,4 +1,4 @@
-// client/python/src/without_gil.h: what runs without Python's GIL.
+// client/python/src/without_gil.h: code without Python's GIL.
 #pragma once
 
 #include <cxxabi.h>
@@ -7,12 +7,12 @@
 
 namespace kv::python {
 
-/// Gives the GIL up for a while. Made and destroyed by the thread that holds it.
+/// Releases the GIL for a while. Made and destroyed by the thread that holds it.
 ///
-/// Beside what nanobind has for it: a daemon thread can come back when the interpreter is being taken apart. Python up
-/// to 3.13 then ends the thread in PyEval_RestoreThread() by unwinding its stack, which at a destructor, or at the
-/// catch-all of a binding, ends the process with SIGABRT. Such a thread stays here instead until the process has gone,
-/// as newer Pythons have it.
+/// Unlike nanobind's class, it handles a daemon thread that returns while the interpreter shuts down. Python up to 3.13
+/// then ends the thread in PyEval_RestoreThread() by unwinding its stack, which at a destructor, or at the catch-all of
+/// a binding, ends the process with SIGABRT. Such a thread stays here instead until the process has gone, as in newer
+/// Pythons.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -21,7 +21,7 @@ class WithoutGil {
   ~WithoutGil() {
     try {
       PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind&) {  // to leave this handler would go on with the unwinding
+    } catch (abi::__forced_unwind&) {  // leaving this handler would continue the unwinding
       for (;;) ::pause();
     }
   }

@@ -1,5 +1,5 @@
 /* client/python/src/xxh3.c: XXH3 for one instruction set, compiled once for each (KV_XXH3_NAME); and the choice between
- * them. The choice that xxh_x86dispatch.h makes is in libxxhash.so, and not in its static form. */
+ * them. The static library lacks xxh_x86dispatch.h's own choice; only libxxhash.so has it. */
 #include <xxhash.h>
 
 #if defined(KV_XXH3_NAME)

@@ -1,4 +1,4 @@
-"""``python -m kvstore.events``: publishes what a node tells of its changes, until it is told to end."""
+"""``python -m kvstore.events``: publishes a node's changes until it is stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from . import ENCODINGS, NodeAway, Source
 
 
 def _check_place(name: str, place: str, allows_plain: bool) -> None:
-    """ZeroMQ's sockets are plain text: whoever reaches them reads what is published."""
+    """ZeroMQ's sockets are plain text: all who reach them can read the events."""
     if not place or place.startswith("ipc://") or allows_plain:
         return
     host = urlsplit(place).hostname or ""
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             context=_context() if given.node.startswith("https://") else None,
             model=given.model,
         )
-        source.events(0)  # a node without a list of changes is told at once
+        source.events(0)  # a node without a list of changes is reported at once
         publisher = Publisher(
             source,
             ENCODINGS[given.encoding],

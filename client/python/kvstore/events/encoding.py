@@ -1,7 +1,7 @@
-"""Changes as the events of vLLM and SGLang, and batches of them, before msgpack.
+"""Changes as the events of vLLM and SGLang, and batches of events, before msgpack.
 
-As vLLM 0.32.0 and SGLang 0.5.23 write them: a batch is a list [time, events, rank], an event a mapping whose ``type`` is its class. The
-store knows no tokens: ``token_ids`` is empty, and so are ``lora_id`` and ``lora_name``.
+As in vLLM 0.32.0 and SGLang 0.5.23: a batch is a list [time, events, rank], an event a mapping whose ``type`` is its class. The
+store has no tokens: ``token_ids`` is empty, and so are ``lora_id`` and ``lora_name``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .source import Change
 
 __all__ = ["CLEARED", "ENCODINGS", "Encoding"]
 
-#: Of both.
+#: The same in both engines.
 CLEARED: Mapping[str, Any] = {"type": "AllBlocksCleared"}
 
 
@@ -23,12 +23,12 @@ class Encoding:
     #: By tier.
     media: Mapping[str, str]
     name: Callable[[bytes], bytes | int]
-    #: What stands in every BlockStored, and in every event.
+    #: Fields of every BlockStored, and of every event.
     stored: Mapping[str, Any] = field(default_factory=dict)
     both: Mapping[str, Any] = field(default_factory=dict)
 
     def events(self, changes: Iterable[Change]) -> list[dict[str, Any]]:
-        """Blocks that follow one another in a chain are one event, and so are those that left one after another."""
+        """Consecutive blocks of a chain become one event, and so do consecutive removals."""
         made: list[dict[str, Any]] = []
         last: Change | None = None
         for each in changes:

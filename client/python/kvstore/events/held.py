@@ -1,4 +1,4 @@
-"""All that a node holds at one moment, put together while it changes."""
+"""All blocks of a node at one moment, collected while they change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Key = tuple[Space, str, bytes]
 
 
 class Held:
-    """A list of blocks, kept by changes: each names one block, and the last one of a block counts."""
+    """A list of blocks, updated by changes: each names one block, and a block's last change counts."""
 
     def __init__(self) -> None:
         self._of: dict[_Key, Change] = {}
@@ -34,7 +34,7 @@ class Held:
                 self._of.pop(key, None)
 
     def changes(self) -> Iterator[Change]:
-        """As if all had just been stored: a block after the one before it, chains in one piece."""
+        """As if all had just been stored: a block after its parent, chains in one piece."""
         below: defaultdict[_Key, list[Change]] = defaultdict(list)
         first: list[Change] = []
         for each in self._of.values():
@@ -55,17 +55,17 @@ class Held:
 class Look:
     held: Held
     life: str
-    #: The number of the change that follows.
+    #: The number of the following change.
     next: int
-    #: What changed since the number that was asked from.
+    #: Changes since the requested number.
     since: list[Change]
 
 
 def look(source: Source, life: str = "", start: int | None = None) -> Look | None:
-    """What the node holds, and what changed since number ``start`` of that ``life``; by default, since this began. None: some of what
-    changed meanwhile is gone, or the node began anew; try again, without a number. Raises NodeAway.
+    """The node's blocks, and the changes since number ``start`` of that ``life``; by default, since this began. None: some changes
+    were lost meanwhile, or the node restarted; try again, without a number. Raises NodeAway.
 
-    The parts of the list are of different moments. All changes since the first of them, applied in their order, end at one.
+    The parts of the list are of different moments. Applying all changes since the first part, in order, gives one moment.
     """
     held = Held()
     at: str | None = ""

@@ -15,22 +15,22 @@ from ..errors import BadRequest
 
 __all__ = ["Change", "NodeAway", "Part", "Source", "Space", "Told"]
 
-#: Of one answer: the node's own bound is lower.
+#: Limit on one answer: the node's own bound is lower.
 _ANSWER_BYTES_MAX = 64 << 20
 _VERSION = 1
-#: Namespaces that are remembered.
+#: Namespaces kept in memory.
 _SPACES_MAX = 16384
 
 
 class NodeAway(Exception):
-    """The node could not be asked, or answers something else."""
+    """The node is unreachable, or gives an unexpected answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """A namespace. One of them has one object as long as its ``Source`` remembers it."""
+    """A namespace. Each has one object while its ``Source`` keeps it."""
 
-    #: As its clients compute it. Of tenants that are told apart by a secret several may have the same.
+    #: As its clients compute it. Tenants separated by a secret may have equal names.
     name: str
     fields: Mapping[str, str]
 
@@ -40,7 +40,7 @@ class Space:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block; 0 where the record does not say, or blocks are none."""
+        """Tokens of a block; 0 if the record does not have them."""
         for key in ("block_size", "x.block_size", "x.page_size"):
             with contextlib.suppress(ValueError):
                 if key in self.fields:
@@ -49,24 +49,24 @@ class Space:
 
 
 class Change(NamedTuple):
-    """A block came into a tier, or left it; the other tier may have it as well."""
+    """A block came into a tier, or left it; the other tier may hold it as well."""
 
     is_stored: bool
     #: "memory" or "disk".
     tier: str
     space: Space
-    #: As the store has it: 32 bytes. An engine's name of another length is its SHA-256.
+    #: As in the store: 32 bytes. An engine's name of another length is stored as its SHA-256.
     name: bytes
-    #: Of what was stored: the block before it. None: a first block, or one of a set.
+    #: For a stored block, the block before it. None: a first block, or a block of a set.
     parent: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Told:
     life: str
-    #: Where to go on.
+    #: Where to continue.
     next: int
-    #: Some of what was asked for is gone.
+    #: Some requested changes are gone.
     has_gap: bool
     changes: list[Change]
 
@@ -74,16 +74,16 @@ class Told:
 @dataclass(frozen=True)
 class Part:
     life: str
-    #: The number of the first change that may be missing in this part and those that follow.
+    #: The number of the first change that may be missing in this part and later ones.
     next: int
-    #: Where the next part begins; None: this was the last one.
+    #: Where the next part begins; None: this is the last.
     at: str | None
     changes: list[Change]
 
 
 class Source:
-    """``url``: of a node's admin server, http:// or https://. ``token``: by which its policy knows this program; sent to loopback and over
-    TLS only. ``context``: with the certificate to show. ``model``: of other models' namespaces nothing is told. One thread.
+    """``url``: a node's admin server, http:// or https://. ``token``: identifies this program to the node's policy; sent to
+    loopback and over TLS only. ``context``: with the certificate to show. ``model``: skip other models' namespaces. One thread.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Source:
         self._connection: http.client.HTTPConnection | None = None
 
     def events(self, start: int, life: str = "") -> Told:
-        """What changed from number ``start`` of that ``life`` on, or some of it. Raises NodeAway."""
+        """Changes from number ``start`` of that ``life`` on, perhaps only some. Raises NodeAway."""
         answer = self._ask(f"/events.json?from={start}" + (f"&life={life}" if life else ""))
         try:
             spaces = [self._space(each) for each in answer["spaces"]]
@@ -123,7 +123,7 @@ class Source:
             raise NodeAway(f"{self.url}: an answer that makes no sense: {error!r}") from error
 
     def blocks(self, at: str = "") -> Part:
-        """Some of what is there. Raises NodeAway."""
+        """Some of the node's blocks. Raises NodeAway."""
         answer = self._ask("/events/blocks.json" + (f"?at={at}" if at else ""))
         try:
             spaces = [self._space(each) for each in answer["spaces"]]
@@ -163,7 +163,7 @@ class Source:
         return dict(answer)
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        """Once more where a connection that was kept has ended meanwhile."""
+        """Retries once if a kept connection has ended meanwhile."""
         is_kept = self._connection is not None
         try:
             if self._connection is None:

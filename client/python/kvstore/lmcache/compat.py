@@ -1,4 +1,4 @@
-"""What of LMCache is used, and the releases that were tried. Whatever asks which release runs is here."""
+"""The used parts of LMCache, and the releases that were tried. All checks of the release are here."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ except ImportError as _error:
 
 
 def key_text(key: Any) -> str:
-    """What LMCache's adapter for native connectors calls an object, so that both have one name for it."""
+    """The name LMCache's adapter for native connectors gives an object, so that both adapters use one name."""
     text = f"{key.model_name}@{key.kv_rank:08x}@{key.object_group_id:x}@{key.chunk_hash.hex()}"
     return f"{text}@{key.cache_salt}" if key.cache_salt else text

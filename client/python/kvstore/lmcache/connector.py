@@ -1,4 +1,4 @@
-"""LMCache's native plugin: the class of C++ that its own adapter for such classes drives, and the options of all of LMCache's doors."""
+"""LMCache's native plugin: the C++ class driven by its own adapter for such plugins, and the options of all its adapters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Connector", "Options", "logger", "namespace_of"]
 
 
 def _logger() -> logging.Logger:
-    """As LMCache makes its own: nobody else's handlers show what LMCache's loggers tell."""
+    """Made as LMCache makes its own: other handlers do not show its loggers."""
     try:
         from lmcache.logging import init_logger
     except ImportError:  # the connector does without LMCache
@@ -32,17 +32,17 @@ logger = _logger()
 class Options(AccessOptions):
     """``adapter_params``."""
 
-    #: What must not be shared has different names here.
+    #: Choose different names for objects that must not be shared.
     model: str = "lmcache"
-    #: Which weights and adapters. There is no default: LMCache tells their names alone, so nobody here could see them change.
+    #: Version of weights and adapters. Required: LMCache passes only their names, so changes cannot be detected here.
     weights_epoch: int | None = None
-    #: Seconds, of a batch.
+    #: Seconds per batch.
     deadline: float = 5.0
     object_bytes_max: int = 256 << 20
     connections: int = 4
-    #: Memory that is lent to nodes on this host, in the stead of L1.
+    #: Memory lent to nodes on this host instead of L1.
     staging_bytes: int = 64 << 20
-    #: For LMCache's own eviction. 0: it has none, and the store evicts by itself.
+    #: For LMCache's own eviction. 0: off, and the store evicts by itself.
     max_capacity_gb: float = 0.0
 
     @classmethod
@@ -61,7 +61,7 @@ class Options(AccessOptions):
 
 
 def namespace_of(options: Options, **more: object) -> Namespace:
-    """Where a door's objects lie; told in LMCache's log."""
+    """The namespace of the objects; written to LMCache's log."""
     fields: dict[str, object] = {
         "kind": "set",
         "model": options.model,

@@ -1,4 +1,4 @@
-"""LMCache's older interface, of in-process LMCache: chunks one by one or in batches, from an event loop and without one.
+"""LMCache's older, in-process interface: chunks one by one or in batches, with or without an event loop.
 
 LMCACHE_CONFIG_FILE: remote_storage_plugins: ["kvstore"]
                      extra_config: {remote_storage_plugin.kvstore.module_path: kvstore.lmcache,
@@ -32,7 +32,7 @@ def _leading(held: Sequence[bool]) -> int:
 
 
 class Remote(RemoteConnector):  # type: ignore[misc]
-    """What LMCache's RemoteBackend calls. Nothing raises: what could not be asked is not there."""
+    """The connector that LMCache's RemoteBackend calls. Calls do not raise: a failed lookup is a miss."""
 
     def __init__(self, loop: Any, local_cpu_backend: Any, config: Any) -> None:
         metadata = local_cpu_backend.metadata
@@ -52,7 +52,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         self._space = self._client.open_set(namespace, wait=False)
 
     def _objects(self) -> dict[str, object]:
-        """What the namespace says of its objects besides."""
+        """Further namespace fields for its objects."""
         chunk = short(f"{self.meta_shapes} {self.meta_dtypes} {self.meta_fmt}")
         return {"x.engine": "lmcache-remote", "x.chunk": chunk}
 
@@ -102,7 +102,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
         return True
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:
-        """Each chunk, or None. The last one of a prompt is shorter than others."""
+        """Each chunk, or None. A prompt's last chunk may be shorter."""
         made: list[Any] = []
         for _ in keys:
             one = self._local.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt)
@@ -157,7 +157,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
     # -- the rest
 
     async def list(self) -> list[str]:
-        """The store names chunks by hashes of their keys, so it cannot tell."""
+        """Empty: the store names chunks by hashes of their keys."""
         return []
 
     def support_ping(self) -> bool:
@@ -174,7 +174,7 @@ class Remote(RemoteConnector):  # type: ignore[misc]
 
 
 class EncoderRemote(Remote):
-    """The same for LMCache's ``ECCacheEngine``: encoders' outputs, each of another shape, which is stored with it.
+    """The same for LMCache's ``ECCacheEngine``: encoders' outputs, each stored with its shape.
 
     LMCACHE_CONFIG_FILE: ec: {remote_storage_plugins: ["kvstore"], extra_config: {...class_name: EncoderRemote, ...}}
     """

@@ -1,9 +1,9 @@
-"""What routers ask of the store: how long a prefix is there, on which tiers and nodes (docs/engines.md).
+"""Queries for routers: how much of a prefix the store holds, on which tiers and nodes (docs/engines.md).
 
 python -m kvstore.router --endpoint unix:///run/kvstore/kvstore.sock
 
-In reading order: names.py (what blocks are called), query.py (nodes are asked), service.py (requests and answers), http.py
-(connections), __main__.py (the command line). Nothing of an engine is imported.
+In reading order: names.py (block names), query.py (queries to nodes), service.py (requests and answers), http.py (connections),
+__main__.py (the command line). Imports no engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m kvstore.router``: answers routers' questions over HTTP, until it is told to end."""
+"""``python -m kvstore.router``: answers routers' queries over HTTP until it is stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _context() -> ssl.SSLContext:
-    """Both sides show a certificate: the files are those that the client shows to nodes."""
+    """Both sides show a certificate: the files are the ones the client shows to nodes."""
     cert, key, ca, crl = (os.environ.get(f"KVSTORE_TLS_{name}", "") for name in ("CERT", "KEY", "CA", "CRL"))
     if not (cert and key and ca):
         raise BadRequest("listen: tls:// wants KVSTORE_TLS_CERT, KVSTORE_TLS_KEY and KVSTORE_TLS_CA")

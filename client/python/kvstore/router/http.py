@@ -73,8 +73,8 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 class Server:
-    """Calls ``answer`` for each request. One event loop. At the connection limit a new one ends an idle one: from the address
-    with most connections, the one idle longest. If all are busy, the new one gets an error and is closed.
+    """Calls ``answer`` for each request. One event loop. At the connection limit a new one ends an idle one: from the address with
+    most connections, the one idle longest. If all are busy, the new one gets an error and is closed.
 
     1. A connection costs at most a head, a body and its answer in memory, and a bounded time for each.
     2. Any exception of ``answer`` becomes an answer, and the server goes on.

@@ -14,14 +14,14 @@ from .query import Asked, Prefixes
 
 __all__ = ["Service"]
 
-#: Queries that nodes are asked at once: the rest wait for their turn.
+#: Queries sent to nodes at once: the rest wait for their turn.
 _QUERIES_MAX = 64
 _STATUS = {BadRequest: 400, Unsupported: 422, NotFound: 404, Busy: 503, Unavailable: 503, PermissionDenied: 403}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
 
 
 class Service:
-    """One event loop. ``server`` is what listens."""
+    """One event loop. ``server`` listens."""
 
     def __init__(self, prefixes: Prefixes, limits: Limits | None = None) -> None:
         self._prefixes = prefixes

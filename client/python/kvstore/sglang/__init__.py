@@ -4,9 +4,9 @@ python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --
     --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
-In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as the
-kernels see them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py
-(differences between releases of SGLang).
+In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as the kernels
+see them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py (differences between
+releases of SGLang).
 """
 
 from __future__ import annotations
@@ -138,9 +138,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return time.monotonic() + timeout
 
     def _move(self, kind: str, asked: Sequence[tuple[str, Sequence[str], Any]]) -> list[list[bool]]:
-        """Loads or saves keys of several pools at once, in one pool order, so that two calls never wait for each other's
-        memory.
-        """
+        """Loads or saves keys of several pools at once, in one pool order, so that two calls never wait for each other's memory."""
         is_load = kind == "loads"
         until = self._until(self._options.load_timeout if is_load else self._options.save_timeout)
         began = time.monotonic()

@@ -1,8 +1,8 @@
-"""SGLang's encoder server with its cache of embeddings in the store: python -m kvstore.sglang.encoder_server, and then what
-``python -m sglang.launch_server`` takes, ``--encoder-only --enable-mm-global-cache`` among it.
+"""SGLang's encoder server with its embedding cache in the store: python -m kvstore.sglang.encoder_server, followed by the arguments
+of ``python -m sglang.launch_server``, with ``--encoder-only --enable-mm-global-cache``.
 
-SGLang 0.5.23 names one such store only, "mooncake", loads no plugins in the encoder's processes, and hands a store no options: so
-the name is taken over here, in each of the processes that this one starts, which begin with this module too.
+SGLang 0.5.23 has one name for such a store, "mooncake", loads no plugins in the encoder's processes, and passes a store no options:
+so the name is taken over here, in each process that this one starts, since each imports this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["register"]
 
 
 def register() -> None:
-    """In this process, whatever asks SGLang for a store of embeddings gets the store."""
+    """Makes SGLang's embedding factory in this process return the store."""
     for name in ("kvstore", "mooncake"):
         EmbeddingStoreFactory.register_backend(name, "kvstore.sglang.encoder", "KVStoreEmbeddings")
 

@@ -1,4 +1,4 @@
-"""What the door tells SGLang's ``/metrics`` about itself, beside SGLang's own figures of any storage."""
+"""The connector's metrics in SGLang's ``/metrics``, beside SGLang's own storage metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS = ("model_name", "tp_rank", "pp_rank")
 
 @cache
 def _metrics() -> tuple[dict[str, Any], Any]:
-    """Once in a process, whatever storage is attached. SGLang collects all of its processes' by files."""
+    """Once per process, for any number of storages. SGLang collects the metrics of all its processes by files."""
     from prometheus_client import Counter, Gauge
 
     counters = {name: Counter(f"sglang:kvstore_{name}", text, _LABELS) for name, text in COUNTERS.items()}
@@ -34,7 +34,7 @@ def _metrics() -> tuple[dict[str, Any], Any]:
 
 
 class Figures:
-    """Tells running totals to Prometheus. From one thread."""
+    """Reports running totals to Prometheus. From one thread."""
 
     def __init__(self, model: str, tp_rank: int, pp_rank: int) -> None:
         self._values = (model, str(tp_rank), str(pp_rank))
@@ -44,7 +44,7 @@ class Figures:
         counters, gauge = _metrics()
         for name, counter in counters.items():
             total = totals.get(name, 0)
-            counter.labels(*self._values).inc(total - self._told.get(name, 0))  # by 0 too: shown from the start
+            counter.labels(*self._values).inc(total - self._told.get(name, 0))  # by 0 too: exported from the start
             self._told[name] = total
         for kind, is_paused in paused.items():
             gauge.labels(*self._values, kind).set(int(is_paused))

@@ -1,6 +1,6 @@
 """Options, and the namespace of one host pool's pages.
 
-Everything that cannot be served right is refused here, at the engine's start, by name.
+Unsupported settings are refused here, at the engine's start, by name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .identity import Facts
 
 __all__ = ["Options", "PoolText", "Ranks", "namespace_of"]
 
-#: What SGLang reads in the same mapping.
+#: SGLang's own keys in the same mapping.
 _OF_SGLANG = (
     "backend_name",
     "module_path",
@@ -34,12 +34,12 @@ _OF_SGLANG = (
 
 @dataclass(frozen=True)
 class Options(StoreOptions):
-    """``--hicache-storage-backend-extra-config``. Times are in seconds, each of one call of SGLang's."""
+    """``--hicache-storage-backend-extra-config``. Times are in seconds, each for one call of SGLang's."""
 
-    #: Of memory that is lent to nodes at most, half for loads and half for saves.
+    #: Limit on memory lent to nodes, half for loads and half for saves.
     staging_bytes: int = 512 << 20
-    #: Into how many parts the kv heads of a page are divided. Engines share pages if this is equal, whatever their
-    #: tensor-parallel sizes, each of which divides it. 0: as many as this engine has ranks.
+    #: How many parts the kv heads of a page are divided into. Engines share pages if this is equal and divisible by each one's
+    #: tensor-parallel size. 0: as many as this engine has ranks.
     head_groups: int = 0
 
     @classmethod
@@ -51,14 +51,14 @@ class Options(StoreOptions):
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where in the engine this process is. DP ranks are not told apart: they hold the same bytes of the same tokens."""
+    """This process's place in the engine. DP ranks are not distinguished: they hold the same bytes for the same tokens."""
 
     tp_rank: int
     tp_size: int
     pp_size: int
     cp_rank: int
     cp_size: int
-    #: All tensor-parallel ranks hold the same pages, and the first of them stores.
+    #: All tensor-parallel ranks hold the same pages, and the first one stores.
     is_replicated: bool
 
     @classmethod
@@ -75,7 +75,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class PoolText:
-    """What a pool's pages are, in words: with these equal, equal names mean equal bytes."""
+    """A pool's pages in words: with these equal, equal names mean equal bytes."""
 
     name: str
     layout: str
@@ -84,7 +84,7 @@ class PoolText:
     text: str
     block_bytes: int
     part_count: int
-    #: Only this rank has such pages.
+    #: Set if only this rank has such pages.
     rank: str | None
     layers: tuple[int, int]
 
@@ -117,7 +117,7 @@ def namespace_of(facts: Facts, options: Options, ranks: Ranks, pool: PoolText) -
             "x.load_format": facts.load_format,
             "x.parts": pool.part_count if pool.part_count > 1 else None,
             "x.rank": pool.rank,
-            # A page is divided among context-parallel ranks, and each holds another part of it.
+            # Context-parallel ranks each hold another part of a page.
             "x.cp_rank": f"{ranks.cp_rank} of {ranks.cp_size}" if ranks.cp_size > 1 else None,
             "layer_range": f"{pool.layers[0]}-{pool.layers[1] - 1}" if ranks.pp_size > 1 else None,
         }

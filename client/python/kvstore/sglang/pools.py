@@ -1,4 +1,4 @@
-"""SGLang's host pools as the package's kernels see them: where each element of a page lies, or at least its bytes."""
+"""SGLang's host pools as the package's kernels see them: the place of each element of a page, or at least its bytes."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .compat import AsymmetricMHATokenToKVPoolHost, MHATokenToKVPoolHost, MLATok
 
 __all__ = ["View", "bytes_of", "page_ids", "view_of"]
 
-#: Of keys or values, without the axis that tells them apart: how a host layout's axes follow each other.
+#: Axis order of keys or values in each host layout, without the axis that separates the two.
 _AXES = {
     "layer_first": "lbthf",
     "page_first": "btlhf",
     "page_first_direct": "blthf",
     "page_head": "bhtlf",
 }
-#: Of a tensor in which keys and values lie together.
+#: Axes of a tensor with keys and values together.
 _UNIFIED = "bHlcthf"
 
 
 class View:
-    """Pages of a pool of attention, whatever its layout: ``heads`` of all ``layers``, of keys and values or of latents.
+    """Pages of an attention pool of any layout: ``heads`` of all ``layers``, of keys and values or of latents.
 
-    ``split`` finds the tensors of this layout in a buffer of the pool's, or in a page of the copying interface; ``kinds`` has
-    each one's axes and what it holds.
+    ``split`` finds the tensors of this layout in a buffer of the pool's, or in a page of the copying interface; ``kinds`` has each
+    tensor's axes and roles.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ def _shape(layout: str, pages: int, tokens: int, layers: int, heads: int, nbytes
 
 
 def view_of(pool: Any) -> View | None:
-    """None of pools whose bytes only SGLang understands. Raises Unsupported if a known pool is not as it should be."""
+    """None for pools whose bytes only SGLang can read. Raises Unsupported if a known pool has an unexpected form."""
     kind, layout = type(pool), getattr(pool, "layout", "")
     if kind is MHATokenToKVPoolHost:
         return _view_of_mha(pool, layout)
@@ -131,7 +131,7 @@ def _view_of_mha(pool: Any, layout: str) -> View | None:
 
 
 def _view_of_two(pool: Any, layout: str) -> View:
-    """Keys and values of different sizes, which lie in two buffers. SGLang gives such pages to no copying interface."""
+    """Keys and values of different sizes, in two buffers. SGLang does not pass such pages to the copying interface."""
     _check(pool, [pool.k_buffer, pool.v_buffer])
     sizes = [pool.head_dim * pool.dtype.itemsize, pool.v_head_dim * pool.dtype.itemsize]
     tensors = [
@@ -169,7 +169,7 @@ def _view_of_mla(pool: Any, layout: str) -> View | None:
 
 
 def page_ids(pool: Any, host_indices: torch.Tensor, count: int) -> list[int]:
-    """Which pages so many keys' tokens are. Raises ValueError if they are not whole pages."""
+    """Page numbers of the tokens of ``count`` keys. Raises ValueError if they are not whole pages."""
     tokens = pool.page_size
     if host_indices is None or host_indices.numel() != count * tokens:
         given = 0 if host_indices is None else host_indices.numel()

@@ -1,4 +1,4 @@
-"""Memory that is lent to nodes, between them and a host pool's pages."""
+"""Lent memory between nodes and a host pool's pages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Rows"]
 
 
 class Rows:
-    """Rows of one part of a page each, in the store's own layout. Any thread may call anything.
+    """Rows of one part of a page each, in the store's own layout. Any thread may call any method.
 
-    Nodes write here and not in the host pool itself: one that stands still in the middle of a get may go on writing when it
-    wakes up, long after SGLang has given the page to somebody else.
+    Nodes write here instead of in the host pool: a node stalled during a get may write on when it resumes, long after SGLang has
+    reused the page.
     """
 
     def __init__(self, client: Client, part: Layout, count: int) -> None:
@@ -36,7 +36,7 @@ class Rows:
             return self._pool.free_count
 
     def take(self, at_least: int, at_most: int, until: float) -> list[int]:
-        """A multiple of ``at_least``; none if there are no such many until then."""
+        """A multiple of ``at_least``; empty if so few are free until then."""
         with self._changed:
             while True:
                 count = min(self._pool.free_count, at_most) // at_least * at_least

@@ -133,8 +133,8 @@ class Pool:
 
     1. A page is moved as a whole: True means that all its parts have come, verified, or are stored.
     2. Each call ends at its deadline at the latest.
-    3. A pool that ``view_of`` supports is stored in the store's layout, in parts of some heads each, so that engines of other
-       host layouts and tensor-parallel sizes can read it. Other pools' pages are stored as they are.
+    3. A pool that ``view_of`` supports is stored in the store's layout, in parts of some heads each, so that engines of other host
+       layouts and tensor-parallel sizes can read it. Other pools' pages are stored as they are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The commands of ``python -m kvstore``. Each answers a question of a person's, or with ``--json`` a script's."""
+"""The commands of ``python -m kvstore``. Each answers a person's question, or with ``--json`` a script's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 1 if something is wrong, 2 for a wrong command line."""
+    """Exit status: 0, 1 for a problem, 2 for a wrong command line."""
     parser = argparse.ArgumentParser(prog="python -m kvstore", description="A client of kvstore.")
     parser.add_argument("--version", action="version", version=f"kvstore {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -35,7 +35,7 @@ def add_command(commands: Any) -> None:
 
 
 class Work:
-    """The chains that are stored once, and where their blocks land."""
+    """The chains that are stored once, and the memory for their blocks."""
 
     def __init__(self, client: Client, given: argparse.Namespace) -> None:
         fields = {

@@ -1,4 +1,4 @@
-"""``doctor``: is everything all right? Each finding says what to do."""
+"""``doctor``: checks the installation. Each finding has advice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .text import add_node_options, bytes_text, seconds_text, table
 
 
 class Finding(NamedTuple):
-    """``verdict``: ok, note, warning, or FAILED for what does not work."""
+    """``verdict``: ok, note, warning, or FAILED."""
 
     check: str
     verdict: str
@@ -108,7 +108,7 @@ def check_machine() -> list[Finding]:
 
 
 def check_numa(sysfs: Path = Path("/sys")) -> list[Finding]:
-    """Whether a client here has a NUMA node to choose: all accelerators and RDMA devices are at one of several."""
+    """Whether a client here should choose a NUMA node: all accelerators and RDMA devices are at one of several."""
 
     def line(path: Path) -> str:
         try:
@@ -174,7 +174,7 @@ def check_nodes(client: Client) -> list[Finding]:
 
 
 def check_round_trip(client: Client) -> Finding:
-    """A block stored, loaded and compared, in memory that is lent to the node."""
+    """Stores, loads and compares a block, in lent memory."""
     try:
         block_bytes = 1 << 16
         space = client.open(

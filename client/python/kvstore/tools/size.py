@@ -1,4 +1,4 @@
-"""``size``: how large a model's cache is, and from which bandwidth on fetching it beats computing it. Asks no node."""
+"""``size``: a model's cache size, and the bandwidth from which fetching beats computing. Asks no node."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
         parameters = parameters or shape.parameter_count()
         attention = shape.attention_flops(given.tokens)
     except Unsupported:
-        pass  # a hybrid: what computing costs is for --parameters to say
+        pass  # a hybrid: --parameters gives the cost of computing
     flops = 2 * parameters * given.tokens + attention if parameters else 0.0
     total = 0
     entries: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""``status``: what the nodes hold, and whether they serve."""
+"""``status``: the nodes' content, and whether they serve."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def add_command(commands: Any) -> None:
 
 
 def lookups(values: Mapping[str, float]) -> tuple[float, float]:
-    """Blocks found and blocks asked for by matches, as the status page's hit rate has them; where nobody matches, by gets."""
+    """Blocks found and blocks asked for by matches, as in the status page's hit rate; without matches, by gets."""
     for verb in ("match", "get"):
         found = values.get(f"{verb}_hit_blocks", 0) + values.get(f"{verb}_disk_blocks", 0)
         asked = found + values.get(f"{verb}_miss_blocks", 0)

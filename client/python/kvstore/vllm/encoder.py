@@ -1,10 +1,10 @@
-"""What vLLM's encoders make of images, audio and video, in the store: what any engine has encoded, the others load.
+"""vLLM's encoder outputs for images, audio and video, in the store: one engine's outputs are loaded by the others.
 
 vllm serve MODEL --ec-transfer-config '{"ec_connector": "KVStoreECConnector", "ec_connector_module_path": "kvstore.vllm.encoder",
     "ec_role": "ec_both", "ec_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-vLLM plans a step with an output that is there, and ends if it then is not. So the scheduler's half loads outputs itself, before it says
-that they are there, and hands them to the workers with the step.
+vLLM plans a step with an available output, and ends if it is then missing. So the scheduler's half loads outputs itself, before it
+reports them as available, and hands them to the workers with the step.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ except ImportError as _error:
     raise Unsupported(f"{compat.engine_name()} has no connectors for encoders' outputs: {_error}") from _error
 try:
     from vllm.distributed.ec_transfer.ec_connector.metrics import ECConnectorPromMetrics, ECConnectorStats
-except ImportError:  # a release that asks encoders' connectors for no figures
+except ImportError:  # an older release, without statistics for encoder connectors
     ECConnectorPromMetrics = ECConnectorStats = object
 
 __all__ = ["EncoderOptions", "KVStoreECConnector"]
 
 logger = init_logger("vllm.kvstore")
 
-#: Outputs on their way to the store.
+#: Limit on outputs on their way to the store.
 _SAVING_BYTES_MAX = 256 << 20
 _FLUSH_SECONDS = 1.0
 
 
-#: Of the scheduler's half and of the workers'.
+#: Counters of the scheduler's half and of the workers'.
 COUNTERS = {
     "lookups": "Outputs that the store was asked about.",
     "hit_outputs": "Outputs that the store had.",
@@ -80,9 +80,7 @@ class EncoderMetrics(Metrics, ECConnectorPromMetrics):  # type: ignore[misc]
 
 @dataclass(frozen=True)
 class EncoderOptions(StoreOptions):
-    """``ec_connector_extra_config``. A request waits ``lookup_timeout`` to learn whether an output is stored, and then
-    ``load_timeout`` for the output.
-    """
+    """``ec_connector_extra_config``. A request waits ``lookup_timeout`` for the lookup and then ``load_timeout`` for the output."""
 
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
@@ -102,7 +100,7 @@ class Step(ECConnectorMetadata):  # type: ignore[misc]
 
 @dataclass
 class Word(ECConnectorWorkerMetadata):  # type: ignore[misc]
-    """From the workers to the scheduler, once: the record of the namespace that outputs are in."""
+    """From the workers to the scheduler, once: the record of the outputs' namespace."""
 
     namespace: str
 
@@ -115,9 +113,9 @@ class Word(ECConnectorWorkerMetadata):  # type: ignore[misc]
 
 @dataclass
 class _Item:
-    """An output that is looked up, then loaded. ``is_over``: it is here, or will not come."""
+    """An output that is looked up, then loaded. ``is_over``: it has arrived, or will not come."""
 
-    #: How many rows it must have.
+    #: The rows it must have.
     row_count: int
     match: Future[SetMatchResult] | None = None
     get: Future[SetGetResult] | None = None
@@ -127,12 +125,12 @@ class _Item:
 
 
 class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
-    """What vLLM calls: there is one in the scheduler's process and one in each worker's.
+    """The connector that vLLM calls: one in the scheduler's process and one in each worker's.
 
-    1. An output is said to be there only when all of its bytes are in the scheduler's process, verified.
-    2. A request waits for the store until both timeouts at most; what has not come then is encoded.
-    3. Once the engine has started nothing raises into vLLM, and the store need not be there.
-    4. Nothing is looked up before a worker has told which model it has: an engine's first step encodes.
+    1. An output is reported as available only when all its bytes are in the scheduler's process, verified.
+    2. A request waits for the store until both timeouts at most; missing outputs are then encoded.
+    3. After the engine's start, calls do not raise into vLLM, and the store may be away.
+    4. Lookups begin once a worker has reported its model: an engine's first step encodes.
     """
 
     def __init__(self, vllm_config: Any, role: Any) -> None:
@@ -144,7 +142,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             raise Unsupported(
                 "enable_tower_connector_lora: an output's name has an adapter's name, and not what the adapter is"
             )
-        #: Made by a worker, which has the model; the scheduler's half is told it after the first step.
+        #: Made by a worker, which has the model; the scheduler's half gets it after the first step.
         self.namespace: Namespace | None = None
         self._is_told = role == ECConnectorRole.SCHEDULER
         self._client = client_of(
@@ -180,7 +178,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     # -- scheduler
 
     def ensure_cache_available(self, request: Any, num_computed_tokens: int) -> bool:
-        """Whether the request can be planned: nothing that it needs is still on its way."""
+        """Whether the request can be planned: all outputs it needs have arrived or failed."""
         if not self.is_consumer:
             return True
         is_ready = True
@@ -196,7 +194,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         return is_ready
 
     def _go_on(self, identifier: str, item: _Item) -> bool:
-        """The item's next call to the store, if the last one has ended. Whether it is over."""
+        """Makes the item's next call to the store, if the last one has ended. Returns whether it is over."""
         if item.is_over:
             return True
         try:
@@ -278,12 +276,12 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     # -- worker
 
     def start_worker_services(self) -> None:
-        """The model is loaded."""
+        """Called once the model is loaded."""
         self._name_by(compat.worker_here())
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
         super().bind_connector_metadata(connector_metadata)
-        if self.namespace is None and not self._is_told:  # releases that do not say when the model is loaded
+        if self.namespace is None and not self._is_told:  # releases without start_worker_services
             self._name_by(compat.worker_here())
 
     def _name_by(self, worker: Any) -> None:
@@ -322,7 +320,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         for identifier, data in step.loads.items():
             if identifier in encoder_cache:
                 continue
-            output = decoded(np.array(data))  # what came from another process may not be written to
+            output = decoded(np.array(data))  # arrays from another process may be read-only
             assert output is not None  # 1
             encoder_cache[identifier] = output.to(current_platform.device_type)
 
@@ -388,7 +386,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         return EncoderMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
-        """What is on its way to the store still goes there, for a second at most."""
+        """Outputs on their way to the store get up to one more second."""
         until = time.monotonic() + _FLUSH_SECONDS
         for _, future in self._saves:
             future.wait(max(0.0, until - time.monotonic()))

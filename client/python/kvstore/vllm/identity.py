@@ -1,7 +1,7 @@
 """An engine's computation, from its worker's loaded and resolved state: weight files, configuration, rotation tables, code.
 
-Only a worker has it: models write into their configuration while they are loaded, and choose rotations by the engine's options.
-So a worker makes the identity once and sends it to the scheduler's half (messages.Stage).
+Only a worker has it: models write into their configuration while they are loaded, and choose rotations by the engine's options. So
+a worker makes the identity once and sends it to the scheduler's half (messages.Stage).
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, Any]:
-    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of a
-    pipeline stage.
+    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of a pipeline
+    stage.
     """
     model = config.model_config
     loaded = worker.get_model()

@@ -1,4 +1,4 @@
-"""What is asked of the store for a request, and how much of it can be loaded by its answer."""
+"""A request's lookup in the store, and how much its answer allows to load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .model import Model
 
 __all__ = ["Lookup", "tail_hashes", "tails_of"]
 
-#: In SetMatchResult.held.
+#: A value in SetMatchResult.held.
 _ON_DISK = 2
-#: A hit inside a page is looked for at so many of the prompt's last hashes: names of all of them would cost every lookup.
+#: How many of the prompt's last hashes are tried for a hit inside a page: the names of all would slow every lookup.
 _TAILS_MAX = 64
 
 
 def tails_of(model: Model, request: Any) -> list[int]:
-    """Where inside of pages a hit may end, in tokens: there another prompt ended, such as that of the turn before."""
+    """Token counts inside pages where a hit may end: there another prompt ended, such as that of the turn before."""
     if not model.has_tails:
         return []
     size, step = model.block_size, model.hash_tokens
@@ -35,8 +35,8 @@ def tail_hashes(model: Model, request: Any, tails: list[int]) -> list[bytes]:
 
 @dataclass
 class Lookup:
-    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens,
-    which end inside the block after these. Of each pipeline stage there is a future, and then a lease.
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens, which
+    end inside the next block. Has a future, and then a lease, per pipeline stage.
     """
 
     block_count: int
@@ -45,22 +45,22 @@ class Lookup:
     tails: list[int] = field(default_factory=list)
     futures: list[Future[SetMatchResult]] = field(default_factory=list)
     hit: int = 0
-    #: 0: none that is longer.
+    #: 0: no longer hit.
     tail_hit: int = 0
     is_tail_on_disk: bool = False
-    #: As ``hit``, of what lies in memory.
+    #: As ``hit``, counting only blocks in memory.
     memory_hit: int = 0
     leases: list[int] = field(default_factory=list)
-    #: Whether the store has said what it holds.
+    #: Whether the store has answered.
     is_known: bool = False
-    #: Which blocks lie on a node's disk, in any of the groups.
+    #: Blocks on a node's disk, in any of the groups.
     on_disk: npt.NDArray[np.bool_] | None = None
 
     def disk_count(self, begin: int, end: int) -> int:
         return 0 if self.on_disk is None else int(self.on_disk[begin:end].sum())
 
     def disk_tokens(self, begin: int, tokens: int, block_size: int) -> int:
-        """Of so many leading tokens, those after ``begin`` blocks that are on a disk."""
+        """How many of the leading ``tokens`` after ``begin`` blocks are on a disk."""
         end, tail = divmod(tokens, block_size)
         return self.disk_count(begin, end) * block_size + tail * self.is_tail_on_disk
 
@@ -69,8 +69,8 @@ class Lookup:
         return bool(self.futures)
 
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
-        """Takes what the nodes say of the names of all blocks, [group, part, block], and then of all tails. Of each pipeline stage
-        there is a match, and how large a block of each group is.
+        """Takes the nodes' answers for the names of all blocks, [group, part, block], followed by all tails. There is one match per
+        pipeline stage, with the block size of each group.
         """
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
         self.hit = _usable(model, held)
@@ -96,8 +96,8 @@ def _held(
     before: int,
     count: int,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Of the names after those of so many blocks: [group, block], whether all stages hold all parts; and of each block, whether
-    anything of it is on a disk.
+    """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any part is
+    on a disk.
     """
     shape = (len(model.groups), model.part_count, count)
     names = slice(shape[0] * shape[1] * before, shape[0] * shape[1] * (before + count))
@@ -112,7 +112,7 @@ def _held(
 
 
 def _usable(model: Model, held: npt.NDArray[np.bool_]) -> int:
-    """The most leading blocks after which every group has what the next token needs. ``held``: [group, block]."""
+    """The most leading blocks after which every group has the blocks the next token needs. ``held``: [group, block]."""
     count = held.shape[1]
     windows: list[tuple[int, npt.NDArray[np.int64]]] = []
     for g, group in enumerate(model.groups):
@@ -120,7 +120,7 @@ def _usable(model: Model, held: npt.NDArray[np.bool_]) -> int:
         if group.window_tokens == 0 and not group.is_state:
             count = min(count, int(gaps[0]) if len(gaps) else count)
         else:
-            # last_gap[n]: one past the last block before n that is not held
+            # last_gap[n]: one past the last missing block before n
             marks = np.where(held[g], 0, np.arange(1, held.shape[1] + 1))
             windows.append((g, np.concatenate(([0], np.maximum.accumulate(marks)))))
     for n in range(count, 0, -1):

@@ -1,4 +1,4 @@
-"""What the scheduler's half and the workers' halves of the connector tell each other, once in every step."""
+"""Messages between the scheduler's half and the workers' halves of the connector, once in every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Block", "Load", "Report", "Save", "Stage", "Step", "first_of"]
 
 
 class Block(NamedTuple):
-    """A block of a request: ``block_index`` counts the request's blocks from 0, ``page`` is where it lies in the cache group."""
+    """A block of a request: ``block_index`` counts the request's blocks from 0, ``page`` is its place in the cache group."""
 
     name: bytes
     group: int
@@ -27,7 +27,7 @@ class Block(NamedTuple):
 
 @dataclass
 class Load:
-    """Blocks to bring into pages that nobody reads until every worker has reported the load."""
+    """Blocks to bring into pages that stay unread until every worker has reported the load."""
 
     job: int
     request_id: str
@@ -37,7 +37,7 @@ class Load:
 @dataclass
 class Save:
     """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it. ``adapter``: the number of the
-    adapter that has computed them, and which one each worker must still have under it.
+    adapter that computed them, and its expected content on each worker.
     """
 
     job: int
@@ -48,8 +48,8 @@ class Save:
 
 @dataclass
 class Stage(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From a worker to the scheduler, once: what it stores. ``namespace`` is a record's text, ``block_bytes`` are of one part, for
-    each cache group. ``weights`` is a digest of what the worker has in memory; ``is_named``: the namespace has the weights too.
+    """From a worker to the scheduler, once. ``namespace`` is a record's text, ``block_bytes`` are the bytes of one part, for each
+    cache group. ``weights`` is a digest of the weights in memory; ``is_named``: the namespace has the weights too.
     """
 
     namespace: str
@@ -64,11 +64,11 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
 
     loads: list[Load] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
-    #: That the model computes in this step.
+    #: Tokens that the model computes in this step.
     token_count: int = 0
-    #: The reset of the caches after which workers have to say which weights they have; 0: they need not.
+    #: The reset of the caches after which workers have to report their weights; 0: none.
     reset: int = 0
-    #: Adapters that this step computes with, by number; and whether workers have to say what they are.
+    #: This step's adapters, by number, and whether workers have to report their content.
     adapters: dict[int, bool] = field(default_factory=dict)
 
 
@@ -76,10 +76,10 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
 class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """From the workers to the scheduler.
 
-    ``gathered``: of each save, how many workers no longer need its pages. ``loaded``: of each load, how many workers have
-    ended it, and the index of the first block that did not come to all of these, or None. ``load_seconds``: of whole loads that
-    were measured. ``computed``: tokens and seconds of a step of prefill. By workers' numbers: ``stages``; ``weights`` with the reset
-    that they answer to; and of ``adapters`` by their own numbers what each worker has loaded.
+    ``gathered``: for each save, how many workers no longer need its pages. ``loaded``: for each load, how many workers have ended
+    it, and the first block missing on one of them, or None. ``load_seconds``: for measured whole loads. ``computed``: tokens and
+    seconds of a prefill step. By worker number: ``stages``; ``weights`` with the reset they answer. ``adapters``, by adapter
+    number: the content each worker has loaded.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
         for job, (count, missing) in other.loaded.items():
             known_count, known = loaded.get(job, (0, None))
             loaded[job] = count + known_count, first_of(known, missing)
-        # The slowest worker's count.
+        # The slowest worker's time.
         load_seconds = dict(self.load_seconds)
         for job, seconds in other.load_seconds.items():
             load_seconds[job] = max(seconds, load_seconds.get(job, 0.0))

@@ -46,8 +46,8 @@ class Options(StoreOptions):
     load_blocks_min: int = 1
     #: Whether hits are computed where measurements show that to be faster than loading.
     compute_cheap_hits: bool = True
-    #: How many parts the kv heads of a block are divided into. Engines share blocks if this is equal and divisible by each
-    #: one's tensor-parallel size. 0: as many as this engine has ranks with heads of their own.
+    #: How many parts the kv heads of a block are divided into. Engines share blocks if this is equal and divisible by each one's
+    #: tensor-parallel size. 0: as many as this engine has ranks with heads of their own.
     head_groups: int = 0
 
     @classmethod
@@ -229,8 +229,8 @@ class Model:
             dict(identity)
             | {
                 "block_bytes_max": self.block_bytes_max,
-                # Only inside a page: the order of pages of layers and blocks does not affect a block. One head is the same in
-                # every order.
+                # Only inside a page: the order of pages of layers and blocks does not affect a block. One head is the same in every
+                # order.
                 "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
                 # Pages are copied as they are, and releases or processors may pack them differently.
                 "x.engine": f"{compat.engine_name()} {self._packing}",

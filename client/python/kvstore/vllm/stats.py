@@ -1,4 +1,4 @@
-"""What the connector tells vLLM's log and Prometheus about itself."""
+"""The connector's statistics for vLLM's log and Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorProm
 
 __all__ = ["KVStorePromMetrics", "KVStoreStats", "Metrics", "Sums", "Teller"]
 
-#: Of the scheduler's half and of the workers'. Blocks are those of one cache group on one rank, or parts of these (head_groups), tokens are the engine's.
+#: Counters of both halves. Blocks are those of one cache group on one rank, or their parts (head_groups); tokens are the engine's.
 COUNTERS = {
     "lookups": "Requests that the store was asked about.",
     "lookups_timed_out": "Lookups that were not answered in time.",
@@ -34,7 +34,7 @@ PAUSES = ("lookups", "loads", "saves")
 
 
 class Sums:
-    """``data``: what was added to each counter, and ``paused_...`` as it is; over an interval, as it was at its worst."""
+    """``data``: the growth of each counter, and ``paused_...`` as a state; over an interval, its maximum."""
 
     def reset(self) -> None:
         self.data: dict[str, Any] = {}
@@ -58,7 +58,7 @@ class KVStoreStats(Sums, KVConnectorStats):  # type: ignore[misc]
 
 
 class Teller:
-    """Makes statistics of running totals: each change is told once."""
+    """Makes statistics from running totals: each change is reported once."""
 
     def __init__(self, counters: Mapping[str, str] = COUNTERS) -> None:
         self._counters = counters
@@ -66,7 +66,7 @@ class Teller:
         self._paused: dict[str, int] = {}
 
     def tell(self, totals: Mapping[str, int], paused: Mapping[str, bool]) -> KVStoreStats | None:
-        """None if nothing has changed."""
+        """None without a change."""
         data = self.changes(totals, paused)
         return KVStoreStats(data=data) if data else None
 
@@ -77,16 +77,16 @@ class Teller:
                 data[name] = total - self._told.get(name, 0)
                 self._told[name] = total
         for name, is_paused in paused.items():
-            # A pause is told in every step: other ranks, which have none, must not hide it.
+            # A pause is reported in every step: unpaused ranks must not hide it.
             if is_paused or self._paused.get(name, 0):
                 data[f"paused_{name}"] = self._paused[name] = int(is_paused)
         return data
 
 
 class Metrics:
-    """What vLLM makes in the process that shows its metrics."""
+    """Metrics made in the process that exports vLLM's metrics."""
 
-    # vLLM takes its own metrics away by this prefix, when an engine begins in a process that had one.
+    # vLLM removes its own metrics by this prefix when an engine begins in a process that had one.
     prefix = "vllm:kvstore_"
     counters: Mapping[str, str] = COUNTERS
     per_engine_labelvalues: Any
@@ -106,7 +106,7 @@ class Metrics:
         )
         for values in per_engine_labelvalues.values():
             for each in self._counters.values():
-                each.labels(*values)  # shown from the start, as 0
+                each.labels(*values)  # exported from the start, as 0
             for name in PAUSES:
                 self._paused.labels(*values, name).set(0)
 
