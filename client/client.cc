@@ -1,5 +1,5 @@
-// client/client.cc: the short calls. Each asks some nodes one thing and adds up their answers. The long calls are
-// get.cc, put.cc and match.cc; memory.cc has what lends.
+// client/client.cc: the short calls. Each asks some nodes and sums up their answers. The long calls are get.cc, put.cc
+// and match.cc; memory.cc lends memory.
 #include "client/client.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Clock& steady_clock() {
   return clock;
 }
 
-/// Whether it is the record, or the client, that a node does not take, which is for a person to mend.
+/// Whether a node rejects the record or the client, which needs a person.
 bool is_about_the_record(error_code why) {
   return why == Errc::kPermissionDenied || why == Errc::kMismatch || why == Errc::kBadRequest ||
          why == Errc::kUnsupported || why == Errc::kTooLarge;
@@ -39,19 +39,19 @@ class CountCall final : public Call {
  public:
   std::span<const BlockHash> hashes;
   std::uint64_t count = 0;
-  bool until_restart = false;  ///< Of a drop.
+  bool until_restart = false;  ///< For drop.
 
  private:
   error_code send(CallSession& session) override {
     const LinkTerms& terms = session.terms();
     if (hashes.size() > terms.chain_blocks_max ||
         hashes.size() * sizeof(BlockHash) + kTableOverheadBytes > terms.table_bytes_max) {
-      return Errc::kTooLarge;  // half a chain would not be what was asked for
+      return Errc::kTooLarge;  // half a chain would be a different request
     }
     auto& builder = session.shared().new_request();
     const auto list = builder.CreateVectorOfStructs(wire_hashes(hashes), hashes.size());
     builder.Finish(wire::CreatePrefixRequest(builder, space_handle(), list, space_check()));
-    if (type == FrameType::kTouch) {  // of the others the order among requests matters
+    if (type == FrameType::kTouch) {  // the others depend on the order of requests
       session.send_small(type, request_id(), builder, kSmallAnswerBytes);
     } else {
       session.send_frame(type, request_id(), builder);
@@ -71,7 +71,7 @@ class StatsCall final : public Call {
  public:
   StatsCall() { type = FrameType::kStats; }
   NodeStats answer;
-  std::vector<std::uint8_t> next;  ///< Of the answer: there are more namespaces. Ask again with the same call.
+  std::vector<std::uint8_t> next;  ///< From the answer: more namespaces follow. Repeat the call with it.
 
  private:
   error_code send(CallSession& session) override {
@@ -119,7 +119,7 @@ class StatsCall final : public Call {
 class EraseCall final : public Call {
  public:
   EraseCall() { type = FrameType::kErase; }
-  std::string owner;  ///< As the request says it.
+  std::string owner;  ///< As sent in the request.
   NodeErasure answer;
 
  private:
@@ -158,7 +158,7 @@ class SlowLogCall final : public Call {
     if (response == nullptr) return "stats: malformed";
     answer = {};
     const auto* const slow = response->slow();
-    if (slow == nullptr) return {};  // it answered as to any stats
+    if (slow == nullptr) return {};  // an answer to plain stats
     const auto time = [](std::uint64_t us) {
       return std::chrono::microseconds(std::min<std::uint64_t>(us, std::uint64_t{1} << 62));
     };
@@ -217,8 +217,8 @@ class LearnedCall final : public Call {
   }
 };
 
-/// A first answer may name a cluster, or a later map of it: then its nodes are who matters, and what is put or looked
-/// up before their map is here would lie in other places. So they are asked once more.
+/// A first answer may name a cluster, or a later map: before that map arrives, puts and lookups would use other places.
+/// So its nodes are asked again.
 template <class Impl>
 asio::awaitable<std::vector<PingCall>> ping_members(Impl& impl, std::uint32_t space, TimePoint until,
                                                     CallControl control) {
@@ -248,8 +248,8 @@ Client::~Client() = default;
 
 // -- namespaces
 
-/// Equal records are one space, found by their text. Spaces are never given up, because a Space is an index that
-/// callers keep; kSpacesMax bounds what a caller with a new record for each request can take.
+/// Equal records are one space, found by their text. Spaces are never freed, because callers keep a Space as an index;
+/// kSpacesMax bounds a caller with a new record for each request.
 Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control) {
   auto& spaces = impl_->shared->spaces;
   std::size_t index = 0;
@@ -263,25 +263,25 @@ Async<Space> Client::open(NamespaceRecord record, std::chrono::microseconds dead
   }
   const Space space{static_cast<std::uint32_t>(index)};
   if (const error_code refused = impl_->refuses(space, deadline, control)) co_return refused;
-  if (deadline <= 0us) {  // a request that cannot be answered in time would be a mark against the nodes
+  if (deadline <= 0us) {  // a request without time would count against the nodes
     for (const std::size_t node : impl_->members) impl_->links[node]->prepare_space(static_cast<std::uint32_t>(space));
     co_return space;
   }
   const auto opened = co_await wait_open(space, deadline, control);
-  // A worker starts while the store is away: only a record that no node takes is an error.
+  // A worker may start while the store is away: only a record refused by the nodes is an error.
   if (!opened && is_about_the_record(opened.error())) co_return opened.error();
   co_return space;
 }
 
-/// A ping that names the namespace: it is sent only where the namespace is open, so its answer proves both.
+/// A ping that names the namespace is sent only where it is open, so its answer proves both.
 Async<void> Client::wait_open(Space space, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
-  if (!impl.find_space(space)->record.is_set()) impl.meet_hot_roots(space);  // the first match knows them then
+  if (!impl.find_space(space)->record.is_set()) impl.meet_hot_roots(space);  // so the first match has them
   const auto calls =
       co_await ping_members(impl, static_cast<std::uint32_t>(space), impl.deadline_after(deadline), control);
-  // One node that has it is enough. Otherwise the error that a person can mend comes before those that pass.
+  // One node with the namespace is enough. Otherwise errors that need a person precede transient ones.
   error_code why;
   for (const PingCall& call : calls) {
     if (!call.error()) co_return Result<void>();
@@ -299,7 +299,7 @@ std::size_t Client::block_bytes(Space space) const {
 
 // -- touch, retain, unretain, drop: one request to each owner, one number back
 
-/// Asks the owner of each chain, and sums up what they say. Errors: of the first that failed, after all were asked.
+/// Asks the owner of each chain, and sums up the answers. Errors: of the first that failed, after all were asked.
 Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
                                       CallControl control) {
   const VerbInProgress in_progress(shared, counted_as(verb));
@@ -313,7 +313,7 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
   co_await wait_all(group);
   DropResult sum;
   for (const CountCall& call : calls) {
-    // Part of a sum would pass for the whole. What the other owners did is done all the same.
+    // A partial sum would pass for the whole. The other owners are done all the same.
     if (call.error()) {
       in_progress.done(call.error());
       co_return call.error();
@@ -335,9 +335,9 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
   const auto counted = co_await count(verb, space, std::move(chains), until, control);
   error_code why = counted ? error_code() : counted.error();
   if (!copies.empty()) {
-    // Whatever became of the chain itself, and after it: what an unretain counts must not be given up before. Not
-    // counted: the number says how much of the chain it was. And a copy that a node could not keep, or mark as used, is
-    // one copy less; but one that would stay kept for ever is an error.
+    // After the chain, even if that failed: blocks unretained before would be missing from its count. Copies are not
+    // counted: the result is about the chain. A copy that a node could not keep or mark as used is one copy less; but
+    // one that would stay kept for ever is an error.
     const auto done = co_await count(verb, space, std::move(copies), until, control);
     if (!done && !why && verb == FrameType::kUnretain) why = done.error();
   }
@@ -345,7 +345,8 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
   co_return counted->block_count;
 }
 
-/// Besides those of split(). Where a chain lies its root is used and kept; where it may have been kept it is given up.
+/// Copies besides those of split(). touch and retain apply to the chain's present root, unretain to every possible
+/// place.
 std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
                                                    std::span<const BlockHash> hashes) const {
   if (!has_hot_roots() || find_space(space)->record.is_set()) return {};
@@ -391,7 +392,7 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
     impl.hot_sets.forget(hashes.back());
   }
   if (!hashes.empty() && !impl.find_space(space)->record.is_set()) {
-    // What lies below the last block on other nodes can no longer be reached, and ages out.
+    // Blocks below the last one on other nodes become unreachable, and age out.
     const auto has_last = [&](const OwnedChain& chain) {
       return chain.position(chain.hashes.size() - 1) == hashes.size() - 1;
     };
@@ -407,8 +408,8 @@ Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, s
 
 namespace {
 
-/// An answer for each node, in node order: a node that failed has an error instead of values. The call itself succeeds,
-/// since a tool wants to see the nodes that answer. `prepare` is shown each call before it is sent. `Impl`: Client's.
+/// An answer for each node, in node order: a failed node has an error instead of values. The call itself succeeds, so
+/// that a tool sees the nodes that answer. `prepare` is applied to each call before sending. `Impl`: Client's.
 template <class AnyCall, class Impl>
 Async<std::vector<decltype(AnyCall::answer)>> ask_each(
     Impl& impl, std::chrono::microseconds deadline, CallControl control,
@@ -424,7 +425,7 @@ Async<std::vector<decltype(AnyCall::answer)>> ask_each(
   co_await wait_all(group);
   std::vector<decltype(AnyCall::answer)> answers;
   for (std::size_t node = 0; node < calls.size(); ++node) {
-    if (calls[node].error()) calls[node].answer = {};  // half of an answer is none
+    if (calls[node].error()) calls[node].answer = {};  // discards a partial answer
     answers.push_back(std::move(calls[node].answer));
     answers.back().name = names[node];
     answers.back().error = calls[node].error();
@@ -448,7 +449,7 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
   std::vector<Asked> nodes;
   for (const std::size_t link : impl.members)
     nodes.push_back({.link = link, .answer = {.name = impl.links[link]->config().name}, .next = {}});
-  // An answer has some of the namespaces, so that no request takes long; the rest comes by further ones.
+  // An answer has some of the namespaces, so that each request is quick; further requests get the rest.
   while (std::ranges::any_of(nodes, [](const Asked& node) { return !node.is_done; })) {
     CallGroup group(impl.shared->executor, control);
     std::vector<StatsCall> calls(nodes.size());
@@ -464,12 +465,12 @@ Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, 
       Asked& node = nodes[i];
       if (node.is_done) continue;
       const std::string name = calls[i].answer.name;
-      if (calls[i].error()) calls[i].answer = {};  // half of an answer is none
+      if (calls[i].error()) calls[i].answer = {};  // discards a partial answer
       node.answer = std::move(calls[i].answer);
       node.answer.name = name;
       node.answer.error = calls[i].error();
       node.next = std::move(calls[i].next);
-      constexpr std::size_t kNamespacesMax = 1 << 17;  // of a node that would go on for ever
+      constexpr std::size_t kNamespacesMax = 1 << 17;  // stops a node that never ends
       node.is_done = node.answer.error || node.next.empty() || node.answer.namespaces.size() >= kNamespacesMax;
     }
   }
@@ -504,7 +505,7 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
   co_await wait_all(group);
   std::vector<std::chrono::nanoseconds> round_trips;
   for (const PingCall& call : calls) {
-    KV_ASSERT(call.error() || call.round_trip.count() >= 0);  // negative means that there was no answer
+    KV_ASSERT(call.error() || call.round_trip.count() >= 0);  // negative means a missing answer
     round_trips.push_back(call.error() ? std::chrono::nanoseconds(-1) : call.round_trip);
   }
   co_return round_trips;

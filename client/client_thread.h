@@ -1,4 +1,4 @@
-// client/client_thread.h: a Client and the one thread that runs it. BlockingClient and the completion queues ask here.
+// client/client_thread.h: a Client and its I/O thread, used by BlockingClient and the completion queues.
 #pragma once
 
 #include <array>
@@ -28,8 +28,8 @@
 
 namespace kv {
 
-/// The block sizes of the namespaces that were opened, for callers of any thread that must not wait for the I/O thread.
-/// Written by one thread. Cost: two loads to look one up; memory grows by 2 KiB for each 256 namespaces.
+/// Block sizes of opened namespaces, for callers on any thread that must not wait for the I/O thread. One writer. Cost:
+/// two loads per lookup; 2 KiB of memory per 256 namespaces.
 class SpaceSizes {
  public:
   SpaceSizes() = default;
@@ -47,27 +47,25 @@ class SpaceSizes {
 };
 
 /// A client with a thread to run it on.
-///   1. Every caller that enter() let in is woken: by its answer, or by fail() when the thread ends.
-///   2. An exception on the I/O thread is a bug or the end of memory: nothing is known of the client's state any more.
-///      The thread ends there and then, so that nothing moves bytes into anyone's memory, and all calls fail, those
-///      that wait and those to come.
-///   3. After fork() the child locks nothing and touches nothing of it: the thread, and whatever it held, are the
-///      parent's.
-///   4. The client is destroyed only once every guest has said that none of its calls is in progress.
-/// Thread safety: any thread, except where a function names one. The destructor requires that nobody waits in call() or
-/// run_there(), and that this is not a child of fork().
+///   1. Every caller admitted by enter() is woken: by its answer, or by fail() when the thread ends.
+///   2. An exception on the I/O thread is a bug or the end of memory, and leaves the client's state unknown. The thread
+///      ends at once, so that it moves no more bytes into callers' memory, and all waiting and later calls fail.
+///   3. After fork() the child takes no locks and uses no members: the thread and its locks belong to the parent.
+///   4. The client is destroyed only after every guest has reported that all its calls have ended.
+/// Thread safety: any thread, except where a function names one. The destructor requires that call() and run_there()
+/// have returned, and that this is not a child of fork().
 class ClientThread {
  public:
-  /// Starts calls on the thread and waits for none of them: a completion queue. All functions run on the I/O thread.
+  /// A completion queue: starts calls on the thread without waiting. All functions run on the I/O thread.
   class Guest {
    public:
-    /// Asked after each handler of the thread. Sequentially consistent with whoever makes work and then calls
+    /// Asked after each handler of the thread. Sequentially consistent with a thread that adds work and then calls
     /// Waker::wake().
     virtual bool has_work() const = 0;
     virtual void work() = 0;
-    /// The client is about to go: ends what is in progress, detaches itself, then calls `done` once.
+    /// The client is about to be destroyed: ends calls in progress, detaches itself, then calls `done` once.
     virtual void client_closes(std::function<void()> done) = 0;
-    /// 2: nothing in progress will ever end by itself.
+    /// 2: calls in progress will not end by themselves.
     virtual void client_disabled() = 0;
 
    protected:
@@ -78,8 +76,8 @@ class ClientThread {
   ClientThread(ClientConfig config, std::chrono::microseconds busy_poll, Network& network);
   ~ClientThread();
 
-  /// For the end of the process: ends the thread after the handler that it is in. Nothing is told to anybody, and the
-  /// object must be left where it is, undestroyed. Not on the I/O thread.
+  /// For the end of the process: ends the thread after its current handler, without notifying callers. The object must
+  /// then be left undestroyed. Not on the I/O thread.
   void abandon();
 
   bool is_forked() const { return generation_ != fork_generation(); }
@@ -88,7 +86,7 @@ class ClientThread {
   error_code why_not() const { return is_forked() ? Errc::kForked : Errc::kUnavailable; }
   bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
 
-  /// Runs `make(client)` (an Async<T>) on the I/O thread and waits for what it returns.
+  /// Runs `make(client)` (an Async<T>) on the I/O thread and waits for its result.
   template <class T, class Make>
   Result<T> call(Make make) {
     Handover<Result<T>> handover;
@@ -116,7 +114,7 @@ class ClientThread {
     return result ? std::move(*result) : std::move(otherwise);
   }
 
-  /// Client::open, and what it opened is found by block_bytes(). On the I/O thread.
+  /// Client::open; block_bytes() then finds the namespace. On the I/O thread.
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control);
   std::size_t block_bytes(Space space) const { return space_sizes_->find(space); }
   std::shared_ptr<const SpaceSizes> space_sizes() const { return space_sizes_; }
@@ -125,11 +123,10 @@ class ClientThread {
   bool attach(const std::shared_ptr<Guest>& guest);
   void detach(const Guest& guest);  ///< On the I/O thread.
 
-  /// Somebody was just told something, and most often has a new call now: the thread looks for it a little longer
-  /// before it sleeps, since to wake it costs the caller more than all else. `is_busy`: other calls are in progress. On
-  /// the I/O thread.
+  /// Call after a completion, which most often leads to a new call: the thread looks for it a little longer before it
+  /// sleeps, since waking it is the caller's largest cost. `is_busy`: other calls are in progress. On the I/O thread.
   void linger(bool is_busy);
-  /// For who has work for the thread, even when the thread may be gone.
+  /// For threads with work for the I/O thread, even after its end.
   std::shared_ptr<Waker> waker() const { return waker_; }
   const NumaPlace& numa_place() const { return numa_place_; }  ///< The client's. Any thread.
 
@@ -142,10 +139,10 @@ class ClientThread {
   class Waiting {
    public:
     virtual ~Waiting() = default;
-    virtual void fail() = 0;  ///< There will be no answer.
+    virtual void fail() = 0;  ///< Wakes the caller without an answer.
   };
 
-  /// Hands one value from the I/O thread to a waiting caller. No value: the client is disabled.
+  /// Hands one value from the I/O thread to a waiting caller. Without a value: the client is disabled.
   template <class T>
   class Handover final : public Waiting {
    public:
@@ -159,7 +156,7 @@ class ClientThread {
     }
     std::optional<T> take(std::chrono::microseconds spin) {
       if (spin.count() > 0) spin_until_set(ready_, spin);
-      done_.acquire();  // after a successful spin too: give() must be through with this object, which is about to go
+      done_.acquire();  // after a spin too: give() must have left this object, which is about to be destroyed
       return std::move(value_);
     }
 
@@ -192,15 +189,15 @@ class ClientThread {
   std::unique_ptr<Client> client_;
   const NumaPlace numa_place_;
   TimePoint awake_until_{};
-  std::vector<Guest*> served_;  ///< The I/O thread's own list of guests_.
-  /// Reads waker_'s descriptor, which remains the waker's.
+  std::vector<Guest*> served_;  ///< The I/O thread's copy of guests_.
+  /// Reads waker_'s descriptor, which the waker owns.
   std::unique_ptr<asio::posix::stream_descriptor> watched_;
-  std::size_t closing_count_ = 0;  ///< Guests that have not closed yet, and one more while they are being told.
+  std::size_t closing_count_ = 0;  ///< Guests still to close, plus one while they are being notified.
   std::thread thread_;
 };
 
-/// Keeps an object to the end of the process, where leak checkers see that it is no leak: in a child of fork(), what
-/// only the parent may destroy (locks may be held for ever, and the event queue is shared), or what a bug has broken.
+/// Keeps an object to the end of the process, reachable for leak checkers: in a child of fork(), objects that only the
+/// parent may destroy (locks may be held for ever, and the event queue is shared), or objects broken by a bug.
 void never_destroy(std::shared_ptr<const void> object);
 
 }  // namespace kv

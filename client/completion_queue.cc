@@ -1,8 +1,8 @@
 // client/completion_queue.cc: a call enters as arguments on any thread, and leaves as a completion.
 //
-//   who submits          takes a slot, copies the arguments into it, hands it over without a lock
-//   the I/O thread       starts what was handed over as coroutines of the client, and tells what becomes of them
-//   who reaps            takes the completions (queue/completions.h)
+//   submitter         takes a slot, copies the arguments into it, hands it over without a lock
+//   I/O thread        starts handed-over calls as coroutines of the client, and reports their events
+//   reaper            takes the completions (queue/completions.h)
 #include "client/completion_queue.h"
 
 #include <algorithm>
@@ -25,13 +25,13 @@
 namespace kv {
 namespace {
 
-/// Of the queue, but for whose request it is.
+/// Keeps only the trace of the caller's control.
 void take_control(CallControl& own, CallControl control) {
   control.trace = own.trace;
   own = control;
 }
 
-/// Calls started before others on the I/O thread have a turn: to start one takes some microseconds.
+/// Calls started per turn of the I/O thread: starting one takes some microseconds.
 constexpr std::size_t kStartsPerTurn = 16;
 
 CompletionQueueOptions checked(CompletionQueueOptions options) {
@@ -46,7 +46,7 @@ template <class Byte>
 std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
   std::size_t bytes = 0;
   for (const std::span<Byte> block : blocks) {
-    if (block.size() > PTRDIFF_MAX - bytes) return PTRDIFF_MAX;  // over every bytes_max, with what is copied
+    if (block.size() > PTRDIFF_MAX - bytes) return PTRDIFF_MAX;  // over any bytes_max, even with the copies
     bytes += block.size();
   }
   return bytes;
@@ -54,7 +54,7 @@ std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
 
 bool is_of_set(Verb verb) { return verb == Verb::kMatchSet || verb == Verb::kGetSet || verb == Verb::kPutSet; }
 
-/// The results of a call for which no node was asked in time.
+/// Results of a call whose deadline passed before any node was asked.
 std::shared_ptr<const SetResults> late_set(Verb verb, std::size_t count) {
   const error_code why = asio::error::timed_out;
   SetResults late;
@@ -76,9 +76,9 @@ std::shared_ptr<const SetResults> late_set(Verb verb, std::size_t count) {
 }  // namespace
 
 /// Both ends of a queue, and the I/O thread's work between them.
-///   1. A slot that was pushed is told an end, by the I/O thread; or, once the queue is over, by who pushed it.
-///   2. Once is_over_ the client and its thread are not touched: they may be gone.
-///   3. A call is told its end after the coroutine that served it has let go of the caller's memory.
+///   1. Every pushed slot gets an end from the I/O thread; or, once the queue is over, from its submitter.
+///   2. Once is_over_, the client and its thread are not used: they may be gone.
+///   3. A call's end is reported after its coroutine has released the caller's memory.
 class CompletionQueue::Impl final : public ClientThread::Guest, public std::enable_shared_from_this<Impl> {
  public:
   Impl(ClientThread& thread, CompletionQueueOptions o)
@@ -91,11 +91,11 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   /// Makes the queue known to the I/O thread.
   void attach() {
-    if (!thread_->attach(shared_from_this())) client_disabled();  // or the parent's: that is found out first
+    if (!thread_->attach(shared_from_this())) client_disabled();  // a forked child is detected earlier
   }
 
-  /// What the copies of one call's lists take. Errors: kTooLarge for a list that no call can have; sums of shorter ones
-  /// do not wrap.
+  /// Size of the copies of one call's lists. Errors: kTooLarge for a list beyond any limit; sums of shorter ones do not
+  /// overflow.
   template <class... T>
   Result<std::size_t> copied_bytes(std::span<T>... lists) const {
     const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);
@@ -129,7 +129,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     completions.begun();
     const CallId id = slots.name(slot);
     hand_over(slot);
-    return id;  // the slot may be another call's by now
+    return id;  // the slot may already belong to another call
   }
 
   Result<void> cancel(CallId call) {
@@ -137,7 +137,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const auto id = static_cast<std::uint64_t>(call);
     CallSlot* const slot = slots.find(call);
     if (slot == nullptr || slot->id.load(std::memory_order_acquire) != id) return error_code(Errc::kNotFound);
-    // Ids of a slot only grow. A wish that comes late must not hide one for the slot's next call.
+    // Ids of a slot only grow. A late wish must not hide one for the slot's next call.
     std::uint64_t seen = slot->cancel_id.load(std::memory_order_relaxed);
     while (seen < id && !slot->cancel_id.compare_exchange_weak(seen, id, std::memory_order_release)) {
     }
@@ -162,10 +162,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
            (is_closed_.load(std::memory_order_seq_cst) && !has_closed_);
   }
 
-  /// Whatever is to be done now: new calls, wishes to cancel, the end of the queue.
+  /// Handles pending work: new calls, wishes to cancel, the end of the queue.
   void work() override {
     const auto self = shared_from_this();  // it may detach itself
-    // In this order: the call of a wish was handed over before the wish.
+    // In this order: a call is handed over before any wish to cancel it.
     CallSlot* wishes = cancelled_.take_all();
     take_submitted();
     while (wishes != nullptr) {
@@ -232,15 +232,15 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     return slot.cancel_id.load(std::memory_order_acquire) == slot.id.load(std::memory_order_relaxed);
   }
 
-  /// Allocates nothing: a call that was taken and is in no list would never be told its end (1).
+  /// Does not allocate: a call taken but in no list would never get its end (1).
   void take_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
       CallSlot* const next = std::exchange(slot->next_submitted, nullptr);
       KV_ASSERT(slot->stage == CallSlot::Stage::kNone);
       slot->stage = CallSlot::Stage::kTaken;
       slot->cancellation.emplace();
-      // It was pushed while the others were being cancelled. Or its wish came while a late one for the slot's last call
-      // was still queued, which stood for both and was looked at when this call was not here yet.
+      // Pushed while the others were being cancelled; or its wish came while a late one for the slot's last call was
+      // still queued, which stood for both and was handled before this call arrived.
       if (has_closed_ || is_wished_away(*slot)) slot->cancellation->cancel();
       (starting_ == nullptr ? starting_ : starting_last_->next_submitted) = slot;
       starting_last_ = slot;
@@ -261,12 +261,12 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const error_code error = co_await self->serve(slot);
     KV_ASSERT(self->running_count_ > 0);
     --self->running_count_;
-    self->end(slot, error);  // 3: all of serve() is gone
+    self->end(slot, error);  // 3: serve() has been destroyed
     if (self->thread_ != nullptr) self->thread_->linger(/*is_busy=*/self->running_count_ > 0);
     self->end_if_idle();
   }
 
-  /// Makes the call. What it finds goes into slot.end.
+  /// Makes the call, with its results in slot.end.
   asio::awaitable<error_code> serve(CallSlot& slot);
   asio::awaitable<error_code> load(CallSlot& slot, CallControl control);
   static std::chrono::microseconds time_left(const CallSlot& slot) {
@@ -280,7 +280,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     slot.work = nullptr;
     slot.record.reset();
     if (slot.lists.write != nullptr) slot.lists.write(std::exchange(slot.lists, {}), slot.end);
-    completions.tell_end(slot);  // the slot may be another call's by the time that this returns
+    completions.tell_end(slot);  // afterwards the slot may belong to another call
   }
 
   void end_if_idle() {
@@ -303,12 +303,12 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   void refuse_submitted_if_over() {
     {
       const std::lock_guard lock(over_mutex_);
-      if (!is_over_) return;  // the I/O thread will look once more
+      if (!is_over_) return;  // the I/O thread will look again
     }
     refuse_submitted();
   }
 
-  /// 1: of calls that were pushed too late for the I/O thread.
+  /// 1: ends calls pushed too late for the I/O thread.
   void refuse_submitted() {
     for (CallSlot* slot = submitted_.take_all(); slot != nullptr;) {
       CallSlot* const next = slot->next_submitted;
@@ -326,10 +326,10 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
   std::atomic<Errc> why_closed_{};
 
   // The I/O thread's.
-  CallSlot* starting_ = nullptr;  ///< Taken, and not started yet, linked by next_submitted.
+  CallSlot* starting_ = nullptr;  ///< Taken and not started, linked by next_submitted.
   CallSlot* starting_last_ = nullptr;
   std::size_t running_count_ = 0;
-  bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled what was in progress.
+  bool has_closed_ = false;  ///< It has seen is_closed_, and cancelled all calls.
   std::function<void()> done_;
 
   std::mutex over_mutex_;
@@ -348,7 +348,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   control.cancellation = &*slot.cancellation;
   if (control.is_cancelled()) co_return Errc::kCancelled;
   const bool has_deadline = slot.verb != Verb::kOpen && slot.verb != Verb::kRelease && slot.verb != Verb::kOther;
-  // It waited for its turn until now. To ask the nodes would be a mark against them.
+  // The call's turn came too late. Asking the nodes would count against them.
   if (has_deadline && left <= std::chrono::microseconds(0)) {
     end.match.why = end.get.why = end.put.why = asio::error::timed_out;
     end.put.refused = slot.hashes.size();
@@ -359,7 +359,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   }
   switch (slot.verb) {
     case Verb::kOpen: {
-      control.at_once = false;  // it has its deadline to wait for a node
+      control.at_once = false;  // may wait for a node until its deadline
       NamespaceRecord record = *std::exchange(slot.record, std::nullopt);
       const auto opened =
           co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
@@ -470,14 +470,14 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
 asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallControl control) {
   Client& client = thread_->client();
   slot.match.deadline = time_left(slot);
-  slot.match.lease = true;  // what was found stays until the get, and is not looked for twice
+  slot.match.lease = true;  // keeps the found blocks for the get, which saves a second lookup
   slot.match.prefetch = !slot.get.memory_only;
   take_control(slot.match.control, control);
   const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
   if (!match) co_return match.error();
   const Lease lease = match->lease;
   slot.end.match = *match;
-  slot.end.match.lease = Lease{};  // used up here
+  slot.end.match.lease = Lease{};  // this load uses it up
   slot.end.get.why = match->why;
   if (slot.tell_match) completions.tell_matched(slot, slot.end.match);
   const std::size_t found = match->block_count;
@@ -499,11 +499,11 @@ asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallCont
   }
   const auto got = co_await client.get(slot.space, slot.hashes.first(found), slot.to.first(found), slot.get);
   if (!got) {
-    client.release(lease);  // it was refused before it took the lease
+    client.release(lease);  // refused before it took the lease
     co_return got.error();
   }
   slot.end.get = *got;
-  if (got->block_count == found && !got->why) slot.end.get.why = match->why;  // why there are not more than these
+  if (got->block_count == found && !got->why) slot.end.get.why = match->why;  // the reason for the match's length
   co_return got->why == Errc::kCancelled ? got->why : error_code();
 }
 
@@ -549,7 +549,7 @@ Result<CallId> CompletionQueue::submit_match(Space space, std::span<const BlockH
 
 namespace {
 
-/// For gets with segments that have no callback: the callback that makes completions of them.
+/// For gets with segments and without a callback: a callback that makes completions.
 SegmentCallback tell_segments(CallSlot& slot) {
   const auto tell = [](void* context, std::size_t segment, std::size_t block_count) {
     auto& told = *static_cast<CallSlot*>(context);

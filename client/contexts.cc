@@ -1,5 +1,5 @@
-// client/contexts.cc: prefixes that are kept by name. Each node keeps what it owns of them, under the same name, and
-// knows of no other node; here these parts are one context again.
+// client/contexts.cc: named contexts. Each node keeps its own blocks of a context under the same name, independently of
+// other nodes; this file combines the parts into one context.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -14,9 +14,9 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kContextTextMax = 1024;                              ///< Believed of an answer.
-constexpr std::size_t kContextsMax = 65536;                                ///< Listed of one node.
-constexpr std::size_t kToldBlocksMax = 1 << 20, kToldRecordMax = 1 << 16;  ///< Of one context on one node.
+constexpr std::size_t kContextTextMax = 1024;                              ///< Limit for texts in an answer.
+constexpr std::size_t kContextsMax = 65536;                                ///< Listed per node.
+constexpr std::size_t kToldBlocksMax = 1 << 20, kToldRecordMax = 1 << 16;  ///< Per context and node.
 
 std::string told_text(const flatbuffers::String* text) {
   return text == nullptr ? "" : printable(text->string_view().substr(0, kContextTextMax));
@@ -33,15 +33,15 @@ class ContextCall final : public Call {
   std::string_view name, after;
   std::vector<BlockHash> hashes;
   std::vector<std::uint32_t> chain_counts;
-  std::vector<std::uint32_t> positions;  ///< Of `hashes` in a prefix of so many blocks:
+  std::vector<std::uint32_t> positions;  ///< Of `hashes`, in a prefix of prefix_blocks blocks.
   std::size_t prefix_blocks = 0;
-  std::size_t first = 0;  ///< Of kTell.
+  std::size_t first = 0;  ///< For kTell.
   ContextTime life;
   std::optional<std::uint8_t> priority;
   std::span<const std::string> tags;
   std::vector<NamedContext> contexts;
   bool has_more = false;
-  /// Of kTell.
+  /// Result of kTell.
   struct Told {
     std::uint64_t id = 0, prefix_blocks = 0;
     std::string record;
@@ -98,7 +98,7 @@ class ContextCall final : public Call {
     if (response->contexts()->size() > kContextsPerAnswer) return "context: more than fit one answer";
     for (const wire::ContextStatus* const each : *response->contexts()) {
       if (each->name() == nullptr || each->kept_blocks() > each->wanted_blocks()) return "context: malformed";
-      // No NaN either: it is summed up, and told as a whole number.
+      // Excludes NaN too: the values are summed up, and reported as whole numbers.
       if (!(each->stored_token_seconds() >= 0)) return "context: malformed";
       NamedContext& context = contexts.emplace_back();
       context.name = told_text(each->name());
@@ -172,7 +172,7 @@ void add_part(NamedContext& whole, const NamedContext& part) {
   whole.disk_blocks = is_told ? std::optional(*whole.disk_blocks + *part.disk_blocks) : std::nullopt;
 }
 
-/// What the nodes said together. A node that has no part of the context is none that failed, unless all say so.
+/// Combines the nodes' answers. kNotFound from a node is not a failure, unless all answer so.
 Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
   std::optional<NamedContext> whole;
   error_code why;
@@ -186,13 +186,13 @@ Result<NamedContext> sum_up(std::span<const ContextCall> calls) {
       whole = call.contexts.front();
     }
   }
-  // What the other nodes did is done all the same.
+  // The other nodes have applied the request all the same.
   if (why) return why;
   if (!whole) return error_code(Errc::kNotFound);
   return *std::move(whole);
 }
 
-/// The parts of one context, as one. `Node`: what tell_context() has of each.
+/// Combines the parts of one context. `Node`: tell_context()'s record of a node.
 template <class Node>
 Result<ContextContent> put_together(std::vector<Node>& nodes) {
   ContextContent content;
@@ -215,14 +215,14 @@ Result<ContextContent> put_together(std::vector<Node>& nodes) {
     if (position >= content.prefix_blocks || position > content.hashes.size()) break;
     if (position == content.hashes.size()) {
       content.hashes.push_back(hash);
-    } else if (content.hashes[position] != hash) {  // both have it, and not the same
+    } else if (content.hashes[position] != hash) {  // two nodes disagree
       return error_code(Errc::kMismatch);
     }
   }
   return content;
 }
 
-/// The same of each node. `Impl`: Client's own.
+/// Sends the same request to each node. `Impl`: Client's own.
 template <class Impl>
 Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, ContextTime life,
                              std::optional<std::uint8_t> priority, std::chrono::microseconds deadline,
@@ -245,8 +245,8 @@ Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, 
 
 }  // namespace
 
-/// Every node is told: those that own some of the chain what to keep; the others to forget what they had under that
-/// name, which is of another chain, or of this one under another map.
+/// Calls every node: owners of some of the chain keep their blocks; the others delete their context of that name, which
+/// belongs to another chain, or to this one under another map.
 Async<NamedContext> Client::create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
@@ -284,7 +284,7 @@ Async<NamedContext> Client::create_context(Space space, std::span<const BlockHas
   }
   co_await wait_all(group);
   for (ContextCall& call : calls) {
-    if (call.act == ContextAct::kDelete) call.contexts.clear();  // what was there before is no part of it
+    if (call.act == ContextAct::kDelete) call.contexts.clear();  // the deleted content does not count
   }
   co_return sum_up(calls);
 }
@@ -309,7 +309,7 @@ Async<NamedContext> Client::stop_warming_context(std::string_view name, std::chr
   return ask_each(*impl_, ContextAct::kStopWarming, name, {}, {}, deadline, control);
 }
 
-/// Page after page, all nodes at the same time.
+/// Page by page, from all nodes at the same time.
 Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control) {
   Impl& impl = *impl_;
@@ -341,7 +341,7 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
       Node& node = nodes[i];
       if (!std::exchange(node.has_more, false)) continue;
       ContextCall& call = calls[i];
-      if (call.error() == Errc::kNotFound && !node.context) continue;  // it has no part of it
+      if (call.error() == Errc::kNotFound && !node.context) continue;  // it has no part
       if (call.error()) co_return call.error() == Errc::kNotFound ? error_code(Errc::kMismatch) : call.error();
       const bool is_same = !node.context || (node.told.id == call.told.id && node.told.record == call.told.record &&
                                              node.told.prefix_blocks == call.told.prefix_blocks);
@@ -358,7 +358,7 @@ Async<ContextContent> Client::tell_context(std::string_view name, std::chrono::m
   co_return put_together(nodes);
 }
 
-/// Page after page, all nodes at the same time. A node that fails on the way is silent as a whole.
+/// Page by page, from all nodes at the same time. A node that fails midway counts as silent.
 Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::microseconds deadline,
                                          CallControl control) {
   Impl& impl = *impl_;
@@ -392,7 +392,7 @@ Async<ContextList> Client::list_contexts(std::string_view name, std::chrono::mic
       node.why = calls[i].error() == Errc::kNotFound ? error_code() : calls[i].error();
       if (calls[i].error()) continue;
       auto& page = calls[i].contexts;
-      // A node whose names do not go up would be asked for ever.
+      // Without ascending names a node would be asked for ever.
       if (!page.empty() && !node.contexts.empty() && page.front().name <= node.contexts.back().name) continue;
       node.has_more = calls[i].has_more && node.contexts.size() < kContextsMax;
       std::ranges::move(page, std::back_inserter(node.contexts));

@@ -1,4 +1,4 @@
-// client/numa_place.h: on which NUMA nodes the memory and the threads of a client lie.
+// client/numa_place.h: the NUMA nodes of a client's memory and threads.
 #pragma once
 
 #include <cstddef>
@@ -14,34 +14,32 @@
 
 namespace kv {
 
-/// What a wish came to on this machine.
-/// Nodes that are named must be there and be of use to this process; else that is an error, for a person to mend. The
-/// node of a device is used as far as this process may: an engine names its accelerator without being asked, and must
-/// start in every container. `why_not` says what is not done.
+/// The result of a placement wish on this machine. Nodes that are named must exist and be usable by this process;
+/// otherwise it is an error for a person to fix. A device's node is used as far as allowed: engines name their
+/// accelerator by default, and must start in every container. `why_not` has the rest.
 struct NumaPlace {
-  NumaChoice choice;           ///< Empty: nothing is placed.
-  std::size_t node_count = 0;  ///< Of this machine, with memory; 0: nobody wished for anything.
-  std::string why_not = {};    ///< Why something that was wished for is not placed; empty: all of it is.
+  NumaChoice choice;           ///< Empty: no placement.
+  std::size_t node_count = 0;  ///< Of this machine, with memory; 0: without a wish.
+  std::string why_not = {};    ///< Why part of the wish is not placed; empty: all is.
 
   bool is_anywhere() const { return choice.memory.empty() && choice.processors.empty(); }
 };
 
-/// `wish`: "" or "off" (nothing is placed, and nothing looked at); nodes, such as "1" or "0-1"; or "pci:0000:3b:00.0",
-/// the node at which this PCI device is. Errors: a wish that is none of these, a node or device that is not there; the
-/// text has the wish and what is allowed.
+/// `wish`: "" or "off" (no placement and no checks); nodes, such as "1" or "0-1"; or "pci:0000:3b:00.0", the node of
+/// this PCI device. Errors: any other wish, a missing node or device; the text has the wish and the allowed forms.
 Result<NumaPlace, Failure> find_numa_place(const std::string& wish);
 /// The same for a thread that may run on `allowed`, without trying it. Reads /sys and /proc below `root`.
 Result<NumaPlace, Failure> choose_numa_place(const std::string& wish, const std::string& root,
                                              std::span<const unsigned> allowed);
 
-/// SharedMemory::create(), with its pages in that place. On any thread, which stays as it is.
+/// SharedMemory::create(), with its pages in that place. On any thread, whose own placement is unchanged.
 Result<std::unique_ptr<SharedMemory>> make_memory(const NumaPlace& place, std::size_t bytes);
 
-/// Where a client's memory and threads are: what was asked for, and what came of it.
+/// Placement of a client's memory and threads: the wish and its result.
 struct NumaStatus {
   NumaPlace place;
-  /// Of its memory of Client::allocate(), by a sample: the share on other nodes than the chosen ones. Nothing: none was
-  /// chosen, there is no memory yet, or a container's filter forbids to ask.
+  /// A sample of Client::allocate() memory: the share on other nodes than the chosen ones. Empty: without a choice or
+  /// memory, or if a container's filter forbids the check.
   std::optional<double> misplaced_ratio;
 };
 

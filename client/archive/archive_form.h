@@ -1,11 +1,11 @@
-// client/archive/archive_form.h: the form of a file that holds a named context, to have the same prefix on another
-// cluster: how it is written, and how all of it is checked. The folder knows files; archive_transfer.h brings them to
-// nodes and back.
+// client/archive/archive_form.h: the format of a file with a named context, to create it on another cluster: how it is
+// written, and how it is checked in full. This folder handles files; archive_transfer.h moves blocks between them and
+// nodes.
 //
-//     | head: what the context is, names of its blocks | SHA-256 of that | block, block, ... | SHA-256 of all before |
+//     | head: the context, names of its blocks | SHA-256 of the head | block, block, ... | SHA-256 of all before |
 //     | signature, if there is a key |
 //
-// Checksums and digests are anybody's to make: they tell damage. Who has made the file the signature tells.
+// Checksums and digests reveal damage, but can be forged. The signature proves who wrote the file.
 //
 // Head, all little endian (golden test):
 //   "KVCX", format 1: u32, bytes of the head with its SHA-256: u32
@@ -46,28 +46,28 @@ struct ArchiveHead {
   std::chrono::microseconds ttl{0};
   bool is_sliding = false;
   std::uint8_t priority = 5;
-  std::uint32_t wanted_blocks = 0;  ///< Of the context that was exported: more than `hashes`, if only a part was there.
+  std::uint32_t wanted_blocks = 0;  ///< Of the exported context: more than `hashes` in a partial export.
   std::vector<BlockHash> hashes;
 
-  std::size_t stripes() const;                                          ///< Of a block.
-  std::uint64_t block_file_bytes() const;                               ///< Of a block with its checksums.
-  std::uint64_t file_bytes(std::size_t head_bytes) const;               ///< Of all of it.
+  std::size_t stripes() const;                                          ///< Per block.
+  std::uint64_t block_file_bytes() const;                               ///< Per block with its checksums.
+  std::uint64_t file_bytes(std::size_t head_bytes) const;               ///< Of the whole file.
   std::uint64_t block_at(std::size_t head_bytes, std::size_t i) const;  ///< Where block i begins.
 };
 
 inline constexpr std::size_t kArchiveStartBytes = 12, kArchiveDigestBytes = 32;
 inline constexpr std::size_t kArchiveHeadBytesMax = 40 << 20, kArchiveBlocksMax = 1 << 20;
 
-/// With its SHA-256. Requires: what wrong_head() says nothing of.
+/// With its SHA-256. Requires wrong_head(head) to be empty.
 std::string write_archive_head(const ArchiveHead& head);
-std::string wrong_head(const ArchiveHead& head);  ///< What may not be in a file; empty: nothing.
-// Of anybody's bytes. Errors: kBadRequest, it is no such file; kUnsupported, a later format; kCorruptBlock, damaged;
-// kMismatch, a record that no caller gives. The words name what is wrong.
-/// How long the head is, of the first kArchiveStartBytes.
+std::string wrong_head(const ArchiveHead& head);  ///< The fault that excludes it from a file; or empty.
+// For untrusted bytes. Errors: kBadRequest, not such a file; kUnsupported, a later format; kCorruptBlock, damaged;
+// kMismatch, an invalid namespace record. The text names the fault.
+/// Length of the head, from the first kArchiveStartBytes.
 Result<std::size_t, Failure> archive_head_bytes(std::string_view start);
 Result<ArchiveHead, Failure> read_archive_head(std::string_view bytes);
 
-/// SHA-256 of what comes piece by piece.
+/// SHA-256 of a stream of bytes.
 class ArchiveDigest {
  public:
   ArchiveDigest();
@@ -85,20 +85,19 @@ class ArchiveDigest {
 class ArchiveSource {
  public:
   virtual ~ArchiveSource() = default;
-  /// Some of them, at least one; 0: there are no more.
+  /// At least one byte; 0 at the end.
   virtual Result<std::size_t, Failure> read(std::span<std::byte> to) = 0;
 };
-/// Fills `to`. Returns how much there was.
+/// Fills `to` as far as possible. Returns the number of bytes.
 Result<std::size_t, Failure> read_all(ArchiveSource& source, std::span<std::byte> to);
 
-/// What signs files. Whoever has it can make one that an import with it takes.
+/// The key that signs files. Its holder can make files that an import with this key accepts.
 class ArchiveKey {
  public:
   static constexpr const char* kEnvironment = "KVSTORE_ARCHIVE_KEY_FILE";
 
-  /// Of a file with 64 hexadecimal digits that nobody else may read (base/secret_file.h). An empty name: of that which
-  /// the environment names; nothing if it names none. Errors: as read_secret_file(); kBadRequest, it has something
-  /// else.
+  /// From a file with 64 hexadecimal digits, readable by its owner only (base/secret_file.h). An empty name: the file
+  /// named by the environment, if any. Errors: as read_secret_file(); kBadRequest, other content.
   static Result<std::optional<ArchiveKey>, Failure> configured(const std::string& file);
   static Result<ArchiveKey, Failure> parse(std::string_view digits);
 
@@ -112,12 +111,12 @@ class ArchiveKey {
 struct CheckedArchive {
   ArchiveHead head;
   std::size_t head_bytes = 0;
-  bool is_signed = false;                ///< By the key that was given; without one, by somebody.
-  std::vector<std::uint64_t> checksums;  ///< head.stripes() of each block, as the bytes have them.
+  bool is_signed = false;                ///< By the given key; without a key, by any.
+  std::vector<std::uint64_t> checksums;  ///< head.stripes() per block, as in the file.
 };
-/// Reads all of it, a block at a time. `go_on(blocks, of)` is asked before each; false ends it with kCancelled. With a
-/// `key`, a file that it has not signed is refused. Errors: as read_archive_head(), and the source's;
-/// kPermissionDenied, it is not signed, or by another key.
+/// Reads the whole file, a block at a time. `go_on(blocks, of)` is asked before each; false ends it with kCancelled.
+/// With a `key`, a file that it has not signed is refused. Errors: as read_archive_head(), and the source's;
+/// kPermissionDenied, unsigned, or signed by another key.
 Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
                                               const std::function<bool(std::size_t, std::size_t)>& go_on,
                                               const ArchiveKey* key = nullptr);

@@ -1,4 +1,4 @@
-// client/c/queue_c.cc: the part of kvstore.h that never blocks, over CompletionQueue. No exception leaves it.
+// client/c/queue_c.cc: the non-blocking part of kvstore.h, over CompletionQueue. Exceptions stop here.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -21,12 +21,12 @@ namespace {
 
 using c_api::fail, c_api::microseconds, c_api::status_of;
 
-// On the stack, so that reaping allocates nothing: a completion that was taken from the queue cannot be put back if
-// memory is short.
-constexpr std::size_t kReapedAtOnce = 32;  // Completions on the stack: some 10 KiB.
+// On the stack, so that reaping does not allocate: a completion taken from the queue cannot be put back if memory is
+// short.
+constexpr std::size_t kReapedAtOnce = 32;
 
-// The numbers are public and cast, not translated. The last ones are compared too: whoever adds one in the middle of
-// one list only moves its end, and does not get past this.
+// The numbers are public and cast, not translated. The last ones are compared too, to catch an insertion in the middle
+// of one list.
 static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH == static_cast<int>(Verb::kMatch) &&
               KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther) &&
               KVS_VERB_MATCH_SET == static_cast<int>(Verb::kMatchSet) &&
@@ -34,7 +34,7 @@ static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH =
 static_assert(KVS_EVENT_MATCHED == static_cast<int>(Completion::Kind::kMatched) &&
               KVS_EVENT_SEGMENT == static_cast<int>(Completion::Kind::kSegment));
 
-/// A disabled client is not looked at here, other than in c_api.cc: what had ended before can still be reaped.
+/// Unlike in c_api.cc, a disabled client is allowed: earlier completions can still be reaped.
 template <class Queue, class Body>
 int guarded(Queue* queue, Body body) noexcept {
   if (queue == nullptr) return fail(KVS_BAD_REQUEST, "queue is NULL");
@@ -44,8 +44,8 @@ int guarded(Queue* queue, Body body) noexcept {
   });
 }
 
-/// What a submit returns, made of what the queue says. `*call` is written before the caller can see a completion of it
-/// on its own thread, but another thread may reap it first: `tag` is what to tell calls apart by.
+/// The status of a submit. `*call` is written before its completion is visible on the caller's thread, but another
+/// thread may reap it first: use `tag` to tell calls apart.
 int told(const CompletionQueue& queue, const Result<CallId>& submitted, kvs_call* call) {
   if (submitted) {
     if (call != nullptr) *call = static_cast<kvs_call>(*submitted);
@@ -67,7 +67,7 @@ int submit_chain(kvs_queue* queue, ChainVerb verb, kvs_space space, const kvs_ha
   });
 }
 
-/// The bytes in flight are counted by the size of a block, so it must be known.
+/// Requires an opened space, because bytes in flight are counted by its block size.
 template <class Byte, class Address>
 int read_blocks(const CompletionQueue& calls, kvs_space space, Address* blocks, std::size_t count,
                 c_api::BlockList<Byte>& list) {
@@ -82,8 +82,7 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
   to.tag = from.tag;
   to.event = static_cast<int>(from.kind);
   to.verb = static_cast<int>(from.verb);
-  // A disabled client ends its calls as unavailable. Passed on as such, that would look like a node which may come
-  // back.
+  // A disabled client ends its calls as unavailable, which would look like a node that may come back.
   to.status = is_disabled && from.error == Errc::kUnavailable ? KVS_INTERNAL : status_of(from.error);
   to.segment = from.segment;
   KV_ASSERT(from.call != CallId{} && from.verb >= Verb::kOpen && from.verb <= Verb::kPutSet);
@@ -108,8 +107,8 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
       to.why = status_of(from.verb == Verb::kMatchSet ? sets.match.why
                          : from.verb == Verb::kGetSet ? sets.get.why
                                                       : sets.put.why);
-      // One sum instead of three cases: only the part that belongs to this call was filled.
-      to.block_count = sets.match.held_count + sets.get.landed_count + sets.put.stored;  // the others are zero
+      // Only the result for this verb is filled, so one sum covers all three.
+      to.block_count = sets.match.held_count + sets.get.landed_count + sets.put.stored;
       to.disk_block_count = sets.match.disk_count;
       to.disk_us = static_cast<std::uint64_t>(sets.match.disk_time.count());
       to.lease = static_cast<kvs_lease>(sets.match.lease);
@@ -125,8 +124,8 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
       break;
     default: to.block_count = from.count; break;
   }
-  // A load is a match and then a get. What the match found is told in both of its events; block_count means found in
-  // the first and landed in the last, as set below.
+  // A load is a match and then a get. Both its events report the match; block_count means found in the first event and
+  // landed in the last, as set below.
   if (from.verb == Verb::kMatch || from.verb == Verb::kLoad) {
     to.block_count = to.matched_count = from.match.block_count;
     to.disk_block_count = from.match.disk_block_count;
@@ -144,10 +143,9 @@ kvs_completion completion_of(const Completion& from, bool is_disabled) {
   return to;
 }
 
-/// The `index`-th of the caller's completions, whose size may be another version's.
+/// Writes the caller's `index`-th completion, whose size may be another version's.
 void write_completion(const kvs_completion& from, void* completions, std::size_t size, std::size_t index) {
-  // A newer caller reads fields that this library has never heard of: they are zero. An older one's elements are
-  // shorter: the fields it knows lie first.
+  // A newer caller's additional fields are zeroed. An older caller's elements are shorter: its fields come first.
   std::byte* const to = static_cast<std::byte*>(completions) + index * size;
   std::memcpy(to, &from, std::min(size, sizeof from));
   if (size > sizeof from) std::memset(to + sizeof from, 0, size - sizeof from);
@@ -155,18 +153,17 @@ void write_completion(const kvs_completion& from, void* completions, std::size_t
 
 int check_list(const void* completions, std::size_t size, std::size_t capacity, const std::size_t* count) {
   if ((completions == nullptr && capacity > 0) || count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-  // Less than the fields before block_count tells neither whose completion it is nor how the call ended. 64 KiB is no
-  // struct but a count in the wrong place.
+  // Up to block_count, the fields name the call and its outcome. Above 64 KiB it is no struct but a misplaced count.
   if (size < offsetof(kvs_completion, block_count) || size > 65536) {
     return fail(KVS_BAD_REQUEST, "completion_size is not that of a kvs_completion");
   }
   return KVS_OK;
 }
 
-/// kvs_stats() as a coroutine: on the I/O thread, into memory that the caller keeps.
+/// kvs_stats() as a coroutine on the I/O thread, writing to the caller's memory.
 Async<std::size_t> write_stats(Client& client, CallControl control, std::chrono::microseconds deadline, char* json,
                                std::size_t capacity, std::size_t* length) {
-  // If this is cancelled, it still ends only after the client's call has: `json` is not written after the completion.
+  // When cancelled, it ends only after the client's call: `json` is not written after the completion.
   const auto stats = co_await client.stats(deadline, control);
   if (!stats) co_return stats.error();
   const std::string text = c_api::stats_json(*stats, client.numa());
@@ -193,8 +190,8 @@ int kvs_queue_open(kvs_client* client, const kvs_queue_options* given, kvs_queue
     if (options.bytes_max != 0) own.bytes_max = options.bytes_max;
     own.wait_while_away = options.wait_while_away != 0;
     try {
-      // Here as in kvs_client_open(): what guarded() would call a bug of ours is a bad option, or a descriptor that the
-      // process may not have.
+      // As in kvs_client_open(): guarded() would report these as internal errors, but they mean a bad option, or a
+      // descriptor denied to the process.
       *queue = new kvs_queue(client->client, own);
     } catch (const std::invalid_argument& e) {
       return fail(KVS_BAD_REQUEST, e.what());
@@ -207,7 +204,7 @@ int kvs_queue_open(kvs_client* client, const kvs_queue_options* given, kvs_queue
 
 void kvs_queue_close(kvs_queue* queue) {
   try {
-    delete queue;  // in a forked child: forgets it
+    delete queue;  // in a forked child: only discards it
   } catch (...) {
   }
 }
@@ -302,8 +299,8 @@ int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes
     std::span<const BlockHash> names;
     if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
-    // Called once at the call's end, also if it failed: the caller's lists then say "not held" rather than what was
-    // there before. No capture: the queue keeps a function pointer and the addresses, nothing with a destructor.
+    // Called once at the call's end, also after a failure: the lists then say "not held" instead of old content.
+    // Without a capture: the queue keeps a function pointer and addresses only.
     const auto write = [](const SetLists& lists, const Completion& end) {
       const SetMatchResult none;
       c_api::write_held(end.sets ? end.sets->match : none, lists.count, static_cast<std::uint8_t*>(lists.first),
@@ -374,7 +371,7 @@ int kvs_submit_drop(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, s
   return submit_chain(queue, &CompletionQueue::submit_drop, space, hashes, count, deadline_us, tag, call);
 }
 
-// No deadline: a release waits for no answer, and a lease whose release is lost ends by itself.
+// Without a deadline: a release has no answer to wait for, and a lost one still ends with its lease.
 int kvs_submit_release(kvs_queue* queue, kvs_lease lease, uint64_t tag, kvs_call* call) {
   return guarded(
       queue, [&](CompletionQueue& calls) -> int { return told(calls, calls.submit_release(Lease{lease}, tag), call); });
@@ -398,7 +395,7 @@ int kvs_submit_remove_device_memory(kvs_queue* queue, void* address, uint64_t by
 int kvs_submit_stats(kvs_queue* queue, uint64_t deadline_us, char* json, size_t capacity, size_t* length, uint64_t tag,
                      kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    // Now, not when the answer is there: by then only the completion could say so.
+    // Checked now: at the end of the call only the completion could report it.
     if (length == nullptr || (json == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     const auto deadline = microseconds(deadline_us);
     const auto work = [deadline, json, capacity, length](Client& client, CallControl control) {
@@ -421,25 +418,25 @@ int kvs_reap(kvs_queue* queue, kvs_completion* completions, size_t completion_si
     if (const int bad = check_list(completions, completion_size, capacity, count); bad != KVS_OK) return bad;
     *count = 0;
     const std::size_t wanted = std::min(count_min, capacity);
-    // A timeout is for the whole call, though it may take several rounds.
+    // The timeout covers the whole call, which may take several rounds.
     const auto until = std::chrono::steady_clock::now() + microseconds(timeout_us);
     std::array<Completion, kReapedAtOnce> some;
     while (*count < capacity) {
       const std::size_t room = std::min(capacity - *count, some.size());
-      // Only until count_min is there does a round wait; after that, what has ended already is taken along.
+      // A round waits only until count_min is reached; then it takes completions that are ready.
       const std::size_t missing = wanted - std::min(wanted, *count);
       const auto left = missing == 0
-                            // Rounded up: with less than a microsecond left, rounding down would poll without waiting.
+                            // Rounded up: rounding less than a microsecond down would poll without waiting.
                             ? std::chrono::microseconds(0)
                             : std::chrono::ceil<std::chrono::microseconds>(until - std::chrono::steady_clock::now());
       const auto reaped = calls.reap(std::span(some).first(room), missing, left);
-      // `*count` says how many were written before; they are off the queue and must not be lost.
+      // `*count` already counts the written completions, which must not be lost.
       if (!reaped) return fail(reaped.error());
       KV_ASSERT(*reaped <= room);
       for (std::size_t i = 0; i < *reaped; ++i) {
         write_completion(completion_of(some[i], calls.is_disabled()), completions, completion_size, (*count)++);
       }
-      if (*reaped < room) break;  // no more, or no more in time
+      if (*reaped < room) break;  // the queue is empty, or time is up
     }
     return KVS_OK;
   });
@@ -452,7 +449,7 @@ int kvs_wait(kvs_queue* queue, const kvs_call* names, size_t call_count, size_t 
     if (const int bad = check_list(completions, completion_size, call_count, count); bad != KVS_OK) return bad;
     *count = 0;
     if (names == nullptr && call_count > 0) return fail(KVS_BAD_REQUEST, "calls is NULL");
-    // Before waiting: if there is no memory for the list, nothing was reaped yet.
+    // Before waiting: if memory is short, no completion is lost.
     std::vector<Completion> ended(call_count);
     const std::span<const CallId> named(reinterpret_cast<const CallId*>(names), call_count);
     const auto waited = calls.wait(named, count_min, microseconds(timeout_us), ended);

@@ -1,9 +1,9 @@
 // client/cluster/follow.cc: how a client's nodes become those of the cluster's map.
 //
-// Every answer to a lookup or a put, and every hello, names the epoch of the map that the node knows. A later one than
-// that in use is asked for, from the node that named it and from one more, and taken up between two calls if they agree
-// (map_votes.h): the calls that run go on with the map with which they began, and none fails because of it. Besides,
-// some node is asked every few seconds, so that a client finds out whom its map has kept from it.
+// Every answer to a lookup or a put, and every hello, carries the epoch of the node's map. If it is later than the one
+// in use, the client asks that node and one more for the map and adopts it between two calls if they agree
+// (map_votes.h): running calls keep their map, and none fails because of the change. Besides, some node is asked every
+// few seconds, so that a client discovers nodes that its map has hidden from it.
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <string_view>
@@ -15,9 +15,9 @@
 namespace kv {
 namespace {
 
-/// Where to reach a node that the client was not told of itself: with TLS if the client has certificates, else in plain
+/// The endpoint for a node that the client was not configured with: TLS if the client has certificates, else plain
 /// text. Unix sockets come last: the same path may belong to another node on this machine (which NodeConfig::node_id
-/// then finds out).
+/// then detects).
 const std::string& preferred_endpoint(const ClusterStatus::Node& member, bool has_tls) {
   const auto rank = [has_tls](const std::string& text) {
     switch (parse_endpoint(text)->scheme) {
@@ -26,20 +26,20 @@ const std::string& preferred_endpoint(const ClusterStatus::Node& member, bool ha
       default: return 1;
     }
   };
-  return *std::ranges::min_element(member.endpoints, {}, rank);  // of equals the first
+  return *std::ranges::min_element(member.endpoints, {}, rank);  // among equals the first
 }
 
-/// As the map named it, or as it said itself.
+/// The id in the map, or else the node's own.
 const std::string& id_of(const NodeLink& link) {
   return link.config().node_id.empty() ? link.node_id() : link.config().node_id;
 }
 
 }  // namespace
 
-/// In the middle of a link's work nothing is started and no link replaced: that is posted. A node tells of a later map,
-/// or it is time to look whether others know of another.
+/// A node has a later map, or it is time to check for one. Called in the middle of a link's work, where calls must not
+/// be started or links replaced: that is posted.
 void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
-  if (is_map_asked) return;  // the next answer will say that there is news
+  if (is_map_asked) return;  // the next answer will report the news
   const TimePoint now = shared->clock.now();
   const auto link = std::ranges::find(links, &node, [](const auto& each) { return each.get(); });
   if (link == links.end()) return;
@@ -52,7 +52,7 @@ void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
   if (next < voters.size()) begin_round(voters[next].node, /*is_awaited=*/false);
 }
 
-/// Who is asked for a map: the client's own list, which no map takes away, and the members.
+/// The nodes to ask for a map: the client's own list, which no map removes, and the members.
 std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
   std::vector<MapVotes::Voter> voters;
   const auto add = [&](std::size_t number, bool is_own, bool is_member) {
@@ -87,7 +87,7 @@ void Client::Impl::ask_for_map(std::size_t number) {
   links[number]->start(map_call, shared->clock.now() + ClusterMapCall::kDeadline);
 }
 
-/// One vote more: enough for another map, or a reason to ask one node more, or nothing new.
+/// Counts one more vote: enough for another map, or a reason to ask one more node, or unchanged.
 void Client::Impl::hear_map(std::size_t number) {
   constexpr std::size_t kAskedMax = 5;
   constexpr Duration kLook = 5s, kSoon = 1s, kPause = 250ms;
@@ -110,13 +110,13 @@ void Client::Impl::hear_map(std::size_t number) {
     }
   }
   next_round = is_split ? now + kPause : now;
-  // What one node told is held against others soon; so is what they do not agree on.
+  // Soon check a single node's report, or a disagreement, against other nodes.
   shared->next_map_look = now + (is_split || chosen != nullptr ? kSoon : kLook);
   is_map_asked = is_map_awaited = false;
   map_event.set();
 }
 
-/// If one is asked for.
+/// Returns at once unless a map is awaited.
 asio::awaitable<void> Client::Impl::wait_for_map(TimePoint until) {
   if (!is_map_awaited) co_return;
   const auto alarm = shared->clock.make_alarm(shared->executor);
@@ -127,8 +127,8 @@ asio::awaitable<void> Client::Impl::wait_for_map(TimePoint until) {
   }
 }
 
-/// Some node did not answer: others may know that it has left. Asked are, in turn, the members and those of the
-/// client's own list, so that a client whose nodes have all moved finds the cluster again where it found it first.
+/// A node did not answer: others may know that it has left. Asks members and own-list nodes in turn, so that a client
+/// whose nodes have all moved finds the cluster again through its list.
 void Client::Impl::node_failed() {
   constexpr Duration kPause = 1s;
   const TimePoint now = shared->clock.now();
@@ -139,7 +139,7 @@ void Client::Impl::node_failed() {
   begin_round(turn < members.size() ? members[turn] : turn - members.size(), /*is_awaited=*/true);
 }
 
-/// No map is in force any more: the client goes by its own list, as it did at first.
+/// Without a map in force, the client uses its own list, as at first.
 void Client::Impl::adopt_list() {
   const TimePoint now = shared->clock.now();
   const std::size_t own_count = shared->config.nodes.size();
@@ -164,7 +164,7 @@ void Client::Impl::adopt_list() {
   cluster = {};
 }
 
-/// Nodes that stay keep their numbers, and with them their connections, what they said of hot roots, and leases.
+/// Nodes that stay keep their numbers, and with them their connections, hot root reports and leases.
 void Client::Impl::adopt(ClusterStatus status) {
   std::unordered_map<std::string_view, std::vector<std::size_t>> numbers_by_id;
   for (std::size_t node = 0; node < links.size(); ++node) numbers_by_id[id_of(*links[node])].push_back(node);
@@ -175,7 +175,7 @@ void Client::Impl::adopt(ClusterStatus status) {
     const auto known = numbers_by_id.find(member.id);
     if (known == numbers_by_id.end()) continue;
     for (const std::size_t node : known->second) {
-      // Of the client's own list too, if the node says that this endpoint is its own.
+      // An own-list node too, if the member lists its endpoint.
       if (std::ranges::find(member.endpoints, links[node]->config().endpoint) == member.endpoints.end()) continue;
       numbers[i] = node;
       is_taken[node] = true;
@@ -188,7 +188,7 @@ void Client::Impl::adopt(ClusterStatus status) {
     hot_sets.forget_node(node, now);
     hedger.forget_node(node);
   }
-  std::size_t free = shared->config.nodes.size();  // those of the client's own list are kept: see node_failed()
+  std::size_t free = shared->config.nodes.size();  // own-list nodes are kept: see node_failed()
   for (std::size_t i = 0; i < numbers.size(); ++i) {
     if (numbers[i] < is_taken.size()) continue;
     while (free < is_taken.size() && is_taken[free]) ++free;
@@ -197,7 +197,7 @@ void Client::Impl::adopt(ClusterStatus status) {
   }
   hot_sets.forget_places();
   members = std::move(numbers);
-  // Those that do not belong to it own nothing. A space is in no id.
+  // Nodes outside the map own nothing. Ids contain no space.
   std::vector<ClusterMap::Node> nodes;
   for (std::size_t node = 0; node < links.size(); ++node) nodes.push_back({" " + std::to_string(node), 0});
   for (std::size_t i = 0; i < members.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-/// Of what a map says, without its epoch: each node has its own revision at which it read one and the same state.
+/// Digest of a map without its epoch: each node reads the same state at its own revision.
 std::uint64_t digest_of(const ClusterStatus& map) {
   if (map.epoch == 0) return 0;
   std::vector<std::string> lines;
@@ -58,7 +58,7 @@ bool MapVotes::agrees(std::size_t node) const {
          vote->second.map.epoch <= epoch_;
 }
 
-/// The largest that two of them reach.
+/// The largest epoch reached by two of them.
 std::uint64_t MapVotes::Group::epoch() const {
   auto sorted = epochs;
   std::ranges::sort(sorted, std::ranges::greater());
@@ -123,7 +123,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
       if (is_wanted(digest, group) && (best == nullptr || group.epoch() > best->epoch())) best = &group;
     }
   };
-  // The map in force is among them: its epoch follows that of those who tell it.
+  // The map in force may win too: its epoch then follows its voters.
   take_where([&](std::uint64_t, const Group& group) { return is_later(group) && group.own >= 2; });  // 1
   take_where([&](std::uint64_t digest, const Group& group) {                                         // 4
     return digest != digest_ && !is_later(group) && group.fresh_own >= 2 && own_in_force < 2;
@@ -152,11 +152,11 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (epoch_ == 0) most = electors.size();
     for (const auto& [digest, group] : groups) {
       if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
-      if (!is_later(group) && group.fresh_own + group.fresh_members == 0) continue;  // it may not have looked yet
+      if (!is_later(group) && group.fresh_own + group.fresh_members == 0) continue;  // the node may not have looked yet
       most = group.named;
       best = &group;
     }
-    // Nothing is in force, and all know of a cluster: any of their maps is better than none.
+    // All report a cluster and none is in force: any of their maps is an improvement.
     const bool all_know = std::ranges::all_of(groups, [](const auto& each) { return each.first != 0; });
     if (best == nullptr && epoch_ == 0 && all_know) {
       best = &std::ranges::max_element(groups, {}, [](const auto& each) {
@@ -174,7 +174,7 @@ std::size_t MapVotes::next_to_ask(std::span<const Voter> voters, TimePoint asked
   std::size_t next = voters.size();
   TimePoint oldest = TimePoint::max();
   for (std::size_t i = 0; i < voters.size(); ++i) {
-    if (is_silent(voters[i].node, now)) continue;  // one that is away is asked: how else would it be known again
+    if (is_silent(voters[i].node, now)) continue;  // asking nodes that are away rediscovers them
     const auto vote = votes_.find(voters[i].node);
     const TimePoint at = vote == votes_.end() || !vote->second.has_map ? TimePoint::min() : vote->second.at;
     if (at != TimePoint::min() && at >= asked_since) continue;  // in this round

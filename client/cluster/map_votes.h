@@ -1,4 +1,4 @@
-// client/cluster/map_votes.h: which of the maps that nodes tell a client goes by.
+// client/cluster/map_votes.h: chooses between the maps that nodes report to a client.
 #pragma once
 
 #include <cstddef>
@@ -13,48 +13,49 @@
 
 namespace kv {
 
-/// A map is a node's word, and a node may lie, be broken, or be cut off from the others. What a node tells is its vote,
-/// its last one counts, and the voters are the client's own list and the members of the map in force, as far as they
-/// answer. Maps are equal that say the same, whatever their epochs.
-///   1. A map is taken up that is later than the one in force and that two of the own list, or two members, tell alike.
-///      Its epoch is the one that two of them reach, so that no node alone makes an epoch great.
-///   2. One node alone is believed where no other answers: there is no other, or two that were asked did not.
-///   3. Where no two tell the same, a map that names more of those who answer is preferred to one that names fewer.
-///   4. An epoch goes back where a majority tells an earlier one: two tell alike, kSettling after the map was taken up
-///      or later, what hardly anybody else contradicts: of the own list, unless two of that tell the map in force; of
-///      the members, unless two in all do. What the own list has overruled does not come again by members alone.
-///      "No map" (epoch 0) is a vote like another, of the own list alone: then the client goes by its list.
-///   5. A step of an epoch by more than kEpochStepMax is nonsense, and so is one beyond kEpochMax.
-/// Thread safety: none. Cost: O(voters), when a node has told something.
+/// A map is a node's report, and a node may lie, be broken, or be cut off from the others. A node's latest report is
+/// its vote; voters are the client's own list and the members of the map in force, if they answer. Maps with equal
+/// content are equal, whatever their epochs.
+///   1. A later map than the one in force is adopted if two nodes of the own list, or two members, report it alike. Its
+///      epoch is one that two of them reach, so that a single node cannot inflate an epoch.
+///   2. A single node is believed if it is the only answer: there is no other node, or two others were asked and
+///      silent.
+///   3. If all reports differ, a map that names more of the answering nodes is preferred to one that names fewer.
+///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
+///      adopted: two of the own list, unless two of the list report the map in force; or two members, unless two nodes
+///      of any kind report it. Members alone cannot restore a map overruled by the own list. "No map" (epoch 0) is a
+///      vote too, valid only from the own list: the client then uses its list.
+///   5. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
+/// Thread safety: none. Cost: O(voters), per report.
 class MapVotes {
  public:
   static constexpr std::uint64_t kEpochMax = std::uint64_t{1} << 63;
   /// A cluster's epochs begin with seconds times 1,024 and grow more slowly than that: 34 years.
   static constexpr std::uint64_t kEpochStepMax = std::uint64_t{1} << 40;
-  static constexpr Duration kSettling = 5s;   ///< Nodes hear of a change within a second or two of one another.
-  static constexpr Duration kVoteTime = 60s;  ///< A vote counts for so long.
-  static constexpr Duration kSilence = 10s;   ///< Who did not answer when asked is no voter for so long.
+  static constexpr Duration kSettling = 5s;   ///< Nodes learn of a change within a second or two of each other.
+  static constexpr Duration kVoteTime = 60s;  ///< A vote counts for this long.
+  static constexpr Duration kSilence = 10s;   ///< A node that did not answer is not a voter for this long.
 
   struct Voter {
     std::size_t node = 0;  ///< The link's number.
-    std::string id;        ///< As the node says; empty: it was not reached yet. Links to one node are one voter.
+    std::string id;        ///< As the node reports; empty: not reached yet. Links to one node are one voter.
     bool is_own = false, is_member = false;
     bool is_away = false;  ///< Its breaker is open.
   };
 
-  /// What a node told, asked for its map. Empty, or why it is nonsense.
+  /// Records a node's map. Returns an empty string, or why it is rejected.
   std::string tell(std::size_t node, ClusterStatus map, TimePoint now);
   void silent(std::size_t node, TimePoint now);          ///< It was asked and did not answer.
-  void forget(std::size_t node) { votes_.erase(node); }  ///< The number is to be another node's.
+  void forget(std::size_t node) { votes_.erase(node); }  ///< The number will belong to another node.
 
-  /// The map to be taken up, with its epoch; nothing: the one in force stays. One without an epoch: the own list.
+  /// The map to adopt, with its epoch; nullptr: keep the one in force. Without an epoch: the own list.
   const ClusterStatus* choose(std::span<const Voter> voters, TimePoint now);
-  void took(const ClusterStatus& map, TimePoint now);  ///< It is in force.
-  /// Whether it has told the map of that epoch: a question would tell nothing new.
+  void took(const ClusterStatus& map, TimePoint now);  ///< It is now in force.
+  /// Whether the node has reported the map of that epoch, so that asking again is useless.
   bool is_known(std::size_t node, std::uint64_t epoch) const;
-  /// Its vote is for the map in force, or the own list, and of no later epoch.
+  /// The node votes for the map in force, or the own list, with no later epoch.
   bool agrees(std::size_t node) const;
-  /// Who of the voters is to be asked next: who did not vote, else whose vote is the oldest. voters.size(): nobody.
+  /// The voter to ask next: one without a vote, else the one with the oldest vote. voters.size(): all are done.
   std::size_t next_to_ask(std::span<const Voter> voters, TimePoint asked_since, TimePoint now) const;
 
  private:
@@ -69,8 +70,9 @@ class MapVotes {
     const ClusterStatus* map = nullptr;
     std::vector<std::uint64_t> epochs;
     std::size_t own = 0, members = 0, count = 0;
-    std::size_t fresh_own = 0, fresh_members = 0;  ///< Of votes given kSettling after the map in force was taken up.
-    std::size_t named = 0;                         ///< Of those who answer: that own something by this map.
+    std::size_t fresh_own = 0, fresh_members = 0;  ///< Votes given at least kSettling after the map in force was
+                                                   ///< adopted.
+    std::size_t named = 0;                         ///< Answering nodes that own something by this map.
     std::uint64_t epoch() const;
   };
   bool is_silent(std::size_t node, TimePoint now) const;

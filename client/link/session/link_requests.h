@@ -1,4 +1,4 @@
-// client/link/session/link_requests.h: the requests of a session that have no last frame yet.
+// client/link/session/link_requests.h: a session's requests without a last frame yet.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace kv {
 
 class Call;
 
-/// One entry per request, from its sending to its last frame, whether anybody still waits for it or not.
-///   1. A request id names one request of the session's life: an entry that is taken again has another generation.
-///   2. in_flight() counts the entries in use, call_count() those whose call waits, message_count() those whose request
-///      went by SEND, load_bytes() what all of them move.
-///   3. A quarantine belongs to an entry that no call waits for, and ends with it. What is left when the table is
-///      destroyed stays quarantined until the memory is freed: nobody heard that the node is through with it.
-/// Entries keep their places and their memory: no allocation per request. Thread safety: none.
+/// One entry per request, from its sending to its last frame, with or without a waiting call.
+///   1. A request id names one request in the session's life: a reused entry has another generation.
+///   2. in_flight() counts the entries in use, call_count() those with a waiting call, message_count() those whose
+///      request went by SEND, load_bytes() the bytes that all of them move.
+///   3. A quarantine belongs to an entry without a call, and ends with it. Quarantines left at the table's destruction
+///      last until the memory is freed, because the node never confirmed that it is done.
+/// Entries keep their places and their memory, so a request does not allocate. Thread safety: none.
 class LinkRequests {
  public:
   struct Entry {
@@ -28,7 +28,7 @@ class LinkRequests {
     bool is_message = false;  ///< The request went by SEND.
     FrameType type{};
     std::uint32_t generation = 0;
-    Call* call = nullptr;  ///< nullptr: nobody waits for it any more.
+    Call* call = nullptr;  ///< nullptr: the call no longer waits.
     std::size_t load_bytes = 0;
     std::optional<LentMemory::QuarantineId> quarantine;
   };
@@ -36,24 +36,24 @@ class LinkRequests {
   /// `memory` outlives the table.
   explicit LinkRequests(LentMemory& memory) : memory_(memory) {}
 
-  /// Returns the request's id. `call`: nullptr if nobody waits for the answer.
+  /// Returns the request's id. `call`: nullptr if the answer is not awaited.
   std::uint64_t take(FrameType type, Call* call, std::size_t load_bytes);
-  /// nullptr: no such request, or its last frame has come. Valid until the next take().
+  /// nullptr: unknown request, or its last frame has come. Valid until the next take().
   const Entry* find(std::uint64_t request_id) const;
-  void free(const Entry& entry);  ///< Its last frame has come, or the node can write nothing any more.
+  void free(const Entry& entry);  ///< After its last frame, or once the node cannot write any more.
   void free_all();
 
   void went_by_send(const Entry& entry);
-  void let_go(const Entry& entry);  ///< Its call waits no longer.
-  /// The same, and the node may still write to `ranges`, perhaps none.
+  void let_go(const Entry& entry);  ///< Its call stops waiting.
+  /// The same, while the node may still write to `ranges`, which may be empty.
   void abandon(const Entry& entry, std::vector<std::span<const std::byte>> ranges);
 
   /// An answer came by SEND.
   void message_came() { messages_are_late_ = false; }
-  /// One that went by SEND has missed its deadline, and nothing has come by SEND since.
+  /// A request sent by SEND has missed its deadline, and no message has come since.
   bool messages_are_late() const { return messages_are_late_; }
 
-  /// Those in use. They may be let go meanwhile, but none taken.
+  /// Visits the entries in use. `f` may let entries go, but not take new ones.
   template <class F>
   void for_each(F f) const {
     for (const Entry& entry : entries_) {
