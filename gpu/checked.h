@@ -1,5 +1,5 @@
 // gpu/checked.h: a value, or a sentence for the person who described it wrongly. Layouts come from engines' shapes and
-// strides; which axis is wrong is worth more to whoever wires an engine up than an error number.
+// strides; the name of the wrong axis helps an integrator more than an error number.
 #pragma once
 
 #include <boost/system/result.hpp>
@@ -17,7 +17,7 @@ struct Flaw {
 template <class T>
 using Checked = boost::system::result<T, Flaw>;
 
-/// Whether the factors' product is at most `most`. Sizes come from outside: they may be anything, negative or huge.
+/// Whether the factors' product is at most `most`. Factors come from outside: they may be negative or huge.
 constexpr bool is_product_within(std::int64_t most, std::initializer_list<std::int64_t> factors) {
   std::int64_t product = 1;
   for (const std::int64_t factor : factors) {
@@ -26,7 +26,7 @@ constexpr bool is_product_within(std::int64_t most, std::initializer_list<std::i
   return true;
 }
 
-/// What value() of a Checked<T> throws: for tests and for start-up code.
+/// Thrown by value() of a Checked<T>: for tests and start-up code.
 [[noreturn]] inline void throw_exception_from_error(const Flaw& flaw, const boost::source_location&) {
   throw std::invalid_argument(flaw.text);
 }

@@ -17,12 +17,12 @@ std::uint32_t load_code(const std::byte* at, Element element) {
   return code;
 }
 
-/// One row of one component: a token's bytes, the mean of several, or the logarithm of how many they were.
+/// One row of one component: a token's bytes, the mean of several, or the logarithm of their count.
 void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, const KeepRow& row) {
   KV_ASSERT(row.slot >= 0 && row.slot < plan.to.slot_count && row.token_count >= 1);
   const auto bytes = static_cast<std::size_t>(element_bytes(part.to.element));
   std::byte* target = plan.to.base(layer, part.to.component) + part.to.row_offset(row.slot, plan.to.block_tokens);
-  // Added to attention's scores, so that a mean of n tokens weighs as much as the n tokens did.
+  // Added to attention's scores, so that a mean of n tokens weighs as much as n tokens.
   if (part.role == Role::kLogCount) {
     const auto log = static_cast<float>(std::log(static_cast<double>(row.token_count)));
     std::memcpy(target, &log, sizeof log);
@@ -37,9 +37,9 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
     }
     return;
   }
-  // In token order and rounded once at the end: a device sums in the same order, so that both give the same bits.
+  // In token order, in float and rounded once at the end, as on a device: same bits. A sum in 16 bits would lose small
+  // terms.
   for (std::int64_t f = 0; f < part.values; ++f) {
-    // In float, for 16-bit elements too: a sum in the element's own precision would lose small terms.
     float sum = 0.0F;
     for (std::int64_t i = 0; i < row.token_count; ++i) {
       sum += decode_element(part.from.element, load_code(token(i) + part.from.feature.offset(f), part.from.element));
@@ -49,7 +49,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
   }
 }
 
-/// Compared without sums: a row may hold any numbers, and token + token_count could overflow.
+/// Compared without sums: rows are unchecked, and token + token_count could overflow.
 bool is_within(const PermutePlan& plan, const KeepRow& row) {
   if (row.slot < 0 || row.slot >= plan.to.slot_count || row.token < 0 || row.token_count < 1 || row.head < 0)
     return false;
@@ -76,11 +76,10 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request) {
     for (std::int32_t head = 0; head < request.head_count; ++head) {
       const std::size_t i = b * static_cast<std::size_t>(request.head_count) + static_cast<std::size_t>(head);
       const std::int32_t window = request.windows[i];
-      const bool is_whole =
-          has_offsets && request.offsets[i] == -1;  // then the window says nothing, and may hold anything
+      const bool is_whole = has_offsets && request.offsets[i] == -1;  // then the window is ignored
       if (!is_whole && (window < 0 || window > length)) return Errc::kBadRequest;
       std::int64_t slot = request.first_slots[i];
-      // A head of a sequence that is not kept.
+      // An unkept head.
       if (slot < 0) continue;
       const auto keep = [&](std::int32_t begin, std::int32_t end) {
         for (std::int32_t j = begin; j < end; ++j) rows.push_back({slot++, start + j, head, 1});
@@ -118,7 +117,7 @@ Result<PermutePlan> make_keep_plan(const BoundLayout& cache, const BoundLayout& 
       const Component* from = source.layout.find(to.role);
       if (!from || to.heads() != 1 || to.features() != from->features() || to.element != from->element)
         return Errc::kMismatch;
-      // The cache has one head a slot; which head of the source it holds, each row says.
+      // A slot of the cache has one head; each row names the source's head.
       part.heads = from->heads();
       part.from = place_of(source.layout, *from);
       has_data = true;
@@ -141,7 +140,7 @@ Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> row
     const Element element = plan->parts[i].to.element;
     if (!is_number(element) || element == Element::kInt8) return Errc::kMismatch;
   }
-  // All rows first, so that a refused call has written nothing.
+  // All rows are checked first, so that a refused call writes nothing.
   if (!std::ranges::all_of(rows, [&](const KeepRow& row) { return is_within(*plan, row); })) return Errc::kBadRequest;
   for (std::int64_t layer = 0; layer < plan->layer_count; ++layer) {
     for (const KeepRow& row : rows) {

@@ -1,9 +1,9 @@
-// gpu/element.h: the number formats that caches hold, and their exact conversion from and to float.
+// gpu/element.h: the number formats of caches, and their exact conversion from and to float.
 //
-// Everything is constexpr integer arithmetic, so that the host and the device give the same bits: the NaNs of
-// conversion instructions differ from one generation of hardware to the next. (Where a device has an instruction and no
-// value is NaN, gpu/device/device_values.h uses it.) The rules: round to nearest, ties to even; the 8-bit and 4-bit
-// formats saturate (infinity too), fp16 and bf16 overflow to infinity.
+// constexpr integer arithmetic throughout, so that host and device give the same bits: the NaNs of conversion
+// instructions differ between generations of hardware. (Where a device has an instruction and no value is NaN,
+// gpu/device/device_values.h uses it.) The rules: round to nearest, ties to even; the 8-bit and 4-bit formats saturate
+// (infinity too), fp16 and bf16 overflow to infinity.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@
 
 namespace kv {
 
-/// How one stored element is written. kE2M1x2 is two 4-bit values in a byte, the even one in the low half: it is
-/// addressed, copied and counted as one element of one byte. kByte is anything that is only ever copied.
+/// Format of one stored element. kE2M1x2 is two 4-bit values in a byte, the even one in the low half: addressed, copied
+/// and counted as one element of one byte. kByte is only ever copied.
 enum class Element : std::uint8_t { kByte, kInt8, kE4M3, kE5M2, kE2M1x2, kFp16, kBf16, kFp32 };
 
 constexpr std::int64_t element_bytes(Element element) {
@@ -32,7 +32,7 @@ constexpr std::string_view element_name(Element element) {
   return kNames[static_cast<std::size_t>(element)];
 }
 
-/// The largest magnitude that a quantised element holds: what a dynamic scale maps the largest value to.
+/// Largest magnitude of a quantised element, to which a dynamic scale maps the largest value.
 constexpr float element_max(Element element) {
   switch (element) {
     case Element::kInt8: return 127.0F;
@@ -57,9 +57,9 @@ struct SmallFloat {
   constexpr int sign_shift() const { return exponent_bits + mantissa_bits; }
 };
 inline constexpr SmallFloat kFp16Format{5, 10, 0x7BFF, 0x7C00, 0x7FFF};
-inline constexpr SmallFloat kE4M3Format{4, 3, 0x7E, 0x7E, 0x7F};  // no infinity: 0x7F is NaN, 0x7E is 448
+inline constexpr SmallFloat kE4M3Format{4, 3, 0x7E, 0x7E, 0x7F};  // without infinity: 0x7F is NaN, 0x7E is 448
 inline constexpr SmallFloat kE5M2Format{5, 2, 0x7B, 0x7B, 0x7F};  // 0x7C is infinity, never written
-inline constexpr SmallFloat kE2M1Format{2, 1, 7, 7, 7};           // neither infinity nor NaN
+inline constexpr SmallFloat kE2M1Format{2, 1, 7, 7, 7};           // without infinity and NaN
 
 /// `value` in `format`, rounded to nearest even.
 constexpr std::uint32_t encode_small(SmallFloat format, float value) {
@@ -77,13 +77,13 @@ constexpr std::uint32_t encode_small(SmallFloat format, float value) {
   const std::uint32_t kept = mantissa >> shift;
   const std::uint32_t rest = mantissa & ((half << 1) - 1);
   const std::uint32_t rounded = kept + ((rest > half || (rest == half && (kept & 1) != 0)) ? 1 : 0);
-  // A normal number's leading bit adds 1 to the exponent field, and so does a carry out of rounding.
+  // A normal number's leading bit adds 1 to the exponent field, as does a carry out of rounding.
   const std::uint32_t field = below > 0 ? 0 : static_cast<std::uint32_t>(exponent - exponent_min);
   const std::uint32_t code = rounded + (field << format.mantissa_bits);
   return sign | (code > format.max_code ? format.overflow_code : code);
 }
 
-/// The value of `code`, exactly. Codes above max_code are infinity or NaN as the format has it.
+/// The exact value of `code`. Codes above max_code are infinity or NaN.
 constexpr float decode_small(SmallFloat format, std::uint32_t code) {
   const std::uint32_t magnitude = code & ((std::uint32_t{1} << format.sign_shift()) - 1);
   const std::uint32_t sign = (code >> format.sign_shift()) << 31;
@@ -106,11 +106,11 @@ constexpr float decode_small(SmallFloat format, std::uint32_t code) {
 
 constexpr std::uint32_t encode_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FFF;  // one NaN: which of two a sum keeps is up to the compiler
+  if ((bits & 0x7FFFFFFF) > 0x7F800000) return 0x7FFF;  // a single NaN: the one a sum keeps depends on the compiler
   return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16;
 }
 
-/// One NaN here too: devices make 0x7FFFFFFF of an invalid operation, hosts 0x7FC00000 or 0xFFC00000.
+/// A single NaN here too: devices make 0x7FFFFFFF of an invalid operation, hosts 0x7FC00000 or 0xFFC00000.
 constexpr std::uint32_t encode_fp32(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFFFFFF : bits;
@@ -124,7 +124,7 @@ constexpr std::uint32_t encode_int8(float value) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(rounded)) & 0xFF;
 }
 
-/// The format of an element that encode_small() and decode_small() serve.
+/// The format of an element for encode_small() and decode_small().
 constexpr SmallFloat small_format(Element element) {
   switch (element) {
     case Element::kE4M3: return kE4M3Format;
@@ -133,14 +133,14 @@ constexpr SmallFloat small_format(Element element) {
   }
 }
 
-/// `value` as the low bytes of the answer. Requires: an element that is one number (not kByte, not kE2M1x2).
+/// `value` in the low bytes of the result. Requires: an element that is one number (not kByte, not kE2M1x2).
 constexpr std::uint32_t encode_element(Element element, float value) {
   switch (element) {
     case Element::kInt8: return encode_int8(value);
     case Element::kE4M3:
     case Element::kE5M2:
     case Element::kFp16:
-      return encode_small(small_format(element), value);  // one body for three: a kernel has it eight times
+      return encode_small(small_format(element), value);  // one body for three: a kernel inlines it eight times
     case Element::kBf16: return encode_bf16(value);
     default: return encode_fp32(value);
   }
@@ -152,7 +152,7 @@ constexpr float decode_element(Element element, std::uint32_t code) {
     case Element::kE4M3:
     case Element::kE5M2:
     case Element::kFp16:
-      return decode_small(small_format(element), code);  // one body for three: a kernel has it eight times
+      return decode_small(small_format(element), code);  // one body for three: a kernel inlines it eight times
     case Element::kBf16: return std::bit_cast<float>(code << 16);
     default: return std::bit_cast<float>(code);
   }

@@ -19,7 +19,7 @@ constexpr std::int64_t kPrefetchBytes = CopyNest::kPrefetchBytes;
 
 // A copy is a nest of loops around a run of contiguous bytes. Both sides' axes have up to two digits, whose boundaries
 // differ; add_axis() cuts an axis at all of them, so that each loop has one stride on each side. coalesce() then joins
-// what is contiguous on both sides, until nhd to nhd is one run and x-packed to nhd two loops.
+// loops that are contiguous on both sides: nhd to nhd becomes one run, x-packed to nhd two loops.
 
 /// Address change of one step of `index` on an axis, for a step that is a digit boundary.
 std::int64_t stride_at(const Axis& axis, std::int64_t index) {
@@ -74,14 +74,13 @@ void coalesce(CopyNest& nest) {
   }
 }
 
-/// A run of any size. `stream_end` is null, or the end of what this nest reads: then stores are streaming. They leave
-/// the caches to those who use them, and spare reading the target's lines first: what memcpy itself does, but only for
-/// single calls of many megabytes.
+/// A run of any size. `stream_end` is null, or the end of this nest's source: then stores are streaming. They bypass
+/// the caches and save reading the target's lines first, as memcpy does itself for single calls of many megabytes only.
 void copy_run(std::byte* to, const std::byte* from, std::int64_t bytes, const std::byte* stream_end) {
 #if defined(__SSE2__)
   if (stream_end && bytes >= kLongRunBytes) {
-    // Streaming stores take whole lines. A line written in part goes to memory by reading it first, which costs more
-    // than it saves, so the start up to a line's boundary and the rest go through the caches.
+    // Streaming stores need whole lines: a partial one is read from memory first, which costs more than it saves. So
+    // the start up to a line's boundary and the rest go through the caches.
     const auto head = static_cast<std::int64_t>(-reinterpret_cast<std::uintptr_t>(to) & 63);
     std::memcpy(to, from, static_cast<std::size_t>(head));
     to += head, from += head, bytes -= head;
@@ -110,8 +109,8 @@ struct alignas(1) Unit16 {
   std::byte bytes[16];
 };
 
-/// Two loops over units of one fixed size. `inner` has the smaller step in the target; tiles of it keep the lines that
-/// `outer` walks along in the source in the first-level cache.
+/// Two loops over units of one fixed size. `inner` has the smaller step in the target; its tiles keep the source lines
+/// along `outer` in the first-level cache.
 template <class Unit>
 void copy_units(std::byte* to, const std::byte* from, const Loop& outer, const Loop& inner) {
   constexpr std::int64_t kTile = 64;
@@ -129,7 +128,7 @@ void copy_units(std::byte* to, const std::byte* from, const Loop& outer, const L
 
 void copy_two_loops(std::byte* to, const std::byte* from, const Loop& outer, const Loop& inner, std::int64_t run_bytes,
                     const std::byte* stream_end) {
-  switch (run_bytes) {  // of a size known here, memcpy is one load and one store
+  switch (run_bytes) {  // with a constant size, memcpy is one load and one store
     case 1: return copy_units<std::uint8_t>(to, from, outer, inner);
     case 2: return copy_units<std::uint16_t>(to, from, outer, inner);
     case 4: return copy_units<std::uint32_t>(to, from, outer, inner);
@@ -174,8 +173,8 @@ std::int64_t CopyNest::source_bytes() const {
   return bytes;
 }
 
-/// Streaming stores are not ordered with the ones after them: without a fence, whoever sees that the call is done could
-/// still read what was there before.
+/// Streaming stores are not ordered with later ones: without a fence, a reader that sees the call's end could still
+/// read the old bytes.
 void finish_streaming() {
 #if defined(__SSE2__)
   _mm_sfence();
@@ -200,7 +199,7 @@ CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whol
     nest.loops[nest.loop_count++] = {token_count, part.to.token.low.stride_bytes, part.from.token.low.stride_bytes};
   }
   coalesce(nest);
-  if (nest.run_bytes >= kLongRunBytes) {  // read in order: written lines are whole, so their order costs nothing
+  if (nest.run_bytes >= kLongRunBytes) {  // in source order: written lines are whole, so their order costs nothing
     std::ranges::sort(nest.loops, nest.loops + nest.loop_count, std::ranges::greater(), &Loop::from_stride);
     return nest;
   }
@@ -217,7 +216,7 @@ CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whol
 TokenRun find_token_run(const PermutePlan& plan, std::int64_t row) {
   TokenRun run{.to_slot = plan.to_rows.slot(row), .from_slot = plan.from_rows.slot(row)};
   if (run.to_slot < 0 || run.from_slot < 0) return run;
-  // A run stays within a block on both sides: beyond it the next token may be anywhere.
+  // A run stays within a block on both sides: the next block may be anywhere.
   const std::int64_t to_offset = run.to_slot % plan.to.block_tokens;
   const std::int64_t from_offset = run.from_slot % plan.from.block_tokens;
   const std::int64_t limit =

@@ -8,8 +8,8 @@
 
 namespace kv {
 
-/// The loops that copy `token_count` consecutive tokens of one component: what is contiguous on both sides has become
-/// part of the run, the rest are loops, the target's smallest step innermost.
+/// The loops that copy `token_count` consecutive tokens of one component. Bytes contiguous on both sides form the run;
+/// the target's smallest step is innermost.
 struct CopyNest {
   struct Loop {
     std::int64_t extent = 1;
@@ -23,14 +23,14 @@ struct CopyNest {
   int loop_count = 0;
   Loop loops[kLoopsMax];
 
-  /// `is_streaming`: past the caches, and asking for the source kPrefetchBytes ahead.
+  /// `is_streaming`: past the caches, with prefetches of the source kPrefetchBytes ahead.
   void copy(std::byte* to, const std::byte* from, bool is_streaming) const;
-  /// Asks for what copy() will read first: the next run's, while this one is copied.
+  /// Prefetches the next run's first bytes during this run's copy.
   void prefetch(const std::byte* from) const;
   std::int64_t source_bytes() const;  ///< From the first byte read to the last.
 };
 
-/// Makes streaming copies visible in order before whatever the caller does next: they are not ordered by a release.
+/// Orders streaming copies before the caller's later stores, which a release does not.
 void finish_streaming();
 
 /// Whether the two axes' digits cut one another evenly, so that loops can express the pair.
@@ -40,7 +40,7 @@ bool is_expressible(const Axis& to, const Axis& from);
 /// are all of both blocks (`is_whole_block`).
 CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whole_block);
 
-/// How many rows from `row` on can be copied as one nest, at least 1; 0 if the row is skipped.
+/// Number of rows from `row` on that are one nest, at least 1; 0 if the row is skipped.
 struct TokenRun {
   std::int64_t count = 0;
   std::int64_t to_slot = 0;

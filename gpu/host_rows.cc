@@ -13,7 +13,7 @@ namespace {
 using Kind = Operation::Kind;
 
 std::uint32_t load_code(const std::byte* at, Element element) {
-  std::uint32_t code = 0;  // little endian, like every engine this runs beside
+  std::uint32_t code = 0;  // little endian, as on every supported engine's machine
   std::memcpy(&code, at, static_cast<std::size_t>(element_bytes(element)));
   return code;
 }
@@ -33,7 +33,7 @@ void load_values(const Place& place, const std::byte* row, std::int64_t count, f
     return;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    // One by one: each feature may lie anywhere. This path calculates; plain copies go through CopyNest.
+    // One by one: features may lie anywhere. This path computes; plain copies go through CopyNest.
     values[i] = decode_element(place.element, load_code(row + place.feature.offset(i), place.element));
   }
 }
@@ -51,19 +51,17 @@ void store_values(const Place& place, std::byte* row, std::int64_t count, const 
   }
 }
 
-/// The host's whole row at once; a device shares it between threads (gpu/device/device_quantise.h), with equal results.
+/// The whole row at once; a device shares it between threads (gpu/device/device_quantise.h), with equal results.
 void quantise(const Part& part, const Operation& operation, float* values, std::byte* scales) {
   for (std::int64_t start = 0; start < part.values; start += part.values_per_scale) {
     float* group = values + start;
     float amax = 0.0F;
     for (std::int64_t i = 0; i < part.values_per_scale; ++i) amax = larger_magnitude(amax, group[i]);
-    // Rounded to its own element first and read back: else a reader's scale would differ from the one that was divided
-    // by.
+    // Rounded to its element and read back, so that values are divided by the scale that readers get.
     const float scale = scale_for(operation.scale_rule, amax, part.to.element, operation.global_scale);
     const std::uint32_t code = encode_element(part.scales.element, scale);
     store_code(scales + part.scales.feature.offset(start / part.values_per_scale), part.scales.element, code);
-    const float kept =
-        decode_element(part.scales.element, code) * operation.global_scale;  // divide by what readers get
+    const float kept = decode_element(part.scales.element, code) * operation.global_scale;
     for (std::int64_t i = 0; i < part.values_per_scale; ++i) group[i] = divide_by_scale(group[i], kept);
   }
 }
@@ -109,7 +107,7 @@ void compute_row(const Part& part, const Operation& operation, const TurnTable& 
   KV_ASSERT(part.values_per_scale == 0 || part.values % part.values_per_scale == 0);
   KV_ASSERT(part.kind != Kind::kQuantise || to_scales);
   KV_ASSERT(part.kind != Kind::kDequantise || from_scales);
-  // What does not turn keeps its very bits: NaN payloads and infinities that our own encoding would not write.
+  // Values that do not turn keep their bits: NaN payloads and infinities that our own encoding would not write.
   const bool is_requantised = part.kind == Kind::kRotate && part.values_per_scale > 0;
   const std::int64_t turned = turn.is_identity ? 0 : operation.rotation.rotary_size;
   const bool keeps_codes = part.kind == Kind::kRotate && part.to.element == part.from.element &&
@@ -123,13 +121,12 @@ void compute_row(const Part& part, const Operation& operation, const TurnTable& 
       store_code(target + part.to.feature.offset(i), part.to.element,
                  load_code(source + part.from.feature.offset(i), part.from.element));
     }
-    // From here on only what is computed: values, scales, turns, in the order in which a device does them, since each
-    // step rounds.
+    // The computed part: values, scales, turns, in a device's order, since each step rounds.
     load_values(part.from, source, computed, values);
     if (part.kind == Kind::kDequantise) {
       dequantise(part, part.scales, operation, values, from_scales + part.scales.head.offset(head));
     } else if (is_requantised) {
-      if (keeps_codes) {  // all of them, and so their scale
+      if (keeps_codes) {  // all values, and so their scale
         store_code(to_scales + part.scales.head.offset(head), part.scales.element,
                    load_code(from_scales + part.from_scales.head.offset(head), part.from_scales.element));
         continue;

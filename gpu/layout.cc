@@ -13,14 +13,14 @@ namespace {
 constexpr std::array<std::string_view, kRoleCount> kRoleNames = {
     "K", "V", "latent", "rope", "index key", "K scale", "V scale", "latent scale", "index scale", "log count"};
 
-/// A step through memory with what it is a step of, for messages.
+/// A step through memory with its name, for messages.
 struct Step {
   std::string_view what;
   Digit digit;
 };
 
-/// Every digit of a component that has more than one index, layers and blocks included. Whatever is not in this list
-/// has no step: without an axis for layers each layer is an allocation of its own.
+/// Every digit of a component with more than one index, layers and blocks included. An index outside this list has no
+/// step: without an axis for layers each layer is a separate allocation.
 std::vector<Step> steps_of(const Layout& layout, const Component& component) {
   std::vector<Step> steps = {{"feature axis", component.feature.low},
                              {"feature axis, high digit", component.feature.high},
@@ -49,13 +49,13 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
   for (const auto& [what, digit] : steps) {
     if (digit.extent < 1) return std::string(what) + ": extent " + number(digit.extent) + " is not positive";
   }
-  // The product is looked at before it is made: both extents are a caller's numbers.
+  // The product is checked before it is computed: both extents are a caller's numbers.
   if (!is_product_within(layout.block_tokens, {component.token.low.extent, component.token.high.extent}) ||
       component.token.extent() != layout.block_tokens) {
     return "token axis: digits cover " + number(component.token.low.extent) + " times " +
            number(component.token.high.extent) + " tokens, a block has " + number(layout.block_tokens);
   }
-  // A digit with one value never takes its step, and engines leave anything in such a stride.
+  // A digit with one value never takes its step, and engines leave arbitrary strides there.
   std::erase_if(steps, [](const Step& step) { return step.digit.extent == 1; });
   if (component.offset_bytes % unit != 0) {
     return "offset of " + number(component.offset_bytes) + " bytes is no multiple of the element's " + number(unit);
@@ -66,16 +66,16 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
              " bytes is no multiple of the element's " + number(unit);
     }
   }
-  // Inner steps first. Sound means nested: each step goes past everything within it, so no two elements share a byte.
-  // That is stricter than needed, but all layouts of engines that we know are nested.
+  // Inner steps first. Sound means nested: each step passes everything within it, so no two elements share a byte.
+  // Stricter than needed, but all known engines' layouts are nested.
   std::ranges::stable_sort(steps, {}, [](const Step& step) { return step.digit.stride_bytes; });
-  std::int64_t span = unit;  // bytes that the digits so far reach over; the next one must step past them
+  std::int64_t span = unit;  // bytes covered by the digits so far; the next one must step past them
   for (const auto& [what, digit] : steps) {
     if (digit.stride_bytes < span) {
       return std::string(what) + ": stride of " + number(digit.stride_bytes) + " bytes steps into the " + number(span) +
              " bytes within it";
     }
-    // Far below 2^63, so that nobody who adds an offset to these steps has to look for overflow, the kernels included.
+    // Far below 2^63, so that code which adds an offset to these steps, kernels included, need not check for overflow.
     if (!is_product_within(kReachBytesMax - span, {digit.extent - 1, digit.stride_bytes})) {
       return std::string(what) + ": " + number(digit.extent) + " steps of " + number(digit.stride_bytes) +
              " bytes reach beyond 2^56 bytes";
@@ -85,17 +85,17 @@ std::optional<std::string> find_flaw(const Layout& layout, const Component& comp
   return std::nullopt;
 }
 
-/// How far apart two components' bytes can be: the sum of a stride times any whole number from `least` to `most`, over
-/// all strides. Those of the second component count against the first one's, so the numbers may be negative.
+/// Possible distances of two components' bytes: the sum of a stride times any whole number from `least` to `most`, over
+/// all strides. The second component's strides count negatively.
 struct Apart {
   std::int64_t stride_bytes = 0, least = 0, most = 0;
 };
 
-/// Whether some choice makes the distance 0. A component's own strides are nested, so at each level hardly more than
-/// one number is left to choose from; `tries` bounds strides that are meant to be a burden.
+/// Whether some choice makes the distance 0. A component's own strides are nested, so each level leaves hardly more
+/// than one number to try; `tries` bounds adversarial strides.
 bool can_meet(std::span<const Apart> strides, std::int64_t distance, int& tries) {
   if (strides.empty()) return distance == 0;
-  // Given up as "no overlap": only a layout that is built to be hard gets here, and it harms none but its maker.
+  // Gives up with "no overlap": only a layout built to be hard gets here, and it harms its maker alone.
   if (--tries < 0) return false;
   std::int64_t rest_least = 0, rest_most = 0;
   for (const Apart& each : strides.subspan(1)) {
@@ -104,7 +104,7 @@ bool can_meet(std::span<const Apart> strides, std::int64_t distance, int& tries)
   }
   const Apart& first = strides.front();
   const auto floor_div = [&](std::int64_t a) { return a / first.stride_bytes - (a % first.stride_bytes < 0 ? 1 : 0); };
-  // Only numbers that leave a distance which the remaining strides can make up for.
+  // Only numbers that leave a distance within the remaining strides' reach.
   const std::int64_t begin = std::max(first.least, -floor_div(distance + rest_most));
   const std::int64_t end = std::min(first.most, floor_div(-distance - rest_least));
   for (std::int64_t i = begin; i <= end; ++i) {
@@ -113,13 +113,12 @@ bool can_meet(std::span<const Apart> strides, std::int64_t distance, int& tries)
   return false;
 }
 
-/// Whether some byte belongs to both. Requires: each is sound by itself.
+/// Whether the two share a byte. Requires: each is sound by itself.
 bool overlap(const Layout& layout, const Component& a, const Component& b) {
   std::vector<Apart> strides;
   const auto add = [&](const Digit& digit, bool is_first) {
     if (digit.extent == 1) return;
-    // Steps of one length are merged: K and V interleaved share most of theirs, and the search would try each
-    // combination.
+    // Steps of one length are merged: interleaved K and V share most steps, and the search would try each combination.
     auto found = std::ranges::find(strides, digit.stride_bytes, &Apart::stride_bytes);
     if (found == strides.end()) found = strides.insert(strides.end(), {.stride_bytes = digit.stride_bytes});
     (is_first ? found->most : found->least) += (is_first ? 1 : -1) * (digit.extent - 1);
@@ -127,7 +126,7 @@ bool overlap(const Layout& layout, const Component& a, const Component& b) {
   for (const bool is_first : {true, false}) {
     const Component& component = is_first ? a : b;
     for (const auto& [what, digit] : steps_of(layout, component)) add(digit, is_first);
-    // The bytes of an element itself. Read as a digit: so many values, one byte apart.
+    // An element's own bytes, as a digit with a stride of one byte.
     add({element_bytes(component.element), 1}, is_first);
   }
   std::ranges::sort(strides, std::greater(), &Apart::stride_bytes);
@@ -138,7 +137,7 @@ bool overlap(const Layout& layout, const Component& a, const Component& b) {
 /// The digits of one tensor by axis letter, strides in bytes.
 class Letters {
  public:
-  /// Nothing, or what is wrong.
+  /// nullopt, or the flaw.
   std::optional<std::string> read(const Tensor& tensor) {
     const std::size_t rank = tensor.axes.size();
     if (tensor.shape.size() != rank) {
@@ -172,7 +171,7 @@ class Letters {
   bool has(char letter) const { return is_present_[kKnown.find(letter)]; }
   Digit digit(char letter) const { return digits_[kKnown.find(letter)]; }
   Axis axis(char low, char high) const {
-    // An axis that is written with its high letter alone has one digit all the same.
+    // An axis written with its high letter alone has one digit.
     if (!has(low)) return {digit(high), {}};
     return {digit(low), digit(high)};
   }
@@ -250,8 +249,7 @@ Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, s
     if (letters.has('l') && letters.digit('l').extent != layer_count) {
       return flaw("axis 'l': " + number(letters.digit('l').extent) + " layers, expected " + number(layer_count));
     }
-    // Counted, not looked up: allocations have the order in which their first tensors are given, and callers bind them
-    // so.
+    // Counted, not looked up: allocations are numbered by their first tensors, and callers bind them in that order.
     const int allocation = tensor.allocation < 0 ? layout.tensor_count++ : tensor.allocation;
     for (std::size_t c = 0; c < tensor.roles.size(); ++c) {
       if (layout.find(tensor.roles[c])) return flaw(std::string(role_name(tensor.roles[c])) + " is there already");
@@ -267,7 +265,7 @@ Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, s
            .feature = letters.axis('f', 'F')});
     }
   }
-  // Only what letters.read() cannot see: how components lie to one another.
+  // Checks the part that letters.read() cannot: how components lie to one another.
   if (auto problem = find_flaw(layout)) return *std::move(problem);
   return layout;
 }
@@ -312,7 +310,7 @@ std::string to_string(const Layout& layout) {
 Checked<Layout> slice_heads(const Layout& layout, std::int64_t first, std::int64_t count) {
   Layout slice = layout;
   for (Component& each : slice.components) {
-    // A latent, or scales that all heads share: every rank needs the whole of it.
+    // A latent, or scales that all heads share: every rank needs them whole.
     if (each.heads() == 1 && std::ranges::any_of(layout.components, [](const auto& c) { return c.heads() > 1; }))
       continue;
     const std::string range = number(count) + " heads from " + number(first) + " on";
@@ -322,7 +320,7 @@ Checked<Layout> slice_heads(const Layout& layout, std::int64_t first, std::int64
     if (first < 0 || count < 1 || count > each.heads() - first) return flaw(" are not within " + number(each.heads()));
     const std::int64_t group = each.head.low.extent;
     each.offset_bytes += each.head.offset(first);
-    // Within one group, of which a part may be taken; beyond it only whole groups leave even steps.
+    // A part of one group, or whole groups: only these leave even steps.
     if (first % group + count <= group) {
       each.head = {{count, each.head.low.stride_bytes}, {}};
     } else if (first % group == 0 && count % group == 0) {
@@ -365,7 +363,7 @@ Checked<BoundLayout> slice_heads(const BoundLayout& bound, std::int64_t first, s
   BoundLayout slice{*std::move(layout), bound.bases};
   const std::size_t width = slice.layout.components.size();
   for (std::size_t i = 0; i < slice.bases.size(); ++i) {
-    // By the difference: a base has its component's offset in it already.
+    // By the difference: a base already includes its component's offset.
     slice.bases[i] += slice.layout.components[i % width].offset_bytes - bound.layout.components[i % width].offset_bytes;
   }
   return slice;

@@ -1,5 +1,5 @@
-// gpu/layout.h: how a KV cache lies in memory. One type for every engine's pages, for plain tensors and for the store's
-// block.
+// gpu/layout.h: the memory layout of a KV cache. One type for every engine's pages, for plain tensors and for the
+// store's block.
 //
 // A cache holds *components* (keys, values, scales ...). Element f of head h of the token at offset o of block b lies
 // at
@@ -7,13 +7,11 @@
 //     base[layer][component] + b * block_stride + token(o) + head(h) + feature(f)                           (bytes)
 //
 // where each axis is one or two *digits*: an index i is split as i = low + low.extent * high, and each digit has its
-// own stride. Two digits are what it takes for tiles inside a row: [NB, H, D/x, BS, x] has features {x, 1} and {D/x,
-// BS*x}.
+// own stride. Tiles inside a row need two digits: [NB, H, D/x, BS, x] has features {x, 1} and {D/x, BS*x}.
 //
 //     layouts::nhd(shape)            a named layout
-//     make_layout("mine", tensors)   any other, from the shapes and strides that a tensor library gives
-//     bind_layout(layout, pointers)         a layout with the memory it describes: what scatter and gather take
-//     (gpu/permute.h)
+//     make_layout("mine", tensors)   any other, from the shapes and strides of a tensor library
+//     bind_layout(layout, pointers)  a layout with its memory, for scatter and gather (gpu/permute.h)
 #pragma once
 
 #include <cstddef>
@@ -35,7 +33,7 @@ struct Digit {
   friend bool operator==(const Digit&, const Digit&) = default;
 };
 
-/// Where an index moves the address. An axis of one digit has it in `low`; `high` then has extent 1.
+/// Address offsets of an index. An axis of one digit has it in `low`; `high` then has extent 1.
 struct Axis {
   Digit low;
   Digit high;
@@ -48,7 +46,7 @@ struct Axis {
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
-/// What a component is. Two layouts exchange the components whose roles they share.
+/// Meaning of a component. Two layouts exchange the components whose roles they share.
 enum class Role : std::uint8_t {
   kKey,
   kValue,
@@ -79,57 +77,57 @@ struct Component {
   std::int64_t features() const { return feature.extent(); }
 };
 
-/// No layout reaches further than this, so that no arithmetic on one overflows; nor has one more layers.
+/// Bounds on a layout's reach and layers, so that arithmetic on it cannot overflow.
 inline constexpr std::int64_t kReachBytesMax = std::int64_t{1} << 56;
 inline constexpr std::int64_t kLayersMax = 65536;
 
-/// Plain data; made by make_layout() or a named constructor, which check it. Element sizes, strides: bytes, int64.
+/// Plain data; made and checked by make_layout() or a named constructor. Element sizes, strides: bytes, int64.
 struct Layout {
   std::string name;
   std::int64_t block_tokens = 0;
   std::int64_t block_count = 0;
   std::int64_t layer_count = 1;
-  int tensor_count = 0;                   ///< Allocations, of each layer or of all layers together:
+  int tensor_count = 0;                   ///< Allocations, per layer or for all layers together:
   bool has_all_layers_in_tensor = false;  ///< one allocation holds every layer, layer_stride_bytes apart.
   std::vector<Component> components;
 
   std::int64_t slot_count() const { return block_count * block_tokens; }
   /// The component of that role, or null.
   const Component* find(Role role) const;
-  /// One past the last byte that the layout touches in allocation `tensor`.
+  /// One past the last byte of the layout in allocation `tensor`.
   std::int64_t tensor_bytes(int tensor) const;
 };
 
-/// A tensor as libraries describe it: one letter per axis of `shape`, in order. Upper case is an axis' high digit.
-///     b block   l layer   c component (as many as `roles`)   t T token   h H head   f F feature
-/// A letter that is missing has extent 1; a missing b or l also means that the axis is not in this tensor.
+/// A tensor as libraries describe it: one letter per axis of `shape`, in order. Upper case is an axis's high digit.
+///     b block l layer c component (as many as `roles`) t T token h H head f F feature
+/// A missing letter has extent 1; a missing b or l also means that the tensor lacks the axis.
 struct Tensor {
   std::string_view axes;              ///< "bthf" is NHD; "bhFtf" is x-packed.
   std::vector<std::int64_t> shape;    ///< In elements.
   std::vector<std::int64_t> strides;  ///< In elements; empty: contiguous, the last axis fastest.
   Element element = Element::kBf16;
   std::vector<Role> roles;        ///< One, or one for each index of axis c.
-  int allocation = -1;            ///< -1: memory of its own. Else the number of an earlier tensor's allocation.
+  int allocation = -1;            ///< -1: a new allocation. Else the number of an earlier tensor's allocation.
   std::int64_t offset_bytes = 0;  ///< Of its first element from the allocation's start.
 };
 
-/// The layout of these tensors, all of one layer or all of every layer.
-/// Errors: a sentence that names the tensor's axis.
+/// The layout of these tensors, all of one layer or all of every layer. Errors: a sentence that names the tensor's
+/// axis.
 Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, std::int64_t layer_count = 1);
 
-/// The first thing wrong with a layout, naming component and axis. A sound layout has no two elements at one place, of
-/// one component or of two, covers block_tokens with its token axes, and keeps every element aligned to its own size.
+/// The first flaw of a layout, naming component and axis. In a sound layout no two elements overlap, in one component
+/// or in two; the token axes cover block_tokens, and every element is aligned to its own size.
 std::optional<Flaw> find_flaw(const Layout& layout);
 
 /// For people: one line for the whole, one for each component with its digits as extent:stride.
 std::string to_string(const Layout& layout);
 
-/// Only heads [first, first + count), renumbered from 0: one tensor-parallel rank's part. Errors: a range that no two
-/// digits can express (it must lie within one group of a two-digit axis, or be whole groups). Components of one head
-/// stay whole when every component that has more is cut.
+/// Only heads [first, first + count), renumbered from 0: one tensor-parallel rank's part. Errors: a range that two
+/// digits cannot express (it must lie within one group of a two-digit axis, or be whole groups). One-head components
+/// stay whole when every component with more is cut.
 Checked<Layout> slice_heads(const Layout& layout, std::int64_t first, std::int64_t count);
 
-/// A layout and where its components lie. Copying it copies pointers. Borrows the memory.
+/// A layout and its components' addresses. Copying it copies pointers. Borrows the memory.
 struct BoundLayout {
   Layout layout;
   std::vector<std::byte*> bases;  ///< [layer][component]: token 0 of block 0.
@@ -137,13 +135,12 @@ struct BoundLayout {
   std::byte* base(std::int64_t layer, std::size_t component) const {
     return bases[static_cast<std::size_t>(layer) * layout.components.size() + component];
   }
-  /// Where one element lies. Requires indices in range.
+  /// Address of one element. Requires indices in range.
   std::byte* address(std::int64_t layer, std::size_t component, std::int64_t slot, std::int64_t head,
                      std::int64_t feature) const;
 };
 
-/// Requires: one pointer for each allocation, and unless has_all_layers_in_tensor for each layer:
-/// tensors[layer][tensor].
+/// Requires: one pointer per allocation, tensors[layer][tensor]; a single row if has_all_layers_in_tensor.
 Checked<BoundLayout> bind_layout(Layout layout, std::span<void* const> tensors);
 /// slice_heads() of the layout, with the addresses of those heads.
 Checked<BoundLayout> slice_heads(const BoundLayout& bound, std::int64_t first, std::int64_t count);

@@ -19,7 +19,6 @@ Element value_element(const CacheShape& shape) {
 }
 std::int64_t value_size(const CacheShape& shape) { return shape.value_size == 0 ? shape.key_size : shape.value_size; }
 
-/// Elements of `element` in `bytes`.
 std::int64_t per_bytes(Element element, std::int64_t bytes) { return bytes / element_bytes(element); }
 
 /// K and V alike in one allocation each: `describe(element, head size, role)` gives the tensor.
@@ -39,7 +38,7 @@ Checked<Layout> joint(const char* name, const CacheShape& shape, const char* axe
   return make_layout(name, {&tensor, 1}, shape.layer_count);
 }
 
-/// For layouts whose strides are computed here: what make_layout() would find, before anything overflows.
+/// For strides computed here: make_layout()'s check, before they can overflow.
 std::optional<Flaw> find_excess(const char* name, std::initializer_list<std::int64_t> extents) {
   if (is_product_within(kReachBytesMax, extents)) return std::nullopt;
   return Flaw{std::string(name) + ": extents are negative, or make more than 2^56 bytes"};
@@ -96,8 +95,8 @@ Checked<Layout> chunk(const CacheShape& s) {
 }
 
 Checked<Layout> x_packed(const CacheShape& s) {
-  // 16 bytes: what a GPU's thread reads at once. So x is 8 for 16-bit elements, and V's tokens lie side by side for the
-  // sake of the product with V.
+  // 16 bytes: one read of a GPU's thread. So x is 8 for 16-bit elements; V's tokens lie side by side for the product
+  // with V.
   const std::int64_t x = per_bytes(s.element, 16);
   if (s.key_size % x != 0)
     return Flaw{"x-packed: feature axis: " + std::to_string(s.key_size) + " is no multiple of x"};
@@ -134,7 +133,7 @@ Checked<Layout> head_folded(const CacheShape& s) {
 
 Checked<Layout> mla(const CacheShape& s) {
   if (auto flaw = find_excess("MLA", {row_size(s), s.block_tokens, 4})) return *std::move(flaw);
-  // One allocation with two parts: the latent, and behind it in each entry the rope part.
+  // One allocation with two parts: each entry has the latent, then the rope part.
   const std::int64_t width = s.key_size + s.value_size;
   const std::vector<std::int64_t> strides = {s.block_tokens * width, width, 1};
   const std::array<Tensor, 2> tensors = {
@@ -157,7 +156,7 @@ Checked<Layout> mla_split(const CacheShape& s) {
 }
 
 Checked<Layout> ds_mla(const CacheShape& s) {
-  // 512 + 16 + 128 bytes: fixed by the kernels that read it, so the shape's sizes are not asked.
+  // 512 + 16 + 128 bytes: fixed by the kernels that read it, whatever the shape's sizes.
   constexpr std::int64_t kEntryBytes = 656;
   if (auto flaw = find_excess("ds_mla", {s.block_tokens, kEntryBytes})) return *std::move(flaw);
   const auto part = [&](Element element, std::int64_t size, Role role, std::int64_t offset) {
@@ -167,7 +166,7 @@ Checked<Layout> ds_mla(const CacheShape& s) {
                   {s.block_tokens * entry, entry, 1},
                   element,
                   {role},
-                  // The first part makes the allocation, the others lie in it.
+                  // The first part makes the allocation, the others share it.
                   offset == 0 ? -1 : 0,
                   offset};
   };
@@ -210,7 +209,7 @@ Checked<Layout> nvfp4(const CacheShape& s, ScaleOrder order) {
   if (s.block_tokens % 4 != 0 || value_size(s) % 64 != 0) {
     return Flaw{"NVFP4 swizzled: token axis must be a multiple of 4, V's feature axis of 64"};
   }
-  // V's scales alone are swizzled: four tokens of one scale lie together, as the kernel multiplies them.
+  // V's scales alone are swizzled: four tokens of one scale lie together, in the order of the kernel's multiplications.
   tensors[3] = {"bhTft",
                 {s.block_count, s.heads, s.block_tokens / 4, value_size(s) / 16, 4},
                 {},
@@ -228,7 +227,7 @@ Checked<Layout> with_token_head_scales(Layout cache) {
     const std::int64_t heads = data->heads();
     if (auto flaw = find_excess("scales", {cache.block_count, cache.block_tokens, heads, 4})) return *std::move(flaw);
     const std::int64_t block_bytes = cache.block_tokens * heads * 4;
-    // Scales that the cache's own allocation has no room for lie in one of their own.
+    // Scales get a separate allocation, since the cache's own has no room.
     cache.components.push_back({.role = scale,
                                 .element = Element::kFp32,
                                 .tensor = cache.tensor_count++,
@@ -313,7 +312,7 @@ Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::
       return *std::move(flaw);
     }
     const std::int64_t heads = each.heads() / head_groups;
-    // The stride of a group is known only when all components are counted: below.
+    // A group's stride follows once all components are counted: below.
     block.components.push_back({.role = each.role,
                                 .element = each.element,
                                 .tensor = 0,

@@ -1,4 +1,4 @@
-// gpu/named_layouts.h: the layouts that engines use, by name. Each is a line or three over make_layout (gpu/layout.h);
+// gpu/named_layouts.h: engines' layouts by name. Each is a line or three over make_layout (gpu/layout.h);
 // docs/kernels.md draws one of each family and shows how to add another.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace kv {
 
-/// The measures that name most caches. key_size and value_size are head sizes; value_size 0 means key_size.
+/// Dimensions of most caches. key_size and value_size are head sizes; value_size 0 means key_size.
 struct CacheShape {
   std::int64_t block_count = 0;
   std::int64_t block_tokens = 16;
@@ -20,8 +20,8 @@ struct CacheShape {
   Element value_element = Element::kByte;  ///< kByte means `element`.
 };
 
-/// Shapes are written [NB blocks, BS tokens, H heads, D features]. Unless it says otherwise each layer has an
-/// allocation of its own. Errors: a shape that the layout cannot hold, as a sentence.
+/// Shapes are written [NB blocks, BS tokens, H heads, D features]. By default each layer has its own allocation.
+/// Errors: a shape that the layout cannot hold, as a sentence.
 namespace layouts {
 
 Checked<Layout> nhd(const CacheShape& shape);           ///< K, V: [NB, BS, H, D]
@@ -37,7 +37,7 @@ Checked<Layout> fractal_nz(const CacheShape& shape);    ///< K, V: [NB, H*D/X, B
 /// [NB, layers, 2, H, BS, D]: one allocation for all layers.
 Checked<Layout> cross_layer(const CacheShape& shape);
 /// K, V and a count of averaged tokens: [NB, BS, 1, D], [NB, BS]. Heads are folded into the blocks: a slot belongs to
-/// one (sequence, head), see gpu/compress.h. `shape.heads` is not used.
+/// one (sequence, head), see gpu/compress.h. Ignores `shape.heads`.
 Checked<Layout> head_folded(const CacheShape& shape);
 
 Checked<Layout> mla(const CacheShape& shape);        ///< [NB, BS, key_size + value_size]: latent (512), then rope (64)
@@ -48,12 +48,11 @@ Checked<Layout> ds_mla(const CacheShape& shape);
 Checked<Layout> indexer(const CacheShape& shape);
 
 /// NVFP4: two e2m1 in a byte, an e4m3 scale for 16 values; [NB, H, BS, D/2] and [NB, H, BS, D/16]. Swizzled: each
-/// head's tile of value scales has four tokens of one feature block side by side. The global scale is the caller's.
+/// head's tile of value scales has four tokens of one feature block side by side. The caller keeps the global scale.
 enum class ScaleOrder { kLinear, kSwizzledValues };
 Checked<Layout> nvfp4(const CacheShape& shape, ScaleOrder order);
 
-/// `cache` (any layout with K and V of one byte) with fp32 scales per token and head, in tensors [NB, BS, H] of their
-/// own.
+/// `cache` (any layout with K and V of one byte) with fp32 scales per token and head, in separate tensors [NB, BS, H].
 Checked<Layout> with_token_head_scales(Layout cache);
 /// [NB, BS, H, D + 4 bytes]: each head's row is followed by its fp32 scale. K, V in two allocations. One-byte elements.
 Checked<Layout> inline_scales_nhd(const CacheShape& shape);
@@ -63,9 +62,9 @@ Checked<Layout> batched(const CacheShape& shape);    ///< K, V: [B, H, S, D]; a 
 Checked<Layout> ragged(const CacheShape& shape);  ///< K, V: [T, H, D], sequences end to end; T = block_tokens, NB = 1
 Checked<Layout> chunk(const CacheShape& shape);   ///< K, V of one chunk side by side: [NB, 2, H, c, D]
 
-/// The store's own block of everything that `cache` holds: [head group][layer][component][token][head][feature], one
-/// allocation of `block_count` such blocks, so that a tensor-parallel rank reads contiguous bytes. Requires every
-/// component with more than one head to have a multiple of `head_groups`.
+/// The store's own block of all components of `cache`: [head group][layer][component][token][head][feature], one
+/// allocation of `block_count` such blocks, so that a tensor-parallel rank reads contiguous bytes. Requires: each
+/// component's head count is 1 or a multiple of `head_groups`.
 Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count);
 /// The same with another number of tokens in a block.
 Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count,

@@ -11,18 +11,18 @@ namespace {
 
 using Kind = Operation::Kind;
 
-/// Calls that move more than the caches hold write past them. 4 MiB is about a core's share of a server's last cache.
-/// Below it, whoever reads the target next finds it there.
+/// Calls that exceed the caches write past them. 4 MiB is about a core's share of a server's last cache. Below it, the
+/// target's next reader finds it there.
 constexpr double kStreamingBytes = 4 << 20;
 
 bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {
   if (row_count == 0) return false;
   // As a difference, since first + row_count could overflow.
   if (rows.kind == Rows::Kind::kRange) return rows.first < 0 || rows.first > slot_count - row_count;
-  // Block by block as single slots of so many fewer: an id times its tokens might overflow.
+  // Block ids are checked against the number of blocks: an id times its tokens might overflow.
   const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
   const std::int64_t step = is_blocks ? rows.block_tokens : 1;
-  if (step < 1) return true;  // no such blocks
+  if (step < 1) return true;  // invalid blocks
   Rows ids = rows;
   if (rows.kind == Rows::Kind::kBlocks32) ids.kind = Rows::Kind::kSlots32;
   if (rows.kind == Rows::Kind::kBlocks64) ids.kind = Rows::Kind::kSlots64;
@@ -34,7 +34,7 @@ bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_
   return false;
 }
 
-/// Bytes of a row, as a float: slots may repeat, so that a call's sum is bounded by nothing.
+/// Bytes of a row, as a float: slots may repeat, so a call's sum is unbounded.
 double part_bytes(const Part& part) {
   return static_cast<double>(part.heads * part.to.feature.extent() * element_bytes(part.to.element));
 }
@@ -52,7 +52,7 @@ void run(const PermutePlan& plan) {
   const bool is_streaming =
       stores == HostStores::kAuto ? total_bytes >= kStreamingBytes : stores == HostStores::kStreaming;
   CopyNest nests[kRoleCount];
-  std::int64_t nest_tokens = 0;  // what the nests are for
+  std::int64_t nest_tokens = 0;  // token count that the nests were built for
   bool nest_is_whole = false;
   TurnTable turn;
   for (std::int64_t row = 0; row < plan.row_count;) {
@@ -62,7 +62,7 @@ void run(const PermutePlan& plan) {
       ++row;
       continue;
     }
-    // Most runs are as long as the one before, so that the loops of a copy are found once for many rows.
+    // Most runs are as long as the previous one, so one set of copy loops serves many rows.
     if (has_copies && (run.count != nest_tokens || run.is_whole_block != nest_is_whole)) {
       for (int i = 0; i < plan.part_count; ++i) {
         if (plan.parts[i].kind == Kind::kCopy) nests[i] = make_copy_nest(plan.parts[i], run.count, run.is_whole_block);
@@ -71,8 +71,8 @@ void run(const PermutePlan& plan) {
       nest_is_whole = run.is_whole_block;
     }
     const std::int64_t next_row = row + run.count;
-    // The prefetcher of the processor stops at pages, and blocks lie on pages in no order: so the next block's first
-    // lines are asked for here.
+    // The processor's prefetcher stops at pages, and blocks lie on pages in arbitrary order: so the next block's first
+    // lines are prefetched here.
     const std::int64_t next_slot = is_streaming && next_row < plan.row_count ? plan.from_rows.slot(next_row) : -1;
     for (std::int64_t layer = 0; has_copies && layer < plan.layer_count; ++layer) {
       for (int i = 0; i < plan.part_count; ++i) {
@@ -110,8 +110,7 @@ void run(const PermutePlan& plan) {
     }
     row += run.count;
   }
-  // Streaming stores are not ordered with later ones: without this, whoever is told that the call has ended could read
-  // old bytes.
+  // See finish_streaming(): without the fence, a reader that sees the call's end could read old bytes.
   if (is_streaming) finish_streaming();
 }
 
@@ -155,7 +154,7 @@ Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayo
                      std::int64_t row_count, const Operation& operation) {
   const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
   if (!plan) return Errc::kMismatch;
-  // All of it before the first byte: a call that is refused has moved nothing.
+  // Before the first byte: a refused call has moved nothing.
   const auto checked = check(*plan);
   if (!checked) return checked.error();
   run(*plan);
@@ -198,7 +197,7 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
     last = end;
   }
   const std::int64_t tokens = cache.layout.block_tokens;
-  for (const bool is_check : {true, false}) {  // all of it first: nothing is written where one part is refused
+  for (const bool is_check : {true, false}) {  // all checks first: a call with one refused part writes nothing
     std::int64_t start = 0;
     for (std::size_t i = 0; i < sources.size(); ++i) {
       // Step 0: one source for all targets of its group.
@@ -213,7 +212,7 @@ Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t>
 }
 
 std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation) {
-  // From layouts alone, without memory or rows: so it can be asked before anything is allocated.
+  // From layouts alone, without memory or rows, so that callers can ask before they allocate.
   auto plan = plan_parts(to, from, operation);
   if (!plan) return plan.error();
   plan->to.block_tokens = to.block_tokens;

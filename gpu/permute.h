@@ -5,12 +5,12 @@
 //     scatter(pages, Rows::slots(slot_mapping), blocks, token_count)   blocks in prefix order -> the engine's pages
 //     gather(blocks, pages, Rows::slots(slot_mapping), token_count)    and back
 //
-// These run on the host, at once: the fallback where there is no device, and what the kernels of gpu/cuda are tested
-// against. All components of all layers move in one call, nothing is allocated.
+// These run on the host, synchronously: the fallback without a device, and the reference for the kernels of gpu/cuda.
+// One call moves all components of all layers, without allocation.
 //
-// The folder knows no network and no store; CUDA is in gpu/cuda alone. To read, in order:
-//     layout.h, named_layouts.h   where an element lies; every engine's layout by name
-//     rows.h, row_plan.h          which slots; slots from block tables and page tables
+// The folder is independent of network and store; CUDA is in gpu/cuda alone. Files, in reading order:
+//     layout.h, named_layouts.h   addresses of elements; every engine's layout by name
+//     rows.h, row_plan.h          rows to slots; slots from block tables and page tables
 //     operation.h, row_math.h     casts, scales, rotation; their arithmetic, one for host and device
 //     permute_plan.h              a call, checked and flat
 //     host_copy.h, host_rows.h    the host's bodies: bytes, and rows through float
@@ -19,11 +19,11 @@
 //     verified_plan.h, device/device_checksum.h   the same on a device
 //     swap.h                      whole blocks between one layout in two memories
 //     staging_device.h, staging.h, device/cuda_staging.h   blocks between the host and a device's pages
-//     compress.h                  caches that keep less than all tokens of a head
+//     compress.h                  caches that keep a part of a head's tokens
 //
-// The rooms, each with a map in its front header:
-//     device/        cuda_module.h   kernels' arithmetic as host and device both compile it; the loader of the module
-//     cuda/          module_abi.h    the kernels and the module that exports them; all that links CUDA
+// The subfolders, each with a map in its front header:
+//     device/        cuda_module.h   kernels' arithmetic, compiled by host and device; the loader of the module
+//     cuda/          module_abi.h    the kernels and the module that exports them; the only code that links CUDA
 //     paging/        paged_cache.h   which pages a sequence has, and which a batch shares (docs/paged-cache.md)
 //     layer_caches/  layer_cache.h   caches for models that run on the host, layer by layer
 #pragma once
@@ -43,12 +43,12 @@ namespace kv {
 /// Moves row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has and
 /// operation.roles names, in each layer. A row whose slot is negative on either side is skipped. Bytes outside the rows
 /// are untouched. If two rows have one target slot, either may win; targets must not overlap sources.
-/// Errors, before anything is written: kMismatch (explain_mismatch() says which component and axis), kBadRequest (a
-/// slot beyond the cache).
+/// Errors, before any write: kMismatch (explain_mismatch() names the component and axis), kBadRequest (a slot beyond
+/// the cache).
 Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                      std::int64_t row_count, const Operation& operation = Operation());
 
-/// The errors that permute() would give, without moving anything: for callers that move in several calls.
+/// The errors of permute(), without a move: for callers that move in several calls.
 Result<void> check_permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                            std::int64_t row_count, const Operation& operation = Operation());
 
@@ -64,14 +64,14 @@ Result<void> gather(const BoundLayout& target, const BoundLayout& cache, const R
 Result<void> relayout(const BoundLayout& to, std::span<const std::int64_t> to_blocks, const BoundLayout& from,
                       std::span<const std::int64_t> from_blocks, const Operation& operation = Operation());
 
-/// Copy on write: pairs [n][2] of source and target block, in every layer and component. No block is in both columns.
+/// Copy on write: pairs [n][2] of source and target block, in every layer and component. The two columns are disjoint.
 Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> pairs);
 /// Block sources[i] to blocks targets[ends[i-1]] .. targets[ends[i] - 1], with ends[-1] = 0. Errors: kBadRequest for
-/// ends that fall or pass the targets.
+/// ends that decrease or exceed the targets.
 Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> sources,
                          std::span<const std::int64_t> targets, std::span<const std::int64_t> ends);
 
-/// Why the two layouts cannot exchange rows under this operation: a sentence with component and axis. Nothing if they
+/// Why the two layouts cannot exchange rows under this operation: a sentence with component and axis; nullopt if they
 /// can.
 std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation);
 

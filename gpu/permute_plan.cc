@@ -30,8 +30,8 @@ std::int64_t value_count(const Component& component) {
   return component.features() * (component.element == Element::kE2M1x2 ? 2 : 1);
 }
 
-/// What the operation means for one component. Scales are copied with the rows they belong to, and computed or used up
-/// where those are quantised or dequantised.
+/// The operation's kind for one component. Scales are copied with their rows, except where these are quantised or
+/// dequantised, which writes or consumes the scales.
 Kind kind_for(const Operation& operation, const Component& to, const Component& from, bool to_scaled,
               bool from_scaled) {
   if (operation.kind == Kind::kQuantise && to_scaled) return Kind::kQuantise;
@@ -43,8 +43,7 @@ Kind kind_for(const Operation& operation, const Component& to, const Component& 
   return Kind::kCast;
 }
 
-/// Codes without their scales are numbers that nobody can read. Whoever wants just the codes names the roles without
-/// the scales'.
+/// Codes without their scales are unreadable. Callers who want just the codes name the roles without the scales'.
 std::optional<std::string> find_scale_problem(Kind kind, const Operation& operation, std::optional<Role> scale,
                                               const Component* to_scales, const Component* from_scales) {
   const bool is_turned = kind == Kind::kRotate && (to_scales != nullptr || from_scales != nullptr);
@@ -59,7 +58,7 @@ std::optional<std::string> find_scale_problem(Kind kind, const Operation& operat
   return "the target has no " + std::string(role_name(*scale)) + ": dequantise, or name the roles to move without it";
 }
 
-/// What is wrong with moving `from` to `to` as part.kind says, after the axis' name; or nothing.
+/// The obstacle to moving `from` to `to` by part.kind, after the axis's name; or nullopt.
 std::optional<std::string> find_problem(const Part& part, const Component& to, const Component& from,
                                         const Component* scales, const Rotation& rotation) {
   const auto differ = [](const char* axis, std::int64_t a, std::int64_t b) {
@@ -131,7 +130,7 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
   bool has_scaled = false;
   for (const Component& target : to.components) {
     if ((operation.roles & role_bit(target.role)) == 0) continue;
-    // Written with what they scale.
+    // Written together with their codes.
     if (operation.kind == Kind::kQuantise && is_scale(target.role)) continue;
     if (turns_codes && target.role == Role::kKeyScale) continue;
     const auto flaw = [&](const std::string& why) {
@@ -152,7 +151,7 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
               .scales = {},
               .from_scale = operation.from_scale[index],
               .to_scale = operation.to_scale[index]};
-    // Scales are read where they are used up, and written where they are made.
+    // Scales are read when dequantising, and written otherwise.
     const Component* scales = part.kind == Kind::kDequantise ? from_scales : to_scales;
     if (const auto problem = find_scale_problem(part.kind, operation, scale, to_scales, from_scales))
       return flaw(*problem);
@@ -161,7 +160,7 @@ Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Oper
     has_scaled = has_scaled || is_scaled;
     if (is_scaled) part.values_per_scale = part.values / std::max<std::int64_t>(scales->features(), 1);
     if (const auto problem = find_problem(part, target, *source, scales, operation.rotation)) return flaw(*problem);
-    // Any other rule makes scales that e4m3 cannot hold, and every number becomes zero or the largest.
+    // Other rules make scales beyond e4m3, and every number becomes zero or the largest.
     if (part.kind == Kind::kQuantise && target.element == Element::kE2M1x2 && operation.scale_rule != ScaleRule::kNvfp4)
       return flaw("4-bit floats take scales by the rule of NVFP4 alone");
     if (is_scaled) part.scales = place_of(part.kind == Kind::kDequantise ? from : to, *scales);

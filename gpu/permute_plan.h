@@ -1,4 +1,4 @@
-// gpu/permute_plan.h: a call of permute(), checked and flat: what the host body and the CUDA kernels work from.
+// gpu/permute_plan.h: a call of permute(), checked and flat: the input of the host body and the CUDA kernels.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace kv {
 /// One component on one side of the call.
 struct Place {
   Element element = Element::kByte;
-  int component = -1;  ///< Column of the bases table; -1: there is none.
+  int component = -1;  ///< Column of the bases table; -1: absent.
   std::int64_t block_stride_bytes = 0;
   Axis token;
   Axis head;
@@ -24,16 +24,16 @@ struct Place {
   }
 };
 
-/// One component of the call: what moves, and the scales that belong to it.
+/// One component of the call, with its scales.
 struct Part {
   Role role = Role::kKey;
-  Operation::Kind kind = Operation::Kind::kCopy;  ///< For this component: a value is not rotated where keys are.
+  Operation::Kind kind = Operation::Kind::kCopy;  ///< For this component: values are not rotated with the keys.
   std::int64_t heads = 0;
   std::int64_t values = 0;  ///< Numbers in one row of one head; twice the features where an element holds two.
   Place to;
   Place from;
   Place scales;                       ///< In `from` for kDequantise, else in `to`.
-  Place from_scales;                  ///< kRotate with scales: those that the codes have now.
+  Place from_scales;                  ///< kRotate with scales: the codes' present scales.
   std::int64_t values_per_scale = 0;  ///< 0: no scales.
   float from_scale = 1.0F;
   float to_scale = 1.0F;
@@ -51,7 +51,7 @@ struct Bases {
 
 Place place_of(const Layout& layout, const Component& component);  ///< `component` is the layout's own.
 Bases bases_of(const BoundLayout& bound);                          ///< Borrows its table.
-/// The dynamic scales that belong to the component of this role; null: the layout has none.
+/// The dynamic scales of the component with this role; null: the layout has none.
 const Component* scales_of(const Layout& layout, Role role);
 
 /// Borrows the bases of both layouts and the ids of both Rows.
@@ -70,7 +70,7 @@ struct PermutePlan {
 Checked<PermutePlan> make_plan(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                                const Rows& from_rows, std::int64_t row_count, const Operation& operation);
 
-/// The part of make_plan() that needs no memory: which components move, and how.
+/// The part of make_plan() that needs no memory: the components to move, and how.
 Checked<PermutePlan> plan_parts(const Layout& to, const Layout& from, const Operation& operation);
 
 }  // namespace kv

@@ -7,8 +7,8 @@
 
 namespace kv {
 
-/// base^(-2i/R) for i < R/2: radians that pair i turns per position. A model that scales its own (YaRN, LongRoPE, Llama
-/// 3) hands in its inv_freq instead; keys made under other frequencies cannot be turned into one another.
+/// base^(-2i/R) for i < R/2: radians that pair i turns per position. A model with scaled frequencies (YaRN, LongRoPE,
+/// Llama 3) passes its inv_freq instead; keys of different frequencies cannot be turned into one another.
 inline std::vector<double> rope_frequencies(double base, std::int64_t rotary_size) {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < rotary_size / 2; ++i) {

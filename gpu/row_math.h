@@ -1,5 +1,5 @@
-// gpu/row_math.h: the arithmetic of the row operations, once for the host and the devices: constexpr, no library call
-// whose rounding could differ between them.
+// gpu/row_math.h: the arithmetic of the row operations, one for host and devices: constexpr, without library calls
+// whose rounding could differ.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ constexpr float power_of_two_ceiling(float value) {
   return std::bit_cast<float>((bits + 0x7FFFFF) & 0xFF800000);
 }
 
-/// The scale for values of which the largest magnitude is `amax`, before it is rounded to the element it is kept in.
+/// The scale for values whose largest magnitude is `amax`, before it is rounded to its element.
 constexpr float scale_for(ScaleRule rule, float amax, Element element, float global_scale) {
   const float largest = element_max(element);
   const auto at_least = [](float value, float least) { return value > least ? value : least; };
@@ -31,11 +31,11 @@ constexpr float scale_for(ScaleRule rule, float amax, Element element, float glo
   return 1.0F;
 }
 
-/// value / scale, where a scale that rounded to 0 leaves 0.
+/// value / scale; 0 for a scale that rounded to 0.
 constexpr float divide_by_scale(float value, float scale) { return scale == 0.0F ? 0.0F : value / scale; }
 
-/// The larger magnitude; neither NaN nor infinity counts, so that one bad value does not take its neighbours' scale
-/// away. An infinity then saturates.
+/// The larger magnitude. NaN and infinity do not count, so that one bad value does not spoil its neighbours' scale; an
+/// infinity then saturates.
 constexpr float larger_magnitude(float amax, float value) {
   const float magnitude = value < 0.0F ? -value : value;
   return magnitude > amax && magnitude <= std::numeric_limits<float>::max() ? magnitude : amax;

@@ -23,15 +23,15 @@ Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockT
   for (std::int64_t s = 0; s < batch; ++s) {
     const std::int64_t start = starts.empty() ? 0 : starts[static_cast<std::size_t>(s)];
     const std::int64_t length = lengths[static_cast<std::size_t>(s)];
-    // Without this, a sequence would run on into the next one's row of the table.
+    // Otherwise a sequence would run on into the next one's row of the table.
     if (start < 0 || length < 0 || length > table.width * block_tokens - start) return Errc::kBadRequest;
     for (std::int64_t position = start; position < start + length; ++position) {
       const std::int64_t block = table.ids[static_cast<std::size_t>(s * table.width + position / block_tokens)];
       if (block < 0 && missing == MissingBlock::kDropRow) continue;
-      // Found while writing and not before: how many rows are dropped is known only here. What was written so far is
-      // the caller's to ignore.
+      // Detected only while writing, since dropped rows are counted on the way. The caller ignores the slots written so
+      // far.
       if (row_count == slots.size()) return Errc::kTooLarge;
-      // (An id of 32 bits: the product does not wrap. Whether the cache has such a block is for the call to see.)
+      // (An id of 32 bits: the product does not wrap. The call itself checks that the cache has such a block.)
       slots[row_count++] = block < 0 ? -1 : block * block_tokens + position % block_tokens;
     }
   }
@@ -44,11 +44,11 @@ Result<void> plan_append_rows(std::span<std::int64_t> slots, const PageTableCsr&
   if (page_tokens < 1 || page_tokens > kBlockTokensMax) return Errc::kBadRequest;
   const auto page_count = static_cast<std::int64_t>(table.indices.size());
   for (std::size_t e = 0; e < slots.size(); ++e) {
-    slots[e] = -1;  // what the append kernel does not check: rows past the end have no request
+    slots[e] = -1;  // as in the append kernel: rows past the end have no request
     if (batch_indices[e] < 0) continue;
     const auto request = static_cast<std::size_t>(batch_indices[e]);
     if (request + 1 >= table.indptr.size() || positions[e] < 0) return Errc::kBadRequest;
-    // A request's pages are entries [indptr[i], indptr[i + 1]). The next request's must not be reached.
+    // A request's pages are entries [indptr[i], indptr[i + 1]); the next request's are out of bounds.
     const std::int64_t entry = table.indptr[request] + positions[e] / page_tokens;
     if (entry < 0 || entry >= std::min<std::int64_t>(table.indptr[request + 1], page_count)) return Errc::kBadRequest;
     slots[e] = table.indices[static_cast<std::size_t>(entry)] * page_tokens + positions[e] % page_tokens;
@@ -60,7 +60,7 @@ Result<void> plan_append_positions(std::span<std::int32_t> batch_indices, std::s
                                    std::span<const std::int32_t> append_indptr,
                                    std::span<const std::int32_t> seq_lens) {
   if (batch_indices.size() != positions.size() || append_indptr.size() != seq_lens.size() + 1) return Errc::kBadRequest;
-  // Rows that no request appends have no request: CUDA graphs are captured for a fixed number of rows.
+  // Surplus rows have no request: CUDA graphs are captured for a fixed number of rows.
   std::ranges::fill(batch_indices, -1);
   std::ranges::fill(positions, 0);
   for (std::size_t b = 0; b < seq_lens.size(); ++b) {

@@ -1,8 +1,7 @@
-// gpu/rows.h: which slot of a cache each row of a call belongs to. A row is one token; a slot is block * block_tokens +
-// offset.
+// gpu/rows.h: the slot of each row of a call. A row is one token; a slot is block * block_tokens + offset.
 //
-// Engines name rows by slot mappings, padded block tables, CSR page tables with positions, ranges. On the device there
-// is one question, slot(row), so the rest becomes slots first: gpu/row_plan.h.
+// Engines name rows by slot mappings, padded block tables, CSR page tables with positions, ranges. A device supports
+// slot(row) alone, so the rest is first converted to slots: gpu/row_plan.h.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +9,17 @@
 
 namespace kv {
 
-/// No cache has more blocks: even 2^32 blocks of one byte are 4 GiB, and real blocks have thousands of bytes. A larger
-/// id is beyond every cache. Ids up to here times the tokens of a block (2^31 at most) do not wrap.
+/// Largest block id of any cache: even 2^32 blocks of one byte are 4 GiB, and real blocks have thousands of bytes. Ids
+/// up to here times the tokens of a block (2^31 at most) do not wrap.
 inline constexpr std::int64_t kBlockIdMax = (std::int64_t{1} << 32) - 1;
 
-/// Row r's slot. Borrows its array, until the call is done (on a device: until the stream has passed it).
+/// Row r's slot. Borrows its array until the call is done (on a device: until the stream has passed it).
 struct Rows {
   enum class Kind : std::uint8_t { kRange, kSlots32, kSlots64, kBlocks32, kBlocks64 };
 
   Kind kind = Kind::kRange;
-  const void* ids = nullptr;  ///< Slots or blocks; a negative one: skip its row or rows.
-  std::int64_t id_step =
-      1;  ///< From one id to the next, in ids: 2 for one column of pairs, 0 for one id again and again.
+  const void* ids = nullptr;      ///< Slots or blocks; a negative one: skip its row or rows.
+  std::int64_t id_step = 1;       ///< Between ids: 2 for one column of pairs, 0 to repeat one id.
   std::int64_t first = 0;         ///< kRange: slot(row) = first + row.
   std::int64_t block_tokens = 1;  ///< kBlocks*: rows of a block.
 
@@ -36,7 +34,7 @@ struct Rows {
     return {.kind = Kind::kBlocks64, .ids = blocks, .id_step = step, .block_tokens = block_tokens};
   }
 
-  /// The slot, or a negative number: skip the row. A slot may be beyond the cache, and the caller has to look.
+  /// The slot, or a negative number: skip the row. The caller must check for a slot beyond the cache.
   constexpr std::int64_t slot(std::int64_t row) const {
     switch (kind) {
       case Kind::kRange: return first + row;
@@ -48,7 +46,7 @@ struct Rows {
     return -1;
   }
 
-  /// These rows from `row` on. Requires, for blocks, a row that begins one.
+  /// These rows from `row` on. For blocks, `row` must begin one.
   constexpr Rows after(std::int64_t row) const {
     Rows rest = *this;
     switch (kind) {

@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-constexpr int kBlockCountMax = 1 << 16;  ///< From device memory to device memory: as many as help.
+constexpr int kBlockCountMax = 1 << 16;  ///< Between two device memories: as many as help.
 
 std::size_t to_size(std::int64_t value) { return static_cast<std::size_t>(value); }
 
@@ -21,14 +21,14 @@ void copy_rows(const Copy2d& copy) {
   }
 }
 
-/// How a store block is cut: [group][layer][layer_bytes].
+/// Division of a store block: [group][layer][layer_bytes].
 struct Cut {
   std::int64_t block_bytes = 0;
   std::int64_t layer_bytes = 0;  ///< Of one group.
   std::int64_t groups = 0;
 };
 
-/// Nothing if `layout` is not the store's.
+/// nullopt if `layout` is not the store's.
 std::optional<Cut> cut_of(const Layout& layout) {
   Cut cut{.block_bytes = dense_block_bytes(layout), .layer_bytes = layout.components.front().layer_stride_bytes};
   if (cut.block_bytes == 0 || cut.layer_bytes < 1) return std::nullopt;
@@ -44,14 +44,14 @@ std::optional<Cut> cut_of(const Layout& layout) {
 
 }  // namespace
 
-/// A buffer, and what used it last.
+/// A buffer and its last use.
 struct Staging::Slot {
   std::byte* memory = nullptr;
   Mark last;
-  std::vector<Copy2d> leaving = {};  ///< Of a page-locked buffer: what goes from it to the blocks after `last`.
+  std::vector<Copy2d> leaving = {};  ///< Of a page-locked buffer: copies from it to the blocks after `last`.
 };
 
-/// Layers [layer, layer + layers) of blocks [block, block + blocks): what one buffer holds.
+/// Layers [layer, layer + layers) of blocks [block, block + blocks): the content of one buffer.
 struct Staging::Chunk {
   std::int64_t layer, layers, block, blocks;
 };
@@ -73,13 +73,13 @@ class Staging::Call {
     return operation;
   }
 
-  /// The chunk's blocks where they lie: the same layout, as if its first block were the chunk's.
+  /// The chunk's blocks in place: the same layout, with the chunk's first block as its first.
   BoundLayout blocks_in_place(const Chunk& chunk) const {
     BoundLayout blocks = slice_layers(given_.blocks, chunk.layer, chunk.layers);
     for (std::byte*& base : blocks.bases) base += chunk.block * cut_.block_bytes;
     return blocks;
   }
-  /// The chunk as a buffer holds it: blocks of these layers alone.
+  /// The chunk in a buffer: blocks of these layers alone.
   BoundLayout blocks_in(std::byte* buffer, const Chunk& chunk) const {
     Layout layout = given_.blocks.layout;
     layout.layer_count = chunk.layers;
@@ -88,7 +88,7 @@ class Staging::Call {
       each.block_stride_bytes = chunk.layers * layer_bytes();
       if (cut_.groups > 1) each.head.high.stride_bytes = chunk.layers * cut_.layer_bytes;
     }
-    // A cut of a sound layout is sound: the layers between were whole, and so are those that are left.
+    // A cut of a sound layout is sound: only whole layers were removed.
     void* const memory = buffer;
     return bind_layout(std::move(layout), {&memory, 1}).value();
   }
@@ -119,8 +119,8 @@ Result<std::unique_ptr<Staging>> Staging::create(StagingDevice& device, StagingC
   if (config.slot_count < 2 || config.slot_count > 64 || config.slot_bytes == 0 || config.direct_block_count_max < 1) {
     return Errc::kBadRequest;
   }
-  // Device memory is taken here and never again, so that no later call can fail for the lack of it. Page-locked memory
-  // is slow to get and many callers need none: next_host_slot() takes it at the first call with other memory.
+  // All device memory is allocated here, so that later calls cannot run out. Page-locked memory is slow to get and many
+  // callers need none: next_host_slot() allocates it at the first call with other memory.
   std::unique_ptr<Staging> staging(new Staging(device, config));
   for (int i = 0; i < config.slot_count; ++i) {
     Slot slot{.memory = device.allocate(StagingMemory::kDevice, config.slot_bytes), .last = {}};
@@ -136,19 +136,19 @@ Result<std::unique_ptr<Staging>> Staging::create(StagingDevice& device, StagingC
 }
 
 Staging::~Staging() {
-  static_cast<void>(drain(TimePoint::max()));  // a device that fails here does nothing more to the memory
+  static_cast<void>(drain(TimePoint::max()));  // a failed device no longer touches the memory
   for (const Slot& slot : device_slots_) device_.free(StagingMemory::kDevice, slot.memory);
   for (const Slot& slot : host_slots_) device_.free(StagingMemory::kPageLocked, slot.memory);
 }
 
 Result<void> Staging::drain(TimePoint deadline) {
-  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {  // a mark is behind all that its lane was given
+  for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {  // a mark is behind all work of its lane
     const auto mark = device_.mark(lane);
     if (!mark) return mark.error();
     const auto done = device_.wait(*mark, deadline);
     if (!done) return done.error();
   }
-  for (Slot& slot : host_slots_) slot.leaving.clear();  // of a call that failed: its blocks are unspecified
+  for (Slot& slot : host_slots_) slot.leaving.clear();  // of a failed call: its blocks are unspecified
   return {};
 }
 
@@ -188,12 +188,12 @@ Result<void> Staging::run(const StagedBlocks& given, bool is_load, std::int64_t 
     return {};
   }
   const auto moved = run_staged(call, all, is_load, marks);
-  for (Slot& slot : host_slots_) slot.leaving.clear();  // of a call that failed: nothing goes to its blocks any more
+  for (Slot& slot : host_slots_) slot.leaving.clear();  // a failed call leaves copies to its blocks: drop them
   return moved;
 }
 
 Result<void> Staging::run_direct(const Call& call, const Chunk& all, bool is_load) {
-  KV_ASSERT(call.given().is_page_locked);  // the kernel reads or writes it itself
+  KV_ASSERT(call.given().is_page_locked);  // the kernel accesses it directly
   const BoundLayout blocks = call.blocks_in_place(all), pages = call.pages(all);
   const int most = config_.direct_block_count_max;
   const Operation& operation = call.given().operation;
@@ -207,12 +207,12 @@ Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_loa
   const auto slot_bytes = static_cast<std::int64_t>(config_.slot_bytes);
   if (call.layer_bytes() > slot_bytes) return Errc::kTooLarge;
   const TimePoint deadline = call.given().deadline;
-  // All blocks of as many layers as fit; or one layer, of as many blocks as fit.
+  // All blocks of as many layers as fit; or one layer of as many blocks as fit.
   const std::int64_t blocks_each = std::min(all.blocks, slot_bytes / call.layer_bytes());
   const std::int64_t layers_each = blocks_each < all.blocks ? 1 : slot_bytes / (blocks_each * call.layer_bytes());
   const std::int64_t layer_end = all.layer + all.layers;
   KV_ASSERT(blocks_each >= 1 && layers_each >= 1 && blocks_each * layers_each * call.layer_bytes() <= slot_bytes);
-  // Layers in order: the engine begins with the first while the others are still on their way.
+  // Layers in order: the engine begins with the first while the others are still in flight.
   for (std::int64_t layer = all.layer; layer < layer_end;) {
     const std::int64_t layers = std::min(layers_each, layer_end - layer);
     for (std::int64_t block = 0; block < all.blocks; block += blocks_each) {
@@ -244,7 +244,7 @@ Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
     const auto next = next_host_slot(call.given().deadline);
     if (!next) return next.error();
     host = *next;
-    // The driver copies memory that is not page-locked on the calling thread and makes it wait. This copy is on the
+    // The driver would copy memory that is not page-locked on the calling thread, and block it. This copy is on the
     // calling thread too, but while the device works on the buffer before.
     for (const Copy2d& copy : call.copies(host->memory, chunk, true)) copy_rows(copy);
     const std::size_t bytes = call.chunk_bytes(chunk);
@@ -266,12 +266,12 @@ Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
 }
 
 /// Pages to buffer on the kernel lane, buffer to host on the copy lane. Bytes for memory that is not page-locked stay
-/// in a page-locked buffer until that is used again or the call ends: see empty().
+/// in a page-locked buffer until its next use or the call's end: see empty().
 Result<void> Staging::store_chunk(const Call& call, const Chunk& chunk) {
   KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
   Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
   if (const auto ready = order(Lane::kKernel, slot.last); !ready) return ready.error();
-  // A skipped row must not show what lay in the buffer before.
+  // A skipped row must not expose the buffer's old bytes.
   if (const auto cleared = device_.clear(slot.memory, call.chunk_bytes(chunk)); !cleared) return cleared.error();
   const auto moved = device_.permute(call.blocks_in(slot.memory, chunk), Rows::range(), call.pages(chunk),
                                      call.rows(chunk), call.row_count(chunk), call.operation(chunk), kBlockCountMax);
@@ -311,11 +311,11 @@ Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {
   Slot& slot = host_slots_[next_host_slot_++ % host_slots_.size()];
   const auto emptied = empty(slot, deadline);
   if (!emptied) return emptied.error();
-  KV_ASSERT(slot.leaving.empty() && slot.last.number == 0);  // nothing comes to it, and nothing leaves it
+  KV_ASSERT(slot.leaving.empty() && slot.last.number == 0);  // idle in both directions
   return &slot;
 }
 
-/// Waits until the slot's last use has passed, and brings what a store left there to its blocks. The only wait of a
+/// Waits until the slot's last use has passed, and copies a store's bytes from it to their blocks. The only wait of a
 /// call.
 Result<void> Staging::empty(Slot& slot, TimePoint deadline) {
   if (slot.last.number != 0) {
@@ -328,22 +328,23 @@ Result<void> Staging::empty(Slot& slot, TimePoint deadline) {
   return {};
 }
 
-/// What comes next on `lane` runs after `after`.
+/// Later work on `lane` runs after `after`.
 Result<void> Staging::order(Lane lane, Mark after) {
   if (after.number == 0 || after.lane == lane) return {};
   return device_.wait_on_lane(lane, after);
 }
 
-/// All that `lane` has been given so far is the slot's last use.
+/// The slot's last use is all work on `lane` so far.
 Result<void> Staging::use(Slot& slot, Lane lane) {
   const auto mark = device_.mark(lane);
   if (!mark) return mark.error();
-  KV_ASSERT(mark->lane == lane && mark->number != 0);  // 0 would mean that nobody used the slot
+  KV_ASSERT(mark->lane == lane && mark->number != 0);  // 0 would mean an unused slot
   slot.last = *mark;
   return {};
 }
 
-/// From what total on staging is faster, in steps of two: both ways move blocks of 16 rows of 1 KiB to a plain cache.
+/// Finds the total from which staging is faster, in steps of two: both ways move blocks of 16 rows of 1 KiB to a plain
+/// cache.
 Result<void> Staging::calibrate() {
   constexpr std::int64_t kRowBytes = 1024, kTokens = 16, kRounds = 4;
   const auto block_count = static_cast<std::int64_t>(config_.slot_bytes) / (kTokens * kRowBytes);
@@ -362,7 +363,7 @@ Result<void> Staging::calibrate() {
     for (blocks.block_count = 1; result && blocks.block_count <= block_count; blocks.block_count *= 2) {
       const std::size_t total = to_size(blocks.block_count * kTokens * kRowBytes);
       Duration best[2] = {Duration::max(), Duration::max()};      // staged, direct
-      for (std::int64_t i = 0; result && i < 2 * kRounds; ++i) {  // by turns: what disturbs one disturbs both
+      for (std::int64_t i = 0; result && i < 2 * kRounds; ++i) {  // in turns: a disturbance hits both
         const auto took = time(blocks, i % 2 == 0 ? 0 : total);
         if (took && i > 1) best[i % 2] = std::min(best[i % 2], *took);  // the first of each warms up
         if (!took) result = took.error();

@@ -1,6 +1,6 @@
-// gpu/staging_device.h: what staging needs of a device: memory of both kinds, two lanes of work in order, and marks
-// between them. On CUDA a lane is a stream and a mark an event (gpu/device/cuda_staging.h); in tests, lanes run when a
-// random scheduler lets them.
+// gpu/staging_device.h: a device for staging: memory of both kinds, two lanes of work in order, and marks between them.
+// On CUDA a lane is a stream and a mark an event (gpu/device/cuda_staging.h); in tests, a random scheduler runs the
+// lanes.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace kv {
 
-/// Work on one lane runs in the order in which it was enqueued; lanes run side by side.
+/// Work on one lane runs in the order of enqueueing; lanes run side by side.
 enum class Lane : std::uint8_t {
   kCopy,    ///< The copy engine's: long transfers.
   kKernel,  ///< Scatter and gather.
 };
 
-/// All that was enqueued on a lane up to some moment. Number 0: nothing, which is done.
+/// All work enqueued on a lane up to some moment. Number 0: no work, already passed.
 struct Mark {
   Lane lane = Lane::kCopy;
   std::uint64_t number = 0;
@@ -41,12 +41,12 @@ class StagingDevice {
  public:
   virtual ~StagingDevice() = default;
 
-  virtual std::byte* allocate(StagingMemory kind, std::size_t bytes) = 0;  ///< Null: there is none.
+  virtual std::byte* allocate(StagingMemory kind, std::size_t bytes) = 0;  ///< Null: out of memory.
   virtual void free(StagingMemory kind, std::byte* memory) = 0;            ///< Null is allowed.
 
   /// Enqueues a copy on Lane::kCopy. Host memory is page-locked, and stays until the lane has passed.
   virtual Result<void> copy(const Copy2d& copy) = 0;
-  /// Enqueues permute() on Lane::kKernel, with at most so many blocks for each component and layer.
+  /// Enqueues permute() on Lane::kKernel, with at most `block_count_max` blocks per component and layer.
   virtual Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from,
                                const Rows& from_rows, std::int64_t row_count, const Operation& operation,
                                int block_count_max) = 0;
@@ -54,9 +54,9 @@ class StagingDevice {
   /// Enqueues zeros on Lane::kKernel.
   virtual Result<void> clear(std::byte* device_memory, std::size_t bytes) = 0;
 
-  virtual Result<Mark> mark(Lane lane) = 0;                            ///< After what is enqueued there now.
+  virtual Result<Mark> mark(Lane lane) = 0;                            ///< After the work enqueued there so far.
   virtual Result<void> wait_on_lane(Lane lane, Mark mark) = 0;         ///< The lane goes on once `mark` is passed.
-  virtual Result<void> wait(Mark mark, TimePoint deadline) const = 0;  ///< Here. Errors: timed_out; the device's own.
+  virtual Result<void> wait(Mark mark, TimePoint deadline) const = 0;  ///< Blocks. Errors: timed_out; the device's own.
   virtual TimePoint now() const = 0;
 };
 

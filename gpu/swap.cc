@@ -13,9 +13,9 @@ namespace {
 std::int64_t last_offset(const Axis& axis) {
   return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
 }
-// Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, and copies of large runs
-// are what a device's copy engines do best, beside its kernels. Only where a block has holes, which belong to somebody
-// else, or the layouts differ, is that refused, and the caller takes permute().
+// Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, and a device's copy engines
+// are best at large copies, beside its kernels. Blocks with holes, which belong to other data, and differing layouts
+// are refused: the caller then uses permute().
 
 /// From a block's first byte of the component to one past its last.
 std::int64_t reach_bytes(const Component& each) {
@@ -25,17 +25,17 @@ std::int64_t data_bytes(const Component& each) {
   return each.token.extent() * each.heads() * each.features() * element_bytes(each.element);
 }
 
-/// Contiguous bytes of every block: one component of one layer, or several that lie between each other (K and V in one
-/// row, layers in a head group).
+/// Contiguous bytes of every block: one component of one layer, or several interleaved ones (K and V in one row, layers
+/// in a head group).
 struct Piece {
-  std::size_t component;  ///< The one that begins it,
-  std::int64_t layer;  ///< and its layer, if one allocation holds all of them; else 0, and the piece is each layer's.
+  std::size_t component;  ///< The first one in it,
+  std::int64_t layer;     ///< and its layer, if one allocation holds all; else 0, and the piece is in each layer.
   std::int64_t offset_bytes;
   std::int64_t bytes;         ///< Of one block.
-  std::int64_t filled_bytes;  ///< Equal, once all that lies in it is counted.
+  std::int64_t filled_bytes;  ///< Bytes of the components in it; equal to `bytes` if there is no hole.
 };
 
-/// The pieces of a layout's block in the order of their addresses, or nothing if there is a hole in one.
+/// The pieces of a layout's block in the order of their addresses; nullopt if one has a hole.
 std::optional<std::vector<Piece>> pieces_of(const Layout& layout) {
   std::vector<Piece> parts;
   for (std::int64_t layer = 0; layer < (layout.has_all_layers_in_tensor ? layout.layer_count : 1); ++layer) {
@@ -62,12 +62,12 @@ std::optional<std::vector<Piece>> pieces_of(const Layout& layout) {
     piece.filled_bytes += part.filled_bytes;
     if (each.block_stride_bytes != first->block_stride_bytes) return std::nullopt;
   }
-  // No two elements are at one place, so that bytes which add up leave no hole.
+  // Elements do not overlap, so bytes that add up leave no hole.
   const bool is_filled = std::ranges::all_of(pieces, [](const Piece& each) { return each.filled_bytes == each.bytes; });
   return is_filled ? std::optional(std::move(pieces)) : std::nullopt;
 }
 
-/// Whether a block has the same bytes in the same places, once its pieces are found.
+/// Whether blocks have the same bytes in the same places, once their pieces are found.
 bool has_equal_blocks(const Layout& a, const Layout& b) {
   return a.block_tokens == b.block_tokens && a.layer_count == b.layer_count &&
          a.has_all_layers_in_tensor == b.has_all_layers_in_tensor &&
@@ -77,7 +77,7 @@ bool has_equal_blocks(const Layout& a, const Layout& b) {
          });
 }
 
-/// Makes one piece of those that follow one another in the blocks of both layouts, whose pieces are `to` and `from`.
+/// Joins pieces that follow one another in the blocks of both layouts, whose pieces are `to` and `from`.
 void join_neighbours(std::vector<Piece>& to, std::vector<Piece>& from, const Layout& to_layout,
                      const Layout& from_layout) {
   const auto follows = [](const Piece& first, const Piece& next, const Layout& layout) {

@@ -1,5 +1,5 @@
-// gpu/swap.h: whole blocks between one layout in two memories, the device's and the host's for instance. Nothing is
-// permuted, so copies of contiguous bytes do, as few and as large as the layout lets them be: the copy engine's work.
+// gpu/swap.h: whole blocks between two memories of one layout, such as the device's and the host's. Copies of
+// contiguous bytes suffice, as few and as large as the layout allows: the copy engine's work.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +21,12 @@ struct CopyList {
 
 /// The copies that take block pairs[i][0] of `from` to block pairs[i][1] of `to`, in every layer and component; a pair
 /// with a negative block is skipped. Neighbours on both sides (blocks in a row; K and V; layers) become one copy.
-/// Errors: kMismatch: the layouts differ in more than how many blocks they have and where they lie, or a block's bytes
-/// are not contiguous (a slice of heads): relayout() moves those; kBadRequest: a block that is not there.
+/// Errors: kMismatch: the layouts differ in more than block count and addresses, or a block's bytes are not contiguous
+/// (a slice of heads): relayout() moves those; kBadRequest: a block out of range.
 Result<CopyList> plan_swap(const BoundLayout& to, const BoundLayout& from,
                            std::span<const std::int64_t> pairs);  ///< pairs [n][2]
 
-/// The copies, here and now. Requires host memory.
+/// Runs the copies synchronously. Requires host memory.
 void run_copies(const CopyList& copies);
 
 }  // namespace kv

@@ -21,13 +21,13 @@ std::span<std::byte> block_at(const BoundLayout& blocks, std::int64_t index, std
 
 }  // namespace
 
-/// Rows are handed on block by block. A page that two of the store's blocks share would have to be cut for that.
+/// Rows are passed on block by block, so a page must not straddle two of the store's blocks.
 bool is_cut_evenly(const Rows& rows, std::int64_t block_tokens) {
   const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
   return !is_blocks || (rows.block_tokens > 0 && block_tokens % rows.block_tokens == 0);
 }
 
-/// Checksums are of whole blocks, so nothing else may lie in or between them.
+/// Checksums cover whole blocks, so blocks must not contain or leave gaps.
 std::int64_t dense_block_bytes(const Layout& layout) {
   const std::int64_t bytes = layout.components.front().block_stride_bytes;
   const bool is_dense =
@@ -46,14 +46,14 @@ Result<std::int64_t> scatter_verified(const BoundLayout& cache, const Rows& rows
   const auto block_count = static_cast<std::int64_t>(seeds.size());
   const auto checked = check_permute(cache, rows, blocks, Rows::range(), block_count * tokens, operation);
   if (!checked) return checked.error();
-  // All is checked before the first block: an error leaves no page touched, a wrong block only those from it on.
+  // All is checked before the first block: an error leaves all pages untouched, a bad block only those from it on.
   Operation streaming = operation;
-  streaming.host_stores = HostStores::kStreaming;  // the pages are read by somebody else, later
+  streaming.host_stores = HostStores::kStreaming;  // the pages' next reader comes later
   const std::size_t stripes = stripe_count(static_cast<std::size_t>(block_bytes));
   for (std::int64_t i = 0; i < block_count; ++i) {
     const auto index = static_cast<std::size_t>(i);
     if (!verify_block(seeds[index], block_at(blocks, i, block_bytes), sums.subspan(index * stripes, stripes))) return i;
-    // Block by block, so that a block is scattered while it is in the caches that its checksum brought it to.
+    // Block by block, so that a block is scattered while its checksum keeps it in the caches.
     if (operation.rotation.deltas) streaming.rotation.deltas = operation.rotation.deltas + i * tokens;
     const auto moved = permute(cache, rows.after(i * tokens), blocks, Rows::range(i * tokens), tokens, streaming);
     if (!moved) return moved.error();

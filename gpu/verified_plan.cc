@@ -19,8 +19,8 @@ Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const 
       (verified.block_count > 0 && !has_arrays)) {
     return Errc::kBadRequest;
   }
-  // A step's blocks are read twice, by the checksum and by the scatter: few enough that the second finds them in the
-  // device's L2 cache.
+  // The checksum and the scatter both read a step's blocks: few enough to be still in the device's L2 cache for the
+  // second.
   std::vector<VerifiedStep> steps;
   const std::int64_t each = std::max<std::int64_t>(1, step_bytes / block_bytes);
   for (std::int64_t first = 0; first < verified.block_count; first += each) {
@@ -41,7 +41,7 @@ Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const 
     if (is_scatter) {
       step.checksum.expected = verified.expected + stripe;
       step.checksum.verdicts = verified.verdicts + first;
-      // The scatter of the same step reads the verdicts that the checksum before it on the stream has written.
+      // The scatter reads the verdicts of the checksum before it on the stream.
       for (DevicePlan& launch : step.launches) launch.verdicts = step.checksum.verdicts;
     } else {
       step.checksum.sums = verified.sums + stripe;

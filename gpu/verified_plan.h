@@ -1,4 +1,4 @@
-// gpu/verified_plan.h: gpu/verified.h as kernels take it: steps of a few blocks each, checksums and rows.
+// gpu/verified_plan.h: gpu/verified.h for kernels: steps of a few blocks each, checksums and rows.
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,27 @@
 
 namespace kv {
 
-/// Arrays in memory that the device reaches, one element for each block, or for each stripe of each.
+/// Arrays in device-accessible memory, one element per block, or per stripe of each block.
 struct VerifiedBlocks {
   std::int64_t block_count = 0;
   const std::uint64_t* seeds = nullptr;
-  std::uint64_t* sums = nullptr;            ///< What a gather writes,
-  const std::uint64_t* expected = nullptr;  ///< and what a scatter compares with.
-  std::uint32_t* verdicts = nullptr;        ///< What a scatter found: 0, or 1 for a block that is not right.
+  std::uint64_t* sums = nullptr;            ///< Written by a gather.
+  const std::uint64_t* expected = nullptr;  ///< Compared by a scatter.
+  std::uint32_t* verdicts = nullptr;        ///< Written by a scatter: 0, or 1 for a block that failed.
 };
 
-/// So many blocks as a device's cache holds: of a scatter the checksum first, of a gather the launches.
+/// A device cache's worth of blocks. A scatter runs the checksum first, a gather the launches.
 struct VerifiedStep {
   DeviceChecksum checksum;
   std::vector<DevicePlan> launches;
 };
 
-/// What a device's L2 cache (40 MB and more) still holds when the second kernel of a step reads it, so that HBM is read
-/// once.
+/// Fits a device's L2 cache (40 MB and more), so that a step's second kernel reads from it and HBM is read once.
 inline constexpr std::int64_t kVerifiedStepBytes = 16 << 20;
 
-/// Errors: kMismatch: layouts that do not meet, or `blocks` that are not the store's; kBadRequest: more blocks than
-/// there are, missing arrays, rows in blocks that a store's block cuts. `vec_bytes_max` as make_device_plans(). A step
-/// has at least one block.
+/// Errors: kMismatch: incompatible layouts, or `blocks` that are not the store's; kBadRequest: too many blocks, missing
+/// arrays, rows whose blocks straddle a store's block. `vec_bytes_max` as make_device_plans(). A step has at least one
+/// block.
 Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                                 const VerifiedBlocks& verified, const Operation& operation,
                                                 bool is_scatter, int vec_bytes_max = 16,

@@ -37,8 +37,7 @@ class BlockSink final : public PayloadSink {
   bool failed() const { return failed_; }  ///< Some stripe did not match its checksum.
 
  private:
-  static constexpr std::size_t kReadBytes = 256 * 1024;  ///< Most bytes per read: verified before they leave the L2
-                                                         ///< cache.
+  static constexpr std::size_t kReadBytes = 256 * 1024;  ///< Most bytes per read, still in the L2 cache when verified.
 
   std::span<const BlockTarget> targets_;
   std::size_t block_ = 0, offset_ = 0;  ///< Position of the next byte.

@@ -19,8 +19,7 @@ struct SimFaults {
   Duration delay_min = 20us, delay_max = 200us;  ///< One way, per chunk; order within a stream is kept.
   std::size_t chunk_bytes_max = 256 * 1024;      ///< A write is taken in chunks of 1..this many bytes.
   std::size_t capacity_bytes = 512 * 1024;       ///< One way, as a socket buffer: a writer waits when it is full.
-  double full_probability = 0;                   ///< The write finds no room; the next try does, as with a peer that
-                                                 ///< reads.
+  double full_probability = 0;                   ///< The write finds no room; the next try does.
   double break_probability = 0;                  ///< The stream breaks, both ways; bytes in flight are lost.
   double flip_probability = 0;                   ///< One bit of the chunk is flipped.
   double stall_probability = 0;                  ///< The chunk, and so all after it, is late by up to stall_max.

@@ -1,12 +1,12 @@
 #!/bin/sh
-# gpu/cuda/kernel_resources.sh: what the compiler made of each kernel, as the table of docs/kernels.md. Needs nvcc, no
-# device. Minutes for each architecture.
+# gpu/cuda/kernel_resources.sh: compiled size of each kernel, as the table of docs/kernels.md. Needs nvcc, no device. Minutes for each
+# architecture.
 #
 #   gpu/cuda/kernel_resources.sh [ARCHITECTURE...]     80 90 100 120 unless told
 #
-# Registers of a thread, bytes of its stack and of spills (stores, loads), shared memory of a block of 256 threads, and
-# how much of a processor's threads such blocks fill: registers (65,536 a processor, in 256s for each warp) and threads
-# (2,048; 1,536 on sm_120) are what limits it.
+# Registers of a thread, bytes of its stack and of spills (stores, loads), shared memory of a block of 256 threads, and the share of a
+# processor's threads that such blocks fill, limited by registers (65,536 a processor, in 256s for each warp) and threads (2,048; 1,536 on
+# sm_120).
 set -eu
 root=$(dirname "$(dirname "$(dirname "$(realpath "$0")")")")
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}

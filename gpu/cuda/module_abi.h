@@ -1,10 +1,10 @@
-// gpu/cuda/module_abi.h: what libkvstore_cuda.so exports. Only this module links the CUDA runtime; all others load it
-// on demand (gpu/device/cuda_module.h), so that no program needs CUDA to start. Errors are cudaError_t values, 0 is
-// success. The room's files, in reading order:
+// gpu/cuda/module_abi.h: exports of libkvstore_cuda.so, the only user of the CUDA runtime. Loaded on demand
+// (gpu/device/cuda_module.h), so that programs start without CUDA. Errors are cudaError_t values, 0 is success. The
+// folder's files, in reading order:
 //
 //   module_abi.h   the exported functions
 //   on_device.h    makes the device of a call current, and the thread's own device current again
-//   own_status.h   which call an error belongs to
+// pairs an error with its call
 //   permute.cu     the kernels of permute() and of checksums
 //   transfer.cu    memory, streams, events and copies
 #pragma once
@@ -18,18 +18,18 @@
 
 #pragma GCC visibility push(default)
 extern "C" {
-int kv_cuda_abi_version();  ///< kDeviceAbiVersion, as it was when the module was built.
-/// Enqueues the plan on `stream` (a cudaStream_t) and returns what the launch said. Never waits, never allocates. The
-/// device is the pages', whatever the thread's is; a stream of another device is refused.
+int kv_cuda_abi_version();  ///< kDeviceAbiVersion at the module's build.
+/// Enqueues the plan on `stream` (a cudaStream_t) and returns the launch's status. Never waits, never allocates. Runs
+/// on the pages' device, whatever the thread's current one; a stream of another device is refused.
 int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max);
-/// Loads every kernel on the thread's device, which CUDA else does at a kernel's first launch: that takes milliseconds,
-/// and is not allowed in a capture on every driver.
+/// Loads every kernel on the thread's device. CUDA otherwise does so at a kernel's first launch, which takes
+/// milliseconds and fails in a capture on some drivers.
 int kv_cuda_warm_up();
-/// kv_cuda_permute() for the rows of a compressed cache; `rows` is the device's or page-locked.
+/// kv_cuda_permute() for the rows of a compressed cache; `rows` is device memory or page-locked.
 int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count, void* stream,
                          int block_count_max);
-/// Enqueues checksums of blocks, on the device of the pages that they go to or come from, for the blocks may be the
-/// host's; of a comparison, verdicts are written whole.
+/// Enqueues checksums of blocks, on the device of the pages, since the blocks may be host memory. A comparison writes
+/// all verdicts.
 int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages, void* stream);
 /// Enqueues copies to[i] <- from[i] of bytes[i], in one call where the driver can. The arrays are read before it
 /// returns.
@@ -39,26 +39,27 @@ int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_
                     std::size_t height, void* stream);
 int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
-int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and tells the one before; -1: tells only.
-/// The device's PCI address as text with a zero at its end, such as "0000:3B:00.0". cudaErrorNotSupported: the driver
-/// does not say.
+int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and returns the previous one; -1: only
+                                                  ///< returns.
+/// The device's PCI address as zero-terminated text, such as "0000:3B:00.0". cudaErrorNotSupported: unknown to the
+/// driver.
 int kv_cuda_pci_address(int device, char* text, int text_bytes);
-/// Whose memory this is: 0 the host's, 1 the host's and page-locked, so that devices reach it, 2 a device's. `device`:
-/// which one's, -1 for the host's.
+/// Kind of memory: 0 host, 1 host and page-locked, so reachable by devices, 2 device. `device`: its number, -1 for host
+/// memory.
 int kv_cuda_memory_of(const void* memory, int* kind, int* device);
-void* kv_cuda_allocate(std::size_t bytes);  ///< Null: no memory.
+void* kv_cuda_allocate(std::size_t bytes);  ///< Null: out of memory.
 int kv_cuda_free(void* memory);
 int kv_cuda_copy(void* to, const void* from, std::size_t bytes);  ///< Between any two memories; waits.
 int kv_cuda_synchronise(void* stream);
-void* kv_cuda_allocate_page_locked(std::size_t bytes);  ///< Host memory that kernels reach. Null: none.
+void* kv_cuda_allocate_page_locked(std::size_t bytes);  ///< Host memory that kernels reach. Null: out of memory.
 int kv_cuda_free_page_locked(void* memory);
-int kv_cuda_lock_pages(void* memory, std::size_t bytes);  ///< Somebody's own memory, until it is unlocked.
+int kv_cuda_lock_pages(void* memory, std::size_t bytes);  ///< For the caller's own memory, until it is unlocked.
 int kv_cuda_unlock_pages(void* memory);
 /// A dma-buf of device memory that RDMA devices can register: the caller closes `fd`, and `memory` begins `offset`
-/// bytes after the start of it. From then on copies by the driver to or from `memory` are over when they return, where
-/// that can be had. cudaErrorNotSupported: not on this system; cudaErrorInvalidValue: no device memory.
+/// bytes after its start. From then on the driver's copies to or from `memory` are complete when they return, where the
+/// driver supports that. cudaErrorNotSupported: not on this system; cudaErrorInvalidValue: not device memory.
 int kv_cuda_export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset);
-int kv_cuda_create_stream(void** stream);  ///< One that waits for no other, the default one included.
+int kv_cuda_create_stream(void** stream);  ///< Independent of other streams, the default one included.
 int kv_cuda_destroy_stream(void* stream);
 int kv_cuda_create_event(void** event);
 int kv_cuda_destroy_event(void* event);

@@ -1,6 +1,6 @@
-// gpu/cuda/on_device.h: which device a call is for. CUDA launches on the thread's current device, and that is the
-// engine's to choose: with device 0 current, a launch on a stream of device 1 is error 400. (The host's side of the
-// module has CudaModule::DeviceScope for the same: it knows no CUDA types.)
+// gpu/cuda/on_device.h: selects a call's device. CUDA launches on the thread's current device, which the engine
+// chooses: with device 0 current, a launch on a stream of device 1 is error 400. (CudaModule::DeviceScope does the same
+// on the host's side, without CUDA types.)
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace kv {
 
-/// Makes a device the thread's while it lives, and then the one before it again. -1: the thread's stays.
+/// Makes a device current in its scope, then restores the previous one. -1: no change.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -34,7 +34,7 @@ class OnDevice {
   int before_ = -1;
 };
 
-/// The device that holds this memory; -1: host memory, or there is but one device.
+/// The device that holds this memory; -1: host memory, or a machine with one device.
 inline int device_of(const void* memory) {
   static const int device_count = [] {
     int count = 0;
@@ -46,7 +46,7 @@ inline int device_of(const void* memory) {
   return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
 }
 
-/// The device of the pages that a plan moves: one side may be the host's.
+/// The device of a plan's pages: one side may be host memory.
 inline int device_of(const DevicePlan& plan) {
   const int device = device_of(plan.bases[0]);
   return device >= 0 ? device : device_of(plan.bases[plan.layer_count * plan.to_width]);

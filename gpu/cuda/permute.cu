@@ -1,12 +1,11 @@
-// gpu/cuda/permute.cu: permute() on an NVIDIA device. What enters is a DevicePlan (gpu/device/device_plan.h) whose
-// addresses, ids, frequencies and deltas are device memory; it travels as the kernel's parameter, so that a call
-// allocates nothing, and a graph that captures it keeps a copy.
+// gpu/cuda/permute.cu: permute() on an NVIDIA device. Its input is a DevicePlan (gpu/device/device_plan.h) whose
+// addresses, ids, frequencies and deltas are device memory. The plan travels as the kernel's parameter, so that a call
+// does not allocate, and a graph that captures it keeps a copy.
 //   grid   x = shares of the rows; y = shares of the (component, layer) pairs; z = shares of a long row's pieces, or of
-//          a transposition's columns. x * y * z is at most the caller's cap: whatever has no block of its own is taken
-//          in turn
+//          a transposition's columns. x * y * z is at most the caller's cap: blocks take the remaining shares in turn
 //   copies are bound by HBM: two bytes of traffic for each byte moved
-// One kernel, once for each body, so that copies pay no registers for casts. A call launches those that its components
-// need: mostly one. A plan of few components and layers is a type of its own, 2 KiB where any plan takes 14.
+// One kernel, compiled once per body, so that copies pay no registers for casts. A call launches those that its
+// components need: mostly one. A plan of few components and layers has its own type of 2 KiB; a full plan takes 14.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __device__ device::Worker this_worker() { return CudaBlock{}.worker(); }
 
-/// A block of threads a stripe. (gpu/device/device_checksum.h draws the steps.)
+/// A block of threads per stripe. (gpu/device/device_checksum.h draws the steps.)
 __global__ void __launch_bounds__(kThreads)
     checksum_kernel(const __grid_constant__ DeviceChecksum job, std::int64_t stripe_count) {
   __shared__ device::StripeScratch scratch;
@@ -102,7 +101,7 @@ dim3 dim3_of(const GridShares& grid) {
   return dim3(static_cast<unsigned>(grid.rows), static_cast<unsigned>(grid.pairs), static_cast<unsigned>(grid.pieces));
 }
 
-/// Pieces of a row that one thread takes each.
+/// Pieces of a row, each taken by one thread.
 std::int64_t items_of(const DevicePart& device) {
   const Part& part = device.part;
   switch (device.body) {
@@ -112,7 +111,7 @@ std::int64_t items_of(const DevicePart& device) {
   }
 }
 
-/// What the blocks of a launch can share, as the component with the longest rows has it.
+/// The shares of a launch's blocks, from the component with the longest rows.
 template <DeviceBody body, class Plan>
 GridShares shares_of(const Plan& plan) {
   GridShares shares;
@@ -126,8 +125,8 @@ GridShares shares_of(const Plan& plan) {
     } else if constexpr (body == DeviceBody::kRotate) {
       rows_each = device::turn_rows_at_once(plan.operation.rotation);
     } else {
-      // Where a row has fewer pieces than the block has threads, several side by side; four times that, so that what a
-      // thread does once for all rows counts little. A copy has all four under way.
+      // Where a row has fewer pieces than the block has threads, several rows side by side; four times that, to spread
+      // a thread's set-up cost. A copy has all four in flight.
       const std::int64_t items = items_of(device);
       rows_each = 4 * (items < kThreads ? kThreads / items : 1);
       if (body == DeviceBody::kWideCopy || body == DeviceBody::kCopy) pieces = ceiling(items, kThreads);
@@ -136,7 +135,7 @@ GridShares shares_of(const Plan& plan) {
     if (rows > shares.rows) shares.rows = rows;
     if (pieces > shares.pieces) shares.pieces = pieces;
   }
-  // Of large calls a block takes twice as many, since its start costs as much as a row.
+  // In large calls a block takes twice as many, since its start costs as much as a row.
   if (shares.rows * shares.pairs > 4 * kBlocksEnough) shares.rows = ceiling(shares.rows, 2);
   return shares;
 }
@@ -183,7 +182,7 @@ cudaError_t launch_keep(const Plan& plan, const KeepRow* rows, std::int64_t row_
 extern "C" int kv_cuda_warm_up() {
   cudaError_t status = cudaSuccess;
   const auto ask = [&](auto kernel) {
-    cudaFuncAttributes attributes = {};  // asking for them loads the kernel
+    cudaFuncAttributes attributes = {};  // loads the kernel
     if (status == cudaSuccess) status = cudaFuncGetAttributes(&attributes, kernel);
   };
   kv::for_each_body([&](auto body) {

@@ -14,12 +14,12 @@ cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream);
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 #if CUDART_VERSION >= 12080
-/// One call of the driver for all copies. cudaErrorNotSupported if it cannot: an older driver, a legacy default stream,
-/// a capture.
+/// One driver call for all copies. cudaErrorNotSupported with an older driver, a legacy default stream, or in a
+/// capture.
 cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                              cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return cudaErrorNotSupported;
-  // Batches cannot be captured, and the attempt would spoil the capture: a graph gets a node for each copy.
+  // A batch in a capture would spoil it: a graph gets a node for each copy.
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   const cudaError_t asked = cudaStreamIsCapturing(stream, &capture);
   if (asked != cudaSuccess) return asked;
@@ -27,7 +27,7 @@ cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder =
       cudaMemcpySrcAccessOrderStream;  // "any" may read before the stream's kernels have written
-  // One set of attributes for all copies, from the first on.
+  // One set of attributes for all copies.
   std::size_t first = 0;
 #if CUDART_VERSION >= 13000
   return cudaMemcpyBatchAsync(to, from, bytes, count, &attributes, &first, 1, stream);
@@ -55,7 +55,7 @@ cudaError_t find_in_driver(const char* name, unsigned int version, Function** fu
   return cudaSuccess;
 }
 
-/// CUresult and cudaError_t have equal values where both have a name for it.
+/// CUresult and cudaError_t share the values of the errors they both name.
 cudaError_t as_error(CUresult result) { return static_cast<cudaError_t>(result); }
 
 cudaError_t export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_t* offset) {
@@ -74,16 +74,16 @@ cudaError_t export_dmabuf(void* memory, std::size_t bytes, int* fd, std::uint64_
   if (found != cudaSuccess) return found;
 
   const auto address = reinterpret_cast<CUdeviceptr>(memory);
-  // Memory of cuMemMap refuses it. What it guards against, bytes that a copy has not brought yet, checksums find.
+  // Memory of cuMemMap refuses it. Then checksums detect bytes that a copy has not brought yet.
   unsigned int is_synchronous = 1;
   static_cast<void>(set(&is_synchronous, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
-  // Whole pages of the host's size; allocations are, as a rule, and else the driver refuses.
+  // Whole pages of the host's size; allocations usually are, else the driver refuses.
   const auto page = static_cast<CUdeviceptr>(sysconf(_SC_PAGESIZE));
   const CUdeviceptr first = address / page * page, end = (address + bytes + page - 1) / page * page;
   int exported = -1;
   const CUresult got = get(&exported, first, end - first, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
   if (got != CUDA_SUCCESS) return as_error(got);
-  *fd = fcntl(exported, F_DUPFD_CLOEXEC, 3);  // above what programs take for their standard streams, or for none
+  *fd = fcntl(exported, F_DUPFD_CLOEXEC, 3);  // above the standard streams' numbers, which a program may have closed
   close(exported);
   *offset = address - first;
   return *fd >= 0 ? cudaSuccess : cudaErrorOperatingSystem;
@@ -172,14 +172,14 @@ extern "C" void* kv_cuda_allocate_page_locked(std::size_t bytes) {
 }
 extern "C" int kv_cuda_free_page_locked(void* memory) { return kv::own_status(cudaFreeHost(memory)); }
 extern "C" int kv_cuda_lock_pages(void* memory, std::size_t bytes) {
-  // Portable: for every device of this process, whichever is current now.
+  // Portable: for every device of this process, not just the current one.
   return kv::own_status(cudaHostRegister(memory, bytes, cudaHostRegisterPortable));
 }
 extern "C" int kv_cuda_unlock_pages(void* memory) { return kv::own_status(cudaHostUnregister(memory)); }
 
 extern "C" int kv_cuda_synchronise(void* stream) { return kv::own_status(cudaStreamSynchronize(as_stream(stream))); }
 extern "C" int kv_cuda_create_stream(void** stream) {
-  // Non-blocking: a stream that waited for the legacy default stream would wait for an engine's kernels.
+  // Non-blocking: a stream that waits for the legacy default stream would wait for an engine's kernels.
   return kv::own_status(cudaStreamCreateWithFlags(reinterpret_cast<cudaStream_t*>(stream), cudaStreamNonBlocking));
 }
 extern "C" int kv_cuda_destroy_stream(void* stream) { return kv::own_status(cudaStreamDestroy(as_stream(stream))); }
@@ -196,7 +196,7 @@ extern "C" int kv_cuda_wait_on_stream(void* stream, void* event) {
 }
 extern "C" int kv_cuda_is_passed(void* event, int* is_passed) {
   const cudaError_t status = cudaEventQuery(as_event(event));
-  kv::own_status(status);  // "not ready" too stays the thread's last error
+  kv::own_status(status);  // "not ready" also becomes the thread's last error
   *is_passed = status == cudaSuccess;
   return status == cudaErrorNotReady ? cudaSuccess : status;
 }

@@ -13,8 +13,8 @@ namespace kv {
 
 namespace {
 
-/// cudaError_t as an error_code. CUDA's texts are in the module, which may be gone by the time somebody asks for one.
-// boost::system::error_category is never deleted through its base, so it has no virtual destructor.
+/// cudaError_t as an error_code. CUDA's texts are in the module, which may be unloaded before they are read.
+/// error_category is never deleted through its base, so it has no virtual destructor.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class CudaCategory final : public boost::system::error_category {
@@ -41,14 +41,13 @@ CudaModule::~CudaModule() = default;
 
 Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
   const auto refuse = [](std::string reason) { return Failure(Errc::kUnavailable, std::move(reason)); };
-  // A module is another library than the one that loads it, perhaps of another version, perhaps beside another driver:
-  // every step may fail, and the caller, who goes on without a device, is told at which.
+  // The module may be of another version or beside another driver: every step may fail, and the error names the step.
   const char* named = std::getenv("KV_CUDA_MODULE");
-  if (named && *named == '\0') named = nullptr;  // dlopen("") is the program itself, and would pass for a module
+  if (named && *named == '\0') named = nullptr;  // dlopen("") would return the program itself
   const std::string path = named ? named : "libkvstore_cuda.so";
   const std::string what = named ? "KV_CUDA_MODULE names " + path : "the CUDA module " + path;
   auto functions = std::make_unique<Functions>();
-  // Local: the CUDA runtime inside must not be found by an engine that brings its own.
+  // Local: an engine that brings its own CUDA runtime must not find the one inside.
   functions->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* library = functions->library;
   if (!library) return refuse(what + ", which cannot be loaded: " + dlerror());
@@ -112,7 +111,7 @@ Result<void> CudaModule::permute(const BoundLayout& to, const Rows& to_rows, con
   KV_ASSERT(row_count >= 0 && block_count_max > 0);
   const auto plan = make_plan(to, to_rows, from, from_rows, row_count, operation);
   if (!plan) return Errc::kMismatch;
-  // Several launches where a plan has more layers or components than one launch's arguments hold.
+  // Several launches if the layers or components exceed one launch's arguments.
   for (const DevicePlan& launch : make_device_plans(*plan)) {
     const auto launched = check(functions_->permute(&launch, stream, block_count_max));
     if (!launched) return launched.error();
@@ -152,7 +151,7 @@ Result<void> CudaModule::run_verified(const BoundLayout& cache, const Rows& rows
   if (!steps) return steps.error();
   for (const VerifiedStep& step : *steps) {
     const auto sum = [&] { return check(functions_->checksum(&step.checksum, cache.bases.front(), stream)); };
-    if (is_scatter) {  // before the rows move, since its verdicts say which may
+    if (is_scatter) {  // before the rows move: its verdicts decide which may
       if (const auto enqueued = sum(); !enqueued) return enqueued.error();
     }
     for (const DevicePlan& launch : step.launches) {
@@ -174,16 +173,15 @@ Result<void> CudaModule::copy_batch(std::span<void* const> to, std::span<const v
 
 CudaModule::MemoryPlace CudaModule::place_of(const void* memory) const {
   int kind = 0, device = -1;
-  // What CUDA does not know is plain host memory.
+  // Memory unknown to CUDA is plain host memory.
   if (functions_->memory_of(memory, &kind, &device) != 0) return {};
   KV_ASSERT(kind >= 0 && kind <= static_cast<int>(MemoryKind::kDevice));
   return {static_cast<MemoryKind>(kind), device};
 }
 
 CudaModule::DeviceScope::DeviceScope(const CudaModule& module, int device) : module_(module) {
-  // The engine's thread may have any device current; it must not notice that we had another.
+  // The engine's thread may have any device current, and must keep it.
   status = module_.check(module_.functions_->use_device(device, &before_));
-  // Nothing to give back.
   if (!status || before_ == device) before_ = -1;
 }
 CudaModule::DeviceScope::~DeviceScope() {

@@ -11,11 +11,11 @@ namespace kv {
 Result<std::unique_ptr<CudaStagingDevice>> CudaStagingDevice::create(std::shared_ptr<const CudaModule> module,
                                                                      int number, NumaChoice numa) {
   if (number < 0) {
-    // -1 changes nothing and tells which device is current: that one is meant, also when another is current later.
+    // -1 returns the current device without a change: this one is meant, even if another becomes current later.
     const auto asked = module->check(module->functions_->use_device(-1, &number));
     if (!asked) return asked.error();
   }
-  // From here on the destructor undoes what was made, however far that got.
+  // From here on the destructor undoes a partial construction.
   std::unique_ptr<CudaStagingDevice> device(new CudaStagingDevice(std::move(module), number, std::move(numa)));
   const CudaModule& cuda = *device->module_;
   const CudaModule::DeviceScope on_device(cuda, number);
@@ -35,7 +35,7 @@ Result<std::unique_ptr<CudaStagingDevice>> CudaStagingDevice::create(std::shared
   return device;
 }
 
-/// The streams are idle before their events go: an event may still be waited for on the device.
+/// The streams are idle before their events go: the device may still wait for an event.
 CudaStagingDevice::~CudaStagingDevice() {
   const CudaModule::DeviceScope on_device(*module_, device_);
   for (Queue& queue : queues_) {
@@ -47,13 +47,13 @@ CudaStagingDevice::~CudaStagingDevice() {
 }
 
 Result<void> CudaStagingDevice::wait_on_stream(void* stream, Mark mark) {
-  // A mark that was never made: there is nothing to wait for.
+  // An unset mark: return at once.
   if (mark.number == 0) return {};
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->wait_on_stream(stream, event_of(mark)));
 }
 
-/// One event serves all calls: a wait takes the recording that is the latest when the wait is enqueued, and keeps it.
+/// One event serves all calls: a wait uses the latest recording at the time of its enqueueing.
 Result<void> CudaStagingDevice::wait_for_stream(Lane lane, void* stream) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   const auto recorded = module_->check(module_->functions_->record(borrowed_event_, stream));
@@ -108,8 +108,8 @@ Result<void> CudaStagingDevice::clear(std::byte* device_memory, std::size_t byte
 Result<Mark> CudaStagingDevice::mark(Lane lane) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   Queue& mine = queue(lane);
-  // Numbers grow for ever, events are used again in turn. A mark whose event was used again has passed long ago, or its
-  // wait is for a later one: late, and never wrong.
+  // Numbers grow for ever, events are reused in turn. A mark whose event was reused has passed long ago, or waits for a
+  // later one: late, never wrong.
   const Mark mark{lane, ++mine.marked};
   const auto recorded = module_->check(module_->functions_->record(event_of(mark), mine.stream));
   if (!recorded) return recorded.error();
@@ -122,7 +122,7 @@ Result<void> CudaStagingDevice::wait(Mark mark, TimePoint deadline) const {
   if (mark.number == 0) return {};
   const CudaModule::DeviceScope on_device(*module_, device_);
   const auto& functions = *module_->functions_;
-  // Without an end, CUDA's own wait: the driver sleeps for the device's interrupt.
+  // Without a deadline, CUDA's own wait: the driver sleeps for the device's interrupt.
   if (deadline == TimePoint::max()) return module_->check(functions.wait(event_of(mark)));
   for (;;) {
     int is_passed = 0;
@@ -130,7 +130,7 @@ Result<void> CudaStagingDevice::wait(Mark mark, TimePoint deadline) const {
     if (!asked) return asked.error();
     if (is_passed) return {};
     if (now() >= deadline) return error_code(asio::error::timed_out);
-    std::this_thread::sleep_for(20us);  // CUDA has no wait that ends by itself
+    std::this_thread::sleep_for(20us);  // CUDA's wait has no deadline
   }
 }
 

@@ -12,19 +12,19 @@
 
 namespace kv {
 
-/// Marks are events from a ring for each lane. A mark whose event was recorded again is waited for as the later one,
-/// which is passed no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
+/// Marks are events from a ring per lane. If a mark's event was recorded again, waits use the later recording, which
+/// passes no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
 class CudaStagingDevice final : public StagingDevice {
  public:
-  /// On device number `device`, from whatever thread it is used later; -1: the one that this thread uses now.
-  /// Page-locked memory is made where `numa` says.
+  /// On device number `device`, whichever threads use it later; -1: this thread's current one. Page-locked memory is
+  /// allocated where `numa` says.
   static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1,
                                                            NumaChoice numa = {});
   ~CudaStagingDevice() override;  ///< Waits for both lanes.
 
-  /// Work of the caller's own stream waits until `mark` is passed: how an engine's layer waits for its pages.
+  /// Later work of the caller's stream waits for `mark`: how an engine's layer waits for its pages.
   Result<void> wait_on_stream(void* stream, Mark mark);
-  /// A lane goes on only after what the caller's stream has been given so far: pages that are still being computed.
+  /// The lane waits for the caller's stream's work so far: pages still being computed.
   Result<void> wait_for_stream(Lane lane, void* stream);
 
   std::byte* allocate(StagingMemory kind, std::size_t bytes) override;

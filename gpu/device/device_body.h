@@ -1,10 +1,9 @@
-// gpu/device/device_body.h: what a block of threads of a kernel does. CUDA kernels call these (gpu/cuda/permute.cu); so
-// do tests on the host, thread after thread, which is how the kernels' arithmetic is proven where there is no device.
+// gpu/device/device_body.h: the work of a block of threads of a kernel. Called by CUDA kernels (gpu/cuda/permute.cu)
+// and by tests on the host, thread after thread, which prove the kernels' arithmetic without a device.
 //
-// Bound by HBM for copies. Threads that are neighbours take neighbouring vectors of a row; each has four rows in
-// flight.
+// Copies are bound by HBM. Neighbouring threads take neighbouring vectors of a row; each has four rows in flight.
 //
-//     device_rows.h       rows to addresses, and which thread takes what
+//     device_rows.h       rows to addresses, and the share of each thread
 //     device_values.h     eight or four numbers of a row in one access
 //     device_tile.h       transpositions
 //     device_rotate.h     turned keys
@@ -61,7 +60,7 @@ constexpr void copy_rows(const Plan& plan, const DevicePart& device, std::int64_
   }
 }
 
-/// Multiplies each of an access' values from `start` on by its scale.
+/// Multiplies an access's values from `start` on by their scales.
 template <int kWidth, class Plan>
 constexpr void apply_scales(const Plan& plan, const Part& part, const HeadRow& rows, std::uint32_t start,
                             float* values) {
@@ -69,7 +68,7 @@ constexpr void apply_scales(const Plan& plan, const Part& part, const HeadRow& r
   const auto scale = [&](std::uint32_t index) {
     return load_value(part.scales, rows.scales, index / values_per_scale) * plan.operation.global_scale;
   };
-  if (values_per_scale % kWidth == 0) {  // neighbours have one
+  if (values_per_scale % kWidth == 0) {  // neighbours share one
     const float common = scale(start);
     for (int i = 0; i < kWidth; ++i) values[i] *= common;
     return;
@@ -77,14 +76,14 @@ constexpr void apply_scales(const Plan& plan, const Part& part, const HeadRow& r
   for (std::uint32_t i = 0; i < kWidth; ++i) values[i] *= scale(start + i);
 }
 
-/// Pieces of a head's row that a thread of cast_rows() takes: the accesses of each lie that many accesses apart.
+/// Pieces of a head's row, each for a thread of cast_rows(): a piece's accesses lie this many accesses apart.
 constexpr std::uint32_t cast_pieces(const DevicePart& device) {
   const auto values = static_cast<std::uint32_t>(device.part.values);
   const std::uint32_t width = device.vec_bytes == 4 ? 4 : 8;
   return (values + width - 1) / width / static_cast<std::uint32_t>(device.access_count);
 }
 
-/// Some accesses of one row of one head: all are read before the first is written, so that they are under way together.
+/// Several accesses of one row of one head: all are read before the first write, so that they overlap.
 template <int kWidth, class Plan>
 constexpr void cast_piece(const Plan& plan, const DevicePart& device, const HeadRow& rows, std::uint32_t piece) {
   constexpr int kHeld = kHeldValues / kWidth;
@@ -114,7 +113,7 @@ constexpr void cast_piece(const Plan& plan, const DevicePart& device, const Head
   });
 }
 
-/// The same where neighbouring values are no access: one at a time.
+/// The same where neighbouring values do not form an access: one at a time.
 template <class Plan>
 constexpr void cast_each(const Plan& plan, const Part& part, const HeadRow& rows, std::uint32_t piece) {
   const auto end = static_cast<std::uint32_t>(part.values);
@@ -165,7 +164,7 @@ struct ScratchOf<DeviceBody::kRotate> {
   using Type = TurnScratch;
 };
 
-/// One thread's share of a component and layer, of the bodies whose threads do not meet.
+/// One thread's share of a component and layer, in bodies without barriers.
 template <DeviceBody body, class Plan>
 constexpr void move_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, const Worker& worker) {
   if constexpr (body == DeviceBody::kCast) {
@@ -185,12 +184,12 @@ constexpr void move_rows(const Plan& plan, const DevicePart& device, std::int64_
   }
 }
 
-/// All that a block of threads does of a launch whose parts are all of `body`. A Block has its place in the grid:
-///     index, count          of the blocks that share the rows
-///     share, share_count    of those that share the (component, layer) pairs
-///     slice, slice_count    of those that share the pieces of a row
-///     together(step)        runs step(worker) on each thread; then all meet
-///     alone(step)           the same, and nobody waits
+/// The whole work of a block of threads in a launch whose parts are all of `body`. A Block has its place in the grid:
+///     index, count          among the blocks that share the rows
+///     share, share_count    among those that share the (component, layer) pairs
+///     slice, slice_count    among those that share the pieces of a row
+///     together(step)        runs step(worker) on each thread, then a barrier
+///     alone(step)           the same without the barrier
 template <DeviceBody body, class Plan, class Scratch, class Block>
 constexpr void run_block(const Plan& plan, [[maybe_unused]] Scratch& scratch, const Block& block) {
   const std::int64_t share_end = plan.part_count * plan.layer_count;
@@ -219,7 +218,7 @@ constexpr void run_block(const Plan& plan, [[maybe_unused]] Scratch& scratch, co
           turn_keys(plan, device, layer, row, count, scratch, worker);
         });
       });
-      block.together([](const Worker&) {});  // the turns are the next rows'
+      block.together([](const Worker&) {});  // before the next rows reuse the turns
     }
   } else {
     for_each_share([&](const DevicePart& device, std::int64_t layer) __attribute__((always_inline)) {
@@ -245,7 +244,7 @@ constexpr void run_keep_block(const Plan& plan, const KeepRow* rows, std::int64_
         keep_rows(plan, plan.parts[part], share - part * plan.layer_count, scratch, count, worker);
       });
     }
-    block.together([](const Worker&) {});  // the scratch is the next rows'
+    block.together([](const Worker&) {});  // before the next rows reuse the scratch
   }
 }
 

@@ -1,9 +1,9 @@
-// gpu/device/device_checksum.h: the name-bound checksums of base/checksum.h as a kernel computes them: XXH3-64 with a
-// seed, of each stripe of 64 KiB, bit for bit. As gpu/device/device_body.h, for CUDA and for tests on the host.
+// gpu/device/device_checksum.h: the name-bound checksums of base/checksum.h in a kernel: XXH3-64 with a seed, of each
+// stripe of 64 KiB, bit for bit. As gpu/device/device_body.h, for CUDA and for tests on the host.
 //
 // XXH3 of more than 240 bytes has eight accumulators of 64 bits. Within a KiB they only add, so 64 * 8 threads may add
-// side by side; after each KiB they are scrambled, which eight threads do in order, from shared memory. One block of
-// threads takes a stripe, in four steps with a barrier after each:
+// side by side; after each KiB they are scrambled, by eight threads in order, from shared memory. One block of threads
+// takes a stripe, in four steps with a barrier after each:
 //
 //     begin   the secret, seeded             24 words
 //     add     sums of each KiB, each lane    all threads; reads each byte once, neighbours in a row
@@ -21,7 +21,7 @@
 
 namespace kv {
 
-/// Checksums of blocks in device memory: to be written to `sums`, or compared with `expected`.
+/// Checksums of blocks in device memory: written to `sums`, or compared with `expected`.
 struct DeviceChecksum {
   const std::byte* blocks = nullptr;
   std::int64_t block_bytes = 0;
@@ -29,7 +29,7 @@ struct DeviceChecksum {
   const std::uint64_t* seeds = nullptr;     ///< [block_count]
   std::uint64_t* sums = nullptr;            ///< [block_count][stripes]; null: compare.
   const std::uint64_t* expected = nullptr;  ///< [block_count][stripes]
-  std::uint32_t* verdicts = nullptr;        ///< [block_count] Of a comparison: 0, and 1 for a block that is not right.
+  std::uint32_t* verdicts = nullptr;        ///< [block_count] Of a comparison: 0, or 1 for a mismatch.
 };
 
 }  // namespace kv
@@ -44,15 +44,15 @@ inline constexpr std::uint64_t kPrime64_1 = 0x9E3779B185EBCA87, kPrime64_2 = 0xC
 inline constexpr int kLanes = 8;         // accumulators
 inline constexpr int kSecretWords = 24;  // 192 bytes
 inline constexpr int kKibsMax = 64;      // in a stripe
-inline constexpr int kLaneBytes = 64;    // what the lanes take at once
-inline constexpr int kKibBytes = 1024;   // 16 of them: the secret moves on by 8 bytes for each
+inline constexpr int kLaneBytes = 64;    // one step of all lanes
+inline constexpr int kKibBytes = 1024;   // 16 steps: the secret moves on by 8 bytes for each
 inline constexpr int kScrambleAt = 128;  // in the secret
 inline constexpr int kLastAt = 121;      // for the last 64 bytes
 inline constexpr int kMergeAt = 11;
 inline constexpr std::int64_t kShortMax = 240;
 
-/// A word of XXH3's own secret, and where an accumulator begins. (Not tables: a device's compiler makes local memory of
-/// a table in a function, and every thread fills it.)
+/// A word of XXH3's own secret, and the start value of an accumulator. (Not tables: a device compiler puts a function's
+/// table into local memory, filled by every thread.)
 constexpr std::uint64_t secret_word(int index) {
   switch (index) {
     case 0: return 0xBE4BA423396CFEB8;
@@ -94,7 +94,7 @@ constexpr std::uint64_t lane_start(int lane) {
   }
 }
 
-/// 64 bits from any byte of the secret, whose words `word(index)` gives.
+/// 64 bits from any byte of the secret, whose words are `word(index)`.
 template <class Word>
 constexpr std::uint64_t secret_at(Word word, int offset) {
   const int index = offset / 8, shift = offset % 8 * 8;
@@ -137,8 +137,8 @@ constexpr std::uint64_t avalanche64(std::uint64_t hash) {
   return hash ^ hash >> 32;
 }
 
-/// XXH3 of at most 240 bytes: the end of a block whose size is no multiple of a stripe's.
-/// `word(i)` is the i-th of the secret's words, seeded.
+/// XXH3 of at most 240 bytes: the end of a block whose size is no multiple of a stripe's. `word(i)` is the seeded
+/// secret's i-th word.
 template <class Word>
 constexpr std::uint64_t short_checksum(const std::byte* data, std::int64_t bytes, std::uint64_t seed, Word word) {
   const auto plain = [&](int index) { return index % 2 == 0 ? word(index) - seed : word(index) + seed; };
@@ -180,7 +180,7 @@ constexpr std::uint64_t short_checksum(const std::byte* data, std::int64_t bytes
   return avalanche(hash);
 }
 
-/// What the threads of one block share while they sum a stripe: 8.4 KiB.
+/// Shared by the threads of one block while they sum a stripe: 8.4 KiB.
 struct StripeScratch {
   std::uint64_t secret[kSecretWords];
   std::uint64_t products[kKibsMax][kLanes];
@@ -235,7 +235,7 @@ constexpr void checksum_add(const Stripe& stripe, StripeScratch& scratch, const 
       products += lane_product(word ^ scratch.secret[i + lane]);
       words += word;
     };
-    if (kib < kibs && is_aligned) {  // nearly all: as many loads in flight as there are
+    if (kib < kibs && is_aligned) {  // nearly all: as many loads in flight as possible
       for (int i = 0; i < kRounds; ++i) add(i, load<std::uint64_t>(data + i * kLaneBytes));
     } else {
       for (int i = 0; i < (kib < kibs ? kRounds : rest); ++i) add(i, read_word(data + i * kLaneBytes));
@@ -261,7 +261,7 @@ constexpr void checksum_fold(const Stripe& stripe, StripeScratch& scratch, const
   }
 }
 
-/// Of one thread: the checksum goes where the job says.
+/// Run by one thread: writes or compares the checksum.
 constexpr void checksum_end(const DeviceChecksum& job, std::int64_t index, const Stripe& stripe,
                             const StripeScratch& scratch) {
   std::uint64_t sum = static_cast<std::uint64_t>(stripe.bytes) * kPrime64_1;
@@ -275,7 +275,7 @@ constexpr void checksum_end(const DeviceChecksum& job, std::int64_t index, const
   if (job.sums) {
     job.sums[index] = sum;
   } else if (sum != job.expected[index]) {
-    job.verdicts[stripe.block] = 1;  // others may write the same
+    job.verdicts[stripe.block] = 1;  // other threads may write the same
   }
 }
 

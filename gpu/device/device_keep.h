@@ -1,5 +1,5 @@
 // gpu/device/device_keep.h: rows of a compressed cache (gpu/compress.h). A block of threads reads 64 of them at once
-// into shared memory, looks at each once, and then moves them in every component and layer that it takes.
+// into shared memory, checks each once, and then moves them in every component and layer of its share.
 #pragma once
 
 #include <cmath>
@@ -21,8 +21,8 @@ struct KeepScratch {
   bool is_within[kKeepRows];
 };
 
-/// Whether all that a row names is there: a row that is not within is skipped in every component, the log count too,
-/// which by itself has no heads.
+/// Whether a row's slot, tokens and head exist: a row out of range is skipped in every component, even in the log
+/// count, which has no heads itself.
 template <class Plan>
 constexpr bool is_within(const Plan& plan, const KeepRow& row) {
   if (row.slot < 0 || row.slot >= plan.to_slot_count || row.token < 0 || row.token_count < 1 || row.head < 0 ||
@@ -35,21 +35,20 @@ constexpr bool is_within(const Plan& plan, const KeepRow& row) {
   return true;
 }
 
-/// First step: the rows as words, so that neighbours read neighbouring ones.
+/// First step: the rows as words, so that neighbouring threads read neighbouring words.
 inline constexpr void load_keep_rows(const KeepRow* rows, std::int64_t count, KeepScratch& scratch,
                                      const Worker& worker) {
   const auto* from = static_cast<const std::uint64_t*>(static_cast<const void*>(rows));
   auto* to = static_cast<std::uint64_t*>(static_cast<void*>(scratch.rows));
   for (std::int64_t i = worker.thread; i < count * kKeepWords; i += worker.thread_count) to[i] = from[i];
 }
-/// Second step.
 template <class Plan>
 constexpr void check_keep_rows(const Plan& plan, std::int64_t count, KeepScratch& scratch, const Worker& worker) {
   for (std::int64_t i = worker.thread; i < count; i += worker.thread_count)
     scratch.is_within[i] = is_within(plan, scratch.rows[i]);
 }
 
-/// Values of one access of a row that keeps `token_count` tokens: the token's, or the mean in token order.
+/// Values of one access of a row of `token_count` tokens: the token's, or the mean in token order.
 template <bool kIsWide, class Plan>
 constexpr void keep_values(const Plan& plan, const Part& part, const KeepRow& row, std::byte* to, const std::byte* from,
                            std::int64_t feature) {
@@ -89,7 +88,7 @@ constexpr void keep_rows(const Plan& plan, const DevicePart& device, std::int64_
     const KeepRow& row = scratch.rows[index];
     std::byte* to = plan.to_base(layer, part.to.component) + token_offset(part.to, block_token(plan, true, row.slot));
     if (part.role == Role::kLogCount) {
-      // The logarithm of 1 is what nearly all rows have, and a double's is long on a device.
+      // Nearly all rows need the logarithm of 1, and a double's takes long on a device.
       return store(to, row.token_count == 1 ? 0.0F : static_cast<float>(log(static_cast<double>(row.token_count))));
     }
     const std::byte* from =

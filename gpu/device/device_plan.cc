@@ -52,15 +52,15 @@ bool is_token_contiguous(const Place& place) {
 }
 bool is_feature_contiguous(const Place& place) { return run_bytes(place) > element_bytes(place.element); }
 
-/// `count` neighbouring values of `place` are one access of their size, or whole ones of 16 bytes.
+/// Whether `count` neighbouring values of `place` are one access of their size, or whole ones of 16 bytes.
 bool has_wide_values(const PermutePlan& plan, const Place& place, const Bases& side, std::int64_t count) {
   const std::int64_t bytes = place.element == Element::kE2M1x2 ? count / 2 : count * element_bytes(place.element);
   return run_bytes(place) % bytes == 0 &&
          alignment_of(place, side, plan.layer_count) % std::min<std::int64_t>(bytes, 16) == 0;
 }
 
-/// The same of neighbouring tokens. Whether a call's tokens are neighbours only the device knows, since it has the ids:
-/// it looks at each group.
+/// The same for neighbouring tokens. Only the device, which has the ids, can tell whether a call's tokens are
+/// neighbours: it checks each group.
 bool has_wide_tokens(const PermutePlan& plan, const Place& place, const Bases& side, std::int64_t count) {
   Place start = place;
   start.token = {};
@@ -71,7 +71,7 @@ bool has_wide_tokens(const PermutePlan& plan, const Place& place, const Bases& s
 
 bool is_blocks(const Rows& rows) { return rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64; }
 
-/// Row to address by shifts alone.
+/// Whether shifts alone turn rows into addresses.
 bool is_simple(const PermutePlan& plan, const Part& part) {
   const auto is_side_simple = [](const Bases& side, const Rows& rows, const Place& place) {
     return shift_of(side.block_tokens) >= 0 && place.token.high.extent == 1 &&
@@ -80,8 +80,8 @@ bool is_simple(const PermutePlan& plan, const Part& part) {
   return is_side_simple(plan.to, plan.to_rows, part.to) && is_side_simple(plan.from, plan.from_rows, part.from);
 }
 
-/// Whether a component goes through tiles: its tokens are side by side on one side, its features are not on both, and
-/// it has columns enough for a tile. (A scale for each token has one column.)
+/// Whether a component goes through tiles: its tokens are contiguous on one side, its features are not on both, and it
+/// has enough columns for a tile. (A scale per token has one column.)
 bool is_transposed(const Part& part) {
   constexpr std::int64_t kColumnsEnough = 16;
   const bool to_tokens = is_token_contiguous(part.to), from_tokens = is_token_contiguous(part.from);
@@ -90,7 +90,7 @@ bool is_transposed(const Part& part) {
          (from_tokens && is_feature_contiguous(part.to));
 }
 
-/// Sides of a tile that are read or written 16 bytes at once; a cast reads eight numbers.
+/// Marks the sides of a tile with accesses of 16 bytes; a cast reads eight numbers.
 void widen_tile(const PermutePlan& plan, DevicePart& device) {
   const Part& part = device.part;
   const bool is_cast = part.kind == Kind::kCast;
@@ -102,13 +102,13 @@ void widen_tile(const PermutePlan& plan, DevicePart& device) {
   device.has_wide_from = is_wide(part.from, plan.from, is_cast ? 8 : 16 / element_bytes(part.from.element));
 }
 
-/// Features lie in tiles of less than a sector of 32 bytes, and a tile's next bytes are the next token's (x-packed K):
-/// a warp that took one row would use half of each sector.
+/// Whether features lie in tiles of less than a 32-byte sector, followed by the next token's (x-packed K): a warp on
+/// one row would waste half of each sector.
 bool has_small_tiles(const Place& place) {
   const std::int64_t bytes = run_bytes(place);
   return bytes < 32 && place.token.low.extent > 1 && place.token.low.stride_bytes == bytes;
 }
-/// The next token's row of a head begins where this one's ends, so that two of them are written as one.
+/// Whether the next token's row of a head begins where this one's ends, so that two can be written as one.
 bool has_rows_side_by_side(const Place& place) {
   return place.token.low.extent > 1 && place.token.low.stride_bytes == run_bytes(place) &&
          place.feature.extent() * element_bytes(place.element) == run_bytes(place);
@@ -133,7 +133,7 @@ void spread_threads(DevicePart& device, std::int64_t pieces) {
   }
 }
 
-/// Casts, quantisation, rotation, compressed rows: how many values an access has.
+/// Values per access, for casts, quantisation, rotation and compressed rows.
 void widen_values(const PermutePlan& plan, DevicePart& device, int vec_bytes_max) {
   const Part& part = device.part;
   const std::int64_t group = part.kind == Kind::kQuantise ? part.values_per_scale : part.values;
@@ -145,7 +145,7 @@ void widen_values(const PermutePlan& plan, DevicePart& device, int vec_bytes_max
       break;
     }
   }
-  if (device.vec_bytes == 8) device.vec_bytes = 4;  // named by the bytes of codes
+  if (device.vec_bytes == 8) device.vec_bytes = 4;  // vec_bytes counts bytes of codes
 }
 
 DevicePart device_part(const PermutePlan& plan, const Part& part, int vec_bytes_max) {
@@ -192,7 +192,7 @@ DevicePart device_part(const PermutePlan& plan, const Part& part, int vec_bytes_
     case Kind::kQuantise:
       device.body = DeviceBody::kQuantise;
       widen_values(plan, device, vec_bytes_max);
-      // Two small groups of a thread, half a row apart, share what it takes to find the row.
+      // Two small groups per thread, half a row apart, share the cost of finding the row.
       if (part.values_per_scale <= kHeldValues && part.values / part.values_per_scale % 2 == 0) device.access_count = 2;
       spread_threads(device, quantise_pieces(device));
       break;
@@ -204,22 +204,21 @@ DevicePart device_part(const PermutePlan& plan, const Part& part, int vec_bytes_
 DevicePart keep_part(const PermutePlan& plan, const Part& part, int vec_bytes_max) {
   DevicePart device{.part = part};
   if (part.from.component < 0) return device;
-  // (Of two numbers in a byte, a row's values are its bytes here.)
+  // (With two numbers in a byte, a row's values are its bytes here.)
   if (part.to.element != Element::kE2M1x2) widen_values(plan, device, vec_bytes_max);
   device.vec_bytes = device.vec_bytes == 16 ? 16 : 1;
   if (device.vec_bytes == 16 && part.values % kHeldValues == 0) device.access_count = 2;
   return device;
 }
 
-/// Whole blocks between two equal layouts, dense in each component, are rows of bytes: wide accesses whatever the
-/// layout.
+/// Whole blocks between two equal layouts, dense in each component, are rows of bytes: wide accesses in any layout.
 bool make_opaque(PermutePlan& plan) {
   if (!is_blocks(plan.to_rows) || !is_blocks(plan.from_rows) || plan.to.block_tokens != plan.from.block_tokens ||
       plan.to_rows.block_tokens != plan.to.block_tokens || plan.from_rows.block_tokens != plan.to.block_tokens) {
     return false;
   }
   const std::int64_t tokens = plan.to.block_tokens;
-  if (plan.row_count % tokens != 0) return false;  // the last block is cut: not all of its bytes are to be moved
+  if (plan.row_count % tokens != 0) return false;  // the last block is cut: some of its bytes stay
   for (int i = 0; i < plan.part_count; ++i) {
     const Part& part = plan.parts[i];
     const auto last = [](const Axis& axis) {
@@ -250,18 +249,18 @@ bool make_opaque(PermutePlan& plan) {
   return true;
 }
 
-/// What a kernel trusts, since it looks at nothing again.
+/// Checks the kernel's assumptions, which it does not check itself.
 void check_parts(const DevicePlan& launch, const PermutePlan& plan) {
   KV_ASSERT(launch.part_count >= 0 && launch.part_count <= kRoleCount);
   for (int i = 0; i < launch.part_count; ++i) {
     const DevicePart& device = launch.parts[i];
     const Part& part = device.part;
     KV_ASSERT(part.to.component >= 0 && part.to.component < plan.to.width);
-    KV_ASSERT(part.from.component < plan.from.width);  // -1: the log count of a compressed cache has no source
+    KV_ASSERT(part.from.component < plan.from.width);  // -1: a compressed cache's log count has no source
     KV_ASSERT(std::has_single_bit(static_cast<unsigned>(device.vec_bytes)) && device.vec_bytes <= 16);
     KV_ASSERT(part.heads >= 1 && part.values >= 1);
     if (device.body == DeviceBody::kWideCopy || device.body == DeviceBody::kCopy) continue;
-    // Indices within a row have 32 bits in the other bodies, and so has the number of pieces of all heads.
+    // Indices within a row have 32 bits in the other bodies, as does the number of pieces of all heads.
     KV_ASSERT(part.heads * part.values <= std::numeric_limits<std::int32_t>::max());
     KV_ASSERT(device.access_count >= 1 && device.access_count <= kHeldValues / 4);
   }

@@ -1,5 +1,5 @@
 // gpu/device/device_quantise.h: dynamic scales. Neighbouring threads take a group of values that share a scale, read
-// them side by side, find the largest magnitude by shuffles, and write codes from the values that they still hold.
+// them side by side, find the largest magnitude by shuffles, and write codes from the values in their registers.
 #pragma once
 
 #include <bit>
@@ -14,15 +14,15 @@ namespace kv::device {
 
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000;
 
-/// Magnitudes of floats are in the order of their bits; neither infinity nor NaN counts (see larger_magnitude()).
+/// Magnitudes of floats are in the order of their bits; infinity and NaN do not count (see larger_magnitude()).
 constexpr std::uint32_t magnitude_bits(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF; }
 constexpr std::uint32_t larger_finite(std::uint32_t largest, float value) {
   const std::uint32_t bits = magnitude_bits(value);
   return bits < kInfinityBits && bits > largest ? bits : largest;
 }
 
-/// The largest magnitude that any of a group's `lane_count` neighbouring threads has. A host runs threads one after
-/// another: there `of_all` looks at the whole group.
+/// The largest magnitude among a group's `lane_count` neighbouring threads. A host runs threads one after another:
+/// there `of_all` reads the whole group.
 template <class OfAll>
 constexpr std::uint32_t share_largest([[maybe_unused]] std::uint32_t largest, [[maybe_unused]] int lane_count,
                                       [[maybe_unused]] const Worker& worker, [[maybe_unused]] OfAll of_all) {
@@ -30,7 +30,7 @@ constexpr std::uint32_t share_largest([[maybe_unused]] std::uint32_t largest, [[
   const unsigned first = static_cast<unsigned>(worker.thread % 32 / lane_count * lane_count);
   const unsigned lanes = (lane_count == 32 ? ~0U : (1U << lane_count) - 1) << first;
   for (int distance = lane_count / 2; distance > 0; distance /= 2) {
-    // The intrinsic, not its instruction: only of the first does the compiler know that all threads must meet here.
+    // The intrinsic, not its instruction: it tells the compiler that all threads must meet here.
     const std::uint32_t other = __shfl_xor_sync(lanes, largest, distance);
     largest = other > largest ? other : largest;
   }
@@ -40,7 +40,7 @@ constexpr std::uint32_t share_largest([[maybe_unused]] std::uint32_t largest, [[
 #endif
 }
 
-/// The scale of a group, which its first thread writes; what readers will multiply by comes back.
+/// Computes the scale of a group; its first thread writes it. Returns the factor that readers will multiply by.
 template <class Plan>
 constexpr float write_scale(const Plan& plan, const Part& part, const HeadRow& rows, std::uint32_t group,
                             std::uint32_t lane, std::uint32_t largest) {
@@ -52,7 +52,7 @@ constexpr float write_scale(const Plan& plan, const Part& part, const HeadRow& r
   return decode_one(part.scales.element, code) * operation.global_scale;
 }
 
-/// What a host looks at where a device shares by shuffles.
+/// The host's replacement for the device's shuffles.
 constexpr std::uint32_t largest_of_group(const Part& part, const HeadRow& rows, std::uint32_t start,
                                          std::uint32_t end) {
   std::uint32_t all = 0;
@@ -61,8 +61,8 @@ constexpr std::uint32_t largest_of_group(const Part& part, const HeadRow& rows, 
   return all;
 }
 
-/// One thread's share of a group: kWidth values an access, the first kHeldValues of them kept in registers between the
-/// search for the largest and the division; those of longer groups are read again.
+/// One thread's share of a group: kWidth values an access. The first kHeldValues stay in registers between the search
+/// for the largest and the division; those of longer groups are read again.
 template <int kWidth, class Plan>
 constexpr void quantise_group(const Plan& plan, const Part& part, const HeadRow& rows, std::uint32_t group,
                               std::uint32_t lane, int lane_count, const Worker& worker) {
@@ -88,7 +88,7 @@ constexpr void quantise_group(const Plan& plan, const Part& part, const HeadRow&
       largest = bits > largest ? bits : largest;
     }
   });
-  bool is_plain = largest < kInfinityBits;  // no NaN among them, nor infinity: as nearly always
+  bool is_plain = largest < kInfinityBits;  // without NaN and infinity: nearly always
   if (!is_plain) {
     largest = 0;
     for_each_index<kHeld>([&](int j) {
@@ -104,7 +104,7 @@ constexpr void quantise_group(const Plan& plan, const Part& part, const HeadRow&
   const float kept = write_scale(plan, part, rows, group, lane, largest);
   is_plain = is_plain && kept == kept;
   const auto store_some = [&](std::uint32_t i, float* some, bool is_some_plain) {
-    if (kept == 0.0F) {  // as divide_by_scale() has it; all of a group
+    if (kept == 0.0F) {  // as in divide_by_scale(); for the whole group
       for (int k = 0; k < kWidth; ++k) some[k] = 0.0F;
     } else {
       for (int k = 0; k < kWidth; ++k) some[k] /= kept;
@@ -122,7 +122,7 @@ constexpr void quantise_group(const Plan& plan, const Part& part, const HeadRow&
   }
 }
 
-/// The same where neighbouring values are no access: one at a time, or two that share a byte, and read twice.
+/// The same where neighbouring values do not form an access: one at a time, or two that share a byte, read twice.
 template <class Plan>
 constexpr void quantise_group_each(const Plan& plan, const Part& part, const HeadRow& rows, std::uint32_t group,
                                    std::uint32_t lane, int lane_count, const Worker& worker) {
@@ -160,7 +160,7 @@ template <class Plan>
 constexpr void quantise_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, const Worker& worker) {
   const Part& part = device.part;
   const int lane_shift = quantise_lane_shift(part.values_per_scale), lane_count = 1 << lane_shift;
-  const auto pieces = static_cast<std::uint32_t>(quantise_pieces(device)) >> lane_shift;  // of all threads of a group
+  const auto pieces = static_cast<std::uint32_t>(quantise_pieces(device)) >> lane_shift;  // per group, over all threads
   for_each_item(
       plan.row_count, part.heads * pieces << lane_shift, worker,
       [&](std::int64_t item, std::int64_t row) __attribute__((always_inline)) {

@@ -1,7 +1,7 @@
 // gpu/device/device_rotate.h: turning keys to other positions.
 //
-// Angles are formed and reduced in double, which devices have few units for: each is made once for a row, kept in
-// shared memory, and used by all heads, and by all layers that a block takes.
+// Angles are computed and reduced in double, for which devices have few units: each is made once per row, kept in
+// shared memory, and used by all heads, and by all layers of a block's share.
 #pragma once
 
 #include <cmath>
@@ -24,16 +24,16 @@ struct TurnScratch {
   float cosines[8 * kPitch];
   float sines[8 * kPitch];
 
-  /// Where an entry lies: threads side by side take eight entries each, and so each step of all of them is one row.
+  /// Place of an entry: neighbouring threads take eight entries each, so each step of all threads is one row.
   static constexpr std::uint32_t at(std::uint32_t entry) { return (entry & 7) * kPitch + (entry >> 3); }
 };
 
 /// Rows that a block takes at once: those whose turns fit. One difference for all rows is one row of turns; a block
-/// still takes some rows only, so that there are blocks for all processors.
+/// still takes only some rows, to leave blocks for all processors.
 constexpr std::int64_t turn_rows_at_once(const Rotation& rotation) { return kTurnEntries / (rotation.rotary_size / 2); }
 
 /// The turn of pair `pair` by `delta` positions. As a float, an angle of 2^20 radians is off by 2^-5: hence the double.
-/// Half turns, not radians, since a device then needs no reduction by pi of its own.
+/// Half turns, not radians, which saves the device its own reduction by pi.
 template <class Rotation>
 constexpr void find_turn(const Rotation& rotation, std::int64_t delta, std::int64_t pair, float* cosine, float* sine) {
   constexpr double kHalfTurnsOfRadian = 0.31830988618379067153776752674503;
@@ -61,8 +61,8 @@ constexpr void find_turns(const Plan& plan, std::int64_t row, std::int64_t count
   }
 }
 
-/// Codes that share a scale a head: they get a new one, since a turned pair may be 1.4 times as large as its larger
-/// part. A thread takes a head, and goes twice through the same arithmetic, so that it needs no room for the values.
+/// Codes that share a scale per head get a new one, since a turned pair may be 1.4 times as large as its larger part. A
+/// thread takes a head and computes it twice, so that it need not hold the values.
 template <class Plan>
 constexpr void requantise_turned_row(const Plan& plan, const Part& part, const HeadRow& rows, std::int64_t delta,
                                      const TurnScratch& scratch, std::uint32_t turns) {
@@ -97,10 +97,10 @@ constexpr void requantise_turned_row(const Plan& plan, const Part& part, const H
   for_each_value([&](std::int64_t feature, float turned) {
     store_code(part.to, rows.to, feature, encode_slowly(part.to.element, divide_by_scale(turned, kept)));
   });
-  store_code(part.scales, rows.scales, 0, code);  // last: it may lie where the old one does
+  store_code(part.scales, rows.scales, 0, code);  // last: it may overwrite the old scale
 }
 
-/// Values that do not turn keep their bits, unless the two sides write numbers differently.
+/// Values that do not turn keep their bits, unless the two sides differ in format.
 constexpr void pass_value(const Part& part, const HeadRow& rows, bool keeps_codes, std::int64_t feature) {
   const float value = load_value(part.from, rows.from, feature) * part.from_scale / part.to_scale;
   store_code(part.to, rows.to, feature,
@@ -116,8 +116,8 @@ constexpr void pass_eight(const Part& part, const HeadRow& rows, bool keeps_code
   store_eight(part.to.element, to, values);
 }
 
-/// Eight pairs in four accesses: eight values of the first half of what turns, and the eight at the same place of the
-/// second. In NeoX's order they are each other's partners, in GPT-J's neighbours are.
+/// Eight pairs in four accesses: eight values of the turning part's first half, and the eight at the same place of the
+/// second. Partners are at equal places in NeoX's order, neighbours in GPT-J's.
 constexpr void turn_sixteen(const Part& part, const Rotation& rotation, const HeadRow& rows, std::int64_t chunk,
                             const TurnScratch& scratch, std::uint32_t turns) {
   const auto first = static_cast<std::uint32_t>(chunk * kEight);
@@ -149,7 +149,6 @@ constexpr void turn_sixteen(const Part& part, const Rotation& rotation, const He
   store_eight(part.to.element, rows.to + axis_offset(part.to.feature, second), b);
 }
 
-/// One thread's share of `count` rows from `first` on, whose turns are in the scratch.
 template <class Plan>
 constexpr void turn_keys(const Plan& plan, const DevicePart& device, std::int64_t layer, std::int64_t first,
                          std::int64_t count, const TurnScratch& scratch, const Worker& worker) {
@@ -158,7 +157,7 @@ constexpr void turn_keys(const Plan& plan, const DevicePart& device, std::int64_
   const std::int64_t pairs = rotation.rotary_size / 2;
   const bool is_wide = device.vec_bytes == 16, is_scaled = part.values_per_scale > 0;
   const bool keeps_codes = part.to.element == part.from.element && part.to_scale == part.from_scale;
-  // Pieces of a head: those that turn, then those that do not.
+  // Pieces of a head: first those that turn.
   const std::int64_t turning = is_scaled ? 1 : is_wide ? pairs / kEight : pairs;
   const std::int64_t rest = is_scaled ? 0 : (part.values - 2 * pairs) / (is_wide ? kEight : 1);
   const Worker here{worker.thread, worker.thread_count, 0, 1, 0, 1};

@@ -1,9 +1,9 @@
-// gpu/device/device_rows.h: where a thread's rows lie. Rows become slots, slots become addresses; which thread takes
-// which piece of which row is decided here too.
+// gpu/device/device_rows.h: places of a thread's rows. Rows become slots, slots become addresses; each thread's share
+// of pieces and rows is decided here too.
 //
-// A grid of a launch: x shares the rows, y the (component, layer) pairs, z the pieces of long rows. 64-bit divisions
-// cost a device about a hundred instructions each, as much as all the rest, so blocks of 2^n tokens go by shifts and
-// indices within a block by 32 bits (make_device_plans() asserts that they fit).
+// A launch's grid: x shares the rows, y the (component, layer) pairs, z the pieces of long rows. A 64-bit division
+// costs a device about a hundred instructions, as much as all the rest, so blocks of 2^n tokens use shifts, and indices
+// within a block 32 bits (make_device_plans() asserts that they fit).
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace kv::device {
 
-/// Where a thread is in its grid.
+/// A thread's place in its grid.
 struct Worker {
   int thread = 0;
   int thread_count = 1;
   std::int64_t block = 0;
   std::int64_t block_count = 1;
-  int slice = 0;  ///< Of long rows that are copied, or of the columns of a transposition: blocks share their pieces.
+  int slice = 0;  ///< Of long copied rows, or of a transposition's columns: blocks share their pieces.
   int slice_count = 1;
 };
 
-/// Whether the block of the source that holds `row` did not verify.
+/// Whether the source block of `row` failed verification.
 template <class Plan>
 constexpr bool is_refused(const Plan& plan, std::int64_t row) {
   if constexpr (Plan::kHasVerdicts) {
@@ -33,7 +33,7 @@ constexpr bool is_refused(const Plan& plan, std::int64_t row) {
   return false;
 }
 
-/// Which slot row `row` has on a side; negative: skip it. kIsSimple: ids go by shifts, and the caller knows it.
+/// The slot of row `row` on a side; negative: skip it. kIsSimple: the caller has checked that shifts suffice for ids.
 template <bool kIsSimple, class Plan>
 constexpr std::int64_t row_slot(const Plan& plan, bool is_to, std::int64_t row) {
   const Rows& rows = is_to ? plan.to_rows : plan.from_rows;
@@ -49,7 +49,7 @@ constexpr std::int64_t row_slot(const Plan& plan, bool is_to, std::int64_t row) 
       const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
       slot = id;
       if (is_blocks) {
-        if (static_cast<std::uint64_t>(id) > static_cast<std::uint64_t>(kBlockIdMax)) return -1;  // negative ones too
+        if (static_cast<std::uint64_t>(id) > static_cast<std::uint64_t>(kBlockIdMax)) return -1;  // negative ids too
         slot = (id << shift) + (row & ((std::int64_t{1} << shift) - 1));
       }
     }
@@ -69,7 +69,7 @@ constexpr std::int64_t axis_offset(const Axis& axis, std::uint32_t index) {
   return std::int64_t{index - high * extent} * axis.low.stride_bytes + std::int64_t{high} * axis.high.stride_bytes;
 }
 
-/// A slot as its block and its token there.
+/// A slot as its block and the token in it.
 struct BlockToken {
   std::int64_t block = 0;
   std::uint32_t token = 0;
@@ -85,8 +85,8 @@ constexpr std::int64_t token_offset(const Place& place, const BlockToken& at) {
   return at.block * place.block_stride_bytes + axis_offset(place.token, at.token);
 }
 
-/// Where row `row` lies on a side, from the component's base; negative: skip it. kIsSimple: besides, the token axis has
-/// one digit.
+/// Offset of row `row` on a side, from the component's base; negative: skip it. kIsSimple: additionally, the token axis
+/// has one digit.
 template <bool kIsSimple, class Plan>
 constexpr std::int64_t row_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t row) {
   const std::int64_t slot = row_slot<kIsSimple>(plan, is_to, row);
@@ -122,16 +122,16 @@ constexpr HeadRow head_row(const Plan& plan, const Part& part, std::int64_t laye
   return rows;
 }
 
-/// Pieces [item], [item + item_step] ... of rows [row], [row + row_step] ... are a thread's.
+/// A thread's share: pieces [item], [item + item_step] ... of rows [row], [row + row_step] ...
 struct Share {
   std::int64_t item = 0;
   std::int64_t item_step = 1;
   std::int64_t row = 0;
   std::int64_t row_step = 1;
 };
-/// Neighbouring threads take neighbouring pieces, and rows side by side where a row has fewer pieces than the block has
-/// threads. With shifts (see DevicePart): first 2^span_shift pieces of 2^row_shift rows. Requires: item_count is a
-/// multiple of 2^span_shift.
+/// Neighbouring threads take neighbouring pieces, and several rows side by side where a row has fewer pieces than the
+/// block has threads. With shifts (see DevicePart): first 2^span_shift pieces of 2^row_shift rows. Requires: item_count
+/// is a multiple of 2^span_shift.
 constexpr Share share_of(std::int64_t item_count, const Worker& worker, int span_shift = 0, int row_shift = 0) {
   if ((worker.thread_count & ((1 << (span_shift + row_shift)) - 1)) != 0) span_shift = row_shift = 0;
   const auto thread = static_cast<std::uint32_t>(worker.thread);

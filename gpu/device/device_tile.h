@@ -1,6 +1,5 @@
-// gpu/device/device_tile.h: transpositions, through a tile in shared memory: where one side has tokens side by side in
-// memory (x-packed V) and the other has features. Static casts go the same way: numbers are converted as they are
-// loaded.
+// gpu/device/device_tile.h: transpositions, through a tile in shared memory: one side has contiguous tokens (x-packed
+// V), the other contiguous features. Static casts go the same way: numbers are converted as they are loaded.
 //
 // A tile is 128 columns of 64 bytes of tokens; a column is a feature of a head, counted through all heads. The unit of
 // shared memory is a word of 4 / sizeof(T) tokens of one column. Memory is read and written 16 bytes at once on both
@@ -10,8 +9,8 @@
 //      token 0  a0 b0 c0 d0 ...             a: [a0 a1] [a2 a3] ...         a0 a1 a2 a3 a4 a5 a6 a7
 //      token 1  a1 b1 c1 d1 ...             b: [b0 b1] [b2 b3] ...         b0 b1 b2 b3 ...
 //
-// Either side falls back to single elements where its 16 bytes are not side by side: tokens at random slots, blocks of
-// an odd size, rows that are skipped.
+// Either side falls back to single elements where its 16 bytes are not contiguous: tokens at random slots, blocks of an
+// odd size, skipped rows.
 #pragma once
 
 #include <cstddef>
@@ -35,14 +34,14 @@ struct alignas(16) TileScratch {
   std::uint32_t words[kTileColumns * kTileWords];
   std::int64_t to_offsets[64];    ///< Of each token of the tile, from its component's base; negative: skip it.
   std::int64_t from_offsets[64];  ///< Negative for the same tokens.
-  /// Of each group of tokens that would be one access of that side: whether it is not.
+  /// Per group of tokens of one access on that side: 1 if the group is broken up.
   std::uint32_t to_breaks[8];
   std::uint32_t from_breaks[8];
 };
 
-/// Index of a word. Banks, not addresses, are why it is not column * 16 + word: of the columns that a warp writes at
-/// once, one in each vector of features, four go to quads of their own and the next four to the other half of the
-/// banks. Four words of a column stay side by side, in order.
+/// Index of a word. Spread over banks, hence not column * 16 + word: a warp writes columns from each vector of features
+/// at once; four go to quads of their own and the next four to the other half of the banks. Four words of a column stay
+/// side by side, in order.
 template <class T>
 constexpr std::uint32_t tile_word(std::uint32_t column, std::uint32_t word) {
   const std::uint32_t vec = column / kVecElements<T>;
@@ -54,7 +53,7 @@ constexpr T* tile_element(TileScratch& scratch, std::uint32_t column, std::uint3
   return static_cast<T*>(static_cast<void*>(word)) + token % kTokensOfWord<T>;
 }
 
-/// Words as rows of a square of elements: rows become columns. Its own inverse.
+/// Transposes words that are rows of a square of elements. Its own inverse.
 template <class T>
 constexpr void turn_words(std::uint32_t* words) {
   if constexpr (sizeof(T) == 2) {
@@ -73,7 +72,7 @@ constexpr void turn_words(std::uint32_t* words) {
   }
 }
 
-/// Where a column begins, from its row's start.
+/// Offset of a column from its row's start.
 constexpr std::int64_t column_offset(const Place& place, std::uint32_t values, std::uint32_t column) {
   const std::uint32_t head = column / values;
   return axis_offset(place.head, head) + axis_offset(place.feature, column - head * values);
@@ -88,7 +87,7 @@ constexpr std::uint32_t from_group(const Part& part) {
   return part.kind == Operation::Kind::kCast ? kEight : kVecElements<T>;
 }
 
-/// A tile's rows, first step: where they lie.
+/// First step: places of a tile's rows.
 template <class T, class Plan>
 constexpr void find_tile_rows(const Plan& plan, const Part& part, std::int64_t row, TileScratch& scratch,
                               const Worker& worker) {
@@ -103,7 +102,7 @@ constexpr void find_tile_rows(const Plan& plan, const Part& part, std::int64_t r
   }
 }
 
-/// Whether `count` tokens are one access of `bytes`: side by side, or all skipped.
+/// Whether `count` tokens are one access of `bytes`: contiguous, or all skipped.
 constexpr bool is_one_access(const std::int64_t* offsets, std::uint32_t count, std::int64_t unit, std::int64_t bytes) {
   if (offsets[0] >= 0 && offsets[0] % bytes != 0) return false;
   for (std::uint32_t i = 1; i < count; ++i) {
@@ -112,7 +111,7 @@ constexpr bool is_one_access(const std::int64_t* offsets, std::uint32_t count, s
   return true;
 }
 
-/// Second step: which groups of tokens are one access.
+/// Second step: finds the groups of tokens that are one access.
 template <class T>
 constexpr void find_tile_breaks(const Part& part, TileScratch& scratch, const Worker& worker) {
   for (auto i = static_cast<std::uint32_t>(worker.thread); i < 16; i += worker.thread_count) {
@@ -162,8 +161,8 @@ constexpr T load_converted(const Part& part, const std::byte* at) {
   return static_cast<T>(encode_slowly(part.to.element, value * part.from_scale / part.to_scale));
 }
 
-/// Which word and which group of columns a thread takes, of a side with features side by side: eight groups and four
-/// words of them are a warp's, so that it reads 128 bytes of a row in one access and writes every bank once.
+/// A thread's word and group of columns, on a side with contiguous features: a warp has eight groups and four of their
+/// words, so that it reads 128 bytes of a row in one access and writes every bank once.
 struct TileUnit {
   std::uint32_t word = 0;
   std::uint32_t group = 0;
@@ -205,7 +204,7 @@ constexpr void load_feature_vectors(const Part& part, const std::byte* base, std
   }
 }
 
-/// Third step: memory to tile. Tokens that are skipped become zeros, since whole words are read from the tile.
+/// Third step: memory to tile. Skipped tokens become zeros, since whole words are read from the tile.
 template <class T, class Plan>
 constexpr void load_tile(const Plan& plan, const DevicePart& device, std::int64_t layer, std::uint32_t column,
                          std::uint32_t columns, TileScratch& scratch, const Worker& worker) {
@@ -300,8 +299,7 @@ constexpr void store_tile(const Plan& plan, const DevicePart& device, std::int64
   }
 }
 
-/// The tiles of a component and layer that are this block's. `block` runs steps on all of its threads, with a barrier
-/// after each.
+/// This block's tiles of a component and layer. `block` runs steps on all of its threads, with a barrier after each.
 template <class T, class Plan, class Block>
 constexpr void transpose_rows(const Plan& plan, const DevicePart& device, std::int64_t layer, TileScratch& scratch,
                               const Block& block) {

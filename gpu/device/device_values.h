@@ -1,9 +1,9 @@
-// gpu/device/device_values.h: numbers of a row as a thread takes them: eight neighbouring ones in one or two accesses,
-// or one at a time.
+// gpu/device/device_values.h: numbers of a row in a thread's hands: eight neighbouring ones in one or two accesses, or
+// one at a time.
 //
-// gpu/element.h says what every conversion gives, bit for bit. Compiled for a device that has an instruction for one,
-// that is used for what is not NaN: eight values cost a fifth of the integer arithmetic. NaN goes the long way, since
-// which NaN an instruction makes differs between devices.
+// gpu/element.h defines the result of every conversion, bit for bit. Device instructions replace it where they exist,
+// except for NaN: eight values cost a fifth of the integer arithmetic, but the NaN of an instruction differs between
+// devices.
 #pragma once
 
 #include <bit>
@@ -43,27 +43,27 @@ constexpr void store(std::byte* at, T value) {
   *static_cast<T*>(static_cast<void*>(at)) = value;
 }
 
-/// What encode_small() gives for kE2M1Format, of which a device does sixteen for each 8 bytes of a target. The sum of
-/// the magnitude and 2^22, 2^23 or 2^24 is rounded, to even, at the last bit that the code has for such a magnitude.
+/// encode_small() for kE2M1Format, which a device runs sixteen times per 8 bytes of a target. The sum of the magnitude
+/// and 2^22, 2^23 or 2^24 is rounded, to even, at the code's last bit for that magnitude.
 constexpr std::uint32_t encode_e2m1(float value, bool is_plain = false) {
   constexpr std::uint32_t kOne = 0x3F800000, kSix = 0x40C00000, kToRounder = 0x0B000000;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   std::uint32_t magnitude = bits & 0x7FFFFFFF;
   const std::uint32_t sign = !is_plain && magnitude > 0x7F800000 ? 0 : bits >> 28 & 8;  // NaN is 6, without a sign
   magnitude = magnitude < kSix ? magnitude : kSix;
-  std::uint32_t exponent = magnitude & 0x7F800000;  // of a number below 1 the code has the bits that one of 1 has
+  std::uint32_t exponent = magnitude & 0x7F800000;  // below 1 the code has the same last bit as at 1
   exponent = exponent > kOne ? exponent : kOne;
   const float sum = std::bit_cast<float>(magnitude) + std::bit_cast<float>(exponent + kToRounder);
   return ((std::bit_cast<std::uint32_t>(sum) + (exponent >> 22) + 2) & 7) | sign;
 }
 /// The value of the code that begins at bit `at` of a word.
 constexpr float decode_e2m1(std::uint32_t word, int at = 0) {
-  constexpr float kUnbias = 0x1p126F;  // its exponents are biased by 1, those of a float by 127; subnormals come right
+  constexpr float kUnbias = 0x1p126F;  // rebias from 1 to a float's 127; subnormals come out right
   const std::uint32_t magnitude = at < 22 ? word << (22 - at) : word >> (at - 22);
   return std::bit_cast<float>((word << (28 - at) & 0x80000000) | (magnitude & 0x01C00000)) * kUnbias;
 }
 
-/// Bytes from a row's first value to value `index`; of two in a byte, to the byte.
+/// Bytes from a row's first value to value `index`; with two in a byte, to their byte.
 constexpr std::int64_t value_offset(const Place& place, std::int64_t index) {
   return place.feature.offset(place.element == Element::kE2M1x2 ? index / 2 : index);
 }
@@ -117,7 +117,7 @@ constexpr void decode_pair_fp8(std::uint32_t pair, float* values) {
 #endif
 
 #if defined(__CUDACC__)
-/// What most numbers never need: a function of its own keeps the kernels short.
+/// A separate function for rare numbers keeps the kernels short.
 __attribute__((noinline)) constexpr std::uint32_t encode_slowly(Element element, float value) {
   return encode_element(element, value);
 }
@@ -144,7 +144,7 @@ constexpr float decode_one(Element element, std::uint32_t code) {
   return decode_element(element, code);
 }
 
-/// A number at its place; of two in a byte, the one that `index` names.
+/// A number at its place; with two in a byte, the one that `index` names.
 constexpr float load_value(const Place& place, const std::byte* row, std::int64_t index) {
   const std::byte* at = row + value_offset(place, index);
   switch (element_bytes(place.element)) {
@@ -175,8 +175,8 @@ constexpr std::uint32_t load_code(const Place& place, const std::byte* row, std:
 
 inline constexpr int kEight = 8;  ///< Values that a thread takes together: 16 bytes of the 16-bit elements.
 
-/// Calls step(0) ... step(kCount - 1), each written out: a device's registers have no addresses, so an array whose
-/// index is not known when the kernel is compiled lies in memory.
+/// Calls step(0) ... step(kCount - 1), unrolled: registers have no addresses, so an array whose index is unknown at
+/// compile time lies in memory.
 template <int kCount, class Step>
 constexpr void for_each_index(Step step) {
   [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) { (step(kIndices), ...); }
@@ -206,7 +206,7 @@ constexpr std::uint32_t permute_bytes(std::uint32_t low, std::uint32_t high) {
 #endif
 }
 
-/// kCount codes of a byte as words, as encode_element() has each, the low one first. `is_plain`: none is NaN.
+/// kCount one-byte codes as words, each as from encode_element(), the low one first. `is_plain`: without NaN.
 template <int kCount>
 constexpr void encode_bytes(Element element, const float* values, std::uint32_t* words,
                             [[maybe_unused]] bool is_plain) {
@@ -232,7 +232,8 @@ constexpr void encode_bytes(Element element, const float* values, std::uint32_t*
 #else
     for (int i = 0; i < kCount / 4; ++i) words[i] = 0;
     for (int i = 0; i < kCount; ++i)
-      words[i / 4] |= encode_small(small_format(element), values[i]) << (i % 4 * 8);  // no calls: all of them come here
+      words[i / 4] |= encode_small(small_format(element), values[i]) << (i % 4 * 8);  // without calls: every value
+                                                                                      // comes here
     return;
 #endif
   }
@@ -349,7 +350,7 @@ constexpr void load_eight(Element element, const std::byte* at, float* values) {
 constexpr void store_eight(Element element, std::byte* at, const float* values) {
   store_values<kEight>(element, at, values, !has_nan<kEight>(values));
 }
-/// Eight neighbouring elements, whatever they are.
+/// Eight neighbouring elements of any format.
 constexpr void copy_eight(Element element, std::byte* to, const std::byte* from) {
   switch (element_bytes(element)) {
     case 4: store(to, load<Vec<16>>(from)), store(to + 16, load<Vec<16>>(from + 16)); return;

@@ -29,8 +29,7 @@ QuantisedGroups quantise_groups(std::span<const float> numbers, const GroupForma
     const auto group = numbers.subspan(begin, format.group_size);
     const auto [least, greatest] = std::minmax_element(group.begin(), group.end());
     const float min = std::clamp(*least, -kFp16Max, kFp16Max), max = std::clamp(*greatest, -kFp16Max, kFp16Max);
-    // Codes are chosen for the zero and scale as they are stored. Chosen for the exact ones, a code would carry the
-    // error of rounding them to fp16 as well.
+    // Codes are chosen for the stored zero and scale; those for the exact ones would also carry fp16's rounding error.
     groups.zeros.push_back(static_cast<std::uint16_t>(encode_element(Element::kFp16, min)));
     groups.scales.push_back(static_cast<std::uint16_t>(encode_element(Element::kFp16, (max - min) / code_max)));
     const float zero = decode_element(Element::kFp16, groups.zeros.back());

@@ -17,14 +17,14 @@ struct GroupFormat {
 /// A number is zero + code * scale: zero is the group's least number, scale a 2^bits - 1 th of its range, both fp16.
 struct QuantisedGroups {
   std::vector<std::uint8_t> codes;           ///< The first number in the lowest bits.
-  std::vector<std::uint16_t> scales, zeros;  ///< One of each for every group.
+  std::vector<std::uint16_t> scales, zeros;  ///< One of each per group.
 
   std::size_t byte_count() const { return codes.size() + 2 * (scales.size() + zeros.size()); }
 };
 
-/// Rounds to the nearest code, ties to even. A group of equal fp16 numbers comes back exactly; every other number
-/// within half a scale, and what rounding zero and scale to fp16 adds. Numbers beyond fp16's range are taken for its
-/// limits. Requires: finite numbers, whole groups.
+/// Rounds to the nearest code, ties to even. A group of equal fp16 numbers comes back exactly; other numbers within
+/// half a scale, plus the rounding of zero and scale to fp16. Numbers are clamped to fp16's range. Requires: finite
+/// numbers, whole groups.
 QuantisedGroups quantise_groups(std::span<const float> numbers, const GroupFormat& format);
 
 /// Requires: as many numbers as were quantised, in the same format.

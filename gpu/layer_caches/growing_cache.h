@@ -7,7 +7,7 @@
 
 namespace kv {
 
-/// View: all tokens. Memory doubles when it is full, so that adding a token at a time copies each token twice at most.
+/// View: all tokens. Memory doubles when full, so that adding tokens one by one copies each twice at most.
 class GrowingCache final : public LayerCache {
  public:
   Result<KvView> update(const KvTensor& added) override;

@@ -60,8 +60,8 @@ void KvTensor::set_value(std::int64_t sequence, std::int64_t head, std::int64_t 
   write(bound_, kValueComponent, sequence * token_count() + token, head, feature, number);
 }
 
-/// permute() knows slots, not sequences: token t of sequence s is slot s * token_count + t. So the tokens of each
-/// sequence are one call, and from one to the next all slots move on by the tensor's number of tokens.
+/// permute() has slots, not sequences: token t of sequence s is slot s * token_count + t. So each sequence's tokens are
+/// one call, with all slots moved on by the tensor's token count from one to the next.
 void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const KvTensor& from,
                  std::span<const std::int64_t> from_tokens, const Operation& operation) {
   KV_ASSERT(&to != &from && to.shape() == from.shape() && to_tokens.size() == from_tokens.size());
@@ -80,7 +80,7 @@ void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const Kv
 
 void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std::int64_t from_begin,
                  std::int64_t count) {
-  KV_ASSERT(count >= 0);  // a negative one would ask for all memory there is
+  KV_ASSERT(count >= 0);  // a negative count would request huge vectors
   std::vector<std::int64_t> to_tokens(static_cast<std::size_t>(count)), from_tokens(to_tokens.size());
   std::iota(to_tokens.begin(), to_tokens.end(), to_begin);
   std::iota(from_tokens.begin(), from_tokens.end(), from_begin);

@@ -1,5 +1,5 @@
-// gpu/layer_caches/kv_tensor.h: keys and values of a batch as tensor libraries hold them, in host memory. Layer caches
-// (gpu/layer_caches/layer_cache.h) take tensors, keep them and return views of them.
+// gpu/layer_caches/kv_tensor.h: keys and values of a batch in the shape of tensor libraries, in host memory. Layer
+// caches (gpu/layer_caches/layer_cache.h) take tensors, keep them and return views.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace kv {
 
-/// All of a tensor's measures but its number of tokens.
+/// A tensor's dimensions except its number of tokens.
 struct TokenShape {
   std::int64_t batch_count = 1;
   std::int64_t heads = 1;
@@ -22,9 +22,9 @@ struct TokenShape {
   friend bool operator==(const TokenShape&, const TokenShape&) = default;
 };
 
-/// One layer's K and V of `token_count` tokens of every sequence, [batch, heads,
-/// tokens, head size] each, zero at first. Moving it does not move its elements.
-/// Requires measures that layouts::batched() takes, and at least one token.
+/// One layer's K and V of `token_count` tokens of every sequence, each [batch, heads, tokens, head size], zero at
+/// first. Moving a tensor keeps its elements in place. Requires dimensions that layouts::batched() accepts, and at
+/// least one token.
 class KvTensor {
  public:
   KvTensor(const TokenShape& shape, std::int64_t token_count);
@@ -46,12 +46,12 @@ class KvTensor {
   BoundLayout bound_;
 };
 
-/// Token from_tokens[i] of every sequence of `from` to token to_tokens[i] of the same sequence of `to`. An operation's
-/// rotation.deltas has one element for each i. Requires: equal shapes, tokens in range, `to` is not `from`.
+/// Copies token from_tokens[i] of every sequence of `from` to token to_tokens[i] of the same sequence of `to`. An
+/// operation's rotation.deltas has one element for each i. Requires: equal shapes, tokens in range, `to` is not `from`.
 void move_tokens(KvTensor& to, std::span<const std::int64_t> to_tokens, const KvTensor& from,
                  std::span<const std::int64_t> from_tokens, const Operation& operation = Operation());
 
-/// The tokens [from_begin, from_begin + count) to [to_begin, to_begin + count).
+/// Copies tokens [from_begin, from_begin + count) to [to_begin, to_begin + count).
 void copy_tokens(KvTensor& to, std::int64_t to_begin, const KvTensor& from, std::int64_t from_begin,
                  std::int64_t count);
 

@@ -1,15 +1,15 @@
-// gpu/layer_caches/layer_cache.h: caches that a model on the host
-// calls layer by layer, as it would a tensor library's. Start here:
+// gpu/layer_caches/layer_cache.h: caches that a model on the host calls layer by layer, as it would a tensor library's.
+// Start here:
 //
-//   kv_tensor.h        what goes in and comes out
-//   layer_cache.h      the interface, and how each kind behaves
-//   growing_cache.h    GrowingCache: keeps everything ("dynamic")
-//   static_cache.h     StaticCache: memory of fixed size and place; SlidingCache: the last tokens of it
-//   sink_window.h      attention sinks and a rolling window: which tokens stay, and where they are
+//   kv_tensor.h        the tensors that go in and come out
+//   layer_cache.h      the interface of all kinds
+//   growing_cache.h    GrowingCache: keeps all tokens ("dynamic")
+//   static_cache.h     StaticCache: memory of fixed size and place; SlidingCache: the last tokens
+//   sink_window.h      attention sinks and a rolling window: the kept tokens and their places
 //   sink_cache.h       SinkCache: keeps those, with keys turned to their places
 //   group_quantise.h   2 and 4 bits with a scale for every group
 //   quantised_cache.h  QuantisedCache: old tokens in few bits, recent ones whole
-//   reference_attention.h   what attention means, and what the plans of gpu/paging must give
+//   reference_attention.h   the definition of attention, against which the plans of gpu/paging are tested
 //
 // A model with layers of several kinds has one object of the right kind for each layer.
 #pragma once
@@ -30,25 +30,26 @@ struct KvView {
   std::int64_t token_count() const { return end - begin; }
 };
 
-/// Keys and values of one layer for a batch whose sequences grow alike.
-/// Thread safety: none. Bytes are moved by permute(), on the caller's thread.
+/// Keys and values of one layer for a batch whose sequences grow alike. Thread safety: none. permute() moves the bytes,
+/// on the caller's thread.
 class LayerCache {
  public:
   virtual ~LayerCache() = default;
 
-  /// Adds the next tokens of every sequence, and returns what attention of these tokens reads. The view ends with the
-  /// added tokens themselves. Errors: kTooLarge if a fixed size does not hold them; then nothing was added. Requires:
-  /// the shape of earlier calls, and another tensor than the view's.
+  /// Adds the next tokens of every sequence, and returns the tokens that their attention reads; the added ones are
+  /// last. Errors: kTooLarge if a fixed size does not hold them; then the cache is unchanged. Requires: the shape of
+  /// earlier calls, and another tensor than the view's.
   virtual Result<KvView> update(const KvTensor& added) = 0;
 
-  /// Tokens added so far less those cropped. Tokens that a window has let go still count.
+  /// Tokens added so far less those cropped. Tokens that have left a window still count.
   virtual std::int64_t token_count() const = 0;
 
-  /// Only the first `token_count` tokens stay; a negative number takes that many away. Errors: kBadRequest if there are
-  /// not as many; kUnsupported if the next token would have to read tokens that are gone.
+  /// Keeps the first `token_count` tokens; a negative number removes that many. Errors: kBadRequest if there are not as
+  /// many; kUnsupported if the next token's attention would need dropped tokens.
   virtual Result<void> crop(std::int64_t token_count) = 0;
 
-  /// The batch becomes these of its sequences, in this order (beams, forks). Requires: indices below the batch's size.
+  /// Replaces the batch by these of its sequences, in this order (beams, forks). Requires: indices below the batch's
+  /// size.
   virtual void select(std::span<const std::int64_t> sequences) = 0;
 };
 

@@ -12,8 +12,8 @@ QuantisedCache::QuantisedCache(const TokenShape& shape, const Config& config) : 
   KV_ASSERT(group_size % 8 == 0 && shape.value_size % group_size == 0);
 }
 
-/// The view is put together before anything is rounded (3), and blocks are then cut from the view: what this update
-/// returns still has the added tokens as they came, while the next one reads them from their codes.
+/// The view is built before any rounding (3), and blocks are then cut from it: this update returns the added tokens as
+/// they came, the next one reads them from their codes.
 Result<KvView> QuantisedCache::update(const KvTensor& added) {
   KV_ASSERT(added.shape() == shape_);
   view_.emplace(shape_, token_count() + added.token_count());
@@ -37,8 +37,8 @@ Result<KvView> QuantisedCache::update(const KvTensor& added) {
   return KvView{&*view_, 0, view_->token_count()};
 }
 
-/// Whole blocks can go, since each has scales of its own. A part of one cannot: what stays of it would be rounded again
-/// when the block is full once more (2).
+/// Whole blocks can go, since each has scales of its own. A cut block cannot: its rest would be rounded again once the
+/// block is full (2).
 Result<void> QuantisedCache::crop(std::int64_t token_count) {
   if (token_count < 0) token_count += this->token_count();
   if (token_count < 0 || token_count > this->token_count()) return Errc::kBadRequest;
@@ -49,7 +49,7 @@ Result<void> QuantisedCache::crop(std::int64_t token_count) {
   return {};
 }
 
-/// Codes are copied as they are. To decode and round them again would let a beam search wear its prompt away.
+/// Codes are copied as they are: decoding and rounding them again would wear a beam search's prompt away.
 void QuantisedCache::select(std::span<const std::int64_t> sequences) {
   for (Block& block : blocks_) {
     Block selected;
@@ -104,7 +104,7 @@ void QuantisedCache::dequantise(const Block& block, KvTensor& tokens, std::int64
   std::vector<float> keys(static_cast<std::size_t>(per_feature * shape_.key_size));
   std::vector<float> values(static_cast<std::size_t>(per_feature * shape_.value_size));
   for (std::int64_t sequence = 0; sequence < shape_.batch_count; ++sequence) {
-    KV_ASSERT(static_cast<std::size_t>(sequence) < block.size());  // select() keeps one for each sequence
+    KV_ASSERT(static_cast<std::size_t>(sequence) < block.size());  // select() keeps one per sequence
     const SequenceBlock& stored = block[static_cast<std::size_t>(sequence)];
     dequantise_groups(stored.keys, key_format(), keys);
     dequantise_groups(stored.values, value_format(), values);

@@ -11,8 +11,8 @@ namespace kv {
 
 /// Keys are quantised per feature over blocks of group_size tokens (some features are always large), values per token
 /// over group_size features.
-///   1. The last `residual_tokens` tokens are whole; behind them fewer than group_size more.
-///   2. A block is quantised once, when enough tokens have come after it: what was rounded is never rounded again.
+///   1. The last `residual_tokens` tokens are whole; before them fewer than group_size more.
+///   2. A block is quantised once, when enough tokens have come after it; rounded values are never rounded again.
 ///   3. Added tokens are read as they came, even those that are quantised at the end of the same update.
 class QuantisedCache final : public LayerCache {
  public:
@@ -39,7 +39,7 @@ class QuantisedCache final : public LayerCache {
     QuantisedGroups keys;    ///< [head][feature][token]
     QuantisedGroups values;  ///< [head][token][feature]
   };
-  using Block = std::vector<SequenceBlock>;  ///< One for each sequence of the batch.
+  using Block = std::vector<SequenceBlock>;  ///< One per sequence of the batch.
 
   GroupFormat key_format() const;
   GroupFormat value_format() const;
@@ -49,7 +49,7 @@ class QuantisedCache final : public LayerCache {
   TokenShape shape_;
   Config config_;
   std::vector<Block> blocks_;
-  std::optional<KvTensor> whole_;  ///< The tokens after the blocks: [0, whole_count_) of it.
+  std::optional<KvTensor> whole_;  ///< The tokens after the blocks: its [0, whole_count_).
   std::int64_t whole_count_ = 0;
   std::optional<KvTensor> view_;
 };

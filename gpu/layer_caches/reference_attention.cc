@@ -42,8 +42,8 @@ AttentionState normalised(const PartialAttention& partial) {
 
 }  // namespace
 
-/// The sums are kept relative to the greatest score so far. e^score itself would overflow for long prompts, and a
-/// kernel does the same for the same reason.
+/// The sums are kept relative to the greatest score so far: e^score itself would overflow for long prompts. Kernels do
+/// the same.
 PartialAttention attend_partially(std::span<const float> query, std::span<const float> keys,
                                   std::span<const float> values, double scale) {
   KV_ASSERT(!query.empty() && keys.size() == values.size() && keys.size() % query.size() == 0);
@@ -54,7 +54,7 @@ PartialAttention attend_partially(std::span<const float> query, std::span<const 
     for (std::size_t f = 0; f < head_size; ++f) score += double{query[f]} * double{keys[begin + f]};
     score *= scale;
     if (score > partial.score_max) {
-      // The sums so far are relative to a smaller maximum. At first there is no maximum, and the sums are 0.
+      // The sums so far are relative to a smaller maximum; at first they are 0, without a maximum.
       const double factor = partial.weight_sum == 0 ? 0 : std::exp(partial.score_max - score);
       for (double& element : partial.weighted_sum) element *= factor;
       partial.weight_sum *= factor;
@@ -72,8 +72,8 @@ AttentionState attend(std::span<const float> query, std::span<const float> keys,
   return normalised(attend_partially(query, keys, values, scale));
 }
 
-/// Each output is weighted by its share of the total e^score, relative to the greater of both sums: so nothing
-/// overflows, and the order of merging does not matter but for rounding.
+/// Each output is weighted by its share of the total e^score, relative to the greater of both sums, which avoids
+/// overflow. The order of merging matters only for rounding.
 AttentionState merge(const AttentionState& a, const AttentionState& b) {
   const double max = std::max(a.log_sum, b.log_sum);
   if (std::isinf(max) && max < 0) return a;  // both over no token: e^(-inf - -inf) is not a number
@@ -114,8 +114,8 @@ std::vector<AttentionState> attend_by_sequence(const SharedPrefixTree& tree, std
   return states;
 }
 
-/// Level after level, each query's state merged with that of the level. Only the last level masks: queries are never in
-/// shared pages, so on the levels above every query sees every token.
+/// Merges each query's state with every level's. Only the last level masks: queries are never in shared pages, so on
+/// higher levels every query reads every token.
 std::vector<AttentionState> attend_by_cascade(const CascadePlan& plan, std::span<const float> queries,
                                               const PagedHead& head) {
   std::vector<AttentionState> states(queries.size() / head.head_size);
@@ -148,7 +148,7 @@ std::vector<AttentionState> attend_by_chunks(const ChunkPlan& plan, std::span<co
     tokens.add_page(head, page_index(plan.pages[chunk]), static_cast<std::size_t>(plan.token_counts[chunk]));
     return attend_partially(row(queries, sequence, head), tokens.keys, tokens.values, head.scale);
   };
-  // Phase 1, chunk first: on a device the chunk is read once for all its sequences.
+  // Phase 1, chunk first: a device reads the chunk once for all its sequences.
   std::vector<PartialAttention> partials(static_cast<std::size_t>(plan.partial_row_count));
   for (std::size_t chunk = 0; chunk < plan.shared_count(); ++chunk) {
     for (auto s = plan.begins[chunk]; s < plan.ends[chunk]; ++s) {
@@ -156,7 +156,7 @@ std::vector<AttentionState> attend_by_chunks(const ChunkPlan& plan, std::span<co
           attend_chunk(chunk, static_cast<std::size_t>(s));
     }
   }
-  // Phase 2, sequence first: what phase 1 left, and the sequence's own chunks.
+  // Phase 2, sequence first: the results of phase 1, and the sequence's own chunks.
   std::vector<AttentionState> states;
   for (std::size_t s = 0; s < plan.sequence_tokens.size(); ++s) {
     std::vector<PartialAttention> parts;

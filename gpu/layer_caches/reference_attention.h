@@ -1,5 +1,5 @@
-// gpu/layer_caches/reference_attention.h: what attention means, in plain host code: slow, in double precision, one head
-// at a time (heads do not know of each other). It is here to judge kernels and plans, and to show how a plan is read.
+// gpu/layer_caches/reference_attention.h: the definition of attention, in plain host code: slow, in double precision,
+// one head at a time (heads are independent). It judges kernels and plans, and shows how to read a plan.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,14 @@
 
 namespace kv {
 
-/// The result of one query over some of its tokens, in the form that can be merged with the result over others.
-/// `log_sum` is ln of the sum of e^score (FlashInfer's is base 2: divide by ln 2). Over no token at all it is
-/// -infinity, and the output is 0.
+/// The result of one query over some of its tokens, mergeable with the result over others. `log_sum` is ln of the sum
+/// of e^score (FlashInfer's is base 2: divide by ln 2). Without tokens it is -infinity, and the output is 0.
 struct AttentionState {
   std::vector<double> output;  ///< [head_size]
   double log_sum = -std::numeric_limits<double>::infinity();
 };
 
-/// The same, not yet divided: what ChunkAttention's first phase stores.
+/// The same before the division, as stored by ChunkAttention's first phase.
 struct PartialAttention {
   std::vector<double> weighted_sum;  ///< [head_size], weights e^(score - score_max)
   double weight_sum = 0;
@@ -34,7 +33,7 @@ PartialAttention attend_partially(std::span<const float> query, std::span<const 
 AttentionState attend(std::span<const float> query, std::span<const float> keys, std::span<const float> values,
                       double scale);
 
-/// The result over both sets of tokens. Commutative and associative up to rounding; merging with no token is exact.
+/// The result over both sets of tokens. Commutative and associative up to rounding; exact if one set is empty.
 AttentionState merge(const AttentionState& a, const AttentionState& b);
 AttentionState merge(std::span<const PartialAttention> partials, std::size_t head_size);
 
@@ -45,9 +44,8 @@ struct PagedHead {
   double scale;
 };
 
-/// The three ways to the same result: every query of the batch, sequences in the
-/// tree's order, queries [count, head_size] in the order of their sequences. A
-/// query sees the tokens up to its own: the last query of a sequence sees them all.
+/// Three ways to the same result: every query of the batch, sequences in the tree's order, queries [count, head_size]
+/// in the order of their sequences. A query reads the tokens up to its own: a sequence's last query reads all.
 std::vector<AttentionState> attend_by_sequence(const SharedPrefixTree& tree, std::span<const float> queries,
                                                const PagedHead& head);
 std::vector<AttentionState> attend_by_cascade(const CascadePlan& plan, std::span<const float> queries,

@@ -8,15 +8,15 @@ SinkCache::SinkCache(const TokenShape& shape, std::int64_t sink_count, std::int6
                      const Rotation& rotation)
     : window_(sink_count, window_tokens), rotation_(rotation), stored_(shape, window_tokens) {}
 
-/// Asked of a copy of the plan, which is a few numbers for each place: the model must know the position before it
-/// computes the keys, and the update comes after.
+/// Computed on a copy of the plan, a few numbers per place: the model needs the position for its keys, before the
+/// update.
 std::int64_t SinkCache::next_position(std::int64_t added_count) const {
   SinkWindow next = window_;
   return next.add(added_count).first_position;
 }
 
-/// The view is built from the stored keys before the added ones are stored: a new token may take the place of one that
-/// this very update still reads (a long prompt).
+/// The view is built before the added keys are stored: a new token may replace one that this very update still reads (a
+/// long prompt).
 Result<KvView> SinkCache::update(const KvTensor& added) {
   const SinkWindow::Step step = window_.add(added.token_count());
   const auto read_count = static_cast<std::int64_t>(step.read.size());

@@ -8,17 +8,17 @@
 
 namespace kv {
 
-/// What SinkWindow says, carried out: keys lie as they were stored, and are turned when an update puts a view together.
-/// The keys of an update are rotated already, for the positions that next_position() named.
+/// Carries out SinkWindow: keys stay as stored, and are turned when an update builds its view. The added keys are
+/// already rotated for the positions from next_position().
 class SinkCache final : public LayerCache {
  public:
-  /// How keys are rotated; `rotation.delta` and `deltas` are not used. Its frequencies must live as long as the cache.
+  /// `rotation`: how keys are rotated, without `delta` and `deltas`. Its frequencies must outlive the cache.
   SinkCache(const TokenShape& shape, std::int64_t sink_count, std::int64_t window_tokens, const Rotation& rotation);
 
-  /// Where the first of `added_count` tokens must be computed if they are the next ones.
+  /// Position of the first of `added_count` tokens if they are added next.
   std::int64_t next_position(std::int64_t added_count) const;
 
-  /// View: what is cached, at positions 0, 1, 2, ..., and the added tokens behind it.
+  /// View: the cached tokens, at positions 0, 1, 2, ..., and the added ones behind them.
   Result<KvView> update(const KvTensor& added) override;
   std::int64_t token_count() const override { return window_.token_count(); }
   /// Errors: kUnsupported once the window has dropped tokens, except to the present length.

@@ -6,7 +6,7 @@
 
 namespace kv {
 
-/// Sinks, and the newest of the rest. The first range ends where the second begins if nothing has to go.
+/// Keeps sinks, and the newest of the rest. The ranges adjoin if all tokens fit.
 KeptRanges keep_unrotated(std::int64_t cached_count, std::int64_t added_count, std::int64_t sink_count,
                           std::int64_t recent_count) {
   KV_ASSERT(cached_count >= 0 && added_count >= 0 && sink_count >= 0 && recent_count >= 0);
@@ -26,7 +26,7 @@ SinkWindow::SinkWindow(std::int64_t sink_count, std::int64_t window_tokens)
 SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
   KV_ASSERT(added_count > 0);
   const std::int64_t excess = std::max<std::int64_t>(0, cached_count() + added_count - window_tokens_);
-  // As many as the ring holds make room before they are added; more would push each other out, so only the last of them
+  // Up to a ring's worth of tokens makes room before it is added. More would push each other out, so only the last ones
   // stay.
   const bool makes_room_first = added_count <= window_tokens_ - sink_count_;
   if (makes_room_first) dropped_count_ += excess;
@@ -37,11 +37,11 @@ SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
 
   for (std::int64_t i = 0; i < added_count; ++i) {
     const std::int64_t token = first_token + i;
-    // Gone before anybody could read it: more tokens came at once than the window holds.
+    // Dropped unread: more tokens came at once than the window holds.
     if (token >= sink_count_ && token < sink_count_ + dropped_count_) continue;
     step.added.push_back(i);
     step.places.push_back(place_of(token));
-    // Keys are stored turned for the position of now. Later ones turn them on by the difference.
+    // Keys are stored turned for their present position. Later updates turn them by the difference.
     stored_position_[static_cast<std::size_t>(step.places.back())] = step.first_position + i;
   }
   return step;
@@ -49,7 +49,7 @@ SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
 
 bool SinkWindow::crop(std::int64_t token_count) {
   KV_ASSERT(0 <= token_count && token_count <= token_count_);
-  // What the window has dropped would be visible again, and is gone.
+  // The crop would expose tokens that the window has dropped.
   if (dropped_count_ > 0 && token_count < token_count_) return false;
   token_count_ = token_count;
   return true;
@@ -65,7 +65,7 @@ std::vector<SinkWindow::Row> SinkWindow::rows() const {
   return rows;
 }
 
-/// Sinks first; behind them a ring, in which a new token takes the place of one that has left.
+/// Sinks first; behind them a ring, in which a new token replaces the oldest.
 std::int64_t SinkWindow::place_of(std::int64_t token) const {
   if (token < sink_count_) return token;
   return sink_count_ + (token - sink_count_) % (window_tokens_ - sink_count_);

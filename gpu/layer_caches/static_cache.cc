@@ -23,7 +23,7 @@ Result<KvView> StaticCache::update(const KvTensor& added) {
   return update_at(added, places);
 }
 
-/// Places are checked before anything moves: an update that does not fit adds nothing.
+/// Places are checked before the first move: an update that does not fit changes nothing.
 Result<KvView> StaticCache::update_at(const KvTensor& added, std::span<const std::int64_t> places) {
   KV_ASSERT(!places.empty() && static_cast<std::int64_t>(places.size()) == added.token_count());
   const auto [least, greatest] = std::minmax_element(places.begin(), places.end());
@@ -52,13 +52,13 @@ Result<KvView> SlidingCache::update(const KvTensor& added) {
     token_count_ += added_count;
     return view();
   }
-  // Kept and added tokens are put into one row, as the first added token sees them: it reads window_tokens - 1 tokens
-  // before itself. The window then keeps the end of that row.
+  // Kept and added tokens form one row, as read by the first added token, which reads window_tokens - 1 tokens before
+  // itself. The window then keeps the row's end.
   const std::int64_t read_count = std::min(kept, window_tokens() - 1);
   KvTensor read(added.shape(), read_count + added_count);
   copy_tokens(read, 0, tokens_, kept - read_count, read_count);
   copy_tokens(read, read_count, added, 0, added_count);
-  KV_ASSERT(read.token_count() >= window_tokens());  // what did not fit fills the window
+  KV_ASSERT(read.token_count() >= window_tokens());  // an overflow fills the window
   copy_tokens(tokens_, 0, read, read.token_count() - window_tokens(), window_tokens());
   token_count_ += added_count;
   if (read.token_count() == window_tokens()) return view();

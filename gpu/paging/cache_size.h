@@ -1,5 +1,5 @@
-// gpu/paging/cache_size.h: how large a KV cache is, what computing it costs, and whether fetching it is quicker.
-// Arithmetic on a model's shape; 1 multiplication and addition counts as 2 floating point operations.
+// gpu/paging/cache_size.h: size of a KV cache, cost of computing it, and whether fetching is faster. Arithmetic on a
+// model's shape; 1 multiplication and addition counts as 2 floating point operations.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace kv {
 
-/// How one token's keys and values are written down.
+/// Storage format of a token's keys and values.
 enum class CacheFormat : std::uint8_t {
   kFp32,
   kFp16,              ///< and bf16
-  kFp8,               ///< and int8, with scales that do not depend on the token
+  kFp8,               ///< and int8, with scales independent of the token
   kInt8PerTokenHead,  ///< int8 or fp8, and an fp32 scale for each token, head and component
   kNvFp4,             ///< 4 bits an element, and an e4m3 scale for every 16
   kFp8DsMla,          ///< MLA: 512 e4m3, 4 fp32 scales, 64 bf16
@@ -25,13 +25,13 @@ inline constexpr CacheFormat kCacheFormats[] = {CacheFormat::kFp32,  CacheFormat
 std::string_view cache_format_name(CacheFormat format);  ///< "fp16", ...
 std::optional<CacheFormat> cache_format_from_name(std::string_view name);
 
-/// What of a transformer decides sizes. Members that only FLOPs need may be 0, and then cost nothing.
+/// A transformer's size parameters. Members for FLOPs only may be 0, and then cost nothing.
 struct ModelShape {
   std::uint64_t layer_count = 0;
   std::uint64_t kv_head_count = 0;  ///< 1 with MLA
-  std::uint64_t head_size = 0;      ///< Of keys and of values. MLA: of the queries and keys that are computed.
-  std::uint64_t latent_size = 0;    ///< MLA: compressed elements that stand for keys and values; 0: no MLA
-  std::uint64_t rope_size = 0;      ///< MLA: elements of the key that are rotated, kept beside them
+  std::uint64_t head_size = 0;      ///< Of keys and of values. MLA: of the computed queries and keys.
+  std::uint64_t latent_size = 0;    ///< MLA: compressed elements that replace keys and values; 0: no MLA
+  std::uint64_t rope_size = 0;      ///< MLA: rotated elements of the key, kept beside them
   bool has_sparse_index = false;    ///< An indexer's keys too: 128 e4m3 and an fp32 scale in every layer
 
   std::uint64_t query_head_count = 0;
@@ -41,8 +41,8 @@ struct ModelShape {
   std::uint64_t vocabulary_size = 0;
 };
 
-/// Every member is at most 2^24, and 2^31 tokens fit 64 bits.
-/// Errors: kBadRequest for a shape without layers, heads or head size, or with a member out of range.
+/// Checks that every member is at most 2^24 and that 2^31 tokens fit 64 bits. Errors: kBadRequest for a shape without
+/// layers, heads or head size, or with a member out of range.
 Result<void> check_shape(const ModelShape& shape);
 
 /// Bytes of one token's keys and values in all layers. Errors: of check_shape(); kUnsupported if the format does not
@@ -51,11 +51,11 @@ Result<std::uint64_t> cache_bytes_per_token(const ModelShape& shape, CacheFormat
 
 // -- floating point operations, of all layers unless said otherwise
 
-/// Weights that every token meets in the layers, for attention with keys and values per head; with MLA it is too much.
+/// Weights in the layers that apply to every token, for attention with keys and values per head; too high with MLA.
 double layer_parameter_count(const ModelShape& shape);
 /// Scores and weighted sums of `token_count` tokens behind `context_count` others.
 double attention_flops(const ModelShape& shape, double token_count, double context_count = 0);
-/// `token_count` tokens behind `context_count` cached ones: what a fetch of those tokens saves.
+/// `token_count` tokens behind `context_count` cached ones: the work that a fetch of those tokens saves.
 double prefill_flops(const ModelShape& shape, double token_count, double context_count = 0);
 /// One generated token whose `context_count` predecessors are cached.
 double decode_flops(const ModelShape& shape, double context_count);
@@ -63,21 +63,21 @@ double decode_flops(const ModelShape& shape, double context_count);
 double logit_flops(const ModelShape& shape, double token_count);
 
 /// The textbook form, one layer of multi-head attention with hidden size h and an FFN of 4h: a batch of b sequences
-/// that generates its `sequence_tokens`-th token. Without a cache everything is computed again for all of them: with
-/// sequence_tokens = s and s - 1 cached tokens, uncached = s * cached exactly.
+/// that generates its `sequence_tokens`-th token. Without a cache all tokens are computed again: with sequence_tokens =
+/// s and s - 1 cached tokens, uncached = s * cached exactly.
 double textbook_cached_flops(double batch, double hidden_size, double cached_tokens);
 double textbook_uncached_flops(double batch, double hidden_size, double sequence_tokens);
 
-/// Fetching takes bytes / bandwidth, computing takes operations / rate. Both grow alike with the number of tokens
-/// (attention's share aside, which speaks for fetching), so that one bandwidth decides.
+/// Fetching takes bytes / bandwidth, computing takes operations / rate. Both are linear in the number of tokens (except
+/// attention's share, which favours fetching), so one bandwidth decides.
 struct BreakEven {
   double recompute_seconds;
   double bandwidth;  ///< Bytes a second at which both take equally long: a faster store wins.
 
   double fetch_speedup(double bytes_per_second) const { return bytes_per_second / bandwidth; }
 };
-/// Of some tokens: their cache, and the operations that compute it; to first order 2 * parameters for each of them.
-/// `flops_per_second` is what prefill reaches, not what the data sheet says. Requires: all arguments positive.
+/// For some tokens: their cache's bytes, and the operations that compute it, to first order 2 * parameters per token.
+/// `flops_per_second` is prefill's actual rate, not the data sheet's. Requires: all arguments positive.
 BreakEven break_even(double cache_bytes, double flops, double flops_per_second);
 
 }  // namespace kv

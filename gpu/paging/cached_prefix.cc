@@ -9,10 +9,10 @@
 namespace kv {
 namespace {
 
-/// Of any n: a window may be as long as the type allows, for one that has no end.
+/// Exact for any n: an endless window may be as long as the type allows.
 std::size_t div_up(std::size_t n, std::size_t by) { return n / by + (n % by != 0); }
 
-/// From the first block on, until one is missing.
+/// From the first block on, up to a missing one.
 std::vector<PageId> find_run(const PagePool& pool, std::span<const BlockName> names) {
   std::vector<PageId> pages;
   for (const BlockName& name : names) {
@@ -23,10 +23,9 @@ std::vector<PageId> find_run(const PagePool& pool, std::span<const BlockName> na
   return pages;
 }
 
-/// From the last block back, until `needed` in a row are there; or as many as the sequence's
-/// beginning has. Longest first: the first window found from the end is the longest prefix.
-/// Blocks behind it are cut off, though some may be cached: between them and the window one
-/// is missing. Blocks before it stay null pages, since nothing reads them.
+/// From the last block back, until `needed` in a row are there, or the sequence's beginning is reached. The first
+/// window found from the end is the longest prefix. Blocks behind it are cut off even if cached: one between them and
+/// the window is missing. Blocks before it stay null pages, since they are never read.
 std::vector<PageId> find_window(const PagePool& pool, std::span<const BlockName> names, std::size_t needed) {
   KV_ASSERT(needed > 0);  // or no run would ever be long enough
   std::vector<PageId> pages(names.size(), kNullPage);
@@ -59,8 +58,8 @@ CachedPrefix find_up_to(const PagePool& pool, const GroupConfig& group, std::spa
   return prefix;
 }
 
-/// The names that a prefix may end in. The last token must be computed for its logits, so the block that holds it is
-/// never a hit, even if it is full and cached.
+/// The blocks that a prefix may include. The last token must be computed for its logits, so its block is never a hit,
+/// even if full and cached.
 std::span<const BlockName> usable(const GroupConfig& group, std::span<const BlockName> names, std::size_t token_count) {
   const std::size_t count_max = token_count == 0 ? 0 : (token_count - 1) / group.block_size;
   return names.first(std::min(names.size(), count_max));
@@ -87,9 +86,10 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
     step = std::lcm(step, groups[g].block_size);
     tokens_max = std::min(tokens_max, usable(groups[g], names[g], token_count).size() * groups[g].block_size);
   }
-  // Any group may shorten what the others found, and a window that ends earlier needs other blocks: so all groups are
-  // asked again until they agree. Each round but the last shortens the prefix by a step, so the rounds end. A draft
-  // head is offered one block beyond the agreed end and drops that one; otherwise it would drop one more in each round.
+  // Any group may shorten the others' prefix, and a window that ends earlier needs other blocks: so all groups are
+  // searched again until they agree. Each round but the last shortens the prefix by a step, which ends the loop. A
+  // draft head is offered one block beyond the agreed end and drops that one; otherwise it would drop one more in each
+  // round.
   std::vector<CachedPrefix> prefixes(groups.size());
   std::size_t agreed = tokens_max / step * step;
   for (bool is_agreed = false; !is_agreed;) {

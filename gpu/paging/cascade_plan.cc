@@ -15,8 +15,8 @@ class CascadeBuilder {
     }
   }
 
-  /// One level of runs; entries without pages for the sequences in between. A level must cover every query of the
-  /// batch, because the kernel takes the queries as one array cut by query_indptr and knows no gaps in it.
+  /// One level of runs, with empty entries for the sequences in between. A level must cover every query of the batch:
+  /// the kernel takes the queries as one array cut by query_indptr, without gaps.
   CascadeLevel level_of_runs(std::size_t level) const {
     CascadeLevel result;
     std::size_t covered = 0;
@@ -30,7 +30,7 @@ class CascadeBuilder {
     return result;
   }
 
-  /// The last level: of each sequence the blocks from begins[i] on.
+  /// The last level: each sequence's blocks from begins[i] on.
   CascadeLevel level_of_tails(const std::vector<std::size_t>& begins) const {
     CascadeLevel result;
     for (std::size_t i = 0; i < tree_.sequences.size(); ++i) {
@@ -53,14 +53,14 @@ class CascadeBuilder {
   }
 
   const SharedPrefixTree& tree_;
-  std::vector<std::int32_t> query_begin_{0};  ///< Of each sequence, and the count of all.
+  std::vector<std::int32_t> query_begin_{0};  ///< First query of each sequence, and the total.
 };
 
 }  // namespace
 
-/// Runs on levels that are cut off go back to their sequences: each tail then begins where the first such run begins.
-/// A tail reads its pages as one entry, of which only the last page may be partial. So a run that ends in a partial
-/// page cannot be folded into a tail, and the plan is refused rather than built wrong.
+/// Runs beyond the last level return to their sequences: each tail then begins at the first such run. A tail is one
+/// entry, in which only the last page may be partial. So a run that ends in a partial page cannot join a tail, and the
+/// plan is refused rather than built wrong.
 Result<CascadePlan> plan_cascade(const SharedPrefixTree& tree, std::size_t level_count_max) {
   KV_ASSERT(level_count_max >= 1);
   std::size_t run_level_count = 0;

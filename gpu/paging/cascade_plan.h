@@ -1,4 +1,4 @@
-// gpu/paging/cascade_plan.h: a shared-prefix tree as page tables, level by level, as cascade attention takes them.
+// gpu/paging/cascade_plan.h: a shared-prefix tree as page tables, level by level, in the form of cascade attention.
 //
 //   level 0    r0 r1 r2 r3 | 4 tokens         each level is one attention call over all queries of the batch; entry i
 //   level 1    r0 r1 | 3   r2 r3 | 2          of a level is a group of neighbouring sequences that read the same pages
@@ -13,9 +13,9 @@
 
 namespace kv {
 
-/// Compressed rows, all int32 as the kernels take them. Entry i: queries [query_indptr[i], query_indptr[i + 1]) of the
-/// batch in DFS order attend to pages page_indices[page_indptr[i] .. page_indptr[i + 1]), all full but the last, which
-/// has last_page_tokens[i] tokens. An entry without pages (sequences that share nothing on this level) has 0 there.
+/// Compressed rows, all int32 for the kernels. Entry i: queries [query_indptr[i], query_indptr[i + 1]) of the batch in
+/// DFS order attend to pages page_indices[page_indptr[i] .. page_indptr[i + 1]), all full but the last, which has
+/// last_page_tokens[i] tokens. An entry without pages (sequences without shared blocks on this level) has 0 there.
 struct CascadeLevel {
   std::vector<std::int32_t> query_indptr{0};
   std::vector<std::int32_t> page_indptr{0};
@@ -28,8 +28,8 @@ struct CascadePlan {
   std::vector<CascadeLevel> levels;
 };
 
-/// At most `level_count_max` levels, each of which costs a launch and a merge: what is shared deeper is read by each
-/// sequence for itself. Errors: kUnsupported if that would put a partial page in the middle of a level's entry.
+/// At most `level_count_max` levels, each of which costs a launch and a merge: deeper shared blocks are read by each
+/// sequence separately. Errors: kUnsupported if that would put a partial page in the middle of a level's entry.
 /// Requires: level_count_max >= 1.
 Result<CascadePlan> plan_cascade(const SharedPrefixTree& tree, std::size_t level_count_max = SIZE_MAX);
 

@@ -19,7 +19,7 @@ Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_
   ChunkPlan plan;
   std::vector<std::vector<std::int32_t>> chunks_of(tree.sequences.size());
   // Outer runs come first, so each sequence gets its chunks in token order. Inner runs never have more sequences than
-  // outer ones: the runs that the threshold leaves out are the last ones of a sequence, and no hole arises in its row.
+  // outer ones, so the threshold drops a sequence's last runs only, and its row has no hole.
   for (const SharedRun& run : tree.runs) {
     if (run.sequence_end - run.sequence_begin <= sharing_threshold) continue;
     KV_ASSERT(chunks_of[run.sequence_begin].size() == run.block_begin);
@@ -43,7 +43,7 @@ Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_
     plan.sequence_tokens.push_back(token_count);
     plan.chunk_count_max = std::max(plan.chunk_count_max, blocks.size());
   }
-  // The kernel takes a rectangle: rows of equal width, padded with a number that is no chunk.
+  // The kernel takes a rectangle: rows of equal width, padded with an invalid chunk number.
   for (auto& chunks : chunks_of) {
     chunks.resize(plan.chunk_count_max, -1);
     plan.sequence_chunks.insert(plan.sequence_chunks.end(), chunks.begin(), chunks.end());

@@ -1,6 +1,6 @@
-// gpu/paging/chunk_plan.h: a shared-prefix tree as ChunkAttention takes it: first
-// every shared chunk of keys and values against the queries of all sequences that
-// contain it, then every sequence against its own chunks, and the merge of both.
+// gpu/paging/chunk_plan.h: a shared-prefix tree in the form of ChunkAttention: first every shared chunk of keys and
+// values against the queries of all sequences with that chunk, then every sequence against its own chunks, and the
+// merge of both.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace kv {
 
-/// A chunk is one page. Chunks [0, shared_count()) are shared: chunk c is contained in the sequences [begins[c],
-/// ends[c]) of the DFS order, and the partial result of sequence s lies in row offsets[c] + s - begins[c]. The rest
-/// belong to one sequence each. One query for each sequence: this is a plan for decoding.
+/// A chunk is one page. Chunks [0, shared_count()) are shared: chunk c is in the sequences [begins[c], ends[c]) of the
+/// DFS order, and the partial result of sequence s lies in row offsets[c] + s - begins[c]. Each other chunk belongs to
+/// one sequence. One query per sequence: this is a plan for decoding.
 struct ChunkPlan {
   std::vector<PageId> pages;
   std::vector<std::int32_t> token_counts;  ///< Of each chunk.
@@ -21,7 +21,7 @@ struct ChunkPlan {
   std::int32_t partial_row_count = 0;
   std::size_t chunk_count_max = 0;            ///< Chunks of the longest sequence: the width of the next array.
   std::vector<std::int32_t> sequence_chunks;  ///< [sequence][chunk_count_max], in token order, padded with -1.
-  std::vector<std::int32_t> sequence_tokens;  ///< Tokens of each sequence.
+  std::vector<std::int32_t> sequence_tokens;
 
   std::size_t shared_count() const { return begins.size(); }
 };

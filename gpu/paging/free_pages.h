@@ -1,4 +1,4 @@
-// gpu/paging/free_pages.h: the pages that nobody uses, in the order in which they will be used again.
+// gpu/paging/free_pages.h: the unused pages, in the order of their reuse.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace kv {
 
-/// A queue that can lose an element in its middle: a page is pushed when its last user lets it go, popped when somebody
-/// needs memory, and removed when somebody wants the block that still lies in it.
-/// Thread safety: none. Cost: O(1) each, 8 bytes a page, no allocation after construction.
+/// A queue that can lose an element in its middle: a page is pushed when its last user releases it, popped when memory
+/// is needed, and removed when its block is hit. Thread safety: none. Cost: O(1) each, 8 bytes a page, no allocation
+/// after construction.
 class FreePages {
  public:
   explicit FreePages(std::size_t page_count) : links_(page_count + 1), end_(page_at(page_count)) {
@@ -18,7 +18,7 @@ class FreePages {
   }
 
   std::size_t count() const { return count_; }
-  PageId front() const { return links_[page_index(end_)].after; }  ///< The end of the queue if it is empty.
+  PageId front() const { return links_[page_index(end_)].after; }  ///< end() if the queue is empty.
   PageId after(PageId page) const { return links_[page_index(page)].after; }
   PageId end() const { return end_; }
   bool contains(PageId page) const { return links_[page_index(page)].after != kNotHere; }
@@ -53,7 +53,7 @@ class FreePages {
     PageId before = kNotHere, after = kNotHere;
   };
 
-  std::vector<Links> links_;  ///< One for each page, and one that is both ends of the ring.
+  std::vector<Links> links_;  ///< One per page, and one that is both ends of the ring.
   PageId end_;
   std::size_t count_ = 0;
 };

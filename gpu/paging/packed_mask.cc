@@ -11,8 +11,8 @@ namespace {
 struct Totals {
   std::int64_t bits = 0, bytes = 0;
 };
-/// Bits are bounded before the next request is added: a single product stays below 2^62, so the sum cannot overflow on
-/// its way to being refused.
+/// Bits are bounded before the next request is added: a single product stays below 2^62, so the sum cannot overflow
+/// before it is refused.
 Result<Totals> add_up(const MaskShape& shape) {
   if (shape.query_counts.size() != shape.kv_counts.size()) return Errc::kBadRequest;
   Totals all;
@@ -55,7 +55,7 @@ Result<void> pack_masks(std::span<std::uint8_t> packed, const MaskShape& shape, 
   for (std::size_t r = 0; r < request_count; ++r) {
     tell(r);
     const std::int64_t queries = shape.query_counts[r], keys = shape.kv_counts[r];
-    KV_ASSERT(byte + static_cast<std::size_t>(queries * keys + 7) / 8 <= packed.size());  // before it is written to
+    KV_ASSERT(byte + static_cast<std::size_t>(queries * keys + 7) / 8 <= packed.size());  // before the write
     std::size_t index = 0;
     for (std::int64_t query = 0; query < queries; ++query) {
       for (std::int64_t key = 0; key < keys; ++key, ++index) {

@@ -19,13 +19,13 @@ struct MaskShape {
 };
 
 /// Bytes of all requests together. Errors: kBadRequest for a negative count or spans of unequal lengths; kTooLarge if
-/// all bits together pass 2^31 - 1: kernels count them in int32.
+/// all bits together exceed 2^31 - 1: kernels count them in int32.
 Result<std::size_t> packed_mask_bytes(const MaskShape& shape);
 
 /// Writes packed_mask_bytes() bytes. `mask` has a byte for each bit, 0 or not, requests end to end. An empty mask means
-/// causal: the queries are the last tokens of their request. bit_indptr and byte_indptr receive where each request
-/// begins, in bits and in packed bytes; each has one element more than there are requests, or is empty and not written.
-/// Errors: as packed_mask_bytes(); kBadRequest for a mask or results of another size.
+/// causal: the queries are the last tokens of their request. bit_indptr and byte_indptr receive each request's start,
+/// in bits and in packed bytes; each has one element more than there are requests, or is empty and skipped. Errors: as
+/// packed_mask_bytes(); kBadRequest for a mask or results of another size.
 Result<void> pack_masks(std::span<std::uint8_t> packed, const MaskShape& shape, std::span<const std::uint8_t> mask,
                         std::span<std::int32_t> bit_indptr, std::span<std::int32_t> byte_indptr);
 

@@ -9,20 +9,20 @@ namespace kv {
 PagePool::PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed)
     : pages_(page_count), free_(page_count), on_removed_(std::move(on_removed)) {
   KV_ASSERT(page_count >= 1 && page_count < std::numeric_limits<std::int32_t>::max());
-  names_.reserve(page_count);  // every page has a name at most: no rehash while an engine waits for its step
-  // From 1: page 0 is nobody's.
+  names_.reserve(page_count);  // at most one name per page: avoids a rehash while an engine waits for its step
+  // From 1: page 0 is the null page.
   for (std::size_t i = 1; i < page_count; ++i) free_.push_back(page_at(i));
 }
 
 Result<std::vector<PageId>> PagePool::take(std::size_t count) {
-  // All or none: with a part of its pages a sequence could not go on, and others would be kept from going on.
+  // All or none: a partly served sequence could not run, and would block others.
   if (count > free_.count()) return Errc::kOutOfMemory;
   std::vector<PageId> taken;
   taken.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
     const PageId page = free_.pop_front();
     KV_ASSERT(page != kNullPage && at(page).user_count == 0);  // 1
-    // Here and no sooner: a free page can be hit until its memory is needed.
+    // Only now: a free page can be hit until its memory is needed.
     if (at(page).named) forget_name(page);
     at(page).user_count = 1;
     taken.push_back(page);
@@ -32,7 +32,7 @@ Result<std::vector<PageId>> PagePool::take(std::size_t count) {
 
 std::optional<PageId> PagePool::find(const BlockName& name) const {
   const auto it = names_.find(name);
-  // A page that is found may be free or used. To keep it, the caller touches it before taking others.
+  // The page may be free or used. To keep it, the caller touches it before other pages are taken.
   if (it == names_.end()) return std::nullopt;
   return it->second.first;
 }
@@ -44,7 +44,7 @@ void PagePool::touch(std::span<const PageId> pages) {
   }
 }
 
-/// Backwards, so that a sequence's last page is queued first and evicted first (2): the beginning is what others share.
+/// Backwards, so that a sequence's last page is queued and evicted first (2): others share its beginning.
 void PagePool::release(std::span<const PageId> pages) {
   for (std::size_t i = pages.size(); i-- > 0;) {
     if (pages[i] == kNullPage) continue;
@@ -60,7 +60,7 @@ void PagePool::set_name(PageId page, const BlockName& name) {
   const auto [it, is_new] = names_.try_emplace(name, Holders{page, page});
   entry.named = &*it;
   if (is_new) return;
-  // Behind those that have the name already (3). The pages with one name are a list, and only its ends are in the map.
+  // Behind earlier pages of that name (3). The pages of one name form a list, of which the map has only the ends.
   entry.before = it->second.last;
   at(it->second.last).after = page;
   it->second.last = page;
@@ -71,7 +71,7 @@ void PagePool::forget_name(PageId page) {
   KV_ASSERT(entry.named);
   Holders& holders = entry.named->second;
   if (holders.first == page && holders.last == page) {
-    // The copy outlives the entry. The callback comes last, when nothing finds the name any more.
+    // The copy outlives the entry. The callback comes last, when the name can no longer be found.
     const BlockName name = entry.named->first;
     names_.erase(name);
     if (on_removed_) on_removed_(name);
@@ -83,7 +83,7 @@ void PagePool::forget_name(PageId page) {
   entry.before = entry.after = kNullPage;
 }
 
-/// While a page is used, its sequence would go on with keys of the old weights, so all or nothing is forgotten.
+/// All or none: a sequence with pages in use would continue with keys of the old weights.
 bool PagePool::forget_all_names() {
   if (free_.count() != pages_.size() - 1) return false;
   for (std::size_t i = 1; i < pages_.size(); ++i) {

@@ -1,4 +1,4 @@
-// gpu/paging/page_pool.h: who uses which page, which block lies in it, and which page is given away next.
+// gpu/paging/page_pool.h: users, blocks and eviction order of pages.
 #pragma once
 
 #include <functional>
@@ -14,27 +14,27 @@
 
 namespace kv {
 
-/// The pages of one device, shared by all sequences and cache groups. A page that nobody uses keeps its block, and can
-/// be hit, until its memory is needed: the prefix cache is what lies in the free pages.
+/// The pages of one device, shared by all sequences and cache groups. A released page keeps its block, and can be hit,
+/// until its memory is needed: the prefix cache is the content of the free pages.
 ///   1. A page is free iff it has no user. kNullPage is neither free nor used.
-///   2. Free pages are taken in the order in which they were let go. release() lets a sequence's last page go first, so
-///      ends of prefixes are evicted before the beginnings that others can share.
-///   3. A name finds the page that got it first among those that still have it. The later ones (two sequences computed
-///      the same block at once) stay where they are, since page tables only grow at their end.
-///   4. The bytes of a page with a name are never changed: forget_name() before writing.
-/// Thread safety: none. Cost: O(1) for each page.
+///   2. Free pages are taken in the order of their release. release() frees a sequence's last page first, so ends of
+///      prefixes are evicted before the beginnings that others can share.
+///   3. A name finds the earliest of its present pages. Later ones (two sequences computed the same block at once) stay
+///      in place, since page tables only grow at their end.
+///   4. The bytes of a page with a name never change: forget_name() before writing.
+/// Thread safety: none. Cost: O(1) per page.
 class PagePool {
  public:
-  /// `on_removed` is told every name that no page has any more (the engine's "block removed" event); it must not call
-  /// back. Requires: page_count >= 1, and it counts kNullPage.
+  /// `on_removed` is called with every name that has lost its last page (the engine's "block removed" event); it must
+  /// not call back. Requires: page_count >= 1, including kNullPage.
   explicit PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed = {});
   PagePool(const PagePool&) = delete;
   PagePool& operator=(const PagePool&) = delete;
 
-  /// The next `count` free pages, each with one user and no name. Errors: kOutOfMemory; then nothing was taken.
+  /// The next `count` free pages, each with one user and no name. Errors: kOutOfMemory; then none were taken.
   Result<std::vector<PageId>> take(std::size_t count);
 
-  /// The page in which this block lies, free or used.
+  /// The page that holds this block, free or used.
   std::optional<PageId> find(const BlockName& name) const;
 
   /// One more user for each page; null pages are skipped.
@@ -43,22 +43,22 @@ class PagePool {
   /// One user less for each page, from the last to the first; null pages are skipped.
   void release(std::span<const PageId> pages);
 
-  /// The page is complete and shall be found. Requires: used, no name yet, not the null page.
+  /// Makes a complete page findable. Requires: used, unnamed, not the null page.
   void set_name(PageId page, const BlockName& name);
   void forget_name(PageId page);
 
-  /// Forgets all names (the weights changed). Returns false and does nothing while any page is used.
+  /// Forgets all names (the weights changed). Returns false, without a change, while any page is used.
   [[nodiscard]] bool forget_all_names();
 
   std::size_t page_count() const { return pages_.size(); }
   std::size_t free_count() const { return free_.count(); }
   std::uint32_t user_count(PageId page) const { return pages_[page_index(page)].user_count; }
-  const BlockName* name(PageId page) const;  ///< Null: it has none.
+  const BlockName* name(PageId page) const;  ///< Null: unnamed.
   std::vector<PageId> free_pages() const;    ///< In the order in which they will be taken.
-  std::string check() const;                 ///< For tests: checks 1 and 3. Empty, or what is broken.
+  std::string check() const;                 ///< For tests: checks 1 and 3. Empty, or a description of the fault.
 
  private:
-  /// The pages that have one name, first to last: a list threaded through `pages_`.
+  /// The pages of one name, first to last: a list threaded through `pages_`.
   struct Holders {
     PageId first, last;
   };

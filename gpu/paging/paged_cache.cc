@@ -19,8 +19,8 @@ CachedPrefix PagedCache::find(std::span<const BlockName> names, std::size_t toke
   return find_cached_prefix(pool_, group_, names, token_count);
 }
 
-/// A hit page that nobody uses lies in the free queue. Taking it out leaves one page less for the rest, so it counts as
-/// needed though it costs no computation.
+/// A hit page without users lies in the free queue. Taking it out leaves one page less, so it counts as needed though
+/// it costs no computation.
 std::size_t PagedCache::pages_needed(const CachedPrefix& prefix, std::size_t token_count) const {
   KV_ASSERT(prefix.pages.size() <= block_count(token_count));
   const auto revived = std::count_if(prefix.pages.begin(), prefix.pages.end(),
@@ -32,7 +32,7 @@ Result<SequenceId> PagedCache::open(const CachedPrefix& prefix, std::size_t toke
   KV_ASSERT(prefix.token_count == prefix.pages.size() * group_.block_size);
   KV_ASSERT(prefix.token_count < token_count || token_count == 0);
   if (pages_needed(prefix, token_count) > pool_.free_count()) return Errc::kOutOfMemory;
-  pool_.touch(prefix.pages);  // before take(), which would give them away
+  pool_.touch(prefix.pages);  // before take(), which could evict them
   const auto fresh = pool_.take(block_count(token_count) - prefix.pages.size());
   KV_ASSERT(fresh);
 
@@ -48,14 +48,13 @@ Result<SequenceId> PagedCache::open(const CachedPrefix& prefix, std::size_t toke
   return id;
 }
 
-/// The order of steps matters. Pages behind the window are let go first, so that a windowed sequence goes on in a full
-/// pool. Fresh pages are taken before anything else changes: if there are none, the sequence's tokens are as before
-/// (4). Only then is the shared last page given up; its other users keep it alive until the caller has copied it.
+/// The order matters. Pages behind the window are released first, so that a windowed sequence continues in a full pool.
+/// Fresh pages are taken before other changes: if that fails, the sequence's tokens are unchanged (4). Only then is the
+/// shared last page released; its other users keep it alive until the caller has copied it.
 Result<std::vector<PageCopy>> PagedCache::append(SequenceId id, std::size_t token_count) {
   Sequence& sequence = at(id);
   if (token_count == 0) return std::vector<PageCopy>{};
-  if (token_count > SIZE_MAX - sequence.token_count)
-    return Errc::kOutOfMemory;  // there are no pages for a sum that wraps
+  if (token_count > SIZE_MAX - sequence.token_count) return Errc::kOutOfMemory;  // the sum would wrap
   leave_behind(sequence);
   const bool has_partial_page = sequence.token_count % group_.block_size != 0;
   const bool copies = has_partial_page && pool_.user_count(sequence.pages.back()) > 1;
@@ -69,7 +68,7 @@ Result<std::vector<PageCopy>> PagedCache::append(SequenceId id, std::size_t toke
     pool_.release(std::span(&shared, 1));
     page_copies.push_back({shared, fresh->front()});
   } else if (has_partial_page && pool_.name(sequence.pages.back())) {
-    pool_.forget_name(sequence.pages.back());  // cropped into a named block, which is about to become another one
+    pool_.forget_name(sequence.pages.back());  // cropped into a named block, which is about to change
   }
   sequence.pages.insert(sequence.pages.end(), fresh->begin() + copies, fresh->end());
   sequence.token_count += token_count;
@@ -85,7 +84,7 @@ SequenceId PagedCache::fork(SequenceId id) {
   return forked;
 }
 
-/// A crop may not undo what the window let go: the next token's window would begin in pages that are no longer there.
+/// A crop cannot undo the window's releases: the next token's window would begin in released pages.
 Result<void> PagedCache::crop(SequenceId id, std::size_t token_count) {
   Sequence& sequence = at(id);
   if (token_count > sequence.token_count) return Errc::kBadRequest;
@@ -105,8 +104,8 @@ void PagedCache::close(SequenceId id) {
   sequences_.erase(id);
 }
 
-/// named_count only moves forward, so a decode step that completes no block costs nothing here. A page that has a name
-/// already is left alone: it was a hit, or a sequence that shares the page has named it.
+/// named_count only moves forward, so a decode step that completes no block costs nothing here. A named page is left
+/// alone: it was a hit, or a sequence that shares the page has named it.
 void PagedCache::name_blocks(SequenceId id, std::span<const BlockName> names) {
   Sequence& sequence = at(id);
   const std::size_t end = std::min(names.size(), sequence.token_count / group_.block_size);
@@ -145,7 +144,7 @@ void PagedCache::leave_behind(Sequence& sequence) {
 }
 
 std::size_t PagedCache::block_count(std::size_t token_count) const {
-  return token_count / group_.block_size + (token_count % group_.block_size != 0);  // of any count, without a wrap
+  return token_count / group_.block_size + (token_count % group_.block_size != 0);  // without a wrap for any count
 }
 
 const PagedCache::Sequence& PagedCache::at(SequenceId id) const {

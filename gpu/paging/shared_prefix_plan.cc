@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-/// Sequences [begin, end) that are equal up to block `depth`. Those of several sequences are equal in that block too.
+/// Sequences [begin, end) that are equal up to block `depth`; if several, in that block too.
 struct Branch {
   std::size_t begin, end, depth, level;
 };
@@ -48,7 +48,7 @@ class Planner {
     return static_cast<std::size_t>(block.token_count) < config_.block_size;
   }
 
-  /// What plans rely on. A partial page among the queries is refused: on the last level, the causal one, queries and
+  /// Checks the plans' assumptions. A partial page among the queries is refused: on the last, causal level, queries and
   /// keys are matched by counting tokens from the end, and a hole in between would shift the mask.
   bool is_valid(const PlannedSequence& sequence) const {
     std::int64_t token_count = 0;
@@ -66,8 +66,8 @@ class Planner {
     return true;
   }
 
-  /// Leading blocks that have names and no queries. A block without a name ends the prefix: what comes behind it is
-  /// nobody else's, even if it has a name.
+  /// Leading named blocks without queries. An unnamed block ends the prefix: blocks behind it cannot be shared, even if
+  /// named.
   static std::size_t sharable_count(const PlannedSequence& sequence) {
     std::int64_t left = -sequence.query_count;
     for (const PlannedBlock& block : sequence.blocks) left += block.token_count;
@@ -89,7 +89,7 @@ class Planner {
   }
 
   /// Sorts sequences that are equal up to `depth` by the block there, in order of first appearance, and pushes one
-  /// branch for each block that enough of them share, one for each other sequence; the first shall be popped first.
+  /// branch for each block shared by enough of them, and one for each other sequence, the first on top.
   void push_branches(std::size_t begin, std::size_t end, std::size_t depth, std::size_t level) {
     std::unordered_map<BlockName, std::size_t> bucket_of;
     std::vector<std::vector<std::size_t>> buckets;
@@ -111,7 +111,7 @@ class Planner {
     }
   }
 
-  /// Goes down as long as nobody leaves and no page is partial. False: they do not agree how long a block is.
+  /// Goes down until a sequence leaves or a page is partial. False: the sequences disagree on a block's length.
   bool add_run(const Branch& branch) {
     std::size_t depth = branch.depth;
     bool is_shared = true;

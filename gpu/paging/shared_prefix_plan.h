@@ -1,4 +1,4 @@
-// gpu/paging/shared_prefix_plan.h: which sequences of a batch begin alike, so that what they share is read once.
+// gpu/paging/shared_prefix_plan.h: finds sequences of a batch that begin alike, so that their common part is read once.
 // (gpu/paging/paged_cache.h has the folder's map.)
 //
 // Attention over a long prompt reads its keys and values once for each sequence of the batch. Sequences with a common
@@ -15,26 +15,26 @@
 
 namespace kv {
 
-/// One page of a sequence. Blocks before the last may be partial too: a cached module whose end is no block boundary.
+/// One page of a sequence. Blocks before the last may be partial too: a cached module that ends within a block.
 struct PlannedBlock {
-  std::optional<BlockName> name;  ///< What others can share it by: equal name, equal prefix. None: it is nobody else's.
+  std::optional<BlockName> name;  ///< Others can share it by: equal name, equal prefix. nullopt: not shared.
   PageId page{};
   std::int32_t token_count = 0;
 };
 
-/// A sequence and its tokens that ask: the last `query_count` ones. They, and the blocks that hold them, are never
-/// shared, so that the causal mask matters in the last part of a sequence only.
+/// A sequence; its last `query_count` tokens are queries. These, and their blocks, are never shared, so that the causal
+/// mask matters in the last part of a sequence only.
 struct PlannedSequence {
   std::span<const PlannedBlock> blocks;
   std::int32_t query_count = 1;
 };
 
-/// The blocks of a page table: full blocks have the names given, as far as those go.
+/// The blocks of a page table, with the given names for the leading full blocks.
 std::vector<PlannedBlock> planned_blocks(std::span<const PageId> page_table, std::span<const BlockName> names,
                                          std::size_t token_count, std::size_t block_size);
 
-/// Blocks [block_begin, block_end) of each of the sequences [sequence_begin, sequence_end): they are the same ones.
-/// Only the last of them can be partial.
+/// Blocks [block_begin, block_end), common to the sequences [sequence_begin, sequence_end). Only the last block can be
+/// partial.
 struct SharedRun {
   std::size_t level;  ///< Runs before it in these sequences.
   std::size_t sequence_begin, sequence_end;
@@ -42,7 +42,7 @@ struct SharedRun {
   friend bool operator==(const SharedRun&, const SharedRun&) = default;
 };
 
-/// What a batch shares.
+/// The shared blocks of a batch.
 ///   1. `order` is a permutation of the batch, a depth-first walk: sequences that share anything are neighbours, and
 ///      those that share more are closer. All other indices of sequences count in this order.
 ///   2. The runs of a sequence follow each other from block 0, on levels 0, 1, 2, ...; then comes its tail, which is
@@ -51,10 +51,10 @@ struct SharedRun {
 ///   4. A run has several sequences, or ends in a partial page, which no level can have in the middle.
 /// Borrows the blocks of the batch.
 struct SharedPrefixTree {
-  std::vector<std::size_t> order;          ///< order[i]: which one of the batch comes i-th.
+  std::vector<std::size_t> order;          ///< order[i]: the batch index of the i-th sequence.
   std::vector<PlannedSequence> sequences;  ///< In this order.
   std::vector<SharedRun> runs;
-  std::vector<std::size_t> tail_begin;  ///< First block of each sequence that is in no run.
+  std::vector<std::size_t> tail_begin;  ///< First block of each sequence behind its runs.
   std::size_t block_size = 0;
 };
 
@@ -63,10 +63,9 @@ struct SharingConfig {
   std::size_t sequence_count_min = 2;  ///< A run of fewer sequences is not worth a level.
 };
 
-/// Where names are equal the first sequence's page is read, whatever pages the others have: equal name, equal bytes.
-/// Cost: O(blocks of the batch).
-/// Errors: kBadRequest for a sequence without queries or with more than tokens, a null page, a token count out of
-/// range, a partial page followed by more within the queries, or one name with two token counts.
+/// Among equal names the first sequence's page is read, whatever pages the others have: equal name, equal bytes. Cost:
+/// O(blocks of the batch). Errors: kBadRequest for a sequence without queries or with more than tokens, a null page, a
+/// token count out of range, a partial page followed by more within the queries, or one name with two token counts.
 Result<SharedPrefixTree> plan_shared_prefixes(std::span<const PlannedSequence> batch, const SharingConfig& config);
 
 }  // namespace kv
