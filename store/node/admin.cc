@@ -72,8 +72,7 @@ struct AdminServer::Impl {
         access(control),
         clock(given_clock == nullptr ? own_clock : *given_clock) {}
 
-  /// Whether the page is for this peer; all checks are here. False: the response says why not. `asked` becomes that
-  /// peer; `*who` is its name.
+  /// Whether this peer may have the page. False: the response says why. Sets `asked` and `*who`.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, const Peer& from,
               http::response<http::string_body>& response, PeerAccess& asked, std::string* who,
               const AdminPages& pages) const {
@@ -265,8 +264,7 @@ struct AdminServer::Impl {
     co_return co_await asio::co_spawn(maker.thread, answer_there(request, peer), asio::use_awaitable);
   }
 
-  /// A request with a body ends the connection. Limits on header size and time keep a slow or endless client from
-  /// holding one of the few connections for long.
+  /// A request with a body ends the connection. Limits of size and time end slow clients.
   template <class AnyStream>
   asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer, AdminConnections::Place place) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
@@ -339,8 +337,7 @@ struct AdminServer::Impl {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {
-        // Sessions leave some descriptors free (transport/spare_descriptors.h). If even these are used up, one is taken
-        // from an existing connection.
+        // Sessions leave some descriptors free (transport/spare_descriptors.h). At the limit, a connection ends.
         const bool is_short =
             error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
         if (is_short && connections.end_one()) continue;
@@ -374,8 +371,7 @@ struct AdminServer::Impl {
 
 AdminServer::AdminServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-/// On its own thread: metrics must come while I/O threads are busy, and a scrape that serialises thousands of values
-/// must not delay a get.
+/// Its own thread serves metrics while I/O threads are busy, and keeps scrapes from delaying gets.
 Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host, std::uint16_t port, AdminPages pages,
                                                         std::shared_ptr<TlsSource> tls, AccessControl* access,
                                                         Clock* clock) {

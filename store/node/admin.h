@@ -45,8 +45,7 @@ class AdminServer {
  public:
   /// `tls`: HTTPS with these certificates, for clients with a certificate only; nullptr: HTTP. `access`: rights to
   /// pages, by certificate or `Authorization: Bearer TOKEN`; outlives the server; nullptr: all peers may see all pages,
-  /// and only the loopback may change options. `clock`: outlives it; nullptr: its own. Errors: system errors of bind
-  /// and listen.
+  /// and only the loopback may change options. `clock`: outlives it; nullptr: its own. Errors: of bind and listen.
   static Result<std::unique_ptr<AdminServer>> start(const std::string& host, std::uint16_t port, AdminPages pages,
                                                     std::shared_ptr<TlsSource> tls = nullptr,
                                                     AccessControl* access = nullptr, Clock* clock = nullptr);

@@ -12,8 +12,7 @@ namespace kv {
 /// A health probe comes as a new connection, so a new one always gets room.
 ///   1. size() <= count_max.
 ///   2. At the limit, the peer with the most connections loses the one that was inactive longest: it sent no request,
-///      or does not take its answer. So a peer with many loses one, and a peer with a single request keeps it as long
-///      as another peer has two.
+///      or does not take its answer. So a peer with a single connection keeps it while another peer has two.
 /// Thread safety: none. Cost: O(connections) if one ends, else O(log peers).
 class AdminConnections {
  public:

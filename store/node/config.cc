@@ -417,8 +417,7 @@ bool is_plain_network(const Endpoint& endpoint) {
   return endpoint.scheme == Endpoint::Scheme::kTcp && !endpoint.is_loopback();
 }
 
-/// Refuses plain TCP on a network: every machine in reach could read all blocks. The error names the allowed
-/// alternatives.
+/// Refuses plain TCP on a network: every machine in reach could read all blocks.
 std::string set_listen(Given& given) {
   for (const std::string& text : given.listen) {
     const auto endpoint = parse_endpoint(text);
@@ -464,7 +463,7 @@ std::string set_admin(Given& given) {
   return "";
 }
 
-/// Reads the files, so that --check-config finds errors in them.
+/// Reads the files, for --check-config.
 std::string set_tls(Given& given) {
   NodeOptions& options = given.options;
   const bool is_used = options.admin_tls || std::ranges::any_of(options.listen, [](const Endpoint& endpoint) {
@@ -533,8 +532,7 @@ std::string set_capacity(Given& given) {
   return "";
 }
 
-/// A path without a size, or a size without a path, is an error: a disk tier of default size could fill a file system
-/// that others use.
+/// A path without a size, or a size without a path, is an error: a default size could fill a shared file system.
 std::string set_disk(Given& given) {
   NodeOptions& options = given.options;
   KV_ASSERT(options.store.arena.capacity_bytes > 0);  // set_capacity() has run before
@@ -669,8 +667,7 @@ std::string set_machine(Given& given) {
 }
 
 /// The order matters: the first error is reported, and the disk's sizes and the policy need the capacity.
-/// `reads_files`: also checks certificates and policy. At a change of other options, files that have become bad since
-/// are ignored.
+/// `reads_files`: also checks certificates and policy. Later changes of other options ignore those.
 std::string derive(Given& given, bool reads_files) {
   for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_spill_places,
                          &set_policy, &set_rdma, &set_cluster, &set_machine}) {
@@ -688,8 +685,7 @@ const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view n
   return found == rows.end() ? nullptr : &*found;
 }
 
-/// A refusal by derive() begins with an option's name. Adds the value, the allowed values and the value's origin,
-/// unless the text has them.
+/// A refusal by derive() begins with an option's name. Adds missing details: value, allowed values, origin.
 std::string explained(const Given& given, std::string wrong) {
   Given copy = given;
   const std::vector<OptionRow> rows = all_rows(copy);

@@ -95,16 +95,14 @@ class GivenOptions {
     std::vector<std::string> shown(const std::vector<std::string>& given) const;
   };
 
-  /// Like parse_options(), but stores the message in *wrong instead of printing it. nullopt with an empty *wrong: after
-  /// --help or --version.
+  /// Like parse_options(), but with the message in *wrong. nullopt and an empty *wrong: after --help or --version.
   static std::optional<GivenOptions> read(int argc, const char* const* argv, int* exit_code, std::string* wrong);
   GivenOptions(const GivenOptions& other);
   GivenOptions(GivenOptions&& other) noexcept;
   GivenOptions& operator=(GivenOptions&& other) noexcept;
   ~GivenOptions();
 
-  /// The options derived from all values together; nullopt and *wrong if they conflict. `reads_files`: also reads
-  /// certificate and policy files.
+  /// The options derived from all values together; nullopt and *wrong if they conflict. `reads_files`: policy, TLS too.
   std::optional<NodeOptions> options(std::string* wrong, bool reads_files = true) const;
   std::vector<Entry> list() const;  ///< In the order of --help.
   const std::string& file() const;  ///< The TOML file; empty: none.

@@ -48,8 +48,7 @@ class ContextKeeper {
                             kFigurePause = std::chrono::minutes(5);
   static constexpr std::uint64_t kOrderBytesPerSecond = 8 << 20, kUseBytesPerSecond = 64 << 10;
 
-  /// Calls `file` on its own thread, one call at a time, perhaps until after this is destroyed. `wall_us`: microseconds
-  /// since 1970.
+  /// Calls `file` on its own thread, one call at a time, perhaps until after this is destroyed. `wall_us`: since 1970.
   ContextKeeper(LockedStore& store, Clock& clock, File file, std::function<std::uint64_t()> wall_us);
   ~ContextKeeper();
 

@@ -15,8 +15,7 @@
 
 namespace kv {
 
-/// Runs after a start, and on request (Store::warm_context). Gets never wait for it: a block that it does not bring is
-/// read from disk by the get that needs it.
+/// Runs after a start, and on request (Store::warm_context). Gets never wait, but read from disk.
 ///   1. Contexts take turns, one part at a time; each block is verified before it is visible.
 ///   2. At most kPartBytes (and one block) are in progress, at no more than bytes_per_second.
 ///   3. Blocks beyond the bounds on kept contexts are not brought, so a block is evicted only for one that is kept. A

@@ -6,9 +6,8 @@
 
 namespace kv {
 
-/// `with_before`: includes counts from before a restart. Each class of hints is copied under its own lock, 20 KB at a
-/// time. Counts that change in between cause an error of some uses; a unit that changes in between voids the copy. unit
-/// 0: no counts.
+/// `with_before`: includes counts from before a restart. Copies class by class of hints, 20 KB under one lock. Changes
+/// in between cost some uses; a change of the unit voids the copy. unit 0: no counts.
 YieldCounts copy_counts(LockedStore& store, bool with_before);
 
 }  // namespace kv

@@ -238,8 +238,7 @@ void HotRoots::review() {
   }
 }
 
-/// Halves all weights, and forgets rare runs until half the room is free; the bound rises for owners with more than
-/// their share of that room.
+/// Halves all weights, and forgets rare runs until half the room is free; the bound rises for owners above their share.
 void HotRoots::age() {
   total_ /= 2;
   for (auto& [who, owner] : owners_) owner->total /= 2;
@@ -270,8 +269,7 @@ void HotRoots::age() {
   std::erase_if(owners_, [&](const auto& entry) { return !with_space.contains(entry.second.get()); });
 }
 
-/// Drops the runs below `run` that weigh less than `least`, counted before halving as twice that. Hot runs stay until
-/// they cool.
+/// Drops leaf runs below `run` that weigh less than `least` after halving, and are not hot.
 void HotRoots::forget_rare(Owner& owner, Run& run, std::uint64_t least) {
   for (auto entry = run.next.begin(); entry != run.next.end();) {
     Run& next = *entry->second;

@@ -33,12 +33,11 @@ namespace kv {
 /// is the median of an owner's recent matches: a single lying client changes nothing.
 ///
 /// Owners (SpaceOwner) are counted apart: a block's weight is compared with its owner's matches times the number of
-/// owners, or with all matches, whichever is smaller. So an owner with its fair share of all matches keeps its hot
-/// roots, whatever others claim or send.
+/// owners, or with all matches, whichever is smaller. So others cannot crowd out an owner's hot roots.
 ///   1. The blocks above a hot one are hot.
 ///   2. A list has at most kHotBlocksMax blocks over all namespaces; each owner has its share, as far as it uses it.
-///   3. At most kBlocksMax blocks are kept in runs; beyond that no run is added until the next kWindow. The unused part
-///      of an owner's share stays reserved for it.
+///   3. At most kBlocksMax blocks are kept in runs; beyond that no run is added until the next kWindow. Unused shares
+///      stay reserved.
 ///   4. A namespace's version is 0 while it has no hot block, and changes with its list.
 /// Hot from 1 % on, and until less than half a percent, so that a share near the bound does not flap. Weights are
 /// halved every kWindow matches, so that "recent" is the last thousand or two.

@@ -28,8 +28,7 @@ std::string_view view(const auto& text) { return {text.data(), text.size()}; }
 
 LogFormatter::LogFormatter(bool json) : json_(json), time_(kTimePattern, spdlog::pattern_time_type::local, "") {}
 
-/// One message is one line, in either form. Identities and namespaces come from clients: a line end in them would let a
-/// client write log lines of its own.
+/// One message is one line, in either form. Identities and namespaces come from clients, and must not add log lines.
 void LogFormatter::format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& line) {
   spdlog::memory_buf_t time;
   time_.format(message, time);

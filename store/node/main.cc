@@ -168,8 +168,7 @@ void hand_over(MoverThread& mover, Duration most, asio::io_context& context, asi
   signals.cancel();
 }
 
-/// Places blocks and binds the node to processors; threads started later inherit the binding. nullopt: the wish cannot
-/// be met, as explained on stderr.
+/// Places blocks and binds the node to processors; threads started later inherit the binding. nullopt: stderr says why.
 std::optional<NumaChoice> settle_on_nodes(const NumaTopology& topology, const std::string& wish) {
   const auto refuse = [](const std::string& why) {
     std::cerr << "kvstore-node: numa-nodes: " << why << "\n";
@@ -595,8 +594,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
                            [&](const std::vector<std::string>& directories) {
                              learned_in->set(directories.front());
                              context_in->move_to(directories);
-                             // Requested but not awaited. Without it, a kill before the next change would lose the
-                             // contexts.
+                             // Not awaited. Without it, a kill before the next change would lose contexts.
                              static_cast<void>(contexts->write_now(std::chrono::milliseconds(0)));
                            },
                        .warmer = warmer.get()});

@@ -379,8 +379,7 @@ void NodeMetrics::watch_tenants(std::function<std::vector<OfTenant>()> tenants) 
   impl_->tenants.push_back(std::move(tenants));
 }
 
-/// On the admin thread. Each source is called and locks for itself; no lock is held while the text is made, which takes
-/// a millisecond.
+/// On the admin thread. Each source is called and locks for itself; the text is made unlocked, in a millisecond.
 std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
   for (const auto& values : impl_->values) {

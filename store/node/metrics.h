@@ -1,5 +1,4 @@
-// store/node/metrics.h: a node's counters, for Prometheus. docs/operating.md explains each value, and when an operator
-// has to act.
+// store/node/metrics.h: a node's counters, for Prometheus. docs/operating.md explains the values and when to act.
 #pragma once
 
 #include <chrono>
@@ -150,8 +149,7 @@ class NodeMetrics {
     std::string name;
     std::vector<Value> values;
   };
-  /// The same, for values of tenants; `name` becomes a label. The number of tenants is bounded, and each value name
-  /// belongs to one source.
+  /// The same, for values of tenants; `name` becomes a label. Tenants are bounded; sources share no names.
   void watch_tenants(std::function<std::vector<OfTenant>()> tenants);
   /// Sets the key that wraps the keys of encrypted blocks on disk. Only called with encryption. One thread.
   void set_spill_key(const std::string& id);

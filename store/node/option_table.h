@@ -77,8 +77,7 @@ void add_options(CLI::App& app, const std::vector<OptionRow>& rows);
 std::vector<std::string> values_of(const OptionRow& row);
 std::string allowed_text(const OptionRow& row);  ///< "1 to 256", "trace, debug or info".
 bool is_list(const OptionRow& row);
-/// Sets the row's variable. Returns "", or an error with name, value and what is allowed; then the variable is
-/// unchanged.
+/// Sets the row's variable. Returns "", or an error with name, value and what is allowed; then it is unchanged.
 std::string assign(const OptionRow& row, const std::vector<std::string>& values);
 
 void copy_value(const OptionRow& to, const OptionRow& from);  ///< Both rows are of the same option.

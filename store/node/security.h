@@ -1,5 +1,4 @@
-// store/node/security.h: certificates, their expiry, handshakes, and rereading of certificates and the policy
-// (access/).
+// store/node/security.h: certificates, their expiry, handshakes; rereads certificates and policy.
 #pragma once
 
 #include <atomic>
@@ -24,8 +23,7 @@ struct HandshakeCounts {
 /// Thread safety: all calls from any thread; check_files() and reload() block on file reads.
 class NodeSecurity {
  public:
-  /// `tls`: nullptr without. `plain_count`: listeners beyond loopback without encryption and authentication. `access`
-  /// outlives this; nullptr: without a policy.
+  /// `tls`: nullptr without. `plain_count`: unencrypted network listeners. `access`: outlives this, or nullptr.
   NodeSecurity(std::shared_ptr<TlsSource> tls, std::size_t plain_count, AccessControl* access = nullptr)
       : tls_(std::move(tls)), plain_count_(plain_count), access_(access) {}
 

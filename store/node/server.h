@@ -1,8 +1,7 @@
 // store/node/: kvstore-node, the daemon around one Store. Start here.
 //
-// Accepts sessions, serves them on I/O threads, moves bytes between clients and the arena, and runs the disk tier,
-// RDMA, metrics and the log. The Store decides which blocks stay (store/store.h); the transport carries bytes. Files,
-// in reading order:
+// Serves sessions on I/O threads, moves bytes between clients and the arena, and runs the disk tier, RDMA, metrics and
+// the log. The Store decides which blocks stay (store/store.h). In reading order:
 //   main.cc          builds the parts, and takes them down on a signal
 //   config.h         every option; option_table.h: one row for each, and how a row is read
 //   server.h         I/O threads, listeners, and the sessions on them

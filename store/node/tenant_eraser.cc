@@ -103,8 +103,7 @@ bool TenantEraser::has_nothing(const std::string& owner) const {
 std::string TenantEraser::erase(const std::string& owner) {
   if (has_nothing(owner)) return "";
   clean_.erase(owner);
-  // First, since names and tags are the tenant's data too. A context made by a share's reader is the reader's, and
-  // loses its blocks.
+  // First, since names and tags are the tenant's data too. A share reader's context stays, without blocks.
   while (store_.with([&](Store& store) { return store.delete_contexts(owner, clock_.now()); })) {
     if (stops_) return "the node stops";
     std::this_thread::yield();
@@ -112,8 +111,7 @@ std::string TenantEraser::erase(const std::string& owner) {
   if (forget_contexts_) {
     if (const std::string why = forget_contexts_(); !why.empty()) return "the file of named contexts: " + why;
   }
-  // Blocks on disk that were not loaded, for lack of room, are listed by the disk only. Collected first: a namespace
-  // forgotten below no longer has a record.
+  // Only the disk lists blocks not loaded for lack of room. Collected first: forgetting removes records.
   std::vector<DiskDrop> drops;
   if (spill_ != nullptr) {
     const auto on_disk = spill_->namespaces_on_disk();
@@ -180,8 +178,7 @@ bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
     std::condition_variable done;
     std::size_t count = 0, not_kept = 0;
   };
-  // Some at a time: the disk's queue is shared. The state is shared too: an answer may come after the node was told to
-  // stop.
+  // Some at a time: the disk's queue is shared. Shared: an answer may come after a stop.
   constexpr std::size_t kAtOnce = 256;
   std::uint64_t not_kept = 0;
   for (std::size_t at = 0; at < drops.size(); at += kAtOnce) {

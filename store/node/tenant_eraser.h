@@ -28,8 +28,7 @@ namespace kv {
 ///   1. One at a time, in the order of the requests; each owner waits at most once. So an owner waits for one erasure
 ///      of each owner before it, however often those ask.
 ///   2. Blocks that the tenant stores after its drop stay: take its rights away first.
-///   3. After an interrupted erasure (the node stops, the disk fails) dropped blocks stay invisible, and it can be
-///      started again.
+///   3. After an interrupted erasure (the node stops, the disk fails) dropped blocks stay so; start it again.
 ///   4. For an owner without blocks here since its last erasure, the files are left alone.
 /// Thread safety: ask() from any thread. Works on its own thread, which the destructor joins.
 class TenantEraser {

@@ -33,8 +33,7 @@ class AccessControl {
  public:
   AccessControl() = default;  ///< Without a policy.
   /// `file` empty: no policy. `secret_file`: for TenantSecret, needs a policy; empty: only the records' `tenant` fields
-  /// separate tenants. `room`: this node's capacity; a policy that guarantees tenants more is bad. Errors: as
-  /// AccessPolicy::parse, or an unreadable file.
+  /// separate tenants. `room`: this node's capacity; the policy must not promise more. Errors: of parse() and the file.
   struct Room {
     std::uint64_t memory_bytes = ~std::uint64_t{0}, disk_bytes = ~std::uint64_t{0};
   };
@@ -107,8 +106,7 @@ class PeerAccess {
   /// against a peer, for the wire and the admin server alike.
   std::string denial(std::string_view what, const Rule& rule);
   /// The namespace that this peer means by `asked`, as stored here: with a secret, its name includes the secret and the
-  /// peer's tenant, or the share in the record. Errors: kPermissionDenied: another owner's namespace; kBadRequest: the
-  /// record has fields that only nodes may set.
+  /// peer's tenant, or the share in the record. Errors: kPermissionDenied; kBadRequest: it has nodes' fields.
   Result<StoredSpace, Failure> stored(const NamespaceRecord& asked);
   /// Why a request that needs `right` may not touch a namespace of `owner`; empty: it may.
   std::string space_denial(const SpaceOwner& owner, Right right);
@@ -117,8 +115,7 @@ class PeerAccess {
   /// Whether the peer may see the existence and figures of such a namespace or tenant. A peer of a tenant sees its own,
   /// and shares that it reads or writes; a peer without a tenant sees all.
   bool sees(const SpaceOwner& owner);
-  /// Whether the peer may see block names there, which confirm to anybody who guesses a prompt that it was stored. True
-  /// for namespaces that it may read or hand on.
+  /// Whether the peer may see block names there, which confirm guessed prompts: if it may read or hand on.
   bool sees_blocks(const SpaceOwner& owner);
   /// Equal for peers that see the same.
   std::string sight();

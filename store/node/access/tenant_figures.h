@@ -12,8 +12,7 @@ namespace kv {
 /// By name. Absent limits are left out.
 std::vector<NodeMetrics::OfTenant> tenant_figures(const std::vector<TenantStats>& held,
                                                   const std::vector<TenantRates::Stats>& rates);
-/// Adds up tenants without a section in the policy as "(other)". So the policy bounds the number of labels, whatever
-/// names clients use.
+/// Adds up tenants without a section in the policy as "(other)". So the policy bounds the number of labels.
 std::vector<NodeMetrics::OfTenant> bounded_tenant_figures(const std::vector<TenantStats>& held,
                                                           const std::vector<TenantRates::Stats>& rates);
 

@@ -11,8 +11,7 @@
 namespace kv {
 
 /// A file of 64 hexadecimal digits, the same on all nodes of a cluster. A tenant's blocks are named by their record and
-/// an HMAC, under this secret, of the tenant that the node identified: so no record of another tenant gives the same
-/// name.
+/// an HMAC, under this secret, of the tenant that the node identified: so other tenants' records give other names.
 ///
 /// There is one secret at a time (an *epoch*). After a change every tenant starts with an empty cache, and the old
 /// blocks age out unused; `kvstorectl erase` finds them. Refused: looking under the previous secret as well. Each miss

@@ -27,13 +27,11 @@ namespace kv {
 /// Thread safety: all calls from any thread; the destructor waits for the step in progress.
 class CapacityKeeper {
  public:
-  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: placement of added memory, as of the
-  /// present memory (base/numa.h).
+  /// `spill`: nullptr without a disk tier. Both outlive this. `numa_nodes`: for added memory (base/numa.h).
   CapacityKeeper(LockedStore& store, Spill* spill, std::vector<unsigned> numa_nodes = {});
   ~CapacityKeeper();
 
-  /// Sets the target to `bytes`. Returns "", or the reason for a refusal: an invalid size, or too little free memory on
-  /// the machine.
+  /// Sets the target to `bytes`. Returns "", or the reason for a refusal: bad size, or too little memory.
   std::string aim(std::uint64_t bytes);
   std::uint64_t target_bytes() const;
   bool is_there() const;  ///< The capacity is at its target.

@@ -41,8 +41,7 @@ std::string toml_line(const ConfigLine& line) {
   return text + "]";
 }
 
-/// The start of the line's comment, or the line's length; `*open` counts brackets left open before it, `*open_quote` is
-/// an open quote, or 0.
+/// The start of the line's comment, or its length; `*open` counts brackets left open, `*open_quote` a quote.
 std::size_t comment_of(std::string_view line, int* open, char* open_quote = nullptr) {
   char quote = '\0';
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -74,8 +73,8 @@ std::string_view take_line(std::string_view& text) {
   return line;
 }
 
-/// Removes one value from the front: a quoted text, whose quotes are closed, or all text before a comma or bracket.
-/// Returns "", or the error.
+/// Removes one value from the front: a quoted text, whose quotes are closed, or all up to a comma or bracket. Returns
+/// "" or an error.
 std::string take_value(std::string_view& text, std::string* value) {
   const char quote = text.front();
   if (quote != '"' && quote != '\'') {

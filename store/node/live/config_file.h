@@ -15,8 +15,7 @@ struct ConfigLine {
   bool is_list = false;
 };
 
-/// `name = value` in a file. A value is a string ("" or ''), a number or true; or a list in [], also over several
-/// lines.
+/// `name = value` in a file. A value is a string ("" or ''), a number or true; or a list in [], on any number of lines.
 struct ConfigStatement {
   std::string name;
   std::vector<std::string> values;

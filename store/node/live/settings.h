@@ -30,8 +30,7 @@ namespace kv {
 ///   1. A value is in force only if it would be accepted at the start, together with all others.
 ///   2. Options that are not live keep their start values, whatever file and requests say.
 ///   3. A value that was set stays until the node ends: SIGHUP keeps it.
-/// Thread safety: all calls from any thread, except on(): within open(). Changes are applied on the thread of the
-/// caller who makes them, one at a time.
+/// Thread safety: any thread, but on() within open(). Changes are applied on the caller's thread, one at a time.
 class Settings {
  public:
   /// Applies the changed options. Returns "", or the reason for a refusal: then the old value stays.
@@ -43,8 +42,7 @@ class Settings {
   Settings(GivenOptions given, NodeOptions options, Read read)
       : given_(std::move(given)), in_force_(std::move(options)), read_(std::move(read)) {}
 
-  /// Registers the part that applies changes of these live options. An option without a part is not in use on this
-  /// node.
+  /// Registers the part that applies changes of these live options. Options without a part are not in use.
   void on(std::initializer_list<const char*> names, const Apply& apply);
   /// For options that are only read, when needed, from in_force().
   void on_demand(std::initializer_list<const char*> names);

@@ -235,8 +235,7 @@ class Adviser {
             "LimitMEMLOCK=infinity in the node's unit, or ulimit -l unlimited");
   }
 
-  /// The node raises its own limit to the hard one, keeps a quarter for regions lent by clients, and with a disk half
-  /// for the disk's files.
+  /// The node raises its own limit to the hard one, keeps a quarter for lent regions and half for a disk's files.
   void open_files() {
     if (!facts_.files) return unknown("open files", "the limit cannot be read");
     const std::uint64_t wanted = wishes_.session_count_max + kOwnFiles;

@@ -11,8 +11,7 @@
 namespace kv {
 
 NodeWishes wishes_of(const NodeOptions& options, const GivenOptions& given);
-/// The options to set as lines of a configuration file, each with its figures and reason as comments; optional settings
-/// and changes of the machine as comments only.
+/// Lines of a configuration file that set the advised options, with figures and reasons; other advice as comments.
 std::string toml_of(const std::vector<Advice>& advices);
 /// Measures, some seconds for each directory, and prints text, JSON or TOML as the options say. Returns the exit
 /// status: 1 without output if the node would refuse the advised settings (`err` says why).

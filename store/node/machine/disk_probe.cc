@@ -58,8 +58,7 @@ File open_unnamed(const std::string& directory, int flags) {
 
 double seconds_since(Steady::time_point then) { return std::chrono::duration<double>(Steady::now() - then).count(); }
 
-/// One call after the other until `bytes` are done, the time is over or one fails: then false, and errno has the
-/// reason.
+/// One call after the other until `bytes` are done, the time is over or one fails: false, and errno is set.
 template <class Call>
 bool run_calls(std::uint64_t bytes, Duration most, Call call, std::uint64_t* done, double* slowest) {
   const auto began = Steady::now();

@@ -1,7 +1,6 @@
 // store/node/machine/: this machine's resources and limits, and the node's settings derived from them. Start here.
 //
-// Depends on kernel files, system calls and plain numbers; not on the Store, options or sessions. Files, in reading
-// order:
+// Independent of the Store, options and sessions. Files, in reading order:
 //   facts.h      memory, processors, limits, sockets, devices, as reported by the kernel (this file)
 //   room.h       whether an amount of memory is available
 //   disk_probe.h the speed of a directory, and whether direct I/O works there

@@ -16,8 +16,7 @@ inline constexpr double kMemberWeightMax = 1e9;
 ///   {"id":"a","instance":"<32 hex digits>","endpoints":["tcp://10.0.0.1:7400"],"weight":64,"zone":"z1",
 ///    "version":"0.1.0","state":"serving"}   and during a change "phase":"joining" or "leaving"
 std::string write_member(const Member& member);
-/// The text may come from anybody with write access to etcd. Errors: kBadRequest; the message has field, value and what
-/// is allowed.
+/// The text may come from anybody with write access to etcd. Errors: kBadRequest, with field, value and limits.
 Result<Member, Failure> read_member(std::string_view text);
 /// Equal for views with equal members, whatever their epochs.
 std::uint64_t digest_of(const ClusterView& view);

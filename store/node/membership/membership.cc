@@ -217,8 +217,7 @@ void Membership::adopt(const KeyStore::Listing& listing) {
 }
 
 /// A new etcd starts with low revisions, and existing clients would treat all maps as old. So the base is the time at
-/// which the cluster begins: etcd's revision grows by less than 1,024 a second. Counted from 2025, to keep numbers
-/// short.
+/// which the cluster begins: etcd's revision grows by less than 1,024 a second. Since 2025: short numbers.
 std::uint64_t Membership::epoch_base() const {
   constexpr std::uint64_t kFirst = 1'735'689'600, kChangesPerSecond = 1024;
   const auto from_clock = [] {
@@ -231,8 +230,7 @@ std::uint64_t Membership::epoch_base() const {
 
 /// After all leases have ended, or etcd was set up anew, this node is one of the first to register again; or etcd was
 /// away for so long that others' leases have ended. They come back within seconds. A map without them would cost all
-/// their blocks, and a node about to leave would find no other node to take its own. A node that is really gone stays
-/// on the map for one more lease time.
+/// their blocks, and a node about to leave would find no other node to take its own. Dead nodes stay one more lease.
 bool Membership::is_coming_back(const ClusterView& known, const ClusterView& view) const {
   const TimePoint since = std::max(rejoined_, came_back_);
   if (since == TimePoint{} || clock_.now() >= since + config_.lease + 2 * config_.poll) return false;

@@ -24,8 +24,7 @@ struct MembershipConfig {
 };
 
 /// The list is in etcd: PREFIX/nodes/ID is a member (member_text.h), kept by the node's lease; PREFIX/extent_blocks is
-/// the owner rule's constant, set by the first node, as is PREFIX/epoch_base. Requests of clients never wait for
-/// membership.
+/// the owner rule's constant, set by the first node, as is PREFIX/epoch_base. Client requests never wait for it.
 ///   1. While etcd is away, the list last read stays in force. A list without this node is ignored: either etcd lost
 ///      the list, or this node was away for longer than its lease, and it registers itself first.
 ///   2. A later state has a larger epoch, whichever node reports it, and one epoch is one list: it is the sum of the
@@ -33,8 +32,7 @@ struct MembershipConfig {
 ///      there. So epochs keep growing for old nodes and clients when etcd is set up anew. An older revision, as from an
 ///      etcd member that was cut off, is ignored; but if only older ones come for as long as a lease, etcd was set
 ///      back, and each node counts on from its last epoch.
-///   3. Of two processes with one id the one that started last is the member. The other finds out, gives up its place
-///      and logs that.
+///   3. Of two processes with one id the one that started last is the member. The other notices, gives up and logs it.
 ///   4. A lease that ended while this process was stopped, or etcd away, is replaced: the node joins again. For one
 ///      more lease time it ignores lists that lack a known node, whose lease may have ended likewise; also after etcd
 ///      was away for as long as another's lease may take to end, even if this node's own lasted.

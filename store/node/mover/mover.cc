@@ -119,8 +119,7 @@ void Mover::look() {
   retarget(*view_);
 }
 
-/// The future owners: joining nodes already count, leaving ones do not. The map that clients use follows once the
-/// blocks have arrived.
+/// The future owners: joining nodes count, leaving ones do not. Clients get that map once the blocks have arrived.
 void Mover::retarget(const ClusterView& view) {
   auto next = std::make_unique<Target>();
   std::vector<ClusterMap::Node> owners;
@@ -255,8 +254,7 @@ asio::awaitable<void> Mover::copy() {
 }
 
 /// Copies this node's own blocks only: other blocks here are copies themselves. A path that ends within its root is on
-/// every node, except shortly after it became hot: clients then also ask by its former root, and behind that root it is
-/// on this node alone.
+/// every node, except shortly after it became hot: clients also ask by the former root, where only this node has it.
 bool Mover::is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const {
   if (blocks.size() <= path.hot_blocks) return false;
   const auto extents = target_->map->extents(blocks, path.hot_blocks);
@@ -301,8 +299,7 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
   co_return wanted;
 }
 
-/// A block is hot if any node reports it, as for clients: by its own report alone this node would compute other owners
-/// than clients do.
+/// A block is hot if any node reports it, as for clients: its own report alone would lead to other owners.
 asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceId& name) {
   std::unordered_set<BlockHash> hot;
   const auto space = co_await open(hand, id);
@@ -315,8 +312,7 @@ asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceI
   recent_roots_.hear(name, std::vector<BlockHash>(hot.begin(), hot.end()), clock_.now());
 }
 
-/// Blocks that this node never owned, as far as `formers_` reaches, are copies left by an earlier map: their owner has
-/// them.
+/// Blocks that this node never owned under `formers_` are copies left by an earlier map: their owner has them.
 bool Mover::is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const {
   const auto has_own = [&](const Target& by, bool own) {
     return std::ranges::any_of(by.map->extents(path, hot_blocks),
@@ -346,8 +342,7 @@ asio::awaitable<error_code> Mover::send(Path path, Hand& hand, Tally tally) {
   co_return error;
 }
 
-/// Sends growing prefixes, so that one put sends at most a batch: blocks sent by earlier puts are offered again by name
-/// and not wanted.
+/// Sends growing prefixes, so that one put sends at most a batch: earlier blocks are offered again, but not wanted.
 asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& path,
                                        const std::vector<BlockHash>& names, const Store::PinnedPrefix& pinned,
                                        Tally tally) {
@@ -388,8 +383,7 @@ asio::awaitable<error_code> Mover::put(Client& client, Space space, const Path& 
   co_return stops_ ? error_code(Errc::kCancelled) : error_code();
 }
 
-/// The error of a call says little if a node was not reached, so the last error of each unreached node's connection is
-/// added.
+/// The error of a call says little if a node was not reached, so connection errors are added.
 std::string Mover::reason_of(const error_code& error, const Client& client) const {
   std::string reason = error == asio::error::timed_out ? "no answer in time" : error.message();
   for (const NodeStatus& node : client.nodes()) {
@@ -520,8 +514,7 @@ asio::awaitable<void> Mover::step() {
   }
 }
 
-/// For operators who ask which nodes cannot reach one another (kvstorectl doctor). Skipped while blocks are handed
-/// over.
+/// For operators who ask which nodes cannot reach one another (kvstorectl doctor). Not during a hand-over.
 asio::awaitable<void> Mover::ping_others() {
   if (!view_ || !target_ || is_unsettled() || clock_.now() < next_pings_) co_return;
   std::vector<MoveBoard::Peer> peers;

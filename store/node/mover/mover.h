@@ -1,9 +1,7 @@
-// store/node/mover/mover.h: hands blocks over to their next owners. Of the node's folders, only this one and pool/ use
-// the client.
+// store/node/mover/mover.h: hands blocks to their next owners. Only this folder and pool/ use the client.
 //
 // Follow a block: it enters as part of a path listed by Store::list_paths(), is pinned in place, put to its next owner
-// like any client's block (offered, wanted, sent, verified there), and leaves unpinned. The local copy stays until
-// eviction takes it.
+// like any client's block (offered, wanted, sent, verified there), and leaves unpinned. A copy stays until evicted.
 #pragma once
 
 #include <atomic>
@@ -51,14 +49,11 @@ struct MoverConfig {
 ///
 ///   1. For clients, a node owns its blocks until they have arrived at the next owner, or until a deadline: join_max
 ///      here, the deadline of the stop outside. Clients never wait for a hand-over.
-///   2. The age of a block goes with it (PutOptions::idle), so that it is evicted there in its turn and does not push
-///      out hotter blocks.
-///   3. Bounded: one path is pinned at a time, at most kEndsMax ends are listed (the coldest beyond are left out), and
-///      bytes_per_second limits the whole.
+///   2. The age of a block goes with it (PutOptions::idle), so that it is evicted there in its turn.
+///   3. Bounded: one path is pinned at a time, the kEndsMax hottest ends are listed, bytes_per_second limits the whole.
 ///   4. Blocks of other nodes are left alone, and local ones stay: a wrong map costs copies only.
 ///   5. Blocks placed by a recent root of their chain move like blocks placed by the present root, each to where the
-///      same root puts it under the new map: clients look in both places. So a map change loses no block that clients
-///      could find before.
+///      same root puts it under the new map: clients look in both places. So clients still find them.
 /// *Second copies*, if configured: while no hand-over is due, blocks that this node owns and that were used copy_uses
 /// times go to the node that would own them if this one left. Clients look there when this node does not answer, and
 /// the block belongs there once this node has left. Each pass takes the blocks used since the last pass, the latest
@@ -91,8 +86,7 @@ class Mover {
     config_.copy_uses = copy_uses;
   }
   void stop();
-  /// Everything that could be handed over has been, and clients have learned the new places; or no other node is there
-  /// to take it. Any thread.
+  /// The hand-over is complete and clients have learned the new places; or there is no other node. Any thread.
   bool has_left() const { return has_left_; }
 
  private:

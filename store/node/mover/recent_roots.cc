@@ -34,8 +34,7 @@ void RecentRoots::hear(const NamespaceId& id, std::span<const BlockHash> hot, Ti
   }
 }
 
-/// Forgets blocks that have not been hot for so long that clients no longer look there, and namespaces without a report
-/// since.
+/// Forgets blocks that cooled so long ago that clients no longer look there, and namespaces without later reports.
 void RecentRoots::forget(TimePoint now) {
   const bool is_full = block_count_ > kBlocksMax;
   next_forgetting_ = now + kTime / 8;
@@ -54,8 +53,7 @@ void RecentRoots::forget(TimePoint now) {
   }
 }
 
-/// Neighbouring blocks that became hot, or stopped being hot, at the same time did so together: a root ended where two
-/// neighbours differ.
+/// Neighbours that became hot or cooled at the same time belong together: a root ended where two neighbours differ.
 std::vector<std::size_t> RecentRoots::roots(const NamespaceId& id, std::span<const BlockHash> path,
                                             TimePoint now) const {
   std::vector<std::size_t> roots = {0};

@@ -1,5 +1,4 @@
-// store/node/rdma/remote_memory.h: types shared by a session and its lanes: client memory, moves into and out of it,
-// and blocks sent along with a message.
+// store/node/rdma/remote_memory.h: shared by a session and its lanes: client memory, moves, blocks with messages.
 #pragma once
 
 #include <cstdint>

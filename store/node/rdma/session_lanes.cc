@@ -96,8 +96,7 @@ SessionLanes::~SessionLanes() {
 
 /// Three steps on two threads. Attaching asks the kernel and connecting waits for the network, so both run on the
 /// node's slow threads; in between, queue pairs are made on the session's own thread, whose completion queue they use.
-/// The session may end during any step: `alive_` tells when the result comes back, and destroying the attempts then
-/// returns their resources.
+/// The session may end during any step: `alive_` tells, and the attempts then release their resources.
 void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::vector<Answer>)> done) {
   KV_ASSERT(!is_connecting_);  // one connect at a time: an attempt must not replace a lane of another one
   VerbsNode& node = thread_->node();
@@ -125,8 +124,7 @@ void SessionLanes::connect(std::vector<Offer> offers, std::function<void(std::ve
     attempt.peer = offer.peer;
   }
   is_connecting_ = true;
-  // A substitute is tried only if the client would have no lane at all: two lanes on one device share its link and gain
-  // nothing.
+  // A substitute is tried only if the client would have no lane at all: lanes on one device share its link.
   const auto attach_all = [attempts, &node, may_substitute = may_substitute_ && up() == 0] {
     const auto has_lane = [&] {
       return std::ranges::any_of(*attempts, [](const Attempt& each) { return each.attachment && !each.is_messages(); });
@@ -206,8 +204,7 @@ void SessionLanes::make(Attempt& attempt) {
     return;
   }
   const VerbsNode::Peer peer = VerbsNode::peer_of(*attempt.attachment, attempt.peer);
-  // A second lane to the same client queue pair would send into the first one's packet sequence and break it. A hostile
-  // client could name another client's.
+  // A second lane to the same client queue pair would send into the first one's packet sequence and break it.
   if (!node.take_peer(peer)) {
     node.give_queue_pair();
     answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
@@ -274,8 +271,7 @@ void SessionLanes::sweep() {
   }
 }
 
-/// Frees a broken lane at once: an idle client does not offer its lanes again, and slots and device must not wait for
-/// that.
+/// Frees a broken lane at once: an idle client does not offer its lanes again, and slots and device must not wait.
 void SessionLanes::let_go(const VerbsMover* mover) {
   sweep();
   for (Lane& lane : lanes_) {
@@ -292,8 +288,7 @@ std::uint32_t SessionLanes::up() const {
 }
 
 /// Splits a placement into stretches at the ends of arena slices and region slices: each slice has its own key, and a
-/// work request takes one key on either side. The region's slices are in order and without gaps; the request was
-/// checked against the region's size.
+/// work request takes one key on either side. The region's slices adjoin in order; the request lies in the region.
 std::vector<Stretch> SessionLanes::stretches(const Placement& placement, std::span<const RemoteSlice> region,
                                              std::size_t lane, const verbs::RegisteredMemory& arena) {
   std::vector<Stretch> all;
@@ -322,8 +317,7 @@ void SessionLanes::move(Direction direction, std::span<const Placement> placemen
     if (((lanes & up()) >> lane & 1u) != 0) usable.push_back(lane);
   }
   KV_ASSERT(!usable.empty() && !placements.empty());
-  // Whole blocks are dealt out in turn, and the turn continues from call to call, so that calls of one block use all
-  // lanes too.
+  // Whole blocks are dealt out in turn, and the turn continues from call to call, so that small calls use all lanes.
   std::vector<std::vector<Stretch>> by_lane(usable.size());
   for (const Placement& placement : placements) {
     const std::size_t which = turn_++ % usable.size();

@@ -1,5 +1,4 @@
-// store/node/rdma/session_lanes.h: one session's lanes: queue pairs connected to the client's, which move blocks by
-// RDMA.
+// store/node/rdma/session_lanes.h: one session's lanes: queue pairs that move blocks by RDMA.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ namespace kv {
 /// device, unless such a lane has broken before (not every device reaches every client). A broken lane stays unusable
 /// until the client offers it again: only the client can end its own queue pair, and until then packets in flight still
 /// land. The lane after the last, message_lane(), carries small requests, their answers and the few blocks sent with an
-/// answer. It is on lane 0's device, and lane 0's keys are valid for it. Thread safety: none; on the session's
-/// executor.
+/// answer. It is on lane 0's device, and lane 0's keys are valid for it. Thread safety: none; on its executor.
 class SessionLanes {
  public:
   struct Listener {

@@ -112,8 +112,7 @@ void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std
     if (entry.device.get() != &device) return;
     spdlog::error("rdma: {} is left out: {}; it is opened again as soon as possible", entry.wish.device, why);
     left_out_.push_back(std::move(entry.device));
-    // Only long use proves that the device works: a flapping device opens each time, at the cost of registering the
-    // arena.
+    // Only long use proves that the device works: a flapping device also opens, at the cost of a registration.
     if (clock_.now() - entry.opened >= kTries.max) entry.tries.succeeded();
     put_off(entry, entry.wish.device + ": " + why);
   }
@@ -132,8 +131,7 @@ VerbsNode::Watch::~Watch() {
   KV_ASSERT(erased == 1);
 }
 
-/// Posted, not called here: a watch belongs to its session thread. It may end before the post runs, hence the weak
-/// pointer.
+/// Posted, not called here: a watch belongs to its session thread, and may end before the post runs.
 void VerbsNode::tell_watches(std::size_t index) {
   const std::scoped_lock lock(watches_mutex_);
   for (const Watch* const each : watches_) {
@@ -182,8 +180,7 @@ void VerbsNode::open_due(Entry& entry) {
   }
 }
 
-/// Closing a failed device may take seconds in the driver, so devices leave the list under the lock and are destroyed
-/// after it.
+/// Closing a failed device may take seconds in the driver, so only the list changes under the lock.
 void VerbsNode::close_unheld() {
   std::vector<std::shared_ptr<NodeDevice>> unheld;
   {

@@ -1,8 +1,7 @@
 // store/node/rdma/: a node's RDMA devices, kept open, and the lanes of its sessions. Start here.
 //
 // The device files open the devices, register the arena with each, reopen devices that went away, and route each
-// device's completions to the I/O thread that waits for them. They depend on no session and no wire format; queue pairs
-// belong to the lanes. Files, in reading order:
+// device's completions to the I/O thread that waits for them. Queue pairs belong to the lanes. In reading order:
 //   verbs_node.h     shared by all sessions: the devices, which are disabled, limits on what clients use
 //   verbs_thread.h   the completions of one I/O thread
 //   verbs_opener.h   when devices are opened: at the start, later if their links come later, and again
@@ -38,8 +37,7 @@ struct VerbsConfig {
   std::uint32_t message_count_max = 16;       ///< Open message requests of a session; 0: no messages.
   std::uint32_t queue_pair_count_max = 2048;  ///< Of the node.
   /// Queue pairs of the node that are being connected; more are refused. Connecting takes about a millisecond, or
-  /// seconds if no host has the address: a rush of clients gets through, and a flood of dead addresses cannot make the
-  /// others wait for hours.
+  /// seconds if no host has the address: a flood of dead addresses cannot block others for hours.
   std::uint32_t connect_count_max = 1024;
   std::uint64_t slice_bytes_max = 0;  ///< Of one registration; 0: the devices' limit.
   Duration move_timeout = 10s;        ///< Of one move, including earlier moves on its lane.
@@ -48,8 +46,7 @@ struct VerbsConfig {
   bool in_place = false;                ///< The provider is not thread-safe: use no other thread.
 };
 
-/// A device during one opening, with the arena registered. A device that went away and came back is another NodeDevice.
-/// Held by all objects made from it.
+/// A device during one opening, with the arena registered. Reopening makes another. Held by all objects made from it.
 struct NodeDevice {
   verbs::OpenDevice open;
   std::unique_ptr<verbs::RegisteredMemory> arena;  ///< For local use only: no remote access.

@@ -68,8 +68,7 @@ Result<std::shared_ptr<DeviceLoop>, Failure> VerbsThread::loop(std::size_t index
   if (!started) {
     return Failure(started.error(), device->open.wish.device + ": no completion queue: " + started.error().message());
   }
-  // A loop stored after leave_out() would be kept for good. If it is stored before, the watch runs afterwards and drops
-  // it.
+  // A loop stored after leave_out() would be kept for good. Stored before, the watch drops it.
   if (is_in_use(index, *device)) loops_[index] = *started;
   return std::move(*started);
 }

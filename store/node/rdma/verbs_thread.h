@@ -42,8 +42,7 @@ class VerbsThread {
   VerbsThread(VerbsNode& node, asio::any_io_executor executor);
 
   VerbsNode& node() { return node_; }
-  /// Made at the first call. Lanes hold their loop too, since they may outlast the device's use. Errors: the device
-  /// gives no completion queue. Never nullptr.
+  /// Made at the first call. Lanes hold it too, and may outlast the use. Errors: no completion queue. Never nullptr.
   Result<std::shared_ptr<DeviceLoop>, Failure> loop(std::size_t index, const std::shared_ptr<NodeDevice>& device);
   void stop();  ///< Ends the loops; later completions are dropped.
 

@@ -42,8 +42,7 @@ struct StatusConfig {
 ///   3. The Store's lock is held for some 100 us at a time at most, and left for as long between two holds; a sample
 ///      covers at most kLooks blocks, or kLooksInside for one namespace or less.
 ///   4. An answer younger than kKeptFor is sent again: many viewers cost as much as one.
-///   5. An answer leaves out namespaces that its peer may not see, and names of blocks that it may not read
-///      (PeerAccess).
+///   5. An answer leaves out namespaces and block names that its peer may not see (PeerAccess).
 /// Thread safety: any thread; answers are made one at a time. Cost: tree_json() some 10 ms for a large store.
 class StatusAnswers {
  public:
