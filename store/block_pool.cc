@@ -8,8 +8,8 @@
 namespace kv {
 namespace {
 
-/// Of what is cut off at once, so many blocks are told one by one, which takes some 50 us under the lock; of more than
-/// that, only that there were too many. Each of them is taken apart under the lock too, at a multiple of that cost.
+/// Blocks cut off at once that are reported singly, which takes some 50 us under the lock; a larger number is reported
+/// as a gap. Freeing a block also happens under the lock, at a multiple of that cost.
 constexpr std::size_t kToldMax = 512;
 
 }  // namespace
@@ -32,7 +32,7 @@ Tick BlockPool::tick(TimePoint now, Duration idle) {
       static_cast<std::uint64_t>(std::max<std::int64_t>(static_cast<std::int64_t>(tick(now)) - idle.count(), 1))};
 }
 
-/// The index needs to hear of the last block only (PrefixIndex, invariant 3); slabs need every one.
+/// The index needs only the last block (PrefixIndex, invariant 3); slabs need every one.
 void BlockPool::use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how) {
   if (prefix.block_count == 0) return;
   use_in_index(prefix.last, tick, how);
@@ -69,8 +69,8 @@ std::span<const std::uint64_t> BlockPool::checksums(BlockId block) const {
   return arena_->checksums(index_.slot(block)).first(stripe_count(length(block)));
 }
 
-// Around a pin: hold() looks at the count before, end_hold() at the count after. So hold() comes before the index's
-// pin, and end_hold() after its unpin.
+// Around a pin: hold() reads the count before, end_hold() the count after. So hold() comes before the index's pin, and
+// end_hold() after its unpin.
 
 void BlockPool::pin(BlockId block) {
   hold(block);
@@ -93,7 +93,7 @@ void BlockPool::unpin(std::span<const BlockId> prefix) {
 }
 
 void BlockPool::move_pin(BlockId from, BlockId to) {
-  hold(to);  // before `from` is let go: the chain is never without a pin
+  hold(to);  // before `from` is unpinned: the chain always has a pin
   index_.move_pin(from, to);
   end_hold(from);
 }
@@ -105,7 +105,7 @@ void BlockPool::hold(BlockId block) {
   ++pinned_count_;
 }
 
-/// After an unpin: the last one lets the slot go, and frees it if the block was dropped meanwhile (2).
+/// After an unpin: the last one releases the slot, and frees it if the block was dropped meanwhile (2).
 void BlockPool::end_hold(BlockId block) {
   if (index_.pin_count(block) > 0) return;
   const SlotId slot = index_.slot(block);
@@ -119,7 +119,7 @@ void BlockPool::end_hold(BlockId block) {
   arena_->free(slot);
 }
 
-/// The block's slot is about to be freed. Before the index forgets the block.
+/// Counts a slot about to be freed, before the index forgets its block.
 void BlockPool::count_freed(BlockId block) {
   if (tenants_ != nullptr) tenants_->went(tenants_->of(index_.tree(block)), block_bytes(block));
 }
@@ -140,7 +140,7 @@ void BlockPool::end_lease(BlockId block, Steps* steps) {
   if (tenants_ != nullptr) tenants_->lease_ended(index_.tree(block));
   if (--leases->second == 0) {
     leased_.erase(leases);
-    // A block that was dropped counts alone by now: reap() has taken off those above.
+    // A dropped block counts alone by now: reap() has subtracted those above.
     const std::size_t bytes = (index_.is_linked(block) ? index_.uncover(block, steps) : 1) * block_bytes(block);
     KV_ASSERT(leased_bytes_ >= bytes);
     leased_bytes_ -= bytes;
@@ -150,7 +150,7 @@ void BlockPool::end_lease(BlockId block, Steps* steps) {
 
 void BlockPool::detach(BlockId block, Removal why) {
   if (events_ != nullptr) tell_cut(block);
-  // Blocks above the cut may have been kept by leases below it alone: those count no more.
+  // Blocks above the cut that only leases below it kept no longer count.
   const std::size_t bytes = block_bytes(block);
   const std::size_t uncovered_bytes = index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
   KV_ASSERT(leased_bytes_ >= uncovered_bytes);
@@ -166,8 +166,8 @@ void BlockPool::detach_all(TreeId tree, Removal why) {
   index_.detach_all(tree, static_cast<std::uint32_t>(why));
 }
 
-/// The block and all below it are about to be cut off: from then on nobody finds them. What reap() does later with them
-/// concerns nobody who keeps a list: by then blocks of the same names may be here again.
+/// Reports that the block and all below it are cut off, which hides them from lookups. Readers of the log do not need
+/// reap()'s later removals: by then blocks of the same names may be here again.
 void BlockPool::tell_cut(BlockId block) {
   if (!is_found(block)) return;
   const TreeId tree = index_.tree(block);
@@ -180,7 +180,7 @@ void BlockPool::tell_cut(BlockId block) {
   if (!steps.are_left()) events_->lose(tree);
 }
 
-/// Of a block that is retained from here on, or was before.
+/// The entry of a retained block, made if it is new.
 BlockPool::Retention& BlockPool::retention_of(BlockId block) {
   const auto [place, is_new] = retained_.try_emplace(block);
   if (is_new) {
@@ -192,7 +192,7 @@ BlockPool::Retention& BlockPool::retention_of(BlockId block) {
   return place->second;
 }
 
-/// Nobody wants it any more.
+/// The last keeper has gone.
 void BlockPool::end_retention(std::unordered_map<BlockId, Retention>::iterator ended) {
   const BlockId block = ended->first;
   retained_.erase(ended);
@@ -244,7 +244,7 @@ std::optional<SlotId> BlockPool::stage(std::size_t block_bytes, Arena::Place pla
   const std::optional<SlotId> slot = arena_->allocate(block_bytes, place);
   if (!slot) return std::nullopt;
   KV_ASSERT(arena_->block_bytes(*slot) == block_bytes && arena_->owner(*slot) == kNoBlock);
-  arena_->hold(*slot);  // a put writes there without the lock: nobody may clear the slab meanwhile
+  arena_->hold(*slot);  // a put writes there without the lock: the slab must not be cleared meanwhile
   ++staged_count_;
   if (tenants_ != nullptr) {
     staged_for_.emplace(*slot, tenants_->asker());
@@ -278,7 +278,7 @@ BlockId BlockPool::link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock
   arena_->use(block.slot, tick);
   arena_->end_hold(block.slot);
   --staged_count_;
-  // Below what was cut off meanwhile nobody finds it.
+  // Below a cut, matches do not find it.
   if (events_ != nullptr && is_found(linked)) {
     const BlockHash* const above = parent == kNoBlock ? nullptr : &index_.hash(parent);
     events_->stored(BlockTier::kMemory, tree, block.hash, above, block.position);
@@ -295,7 +295,7 @@ void BlockPool::move(BlockId block, SlotId to) {
   arena_->set_owner(to, block);
   arena_->use(to, index_.recency(block));
   index_.set_slot(block, to);
-  // The pins, which held the old slot, hold the new one from here on: that was held as staged.
+  // The pins move from the old slot to the new one, which was held as staged.
   arena_->end_hold(from);
   if (tenants_ != nullptr) {
     const TenantId whose = tenants_->of(index_.tree(block));
@@ -313,7 +313,7 @@ void BlockPool::remove_leaf_end(BlockId block) {
   KV_ASSERT(arena_->owner(slot) == block);
   if (events_ != nullptr && is_found(block))
     events_->removed(BlockTier::kMemory, index_.tree(block), index_.hash(block));
-  // While the index still knows how recently the block was used: on disk it takes its turn by that.
+  // While the index still has the block's recency: on disk that decides its turn.
   if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
   count_freed(block);
   index_.remove_leaf_end(block);
@@ -323,7 +323,7 @@ void BlockPool::remove_leaf_end(BlockId block) {
 void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed) {
   index_.reap(steps, [&](BlockId block, std::uint32_t label) {
     removed(block, Removal{label});
-    if (leased_.contains(block)) {  // the block itself goes on counting until its leases end, those above do not
+    if (leased_.contains(block)) {  // the block itself counts until its leases end, those above do not
       leased_bytes_ -= (index_.uncover(block, &steps) - 1) * block_bytes(block);
     }
     if (disk_ != nullptr) disk_->remove_copy(block, index_.recency(block));
@@ -337,7 +337,7 @@ void BlockPool::reap(Steps& steps, const std::function<void(BlockId, Removal)>& 
         --pinned_count_;
       }
     }
-    // Unpinned: free the slot now. Pinned: somebody moves its bytes, or holds a lease; end_hold() frees it.
+    // Unpinned: free the slot now. Pinned by a move or a lease: end_hold() frees it.
     if (index_.pin_count(block) == 0) {
       count_freed(block);
       arena_->free(index_.slot(block));

@@ -11,8 +11,8 @@
 namespace kv {
 namespace {
 
-constexpr Duration kRestPerStep = std::chrono::nanoseconds(200);  ///< Twenty times what a step takes.
-/// For so long a slab above a pinned block is not looked at again. Without shields, each of many leases would cost a
+constexpr Duration kRestPerStep = std::chrono::nanoseconds(200);  ///< Twenty times a step's cost.
+/// A slab above a pinned block is not examined again for this long. Without shields, each of many leases would cost a
 /// search.
 constexpr Duration kShieldDuration = std::chrono::seconds(1);
 
@@ -23,7 +23,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
   const std::uint32_t size_class = pool_.arena().add_class(block_bytes);
   if (size_class >= hunts_.size()) hunts_.resize(size_class + 1);
   Hunt& hunt = hunts_[size_class];
-  // The number may have been another size's: what that one was hunting for is of no use.
+  // If the number was another size's before, that size's hunt is useless.
   if (hunt.block_bytes != block_bytes) hunt = {.block_bytes = block_bytes, .is_short = hunt.is_short};
   if (tenants_ != nullptr) hunt.asker = tenants_->asker();
   for (;;) {
@@ -39,7 +39,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     }
     const bool is_window_due = !is_at_max && takes_window(hunt, size_class, steps);
     if (!steps.are_left()) return {.again = true};
-    // Even if something on disk can go this time: what goes after that should be there by then.
+    // Even if a block on disk can go this time: the blocks that go after it should be on disk by then.
     set_short(size_class);
     Cleared cleared = Cleared::kNone;
     if (is_window_due && (may_lose || hunt.is_short != Short::kBeingWritten)) {
@@ -47,8 +47,8 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
       if (cleared == Cleared::kUnfinished) return {.again = true};
       if (cleared == Cleared::kSome) continue;
     }
-    // Free granules that lie across two places for a slab. Not earlier: a run that is cleared in several calls would be
-    // taken as soon as enough of it is free, at a place where it leaves room for one slab instead of two.
+    // Free granules that lie across two places for a slab. Only now: earlier, a run being cleared over several calls
+    // would be taken as soon as enough of it is free, at a place that leaves room for one slab instead of two.
     if (!is_at_max && (cleared != Cleared::kUnwritten || !hunt.is_begun)) {
       if (const auto slot = pool_.stage(block_bytes, Arena::Place::kAny)) return {.slot = slot};
     }
@@ -56,7 +56,7 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
     if (!steps.are_left()) return {.again = true};
     if (own.block == kNoBlock) return {.is_over_quota = is_at_max};
     if (!may_lose && !pool_.is_on_disk(own.block)) return {};
-    // What is guaranteed is owed, whatever others' blocks are worth.
+    // A guarantee holds whatever the worth of others' blocks.
     const bool is_owed = tenants_ != nullptr && tenants_->is_guaranteed(hunt.asker, block_bytes);
     if (own.worth > worth && !is_owed) return {.is_worth_less = true};
     evict(own.block, now);
@@ -64,8 +64,8 @@ Evictor::Found Evictor::find_slot(std::size_t block_bytes, Steps& steps, TimePoi
   }
 }
 
-/// Whether memory should move to the class from another. By age alone, whatever the policy: worth is learned over all
-/// classes together, and says nothing of what a slab of many blocks is worth.
+/// Whether memory should move to the class from another. By age alone, under every policy: worth is learned over all
+/// classes together, and does not apply to a slab of many blocks.
 bool Evictor::takes_window(Hunt& hunt, std::uint32_t size_class, Steps& steps) {
   PrefixIndex& index = pool_.index();
   if (tenants_ == nullptr) {
@@ -92,7 +92,7 @@ double Evictor::chance(BlockId leaf_end, std::uint64_t blocks) const {
   return policy_.chance(queues_.queue_of(index.usage(leaf_end)), clock - used_at, blocks);
 }
 
-/// Of all that may go for anybody.
+/// Over all blocks that may go for any tenant.
 Evictor::Oldest Evictor::oldest_spared(Steps& steps) {
   PrefixIndex& index = pool_.index();
   Oldest oldest;
@@ -135,7 +135,7 @@ BlockId Evictor::any_victim(Steps& steps) {
   return oldest == kNoBlock ? kNoBlock : next_in({pool_.index().group(oldest)}, steps).block;
 }
 
-/// What goes for the hunt's asker: see the class.
+/// The victim for the hunt's asker: see the class.
 Evictor::Victim Evictor::next_for(const Hunt& hunt, std::uint32_t size_class, Steps& steps) {
   if (tenants_ == nullptr) return next_in({size_class}, steps);
   const bool is_at_max = tenants_->is_at_memory_max(hunt.asker, hunt.block_bytes);
@@ -164,7 +164,7 @@ Evictor::Victim Evictor::next_in(Lane lane, Steps& steps) {
   const std::uint32_t version = policy_.version();
   while (steps.are_left()) {
     const Head* least = nullptr;
-    // Of a band there is no such list.
+    // A band has no such list.
     const std::span<const Tick> bounds = lane.is_band ? std::span<const Tick>{} : index.oldest_bounds(number);
     const std::uint32_t end = lane.is_band ? index.band_queue_end(number) : static_cast<std::uint32_t>(bounds.size());
     for (std::uint32_t queue = 0; queue < end; ++queue) {
@@ -183,8 +183,8 @@ Evictor::Victim Evictor::next_in(Lane lane, Steps& steps) {
     if (least == nullptr) return {};
     const auto queue = static_cast<std::uint32_t>(least - heads.data());
     const BlockId block = oldest(queue);
-    steps.take(Steps::kLeaf + end / 8);  // the look at all queues above
-    // Else that one was used or pinned since, and what is first now may be worth more.
+    steps.take(Steps::kLeaf + end / 8);  // for the scan of all queues above
+    // Otherwise that block was used or pinned since, and the queue's new first block may be worth more.
     if (block != kNoBlock && index.recency(block) == least->used) return {block, least->worth};
   }
   return {};
@@ -212,7 +212,7 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
       departed_.add(pool_.index().tree(block), pool_.index().hash(block), MissKind::kDropped, now);
       return;
     }
-    // clear_oldest_window() has looked for pins just before it cut the block off, and pins need a match to find it.
+    // clear_oldest_window() checked the pins just before it cut the block off, and a new pin would need a match.
     KV_ASSERT(pool_.index().pin_count(block) == 0);
     count_eviction(block, now);
   });
@@ -220,13 +220,13 @@ std::size_t Evictor::reap(Steps& steps, TimePoint now) {
   return dropped;
 }
 
-/// Evicts what lies in the run of granules that was used longest ago, with all below. Goes through the whole run twice:
-/// first to look for pins, so that no half run is evicted in vain, then to evict. Between two calls something in the
-/// run may be pinned or used: then it is left as it is. kNone: there is no such run, or it is free already.
+/// Evicts the blocks in the run of granules used longest ago, with all below. Goes through the whole run twice: first
+/// to check the pins, so that a run is not half evicted in vain, then to evict. If a block in the run is pinned or used
+/// between two calls, the run is left as it is. kNone: there is no such run, or it is free already.
 Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   recheck_window(hunt, steps);
-  // Each round tries one window; it ends when one is cleared, none is left to try, or the steps are used up.
+  // Each round tries one window; the loop ends when one is cleared, all are tried, or the steps are used up.
   for (;;) {
     if (const Cleared found = find_window(hunt, may_lose, steps, now, may_rest); found != Cleared::kSome) return found;
     while (hunt.window) {
@@ -260,8 +260,8 @@ Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& 
   }
 }
 
-/// A window whose blocks nothing keeps, into hunt.window. kUnwritten: without `may_lose` there is none; the window is
-/// the oldest of those where only that is missing.
+/// Chooses a window without pins into hunt.window. kUnwritten: without `may_lose` there is none; the window is the
+/// oldest of those that only wait for their writes.
 Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   if (may_lose) take_back_unwritten(hunt);
@@ -285,7 +285,7 @@ Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, T
           hunt.window.reset();
           hunt.found.clear();
           hunt.unwritten.clear();
-          return Cleared::kNone;  // free, only not at a place where a slab should begin: Place::kAny will take it
+          return Cleared::kNone;  // free, but not at a slab's place: Place::kAny will take it
         }
         hunt.at = arena.begin(*hunt.window);
         hunt.is_checked = true;
@@ -303,7 +303,7 @@ Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, T
   }
 }
 
-/// The oldest of the windows found that was neither used nor pinned since, into hunt.window.
+/// The oldest found window without later uses or pins, into hunt.window.
 Evictor::Cleared Evictor::next_found(Hunt& hunt, Steps& steps) {
   for (; !hunt.found.empty(); hunt.found.pop_back()) {
     if (!steps.are_left()) return Cleared::kUnfinished;
@@ -318,7 +318,7 @@ Evictor::Cleared Evictor::next_found(Hunt& hunt, Steps& steps) {
   return Cleared::kNone;
 }
 
-/// As next_found(); searches for more when none is left.
+/// As next_found(); searches when all are tried.
 Evictor::Cleared Evictor::choose_window(Hunt& hunt, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   for (;;) {
@@ -342,7 +342,7 @@ Evictor::Cleared Evictor::choose_window(Hunt& hunt, Steps& steps, TimePoint now,
       return std::tie(a.last_use, a.first_granule) > std::tie(b.last_use, b.first_granule);
     });
     if (!hunt.found.empty()) continue;
-    // Shields may be stale: a lease has ended, say. Look at everything once more before saying that there is nothing.
+    // Shields may be stale, because of an ended lease for example. Search everything once more before giving up.
     end_shields(now);
     if (!std::exchange(hunt.is_last_look, !hunt.is_last_look)) continue;
     hunt.none_at = hunt.change_count;
@@ -362,7 +362,7 @@ void Evictor::begin_window(Hunt& hunt) {
   hunt.is_last_look = false;
 }
 
-/// Between two calls something in the window may have been pinned or used.
+/// A block in the window may have been pinned or used between two calls.
 void Evictor::recheck_window(Hunt& hunt, Steps& steps) {
   if (!hunt.window) return;
   steps.take(hunt.window->granule_count * Steps::kGranule);
@@ -370,7 +370,7 @@ void Evictor::recheck_window(Hunt& hunt, Steps& steps) {
   if (!use || *use > hunt.window->last_use) hunt.window.reset();
 }
 
-/// Before those found and not looked at: they are older.
+/// Puts them before the untried windows: they are older.
 void Evictor::take_back_unwritten(Hunt& hunt) {
   hunt.found.insert(hunt.found.end(), hunt.unwritten.rbegin(), hunt.unwritten.rend());
   hunt.unwritten.clear();
@@ -386,16 +386,15 @@ bool Evictor::may_go(const Hunt& hunt, BlockId block) const {
 bool Evictor::is_kept(const Hunt& hunt, SlotId slot, Steps& steps) {
   Arena& arena = pool_.arena();
   KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // staged slots are held
-  // No shield for a held slot: a search sees those, and such a pin is often the disk tier's and ends soon.
+  // Held slots need no shield: a search sees holds, and such a pin is often the disk tier's and ends soon.
   if (arena.is_held(slot)) return true;
   if (!pool_.index().has_pinned(arena.owner(slot), steps) && may_go(hunt, arena.owner(slot))) return false;
   arena.shield(slot);
   return true;
 }
 
-/// Evicts a block and all below it, one by one from the ends, as far as they are on disk (with `may_lose`: all);
-/// kNone: as far as they may go for the asker. A leaf end that is on disk has all above it there (DiskTier,
-/// invariant 1).
+/// Evicts a block and all below it, one by one from the ends, as far as they are on disk (with `may_lose`: all) and
+/// (else kNone) may go for the asker. With a leaf end, all blocks above it are on disk too (DiskTier, invariant 1).
 Evictor::Cleared Evictor::evict_singly(BlockId top, Hunt& hunt, bool may_lose, Steps& steps, TimePoint now) {
   for (;;) {
     if (!steps.are_left()) return Cleared::kUnfinished;
@@ -443,12 +442,12 @@ void Evictor::write_victims(std::size_t own_bytes_max, Steps& steps, TimePoint n
   }
 }
 
-/// Of one class. kSome: all of them; kUnfinished: the steps are used up; kUnwritten: `write` takes no more.
+/// For one class. kSome: all of them; kUnfinished: the steps are used up; kUnwritten: `write` takes no more.
 Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t own_bytes_max, Steps& steps,
                                         TimePoint now, const std::function<bool(BlockId)>& write) {
   Hunt& hunt = hunts_[size_class];
   PrefixIndex& index = pool_.index();
-  // The asker may be gone by now, and another have its number: that costs writes for nothing.
+  // If the asker has gone and its number was reused, the writes are wasted.
   const bool is_window_due = takes_window(hunt, size_class, steps);
   if (!steps.are_left()) return Cleared::kUnfinished;
   if (is_window_due) {
@@ -464,7 +463,7 @@ Evictor::Cleared Evictor::write_victims(std::uint32_t size_class, std::size_t ow
     if (!steps.are_left()) return Cleared::kUnfinished;
     if (own == kNoBlock || pool_.is_on_disk(own)) break;
     if (!write(own)) return Cleared::kUnwritten;
-    KV_ASSERT(index.pin_count(own) > 0);  // so the next look finds another
+    KV_ASSERT(index.pin_count(own) > 0);  // so the next round finds another
     bytes += pool_.block_bytes(own);
   }
   return Cleared::kSome;
@@ -483,12 +482,12 @@ Evictor::Cleared Evictor::write_window(Hunt& hunt, Steps& steps, const std::func
       return Cleared::kSome;
     }
     const BlockId block = arena.owner(*slot);
-    if (block == kNoBlock || !index.is_linked(block)) continue;  // held: the next look at the window will see that
+    if (block == kNoBlock || !index.is_linked(block)) continue;  // held: the next check of the window will detect it
     steps.take(Steps::kBlock);
     bool has_room = write(block);
     const BlockId parent = index.parent(block);
     if (has_room && !index.is_leaf_end(block) && (parent == kNoBlock || !arena.is_in(window, index.slot(parent)))) {
-      // That one first, since evict_written() asks for it first: so each round gets on, however much lies below.
+      // The leaf end first, since evict_singly() asks for it first: so each round makes progress, whatever lies below.
       has_room = write(index.leaf_end_below(block, steps));
       index.visit_below(block, steps, [&](BlockId below) { return has_room = has_room && write(below); });
     }
@@ -501,7 +500,7 @@ Evictor::Cleared Evictor::write_window(Hunt& hunt, Steps& steps, const std::func
 void Evictor::end_writes() {
   for (const std::uint32_t size_class : being_written_) {
     KV_ASSERT(hunts_[size_class].is_short == Short::kBeingWritten);
-    hunts_[size_class].is_short = Short::kYes;  // the next look finds whether there is more
+    hunts_[size_class].is_short = Short::kYes;  // the next call finds whether there is more
     short_.push_back(size_class);
   }
   being_written_.clear();
@@ -523,7 +522,7 @@ void Evictor::end_shields(TimePoint now) {
   shielded_since_ = now;
 }
 
-/// A block is about to go: counts it, and tells the policy.
+/// Counts a block about to go, and reports it to the policy.
 void Evictor::count_eviction(BlockId block, TimePoint now) {
   policy_.left(pool_.index().tree(block), pool_.index().hash(block), pool_.index().usage(block));
   ++stats_.evicted_blocks;

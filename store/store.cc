@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLeasesEndedMax = 128;  ///< Ended by one call because their time is over.
+constexpr std::size_t kLeasesEndedMax = 128;  ///< Ended by one call because they expired.
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Result<std::unique_ptr<Store>> Store::create(const StoreConfig& config) {
   if (config.lease_duration <= Duration::zero()) return Errc::kBadRequest;
   if (config.spill.reserve < 0 || config.spill.reserve > 1) return Errc::kBadRequest;
   if (!(config.leased_fraction_max >= 0 && config.leased_fraction_max <= 1)) return Errc::kBadRequest;
-  // Last, since it takes long: every page of the arena is touched.
+  // Last, since it takes long: it touches every page of the arena.
   auto arena = Arena::create(config.arena);
   if (!arena) return arena.error();
   StoreConfig with_bounds = config;
@@ -57,11 +57,11 @@ Result<Store::Space*> Store::Impl::open(std::shared_ptr<const NamespaceRecord> r
       tenants->refused_namespace(owner);
       return Errc::kOverQuota;
     }
-    tenants->leave(owner);  // it may come anew, below
+    tenants->leave(owner);  // the owner may enter again below
   }
   if (spaces.count() >= config.namespace_count_max && !forget_one()) return Errc::kBusy;
   // Chains are grouped by size class, so that the evictor can ask for the oldest leaf end of a class. In a set each
-  // block has a class of its own, known once there is such a block.
+  // block has its own class, known when the block comes.
   const bool is_set = record->is_set();
   if (!is_set && !may_use_class(block_bytes)) return Errc::kBusy;
   const TreeKind kind = is_set ? TreeKind::kSet : TreeKind::kChain;
@@ -105,14 +105,14 @@ bool Store::Impl::use_class(Space& space, std::size_t slot_bytes) {
   return true;
 }
 
-/// No block of the namespace is anywhere, and nothing is under way that speaks of it. Leases, retention and moves need
-/// no look of their own: they pin blocks, and a pinned block keeps its tree from being empty.
+/// The namespace has no blocks and no work under way. Leases, retention and moves need no separate check: they pin
+/// blocks, and a pinned block keeps its tree from being empty.
 bool Store::Impl::is_idle(const Space& space) const {
   return space.put_count == 0 && pool.index().is_empty(space.tree) && (!tier || tier->index().is_empty(space.tree)) &&
          (!loader || !loader->needs(space.tree));
 }
 
-/// Namespaces that have lost their last block since the last call may be idle now.
+/// Makes candidates of the namespaces that have lost their last block since the last call.
 void Store::Impl::take_emptied() {
   for (const TreeId tree : pool.index().take_emptied()) spaces.may_be_idle(*spaces.find(tree));
   if (!tier) return;
@@ -126,8 +126,7 @@ bool Store::Impl::forget_one() {
   return space != nullptr;
 }
 
-/// An idle one of the tenant, the one used longest ago. A look at all of them: only for a tenant that has as many as it
-/// may.
+/// Forgets the tenant's least recently used idle namespace. Scans all namespaces, but only for a tenant at its maximum.
 bool Store::Impl::forget_one_of(TenantId tenant) {
   Space* oldest = nullptr;
   spaces.for_each([&](Space& space) {
@@ -152,8 +151,8 @@ void Store::Impl::forget(Space& space) {
   }
   if (tier) {
     tier->remove_tree(space.tree);
-    // The record on disk goes as well, but only once nobody can still find a block of the namespace there: not while a
-    // load is under way, and not if one broke off.
+    // The record on disk goes as well, but only once the namespace's blocks there can no longer be found: not while a
+    // load is under way, and not after one broke off.
     const bool may_be_on_disk = spiller->remove_tree(space.tree);
     if (loader) {
       if (may_be_on_disk) loader->keep_space(space.name);
@@ -219,13 +218,13 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   if (!options.chain.fits(hashes.size())) return Errc::kBadRequest;
   BlockPool& pool = impl_->pool;
   const PrefixIndex::Prefix& prefix = found->prefix;
-  // A policy would take what is asked for here and put elsewhere for blocks that it should have kept.
+  // For the policy, a request for blocks that are stored on other nodes would mean that it should have kept them.
   const std::size_t found_count = prefix.block_count + found->disk_block_count();
   std::size_t known_count = 0;
   if (options.is_elsewhere) {
     known_count = impl_->ask(*found, hashes.first(found_count), options.hint, {}, now);
   } else {
-    // What is looked up of the first that is not here takes two cache misses: both are under way meanwhile.
+    // Lookups for the first absent block take two cache misses: both proceed meanwhile.
     if (found_count < hashes.size()) impl_->expect_miss(found->space->tree, hashes[found_count]);
     impl_->count_lookup(*found, hashes, now);
     impl_->count_miss(*found, hashes, now);
@@ -251,7 +250,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   }
 
   const std::size_t block_size = found->space->record->block_size();
-  // Without the extra of the block that follows, its tokens say nothing about its content: no partial match.
+  // Without the extra of the next block, its tokens do not determine its content: no partial match.
   const bool knows_extra = extras.empty() ? found->space->record->has_own_chain() : extras.size() > prefix.block_count;
   if (knows_extra && options.token_ids.size() / block_size >= prefix.block_count) {
     const auto rest = options.token_ids.subspan(prefix.block_count * block_size);
@@ -298,7 +297,7 @@ std::uint16_t Store::Impl::tell_offered(const EvictionPolicy::Request& request, 
 }
 
 bool Store::learn() {
-  if (impl_->policy->learn()) return true;  // one of them in a call, as far as possible
+  if (impl_->policy->learn()) return true;  // one of them per call, as far as possible
   return impl_->curve && impl_->curve->learn(*impl_->policy);
 }
 
@@ -319,7 +318,7 @@ Result<void> Store::release(SessionId session, LeaseId lease) {
   const auto block = impl_->leases.release(session, lease, &next);
   if (!block) return block.error();
   impl_->pool.end_lease(*block);
-  while (next != LeaseId{}) {  // the rest of a promise for several; some of it may have ended by itself
+  while (next != LeaseId{}) {  // the rest of a promise for several blocks; parts may have expired
     const auto more = impl_->leases.release(session, std::exchange(next, LeaseId{}), &next);
     if (more) impl_->pool.end_lease(*more);
   }
@@ -333,7 +332,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   BlockPool& pool = impl_->pool;
-  // A lease is of a match, which has counted.
+  // A lease comes from a match, which has counted.
   if (options.lease == LeaseId{} && !options.is_part) {
     impl_->ask(*found, hashes, ReuseHint::kNone, {}, now);
     impl_->count_lookup(*found, hashes, now);
@@ -351,7 +350,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
   PinnedPrefix pinned = impl_->pin_blocks(pool.blocks_of(found->prefix));
   if (disk_count > 0) impl_->pin_spilled(*found, hashes, pinned);
   if (options.lease != LeaseId{})
-    // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
+    // After pinning, so that the blocks stay protected. An ended lease is not an error: the pins count now.
     static_cast<void>(release(options.session, options.lease));
   return pinned;
 }
@@ -359,7 +358,7 @@ Result<Store::PinnedPrefix> Store::pin_prefix(SpaceId space, std::span<const Blo
 Store::PinnedPrefix Store::Impl::pin_blocks(std::span<const BlockId> blocks) {
   PinnedPrefix pinned;
   pinned.blocks.reserve(blocks.size());
-  // From here to unpin() no slot of these is reused; the spans below stay good without the lock.
+  // Until unpin(), these slots are not reused; the spans below stay valid without the lock.
   pool.pin(blocks);
   for (std::uint32_t i = 0; i < blocks.size(); ++i) {
     const SlotId slot = pool.index().slot(blocks[i]);
@@ -404,7 +403,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   // All or nothing: the bound is checked for the whole prefix before the first block is retained.
   std::vector<BlockId> fresh = pool.blocks_of(found->prefix);
   std::erase_if(fresh, [&](BlockId block) { return pool.is_retained_on_request(block); });
-  // What a context keeps takes no more for being retained too.
+  // A block that a context keeps needs no further memory.
   const auto is_new = [&](BlockId block) { return !pool.is_retained(block); };
   const std::size_t fresh_bytes =
       static_cast<std::size_t>(std::ranges::count_if(fresh, is_new)) * found->space->record->block_bytes();
@@ -449,7 +448,7 @@ Result<std::size_t> Store::drop(SpaceId space, std::span<const BlockHash> hashes
   if (!found) return found.error();
   const TreeId tree = found->space->tree;
   BlockPool& pool = impl_->pool;
-  // The disk first: a block that leaves memory is counted there from then on.
+  // The disk first: blocks that leave memory count there from then on.
   const std::size_t count = impl_->tier ? impl_->drop_spilled(tree, hashes) : 0;
   if (impl_->loader) impl_->loader->drop(tree, hashes);
   impl_->counters.dropped_blocks += count;
@@ -475,7 +474,7 @@ Result<std::size_t> Store::Impl::drop_all(SpaceId id, DiskDrop* kept) {
 
 DiskDrop Store::Impl::disk_drop(const Space& space, const BlockHash& hash) const {
   DiskDrop drop{.space = space.name, .hash = hash};
-  if (tier) drop.before = tier->next_key();  // covers what is being written at this moment too
+  if (tier) drop.before = tier->next_key();  // covers writes under way too
   return drop;
 }
 
@@ -506,7 +505,7 @@ void Store::Impl::end_lease(BlockId block, Steps& steps) {
   pool.end_lease(block, &steps);
 }
 
-/// Goes on with what earlier calls left to do.
+/// Goes on with work left by earlier calls.
 void Store::Impl::tidy(TimePoint now, Steps& steps) {
   for (; !unwanted.empty() && steps.are_left();) {
     Unwanted& of_put = unwanted.front();
@@ -533,7 +532,8 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
 void Store::end_session(SessionId session) {
   Impl::Call call(*impl_);
   impl_->spaces.end_session(session);
-  // Puts end here and now: nobody else can end them. Leases of a large session are ended over several calls.
+  // Puts end in this call, because only their session could end them. Leases of a large session end over several
+  // calls.
   for (auto it = impl_->puts_by_session.lower_bound({session, PutId{}});
        it != impl_->puts_by_session.end() && it->first == session;) {
     const PutId put = it->second;

@@ -20,7 +20,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   const std::size_t block_size = found->space->record->block_size();
   if (hashes.empty()) return Errc::kBadRequest;
   if (!options.positions.empty() && options.positions.size() != hashes.size()) return Errc::kBadRequest;
-  // Increasing, or a partial match would take a block for the direct successor of another.
+  // Must increase, or a partial match would treat a block as the direct successor of another.
   if (std::adjacent_find(options.positions.begin(), options.positions.end(), std::greater_equal<>{}) !=
       options.positions.end())
     return Errc::kBadRequest;
@@ -28,7 +28,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   if (!options.extras.empty() && options.extras.size() != hashes.size()) return Errc::kBadRequest;
   if (!options.chain.fits(hashes.size())) return Errc::kBadRequest;
 
-  // Positions with gaps tell of other nodes, too. Of how the chain goes on they know nothing.
+  // Gaps between positions imply other nodes, but do not give the chain's end.
   ChainPart chain = options.chain;
   if (chain.block_count == 0 && !options.positions.empty() && options.positions.back() >= hashes.size())
     chain = {options.positions.back() + std::size_t{1}, options.positions.front(), options.positions.back(), {}};
@@ -52,12 +52,12 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   put.idle = idle;
   put.after_last = chain.after_last(hashes.size());
   put.tail = prefix.last;
-  // The pin keeps the whole prefix: eviction takes leaf ends only.
+  // The pin keeps the whole prefix: eviction only takes leaf ends.
   if (put.tail != kNoBlock) pool.pin(put.tail);
   put.hashes.assign(hashes.begin() + stored_count, hashes.end());
   for (std::size_t i = stored_count; i < hashes.size(); ++i)
     put.positions.push_back(options.positions.empty() ? static_cast<std::uint32_t>(i) : options.positions[i]);
-  // Ids without their extra would later match content that is not the same.
+  // Ids without their extra would later match different content.
   const bool knows_extras = !options.extras.empty() || found->space->record->has_own_chain();
   if (!options.token_ids.empty() && knows_extras &&
       block_size * sizeof(options.token_ids[0]) <= kept_ids_bytes_max(put.space->record->block_bytes())) {
@@ -65,7 +65,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
     if (!options.extras.empty()) put.extras.assign(options.extras.begin() + stored_count, options.extras.end());
   }
   impl_->put_ids_bytes += put.token_ids.size() * sizeof(put.token_ids[0]);
-  // What another node hands on tells nothing of who stores here and who asks.
+  // A block passed on by another node does not reflect who stores and requests here.
   if (options.idle == Duration::zero())
     found->space->roots.note(impl_->root_name(hashes.front()), RootSample::Act::kStored, now);
   const bool is_end = put.tail != kNoBlock && pool.index().is_leaf_end(put.tail);
@@ -101,7 +101,7 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
   KV_ASSERT((put.is_set() ? put.lengths.size() : put.positions.size()) == put.hashes.size());
   if (tenants) tenants->ask_for(put.space->owner);
   put.is_over_quota = false;
-  // In chain order, and never past a refusal: a block without the one above it could not be found.
+  // In chain order, stopping at a refusal: a block without the one above it could not be found.
   while (put.slots.size() < put.hashes.size()) {
     if (plan.again = !steps.are_left(); plan.again) break;
     const Room room = make_index_room(now, steps);
@@ -110,11 +110,11 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     const std::size_t i = put.slots.size();
     const std::size_t bytes = slot_bytes(put, i);
     if (!use_class(*put.space, bytes)) {
-      plan.refused_why = Errc::kTooLarge;  // no eviction makes room for another size
+      plan.refused_why = Errc::kTooLarge;  // eviction cannot make room for another size
       break;
     }
     look_for_remembered(put, i);
-    // Without a disk tier every eviction loses a block, and waiting would help nobody.
+    // Without a disk tier every eviction loses a block, and waiting would not help.
     const Evictor::Found found =
         evictor.find_slot(bytes, steps, now, may_lose || !tier, put.was_refused, worth(put, i));
     plan.again = found.again;
@@ -127,8 +127,8 @@ void Store::Impl::stage(Put& put, OfferPlan& plan, bool may_lose, TimePoint now,
     if (!found.slot) break;
     put.slots.push_back(*found.slot);
   }
-  // Two puts that each waited with half of a group staged could wait for one another. The pins on what was here of a
-  // group stay, as those on a chain's prefix do: they can keep a put waiting, until its deadline.
+  // Two puts, each with half of a group staged, could wait for each other. The pins on members that were here stay,
+  // like those on a chain's prefix: they can keep another put waiting, until its deadline.
   const std::size_t usable = put.usable_count();
   for (; !plan.again && put.slots.size() > usable; put.slots.pop_back()) pool.unstage(put.slots.back());
   tell_staged(put, plan);
@@ -143,12 +143,12 @@ Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
           put.trait};
 }
 
-/// What left goes with all that is behind it, so nothing behind a gap is remembered: what seems to be is another block,
-/// for only a few bits of a name are kept. In a chain of some hundred blocks there is always one, and its uses would
-/// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call it for each i in order.
+/// A block leaves together with all blocks behind it, so none behind a gap is remembered: an apparent hit there is
+/// another block, since names are kept as a few bits. A chain of some hundred blocks always has one, and its uses would
+/// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call for each i in order.
 void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
   if (put.is_remembered_whole || put.remembered.size() > i || put.is_set()) return;
-  // Most often there is nothing. Else many at a time: each is a cache miss, and so they wait together.
+  // Usually the first is unknown. Otherwise look up many at a time, so that their cache misses overlap.
   constexpr std::size_t kAtOnce = 16;
   const auto some = std::span(put.hashes).subspan(i, std::min(i == 0 ? 1 : kAtOnce, put.hashes.size() - i));
   put.remembered.resize(i + some.size());
@@ -157,15 +157,15 @@ void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
   put.is_remembered_whole = count < some.size();
 }
 
-/// Infinite for what is never refused. Blocks of a set are not: half of a group would be refused. Nor is anything as
-/// long as the disk has room: then what goes for it is not lost.
+/// Infinite for blocks that are never refused: those of a set, because half of a group would be refused; and all blocks
+/// while the disk has room, because their victims are not lost.
 double Store::Impl::worth(const Put& put, std::size_t i) const {
   if (!policy->refuses() || put.is_admitted || put.is_set() || (tier && !tier->is_full()))
     return std::numeric_limits<double>::infinity();
   return policy->worth(policy->queues().queue_of(first_usage(put, i)), 0);
 }
 
-/// What is not admitted is remembered like what left: when it is asked for again, it has been used before.
+/// A block that is not admitted is remembered like one that left: when requested again, it has been used before.
 void Store::Impl::not_admit_rest(Put& put) {
   if (std::exchange(put.is_not_admitted, true)) return;
   constexpr std::size_t kRememberedMax = 1024;  // each is a cache miss, under the lock
@@ -179,9 +179,9 @@ void Store::Impl::not_admit_rest(Put& put) {
   }
 }
 
-/// So many blocks as there is room for, if those to come are like those here. While memory fills up a half, a quarter
-/// and so on of that, not more than four times what is here: the first blocks say little, and anyone may make them
-/// small.
+/// The number of blocks that fit, if later ones are like the present ones. While memory fills up, a half, a quarter and
+/// so on of that, at most four times the present count: the first blocks are a poor sample, and any client may make
+/// them small.
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
@@ -189,12 +189,12 @@ void Store::Impl::tell_capacity(std::size_t block_bytes) {
   std::size_t capacity = room;
   while (capacity > 4 * count + 1) capacity /= 2;
   policy->set_capacity(capacity);
-  // Many blocks say by their mean length what finds room, also while memory fills up.
+  // With many blocks, the mean length gives the capacity even while memory fills up.
   constexpr std::size_t kManyBlocks = 1024;
   if (curve) curve->set_capacity(count >= kManyBlocks ? room : capacity, config.disk.capacity_bytes / mean);
 }
 
-/// What can be filled and was in no plan yet, into `plan`.
+/// Adds the staged blocks that can be filled and were in no earlier plan to `plan`.
 void Store::Impl::tell_staged(Put& put, OfferPlan& plan) {
   const NamespaceRecord& record = *put.space->record;
   const std::size_t usable = put.usable_count();
@@ -222,17 +222,18 @@ bool Store::Put::ends_group(std::size_t i) const {
   return group != groups.end() && group->end == i + 1;
 }
 
-/// Everything that clients can make grow: what is in the index, what hangs on it, and what will be there once the puts
-/// under way are committed.
+/// Everything that clients can make grow: the index and its side tables, including the entries that puts under way will
+/// add when they commit.
 std::size_t Store::Impl::index_used_bytes() const {
-  // Of an element of a hash set, and of a staged block: its index entry to be, its hash and its slot in the put.
+  // Bytes of an element of a hash set, and of a staged block: its future index entry, its hash and its slot in the put.
   constexpr std::size_t kSetNodeBytes = 40, kRetentionBytes = 64, kStagedBytes = 256;
   return pool.index().used_bytes() + (pool.unlinked().size() + pool.leased().size()) * kSetNodeBytes +
          pool.retained().size() * kRetentionBytes + contexts.used_bytes() + pool.staged_count() * kStagedBytes +
          put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 
-/// Evicts, of the size whose leaf end was used longest ago what is worth least, until there is room for one more block.
+/// Evicts until there is room for one more block: of the size with the least recently used leaf end, the block of least
+/// worth.
 Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
   while (index_used_bytes() >= config.index_bytes_max) {
     if (pool.index().has_detached()) {
@@ -263,7 +264,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   KV_ASSERT(checksums.size() == sums.size());
   KV_ASSERT(put.tail == kNoBlock || index.pin_count(put.tail) > 0);  // so its id still means the same block
 
-  // The chain was dropped from above. Nothing can be linked below it; the writer hears so, block by block.
+  // The chain was dropped from above, so blocks cannot be linked below it; the writer sees this block by block.
   if (put.tail != kNoBlock && !index.is_linked(put.tail)) {
     pool.unstage(slot);
     ++impl_->counters.refused_blocks;
@@ -274,7 +275,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
   CommitStatus status = CommitStatus::kStored;
   BlockId block = index.find_child(tree, put.tail, put.hashes[i]);
   if (block == kNoBlock) {
-    // Checksums first: from link() on a match finds the block, and its readers verify by them.
+    // Checksums first: after link() a match finds the block, and its readers verify by them.
     std::copy(checksums.begin(), checksums.end(), sums.begin());
     const std::size_t block_size = put.space->record->block_size();
     const auto token_ids = put.token_ids.empty() ? std::span<const std::uint32_t>{}
@@ -296,7 +297,7 @@ Store::CommitStatus Store::commit(PutId id, std::span<const std::uint64_t> check
     index.touch(block, tick);
     pool.arena().use(index.slot(block), tick);
   }
-  // The pin moves down with the chain, so that the put keeps all it has stored until it ends.
+  // The pin moves down with the chain, so that the put keeps all stored blocks until it ends.
   if (put.tail != kNoBlock) {
     pool.move_pin(put.tail, block);
   } else {
@@ -320,9 +321,9 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   KV_ASSERT(put.committed_count <= put.slots.size());
   KV_ASSERT(put_ids_bytes >= put.token_ids.size() * sizeof(put.token_ids[0]));
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
-  // Whoever keeps a context tries again, and nobody has lost anything.
+  // A context's keeper tries again, so no block is lost.
   const std::size_t refused_count = put.is_admitted ? 0 : put.hashes.size() - put.slots.size();
-  // The first one stands for those behind it: that is where a match ends.
+  // The first refused block stands for those behind it: a match ends there.
   if (refused_count > 0 && !put.is_set()) {
     const MissKind why = put.is_not_admitted ? MissKind::kNotAdmitted
                          : put.is_over_quota ? MissKind::kOverQuota
@@ -330,7 +331,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
     departed.add(put.space->tree, put.hashes[put.slots.size()], why, departed.now());
   }
   put.slots.erase(put.slots.begin(), put.slots.begin() + static_cast<std::ptrdiff_t>(put.committed_count));
-  // Freed by tidy(), some a call: a put may have thousands staged, and as many pinned.
+  // Freed by tidy(), some per call: a put may have thousands of slots staged, and as many blocks pinned.
   Unwanted of_put{.space = put.space, .slots = std::move(put.slots), .pinned = {}};
   const std::size_t unpinned = put.committed_group().pinned_end;
   put.pinned.erase(put.pinned.begin(), put.pinned.begin() + static_cast<std::ptrdiff_t>(unpinned));

@@ -1,7 +1,6 @@
 // store/store_set.cc: namespaces of blocks that stand alone. In the index such a block hangs directly below the root,
-// and what is known of chains holds of a chain of one: pins, leases, order of use, eviction, copies on disk. What is
-// left to do here is to look for each name alone, to keep lengths, and to take names that come in groups together.
-// store_set_put.cc has their puts.
+// and acts as a chain of one: pins, leases, order of use, eviction, copies on disk. This file adds the lookup of single
+// names, lengths, and groups of names. store_set_put.cc has their puts.
 
 #include <algorithm>
 #include <utility>
@@ -88,7 +87,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   const auto promised = options.lease ? Impl::leasable(*found, options.group_counts) : std::vector<BlockId>();
   if (!promised.empty()) {
     const auto lease = impl_->grant_set(options, promised, now);
-    // Half a promise is none.
+    // All or none.
     if (!lease && options.rest != LeaseId{}) static_cast<void>(release(options.session, options.rest));
     match.lease = lease ? *lease : LeaseId{};
     match.lease_error = lease ? Errc{} : static_cast<Errc>(lease.error().value());
@@ -101,8 +100,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   return match;
 }
 
-/// Each block once. Of a group that lies on disk in part nothing: a lease keeps no block there, and half a promise is
-/// none.
+/// Each block once, without groups that lie partly on disk: a lease keeps no block there, and half a group is useless.
 std::vector<BlockId> Store::Impl::leasable(const FoundSet& found, GroupCounts group_counts) {
   std::vector<BlockId> blocks;
   for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {
@@ -129,8 +127,7 @@ Result<LeaseId> Store::Impl::grant_set(const SetMatchOptions& options, std::span
 
 // -- groups
 
-/// Takes what was found of groups that are not here as a whole out of `found`: nobody is told of a part (invariant 8),
-/// and asking for one is no use of it.
+/// Removes incomplete groups from `found`: requests do not see parts (invariant 8), and do not count as uses of them.
 void Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) {
   for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {
     const auto memory = std::span(found.memory).subspan(first, count),
@@ -145,12 +142,12 @@ void Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) {
 
 // -- get
 
-/// One pin_set, a group after the other.
+/// One pin_set, group after group.
 class Store::SetPinning {
  public:
   SetPinning(Impl& impl, const Space& space, std::span<const BlockHash> hashes, const SetGetOptions& options, Tick tick)
       : impl_(impl), space_(space), hashes_(hashes), options_(options), tick_(tick) {
-    // A member of a group counts as here wherever it lies, though only `disk` may have it read.
+    // A member of a group counts as here in either tier, though only `disk` may have it read.
     const bool asks_disk = options.disk || !options.group_counts.empty();
     has_disk_ = asks_disk && impl.tier && !impl.tier->index().is_empty(space.tree);
   }
@@ -182,7 +179,7 @@ class Store::SetPinning {
     BlockId memory, disk;  ///< disk only where memory has none.
   };
 
-  /// One by one: a window of a long list ends early, and the next one looks again at what is left.
+  /// One by one: a window of a long list ends early, and the next one looks up the rest again.
   void look_up(std::size_t first, std::size_t count) {
     members_.clear();
     for (const BlockHash& hash : hashes_.subspan(first, count)) {
@@ -208,7 +205,7 @@ class Store::SetPinning {
   void pin(std::uint32_t i, const Member& member) {
     PinnedPrefix& pinned = result_.pinned;
     if (member.memory != kNoBlock) {
-      // From here to unpin() its slot is not reused; the spans stay good without the lock.
+      // Until unpin(), its slot is not reused; the spans stay valid without the lock.
       impl_.pool.pin(member.memory);
       pinned.blocks.push_back({member.memory, i, impl_.pool.bytes(member.memory), impl_.pool.checksums(member.memory)});
       bytes_ += pinned.blocks.back().bytes.size();
@@ -224,7 +221,7 @@ class Store::SetPinning {
   const SetGetOptions& options_;
   const Tick tick_;
   bool has_disk_ = false;
-  std::vector<Member> members_;  ///< Of the group.
+  std::vector<Member> members_;  ///< Of the present group.
   std::uint64_t bytes_ = 0;
   std::size_t miss_count_ = 0;
   PinnedSet result_{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};
@@ -242,7 +239,7 @@ Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> 
   std::size_t looked = 0, group = 0;
   while (looked < hashes.size() && pinning.bytes() < options.bytes_max) {
     const std::size_t count = options.group_counts.empty() ? 1 : options.group_counts[group];
-    // Never in the middle of a group: its first members could be gone before the next window asks for the others.
+    // Groups are never cut: the first members could be gone before the next window asks for the others.
     if (looked + count > options.count_max && looked > 0) break;
     pinning.pin_group(looked, count);
     looked += count;
@@ -257,7 +254,7 @@ Result<Store::PinnedSet> Store::pin_set(SpaceId set, std::span<const BlockHash> 
   impl_->counters.get_disk_blocks += disk_count;
   impl_->counters.get_miss_blocks += pinning.miss_count();
   if (options.lease != LeaseId{} && looked == hashes.size())
-    // After pinning, so that nothing is let go in between. A lease that has ended is no error: the pins count now.
+    // After pinning, so that the blocks stay protected. An ended lease is not an error: the pins count now.
     static_cast<void>(release(options.session, options.lease));
   return result;
 }
@@ -282,13 +279,13 @@ Result<std::size_t> Store::Impl::retain_set(SpaceId id, std::span<const BlockHas
                                             std::vector<BlockHash>* fresh) {
   const auto found = find_set(id, hashes);
   if (!found) return found.error();
-  // All or nothing: the bound is checked for all of them before the first is retained.
+  // All or nothing: the bound is checked for all blocks before the first is retained.
   std::vector<BlockId> here;
   std::ranges::copy_if(found->memory, std::back_inserter(here), [](BlockId block) { return block != kNoBlock; });
   const std::size_t count = here.size();
   std::ranges::sort(here);
   here.erase(std::ranges::unique(here).begin(), here.end());
-  std::erase_if(here, [&](BlockId block) { return pool.is_retained(block); });  // no context keeps a set's blocks
+  std::erase_if(here, [&](BlockId block) { return pool.is_retained(block); });  // contexts do not keep a set's blocks
   std::size_t bytes = 0;
   for (const BlockId block : here) bytes += pool.block_bytes(block);
   if (bytes > 0 && is_over_retained(bytes)) return Errc::kBusy;
@@ -325,7 +322,7 @@ Result<std::size_t> Store::erase(SpaceId set, std::span<const BlockHash> hashes,
     if (kept != nullptr) kept->push_back(impl_->disk_drop(space, hash));
     const BlockId block = pool.index().find_child(space.tree, kNoBlock, hash);
     if (block == kNoBlock) continue;
-    if (pool.index().pin_count(block) > 0) {  // out of sight now, freed with its last pin
+    if (pool.index().pin_count(block) > 0) {  // hidden now, freed with its last pin
       pool.detach(block, BlockPool::Removal::kDrop);
     } else {
       pool.remove_leaf_end(block);

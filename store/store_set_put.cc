@@ -1,6 +1,6 @@
-// store/store_set_put.cc: puts of blocks that stand alone. store_put.cc extends one prefix; here each name is looked
-// for alone. Of names in groups the members that are here are pinned by the offer. A group is committed when its last
-// block has come: as a whole or not at all (invariant 8).
+// store/store_set_put.cc: puts of blocks that stand alone. store_put.cc extends one prefix; here each name is looked up
+// alone. For names in groups, the offer pins the members that are here. A group is committed when its last block has
+// come: as a whole or not at all (invariant 8).
 
 #include <algorithm>
 #include <utility>
@@ -31,7 +31,7 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
     if (found->memory[i] != kNoBlock) {
       pool.use(found->memory[i], tick);
     } else if (found->disk[i] != kNoBlock && !options.promote) {
-      // Its bytes are not at hand to be compared; but what is there is whole, and stays (invariant 7).
+      // Its bytes are not in memory for comparison; but the stored block is whole, and stays (invariant 7).
       impl_->tier->touch(found->disk[i], tick);
     } else {
       plan.wanted.push_back(i);
@@ -67,10 +67,10 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   return plan;
 }
 
-/// Whether each group could lie in an arena that has nothing else. Else all would be evicted for a group that never
+/// Whether each group could lie in an otherwise empty arena. Else everything would be evicted for a group that never
 /// fits.
 bool Store::Impl::could_hold_groups(const Space& set, const SetOfferOptions& options) const {
-  if (options.group_counts.empty()) return true;  // a name alone is no longer than the set's bound, which fits
+  if (options.group_counts.empty()) return true;  // a single name is within the set's bound, which fits
   bool could = true;
   for_each_group(options.group_counts, options.lengths.size(), [&](std::size_t first, std::size_t count) {
     std::size_t bytes = 0;
@@ -80,7 +80,7 @@ bool Store::Impl::could_hold_groups(const Space& set, const SetOfferOptions& opt
   return could;
 }
 
-/// The put of the parts before; or a new one, which has the last id.
+/// The put of the earlier parts; or a new one, with the latest id.
 Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& options) {
   if (options.put != PutId{}) {
     const auto of_list = puts.find(options.put);
@@ -97,7 +97,7 @@ Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& opti
   put.space = &set;
   ++set.put_count;
   put.stored_count = 0;
-  put.tail = kNoBlock;  // nothing is above a block that stands alone
+  put.tail = kNoBlock;  // a block that stands alone has no block above
   return &put;
 }
 
@@ -114,7 +114,7 @@ void Store::Impl::add_wanted(Put& put, const FoundSet& found, std::span<const Bl
         put.indices.push_back(static_cast<std::uint32_t>(i) + options.first);
         ++next;
       } else if (options.group_counts.empty()) {
-        continue;  // a name alone has nobody to wait for
+        continue;  // a single name waits for no other
       } else if (found.memory[i] != kNoBlock) {
         put.pinned.push_back(found.memory[i]);
       } else {
@@ -122,7 +122,7 @@ void Store::Impl::add_wanted(Put& put, const FoundSet& found, std::span<const Bl
       }
     }
     if (options.group_counts.empty()) return;
-    if (next == before) {  // all of it is here
+    if (next == before) {  // the whole group is here
       put.pinned.resize(pinned_before);
       put.on_disk.resize(on_disk_before);
       return;
@@ -161,7 +161,7 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
 
   const auto is_here = [&](const BlockHash& hash) { return impl_->is_here(put.space->tree, hash); };
   const PrefixIndex& index = impl_->pool.index();
-  // Pins keep a block from being evicted, not from being dropped.
+  // Pins prevent eviction, not drops.
   bool is_whole = std::ranges::all_of(on_disk, is_here) &&
                   std::ranges::all_of(pinned, [&](BlockId block) { return is_here(index.hash(block)); });
   std::vector<CommitStatus> statuses;
@@ -169,7 +169,7 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
     statuses.push_back(impl_->status_in_set(put, i, sums[i - first]));
     is_whole = is_whole && statuses.back() != CommitStatus::kConflict;
   }
-  // All was decided before the first is linked, and the lock is held to the end: nobody sees a part.
+  // All is decided before the first is linked, and the lock is held to the end: readers never see a part.
   for (std::size_t i = first; i < group.end; ++i) {
     CommitStatus& status = statuses[i - first];
     if (status == CommitStatus::kStored && !is_whole) {
@@ -180,7 +180,7 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
       status = impl_->commit_set(put, i, status, sums[i - first], now);
     }
   }
-  const Tick tick = impl_->pool.tick(now);  // of use together
+  const Tick tick = impl_->pool.tick(now);  // used together
   for (const BlockId block : pinned) {
     if (is_whole && index.is_linked(block)) impl_->pool.use(block, tick);
     impl_->pool.unpin(block);
@@ -192,14 +192,14 @@ std::vector<Store::CommitStatus> Store::commit_group(PutId id, std::span<const s
   return statuses;
 }
 
-/// What a commit of hashes[i] would come to now.
+/// The present result of committing hashes[i].
 Store::CommitStatus Store::Impl::status_in_set(const Put& put, std::size_t i,
                                                std::span<const std::uint64_t> checksums) const {
   const std::uint32_t length = put.lengths[i];
   KV_ASSERT(checksums.size() == stripe_count(length) && length <= pool.arena().block_bytes(put.slots[i]));
   const TreeId tree = put.space->tree;
   if (const BlockId block = pool.index().find_child(tree, kNoBlock, put.hashes[i]); block != kNoBlock) {
-    // Checksums of two lengths have two seeds; but so short a list as theirs is not compared beyond its end.
+    // Checksums of two lengths have different seeds; but std::ranges::equal() also ends at different list lengths.
     const bool is_same = pool.length(block) == length && std::ranges::equal(pool.checksums(block), checksums);
     return is_same ? CommitStatus::kAlreadyStored : CommitStatus::kConflict;
   }
@@ -208,7 +208,7 @@ Store::CommitStatus Store::Impl::status_in_set(const Put& put, std::size_t i,
   return disk != kNoBlock && tier->block_bytes(disk) != length ? CommitStatus::kConflict : CommitStatus::kStored;
 }
 
-/// The part of Store::commit that concerns hashes[i] of a put to a set. `status`: of status_in_set(). Returned.
+/// The part of Store::commit for hashes[i] of a put to a set. Returns `status`, which comes from status_in_set().
 Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatus status,
                                             std::span<const std::uint64_t> checksums, TimePoint now) {
   const SlotId slot = put.slots[i];
@@ -222,7 +222,7 @@ Store::CommitStatus Store::Impl::commit_set(Put& put, std::size_t i, CommitStatu
     ++(status == CommitStatus::kAlreadyStored ? counters.already_stored_blocks : counters.put_conflict_blocks);
     return status;
   }
-  // Checksums first: from link() on a match finds the block, and its readers verify by them.
+  // Checksums first: after link() a match finds the block, and its readers verify by them.
   std::ranges::copy(checksums, pool.arena().checksums(slot).begin());
   const std::uint32_t group = group_of(*put.space, slot_bytes(put, i));
   const BlockId linked = pool.link(

@@ -9,37 +9,38 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kRemembered = 6;     ///< Capacities of departures, and how deep the shadow looks.
+constexpr std::uint64_t kRemembered = 6;     ///< Capacities of departures, and the depth of the shadow.
 constexpr std::uint64_t kShadowMax = 65536;  ///< Entries.
-constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, all is noise.
+constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, the counts are noise.
 constexpr double kUnitsPerCapacity = 64;     ///< Of age.
-constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; more are not counted.
-/// In one call of learn(), of some 200 ns and some 2 us.
+constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; further ones are not counted.
+/// Per call of learn(), of some 200 ns and some 2 us.
 constexpr std::size_t kEventsPerCall = 32;
 constexpr int kLessonStepsPerCall = 2;
 constexpr std::size_t kGhostsPerCall = 128, kGhostsMin = 64;  ///< Departures, of some 50 ns; fewer wait.
-constexpr std::uint64_t kFirstLesson = 64;                    ///< Events until the first lesson; then more and more.
-constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< With hints there is more to learn.
+constexpr std::uint64_t kFirstLesson = 64;                    ///< Events until the first lesson; the intervals then
+                                                              ///< grow.
+constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< Hints take more learning.
 constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
 constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
 constexpr double kLead = 0.02;
 constexpr std::uint64_t kSettled = 2;      ///< Capacities of uses.
-constexpr double kUsesBeforeMax = 16'384;  ///< Of an earlier life.
-constexpr double kHalfLife = 82'000;       ///< Of what was counted, in events.
-/// A trait: 3 bits of what was new, 1 for a set, 4 for the blocks that the last tokens of a request take, 3 of its
+constexpr double kUsesBeforeMax = 16'384;  ///< From an earlier life.
+constexpr double kHalfLife = 82'000;       ///< Of counts, in events.
+/// A trait: 3 bits for the new part, 1 for a set, 4 for the number of blocks in a request's last tokens, 3 for the
 /// hint.
 constexpr std::uint16_t kNewClassMask = 0x07;
-/// Of a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
-/// chain all the same, and blocks of one request that differ in worth would leave holes in it.
+/// In a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
+/// chain all the same, and different worths within one request would leave holes in it.
 constexpr std::uint16_t kAlone = 0x08;
 constexpr std::uint32_t kUsesAlone = 1;
 constexpr std::uint32_t kLastShift = 4, kHintShift = 8;
 constexpr std::uint32_t kLastMask = 0x0F;
-/// The end of a prompt is the part that the next one seldom repeats: a question, behind what it is about.
+/// The end of a prompt, such as the question behind a document, is the part that the next one seldom repeats.
 constexpr std::size_t kLastTokens = 512;
 constexpr std::uint32_t kLastBlocksLog2Max = 7;  ///< Usage::passed counts to 255.
 
-/// How many of this node's blocks kLastTokens take, as a power of two.
+/// The number of this node's blocks in kLastTokens, as a power of two.
 std::uint32_t last_blocks_log2(const EvictionPolicy::Request& request) {
   std::size_t blocks = 1;
   if (request.block_size > 0 && request.chain.block_count == 0) {
@@ -63,7 +64,7 @@ std::uint64_t word(const BlockHash& hash, std::size_t i) {
   return word;
 }
 
-/// How deep the shadow and the memory of what left are, in blocks; and how many blocks there are to one of the sample.
+/// The depth of the shadow and of the departures' memory, in blocks; and the number of blocks per sampled block.
 struct ShadowDepth {
   explicit ShadowDepth(std::uint64_t capacity)
       : blocks(kRemembered * capacity), one_in(std::bit_ceil((blocks + kShadowMax - 1) / kShadowMax)) {}
@@ -88,8 +89,8 @@ LeafQueues YieldPolicy::queues() const {
           }};
 }
 
-/// What waits to be learned was of the sample before: the shadow takes the new capacity after that, so that what is
-/// learned does not depend on when.
+/// Waiting events belong to the earlier sample: the shadow takes the new capacity after them, so that the learned
+/// values do not depend on timing.
 void YieldPolicy::set_capacity(std::uint64_t block_count) {
   block_count = std::max(block_count, kCapacityMin);
   if (capacity_ != 0 && block_count < 2 * capacity_ && 2 * block_count > capacity_) return;
@@ -101,7 +102,7 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   clock_.set_span(depth.blocks);
   const std::size_t waiting = event_end_ - next_event_;
   is_settled_ = is_settled_ || shadow_.event_count() - counted_from_ >= settled_events_;
-  if (!is_settled_ || waiting >= 2 * kEventsMax) {  // there is nothing to keep, or nobody learns
+  if (!is_settled_ || waiting >= 2 * kEventsMax) {  // no counts worth keeping, or learn() is not being called
     unlearned_uses_ += is_settled_ ? waiting : 0;
     next_event_ = event_end_ = 0;
     is_learning_ = is_told_anew_ = false;
@@ -115,9 +116,9 @@ void YieldPolicy::set_capacity(std::uint64_t block_count) {
   }
 }
 
-/// The shadow's, which is empty again. Tables stay: what is counted in blocks holds of any memory. But not while memory
-/// fills up for the first time: then capacities come one after the other, each empty shadow takes what is used all the
-/// time for new, and that would stay in the tables for long (conversation, 3,000 blocks: .1397 and not .1414).
+/// Sets the shadow's capacity and empties the shadow. Tables stay: counts in blocks hold for any memory. The exception
+/// is the first fill of the memory: capacities then follow one another, each empty shadow sees constantly used blocks
+/// as new, and that would stay in the tables for long (conversation, 3,000 blocks: .1397 and not .1414).
 void YieldPolicy::begin_capacity(std::uint64_t block_count) {
   const ShadowDepth depth(block_count);
   shadow_.resize(static_cast<std::uint32_t>(depth.blocks / depth.one_in),
@@ -152,9 +153,9 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
   return knows_first_missed(request) ? search_known(request) : request.found_count;
 }
 
-/// Requires: knows_first_missed(). What left goes with all that is behind it, so there is one place where it ends: a
-/// search by halves. One look-up in 64 finds another block's uses: two in a row are believed. Each look is a miss of
-/// caches and page tables, so what the next ones may need is asked for together.
+/// Requires: knows_first_missed(). A block leaves together with all behind it, so the known part has one end: a binary
+/// search finds it. One lookup in 64 finds another block's uses: two in a row are believed. Each lookup misses caches
+/// and TLB, so the candidates of the next steps are prefetched together.
 [[gnu::noinline]] std::size_t YieldPolicy::search_known(const Request& request) const {
   const std::size_t end = request.hashes.size();
   const auto name = [&](std::size_t i) { return name_of(request.tree, request.hashes[i]); };
@@ -163,7 +164,7 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
     ghosts_.prefetch(name(i));
     ghosts_.prefetch(name(i - 1));
   };
-  std::size_t known = request.found_count + 1, next = known;  // those before `known` are known
+  std::size_t known = request.found_count + 1, next = known;  // the blocks before `known` are known
   for (std::size_t at = known, step = 2; at < end; step *= 2) {
     at = std::min(at + step, end);
     prefetch(at - 1);
@@ -176,7 +177,7 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
   constexpr int kHalvings = 3;  // at once: seven places
   for (int halving = 0; known < next; ++halving) {
     for (std::size_t part = 1, parts = std::size_t{1} << kHalvings; halving % kHalvings == 0 && part < parts; ++part)
-      prefetch(known + (next - known) * part / parts);  // give or take one, where they do not come out even
+      prefetch(known + (next - known) * part / parts);  // give or take one, where the division is uneven
     const std::size_t middle = (known + next) / 2;
     if (is_known(middle)) {
       known = middle + 1;
@@ -187,7 +188,7 @@ std::size_t YieldPolicy::known_count(const Request& request) const {
   return known;
 }
 
-/// What has to be computed anew, as it were: blocks that left not long ago were computed once, and are no news.
+/// The part to compute anew, in effect: blocks that left recently were computed once, and do not count as new.
 std::uint32_t YieldPolicy::new_class_of(const Request& request, std::size_t known) const {
   return YieldTable::new_class_of(request.chain.new_blocks(known, request.hashes.size()) *
                                   std::max<std::size_t>(request.block_size, 1));
@@ -205,7 +206,7 @@ YieldPolicy::Kind YieldPolicy::kind_of(const Request& request, std::size_t known
   return kind;
 }
 
-/// Nobody has looked which blocks are of the sample.
+/// Finds the sampled blocks itself, for requests without SampledNames.
 [[gnu::noinline]] void YieldPolicy::look_and_note(const Request& request, const Kind& kind, std::size_t first,
                                                   bool is_use) {
   SampleLook::Positions positions;
@@ -227,7 +228,7 @@ void YieldPolicy::add_events(const Request& request, const Kind& kind, std::size
   unlearned_uses_ += positions.size() - count;
   if (count == 0) return;
   if (event_end_ + count > events_.size()) make_event_room(count);
-  // From here on hashes are the end of the request.
+  // From here on, the hashes are the end of the request.
   const std::size_t end = request.hashes.size() + request.chain.after_last(request.hashes.size());
   const std::size_t last_from = request.is_set ? end : end - std::min(end, std::size_t{1} << kind.last_blocks_log2);
   const auto at = static_cast<std::uint32_t>(clock_.count());
@@ -273,8 +274,8 @@ void YieldPolicy::expect_miss(TreeId tree, const BlockHash& missed) const {
   __builtin_prefetch(events_.data() + event_end_, 1);
 }
 
-/// What most requests need of it fits a few cache lines, one after another: between two requests others are at work, so
-/// that the processor has not even its code at hand. What few need are functions of their own.
+/// The usual path touches a few cache lines, one after another: between two requests other work has even evicted its
+/// code. Rare paths are functions of their own.
 std::uint16_t YieldPolicy::asked(const Request& request, std::size_t* known) {
   count_part(request);
   const std::size_t count = known_count(request);
@@ -294,7 +295,7 @@ std::uint16_t YieldPolicy::offered(const Request& request, Usage above, Tick tic
     expect_miss(request.tree, request.hashes[request.found_count]);
   clock_.advance(request.hashes.size() - request.found_count, tick);
   Kind kind = kind_of(request, request.chain.known ? 0 : known_count(request));
-  // The end of what the same request stored before: engines store as blocks fill.
+  // The end of the blocks that the same request stored before: engines store as blocks fill.
   const bool continues = above.use_count == 1 && above.passed == 0;
   if (continues) kind.new_class = std::max<std::uint32_t>(kind.new_class, above.trait & kNewClassMask);
   look_and_note(request, kind, request.chain.known ? 0 : request.found_count, false);
@@ -306,8 +307,8 @@ void YieldPolicy::left(TreeId tree, const BlockHash& hash, Usage usage) {
   ghosts_.add(name_of(tree, hash), std::max<std::uint8_t>(usage.use_count, 1));
 }
 
-/// Half: a block that comes back was last used long ago, and that is how it will be used again. Blocks with as many
-/// uses that have been here all the time were used in a burst, and are a class of their own.
+/// Half of its former uses: a returning block was last used long ago, and will be used at such intervals again. Blocks
+/// with as many uses that were here all the time were used in a burst, and are a class of their own.
 std::size_t YieldPolicy::remembered_uses(TreeId tree, std::span<const BlockHash> hashes,
                                          std::span<std::uint8_t> uses) const {
   for (const BlockHash& hash : hashes) ghosts_.prefetch(name_of(tree, hash));
@@ -330,8 +331,8 @@ double YieldPolicy::chance(std::uint32_t queue, std::uint64_t age, std::uint64_t
 
 std::uint64_t YieldPolicy::next_step(std::uint64_t age) const { return is_learned() ? table_.next_step(age) : age + 1; }
 
-/// All nodes learn when they hear of one another, and so at about the same moment: values that are in force on one node
-/// and not on another yet would have them keep parts of a chain that are of no use without the rest.
+/// All nodes learn when they exchange counts, at about the same moment: values in force on only some nodes would make
+/// these keep parts of a chain that are useless without the rest.
 void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
   const bool was_learned = is_learned();
   table_.set_pooled(std::move(pooled));
@@ -339,7 +340,7 @@ void YieldPolicy::set_pooled(YieldTable::Pooled pooled) {
   if (was_learned != is_learned()) ++version_;
 }
 
-/// Of a load as it was: so it has no more weight than what is counted in a while, should the load be another one now.
+/// Counts of a past load: they weigh no more than the counts of a while, in case the load has changed.
 void YieldPolicy::set_before(double unit, std::vector<YieldTable::Counts> counts) {
   double uses = 0;
   for (const YieldTable::Counts& each : counts)
@@ -381,7 +382,7 @@ void YieldPolicy::end_lesson(bool knew) {
 
 void YieldPolicy::learn_from_events() {
   constexpr std::size_t kAhead = 8;
-  // A lesson begins with a certain event, whenever that is looked at: so what is learned does not depend on the calls.
+  // A lesson begins with a fixed event, whenever that is processed: so the learned values do not depend on the calls.
   for (std::size_t i = 0; i < kEventsPerCall && next_event_ < event_end_ && shadow_.event_count() < learn_at_; ++i) {
     if (next_event_ + kAhead < event_end_) shadow_.prefetch(events_[next_event_ + kAhead].name);
     const Event& event = events_[next_event_++];
@@ -416,8 +417,8 @@ void YieldPolicy::learn_from_events() {
   }
 }
 
-/// A spell is as long as four capacities of uses. What LRU leads by must be more than chance: the uses of one request
-/// are found or not found together, so that their number says more than there is.
+/// A spell is four capacities of uses. LRU's lead must be more than chance: the uses of one request are found together
+/// or not at all, so their number overstates the evidence.
 void YieldPolicy::compare() {
   if (lru_left_ > 0 || !table_.knows() || contest_.uses < spell_) return;
   const double lead = static_cast<double>(contest_.lru_found) - static_cast<double>(contest_.found);

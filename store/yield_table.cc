@@ -10,17 +10,17 @@ namespace kv {
 namespace {
 
 constexpr double kPriorUses = 8;
-constexpr double kKnownUses = 16;  ///< Fewer uses than these, over all classes, say nothing.
-/// Uses a block of time. Nothing real comes near; what another node tells may have uses in next to no time.
+constexpr double kKnownUses = 16;  ///< Fewer uses, over all classes, are inconclusive.
+/// Uses per block of time. Real rates stay far below; another node's report may claim uses in next to no time.
 constexpr double kRateMax = 1e6;
 
 constexpr double kAgeBlocksMax = 1e18;  ///< Of an age.
-constexpr double kSameAge = 0.25;       ///< Octaves: half a bucket. Closer units are taken for equal.
+constexpr double kSameAge = 0.25;       ///< Octaves: half a bucket. Closer units count as equal.
 
-/// How much likelier a class is taken to be used than blocks with one use, before anything is known of it.
+/// The prior ratio of a class's rate to that of blocks with one use.
 double belief(std::uint32_t uses) { return uses == 0 ? 0.1 : static_cast<double>(1u << (uses - 1)); }
 
-/// Where bucket `age` begins, in units.
+/// The first age of bucket `age`, in units.
 double bucket_edge(std::uint32_t age) {
   static const auto edges = [] {
     std::array<double, YieldTable::kAges + 1> made{};
@@ -47,7 +47,7 @@ void YieldTable::set_unit(double unit) {
   set_edges(unit);
   counts_ = {};
   before_ = {};
-  pooled_ = nullptr;  // of another unit
+  pooled_ = nullptr;  // in another unit
   *values_ = *next_ = {};
   coarse_ = {};
   likelier_ = {};
@@ -55,7 +55,7 @@ void YieldTable::set_unit(double unit) {
   is_known_ = false;
 }
 
-/// Values are by block, so only where they stand in the table changes.
+/// Values are per block, so only their places in the table change.
 void YieldTable::change_unit(double unit) {
   if (unit == unit_) return;
   std::array<std::uint32_t, kAges> old_ages;
@@ -72,7 +72,7 @@ void YieldTable::change_unit(double unit) {
     }
   }
   std::swap(values_, next_);
-  pooled_ = nullptr;  // of another unit
+  pooled_ = nullptr;  // in another unit
   step_ = 0;
   set_edges(unit);
   convert_before();
@@ -97,7 +97,7 @@ YieldTable::Counts YieldTable::with_before(std::uint32_t of_class) const {
   return all;
 }
 
-/// Half octaves from the number's own bits: a logarithm would take most of the time that learning does.
+/// Half octaves from the number's own bits: a logarithm would take most of the learning time.
 std::uint32_t YieldTable::bucket(std::uint64_t age) const {
   const auto blocks = static_cast<double>(age);
   const auto bits = std::bit_cast<std::uint64_t>(1 + blocks * units_a_block_);
@@ -126,7 +126,7 @@ std::uint32_t YieldTable::add_time(std::uint32_t of_class, std::uint64_t from, s
 }
 
 void YieldTable::forget(double factor) {
-  for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {  // nothing was counted of the others
+  for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {  // the others have zero counts
     for (double& hits : counts_[of_class].hits) hits *= factor;
     for (double& time : counts_[of_class].time) time *= factor;
   }
@@ -194,7 +194,7 @@ double YieldTable::chance(std::uint32_t of_class, std::uint64_t age, std::uint64
 }
 
 void YieldTable::learn_base() {
-  Counts sums;  // of time: what it is worth in blocks with one use
+  Counts sums;  // of time: weighted as blocks with one use
   for (std::uint32_t of_class = 0; of_class < class_count(); ++of_class) {
     const Counts counts = all_of(of_class);
     const double likelier = belief(of_class % kSilentClasses / kNewClasses);
@@ -207,7 +207,7 @@ void YieldTable::learn_base() {
   for (std::uint32_t age = 0; age < kAges; ++age) {
     const double hits = sums.hits[age], time = sums.time[age];
     all += hits;
-    // At ages that nobody has reached yet: as at the age before, falling with the age.
+    // Ages without samples so far: as the age before, falling with the age.
     const double before = age == 0 ? 0 : base_[age - 1] / std::sqrt(2.0);
     base_[age] = before > 0 ? (hits + 2) / (time + 2 / before) : hits > 0 && time > 0 ? hits / time : 0;
     base_[age] = std::min(base_[age], kRateMax);
@@ -221,7 +221,7 @@ double YieldTable::rate_of(const Counts& counts, std::uint32_t age, double prior
   return time > 0 ? std::min(hits / time, kRateMax) : 0;
 }
 
-/// What classes lean on that differ by their hint alone: those of so many uses.
+/// The prior of classes that differ only by their hint: those with so many uses.
 void YieldTable::learn_coarse(std::uint32_t uses) {
   std::array<Counts, kNewClasses> of_new{};
   Counts of_uses;
@@ -234,13 +234,13 @@ void YieldTable::learn_coarse(std::uint32_t uses) {
   for (std::uint32_t age = 0; age < kAges; ++age) {
     const double of_all = rate_of(of_uses, age, base_[age] * belief(uses));
     for (std::uint32_t news = 0; news < kNewClasses; ++news) {
-      // Without hints there is no coarser class between.
+      // Without hints there is no coarser class in between.
       coarse_[uses * kNewClasses + news][age] = hint_classes_ == 1 ? of_all : rate_of(of_new[news], age, of_all);
     }
   }
 }
 
-/// How much likelier blocks with a hint are used than others like them: over all, and by uses.
+/// The ratio of the rates of blocks with a hint to similar blocks: over all, and by uses.
 void YieldTable::learn_hint(std::uint32_t hint_class) {
   for (std::uint32_t age = 0; age < kAges; ++age) {
     std::array<double, kUseClasses> hits{}, expected{};
@@ -262,7 +262,7 @@ void YieldTable::learn_hint(std::uint32_t hint_class) {
 void YieldTable::learn_class(std::uint32_t hint_class, std::uint32_t silent) {
   const std::uint32_t of_class = hint_class * kSilentClasses + silent;
   const Counts counts = all_of(of_class);
-  // Of a bucket: the chance to get through it unused, and how long one is in it.
+  // Per bucket: the chance to pass through it unused, and the expected time in it.
   std::array<double, kAges> survives, lasts;
   for (std::uint32_t age = 0; age < kAges; ++age) {
     const double prior = coarse_[silent][age] * (hint_classes_ == 1 ? 1 : likelier_[silent / kNewClasses][age]);
@@ -270,7 +270,7 @@ void YieldTable::learn_class(std::uint32_t hint_class, std::uint32_t silent) {
     next_->rates[of_class][age] = static_cast<float>(rate);
     const double width = edges_[age + 1] - edges_[age];
     survives[age] = std::exp(-rate * width);
-    // Below that, 1 - survives is not exact any more.
+    // Below that, 1 - survives is inexact.
     lasts[age] = rate * width > 1e-9 ? (1 - survives[age]) / rate : width;
   }
   for (std::uint32_t age = 0; age < kAges; ++age) {
