@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::uint32_t kNoSlab = 0xFFFFFFFF;
-constexpr std::size_t kFreeRunsLookedAt = 256;            ///< In their order, for a slab: some microseconds.
+constexpr std::size_t kFreeRunsLookedAt = 256;            ///< In order, for a slab: some microseconds.
 constexpr std::size_t kFoundMax = 512, kFoundShare = 16;  ///< Windows that a search keeps.
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
@@ -27,8 +27,8 @@ std::size_t stride_of(std::size_t block_bytes) {
   return (paged - block_bytes) * 100 <= block_bytes ? paged : round_up(block_bytes, 64);
 }
 
-/// Whether a slab of `slab_bytes` bytes is a good one: at most 3 % of it lies idle. Padding cannot be helped, so a slab
-/// with at most 1 % left at its end will do as well; that is under 3 % in all for blocks of 3 KiB and more.
+/// Whether a slab of `slab_bytes` bytes is a good one: at most 3 % is idle. Padding is unavoidable, so at most 1 % at
+/// the end will do as well; that is under 3 % in all for blocks of 3 KiB and more.
 bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t stride) {
   const std::size_t slot_count = slab_bytes / stride;
   return slot_count > 0 && ((slab_bytes - slot_count * block_bytes) * 100 <= slab_bytes * 3 ||
@@ -40,12 +40,12 @@ bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t 
 struct Arena::Impl {
   struct Class {
     std::size_t block_bytes, stride;    ///< 0: removed.
-    std::size_t granule_count;          ///< Of a whole slab.
-    std::size_t checksum_count;         ///< Of a slot.
+    std::size_t granule_count;          ///< In a whole slab.
+    std::size_t checksum_count;         ///< Per slot.
     std::set<std::uint32_t> with_room;  ///< Slabs (first granules) with a free slot.
     std::set<std::uint32_t> slabs;
     std::size_t slot_count = 0, used_count = 0;
-    /// A full arena has a slab's first free slot come and go with each block: its place in the set is not made anew.
+    /// In a full arena a slab's first free slot comes and goes with each block: this reuses its set node.
     std::set<std::uint32_t>::node_type spare = {};
 
     void set_room(std::uint32_t first_granule) {
@@ -66,16 +66,16 @@ struct Arena::Impl {
     std::uint32_t first_granule, granule_count;
     std::uint32_t slot_count;
     std::uint32_t used_count = 0;
-    std::uint32_t fresh = 0;  ///< Slots from here on were never used, and are not listed in `free_slots`.
+    std::uint32_t fresh = 0;  ///< Slots from here on were never used, and are absent from `free_slots`.
     std::size_t block_bytes, stride, checksum_count;
     std::vector<std::uint32_t> free_slots;
     std::vector<bool> is_used, is_held;
     std::unique_ptr<BlockId[]> owners;
-    std::unique_ptr<std::uint64_t[]> checksums;  ///< Not cleared: a slot's are written before they are read.
+    std::unique_ptr<std::uint64_t[]> checksums;  ///< Uninitialised: a slot's are written before they are read.
   };
 
-  /// What a search asks of a slab. Kept apart from the slab, in the order of granules: a search of a terabyte then
-  /// reads 12 MiB in a row instead of half a million scattered slabs.
+  /// The part of a slab that a search reads. Separate from the slab, in the order of granules: a search of a terabyte
+  /// reads 12 MiB in sequence instead of half a million scattered slabs.
   struct Head {
     Tick last_use{};
     std::uint32_t class_index = 0, held_count = 0;
@@ -85,8 +85,8 @@ struct Arena::Impl {
   std::unique_ptr<ArenaMemory> memory;
   std::byte* base = nullptr;
   std::size_t capacity_bytes = 0, granule_bytes = 0;
-  /// Granules up to the capacity; with those that are closed, which have laid_bytes in all; ever. The last two bounds
-  /// are constants, since bytes() is called without the lock.
+  /// Granules up to the capacity; the number including closed ones, which have laid_bytes in all; the maximum. The last
+  /// two bounds are constants, since bytes() is called without the lock.
   std::size_t end_granule = 0, granule_count = 0, laid_bytes = 0, granule_count_max = 0, bytes_max = 0;
   bool can_resize = false;
   std::size_t allocated_bytes = 0, slab_bytes = 0;
@@ -101,8 +101,8 @@ struct Arena::Impl {
   std::set<std::pair<std::uint32_t, std::uint32_t>> free_by_length;  ///< The same, as length and first granule.
 
   static std::uint32_t slot_number(SlotId slot) { return static_cast<std::uint32_t>(slot); }
-  /// A SlotId is the slab's first granule and the slot's number in the slab. Every call comes through here: a slot that
-  /// was made up, or whose slab is gone, stops the process before any byte of another block is touched.
+  /// A SlotId is the slab's first granule and the slot's number in the slab. Every call passes here: an invalid slot,
+  /// or one of a freed slab, stops the process before another block's bytes are touched.
   Slab& slab_of(SlotId slot) const {
     const std::uint64_t first = static_cast<std::uint64_t>(slot) >> 32;
     KV_ASSERT(first < granule_count_max);
@@ -118,8 +118,8 @@ struct Arena::Impl {
   }
   bool is_closed(const Slab& slab) const { return slab.first_granule + slab.granule_count > end_granule; }
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  /// The last use of what lies in a granule, as a search for the class counts it: 0 if the granule is free, kNever if
-  /// it cannot be cleared for that class.
+  /// A granule's last use, for a search of the class: 0 if the granule is free, kNever if it cannot be cleared for that
+  /// class.
   std::uint64_t last_use(std::size_t granule, std::uint32_t class_index) const {
     const std::uint32_t first = slab_of_granule[granule];
     if (first == kNoSlab) return 0;
@@ -148,7 +148,7 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
     return Errc::kBadRequest;
   const auto granules = [&](std::size_t bytes) { return (bytes + config.granule_bytes - 1) / config.granule_bytes; };
   const bool can_resize = config.capacity_bytes_max > 0;
-  // The end of a whole granule: else a slab there would grow or shrink with the arena.
+  // Must end at a whole granule: otherwise a slab there would grow or shrink with the arena.
   if (can_resize &&
       (config.capacity_bytes % config.granule_bytes != 0 || config.capacity_bytes_max % config.granule_bytes != 0 ||
        config.capacity_bytes_max < config.capacity_bytes)) {
@@ -156,7 +156,7 @@ Result<std::unique_ptr<Arena>> Arena::create(const ArenaConfig& config) {
   }
   if (granules(config.bytes_max()) >= kNoSlab) return Errc::kTooLarge;
   ArenaConfig own = config;
-  // Else the arena would end within a page.
+  // Otherwise the arena would end within a page.
   if (can_resize && config.granule_bytes % (2 << 20) != 0) own.huge_pages = false;
   auto memory = ArenaMemory::create(own);
   if (!memory) return memory.error();
@@ -198,7 +198,7 @@ void Arena::set_capacity(std::size_t bytes) {
     for (std::size_t granule = was; granule < end; ++granule)
       if (impl.slab_of_granule[granule] == kNoSlab) impl.give_run(static_cast<std::uint32_t>(granule), 1);
   } else {
-    // Free runs behind the end are none any more.
+    // Free runs behind the end are removed.
     while (!impl.free_runs.empty()) {
       const auto last = std::prev(impl.free_runs.end());
       const auto [first, count] = *last;
@@ -266,7 +266,7 @@ std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
     slab = impl_->add_slab(class_index, place);
     if (slab == nullptr) return std::nullopt;
   }
-  // Slots used before come first: their bytes may still be in cache.
+  // Used slots come first: their bytes may still be in cache.
   std::uint32_t number = slab->fresh;
   if (slab->free_slots.empty()) {
     ++slab->fresh;
@@ -274,7 +274,7 @@ std::optional<SlotId> Arena::allocate(std::size_t block_bytes, Place place) {
     number = slab->free_slots.back();
     slab->free_slots.pop_back();
   }
-  KV_ASSERT(slab->block_bytes == block_bytes);  // of the right class
+  KV_ASSERT(slab->block_bytes == block_bytes);
   KV_ASSERT(number < slab->slot_count && !slab->is_used[number] && !slab->is_held[number]);
   slab->is_used[number] = true;
   slab->owners[number] = kNoBlock;
@@ -311,17 +311,17 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
     }
     const std::size_t stride = stride_of(block_bytes);
     std::size_t count = (stride + granule_bytes - 1) / granule_bytes;
-    // Ends: what is left at a slab's end is under one stride, so 34 blocks are enough to make it under 3 %.
+    // Terminates: the rest at a slab's end is under one stride, so 34 blocks are enough to make it under 3 %.
     while (!wastes_little(count * granule_bytes, block_bytes, stride)) ++count;
     classes[it->second] = {block_bytes, stride, count, stripe_count(block_bytes), {}, {}};
   }
   return it->second;
 }
 
-/// Where a slab of the class goes, as first granule and length; a length of 0: nowhere. The lowest free run in which a
-/// slab fits at a multiple of its length. Failing that, and if any place will do: the first run that is long enough, or
-/// the free end of the arena if that holds a block at all. So an arena smaller than a whole slab is of use, and so are
-/// the last granules of every arena.
+/// Chooses the place of a slab of the class, as first granule and length; length 0: no place. The lowest free run in
+/// which a slab fits at a multiple of its length. Failing that, and with Place::kAny: the first run that is long
+/// enough, or the free end of the arena if that holds a block at all. So an arena smaller than a whole slab is usable,
+/// and so are the last granules of every arena.
 std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, Place place) const {
   const auto length = static_cast<std::uint32_t>(std::min(of.granule_count, end_granule));
   const auto aligned_in = [&](std::uint32_t first, std::uint32_t count) {
@@ -337,8 +337,7 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
     if (const std::uint32_t aligned = aligned_in(run_first, run_count); aligned != kNoSlab) return {aligned, length};
   }
   if (looked_at > kFreeRunsLookedAt) {
-    // Memory is in many pieces. A walk in order of address would have no bound: take the shortest run that is long
-    // enough.
+    // Memory is fragmented. A walk in order of address would be unbounded: take the shortest run that is long enough.
     auto run = free_by_length.lower_bound({length, 0});
     for (looked_at = 0; run != free_by_length.end() && looked_at < kFreeRunsLookedAt; ++run, ++looked_at) {
       if (run_bytes(run->second, length) < of.block_bytes) continue;
@@ -346,8 +345,7 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
     }
-    run =
-        free_by_length.lower_bound({2 * length - 1, 0});  // so long that it holds a multiple of the length for certain
+    run = free_by_length.lower_bound({2 * length - 1, 0});  // long enough to certainly hold a multiple of the length
     if (run != free_by_length.end()) {
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
@@ -435,7 +433,7 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
   }
   if (const auto next = free_runs.lower_bound(first); next != free_runs.begin()) {
     const auto before = std::prev(next);
-    KV_ASSERT(before->first + before->second <= first);  // else some granule was free already
+    KV_ASSERT(before->first + before->second <= first);  // otherwise some granule was free already
     if (before->first + before->second == first) {
       first = before->first;
       count += before->second;
@@ -445,9 +443,9 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
   set_free(first, count);
 }
 
-/// Without the lock, for a slot that the caller owns or pinned. So this must not read `is_used`: the bits of a slab's
-/// other slots share its words and change under the lock meanwhile. What is read here is constant as long as the slab
-/// lives.
+/// Runs without the lock, for a slot that the caller owns or pinned. So this must not read `is_used`: the bits of a
+/// slab's other slots share its words and change under the lock meanwhile. The members read here are constant while the
+/// slab lives.
 std::span<std::byte> Arena::bytes(SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;
@@ -596,7 +594,7 @@ std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Ste
       ++cursor.granule;
       continue;
     }
-    // Between two calls the slab may have been given up and another made in its place: then begin with its first slot.
+    // Between two calls the slab may have been freed and replaced: then begin with its first slot.
     if (std::exchange(cursor.slab, first) != first) cursor.slot = 0;
     const Impl::Slab& slab = *impl_->slabs[first];
     while (cursor.slot < slab.fresh && steps.are_left()) {

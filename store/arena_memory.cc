@@ -18,8 +18,8 @@ constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;  ///< Between two call
 
 constexpr std::size_t whole_pages(std::size_t bytes, std::size_t page) { return (bytes + page - 1) / page * page; }
 
-/// Makes the kernel back [data, data + bytes) with pages now. By madvise where the kernel knows how: it reports a lack
-/// of memory as an error, where writing would end in SIGBUS.
+/// Makes the kernel back [data, data + bytes) with pages now. Prefers madvise: it reports a lack of memory as an error,
+/// where a write would end in SIGBUS.
 error_code touch_pages(std::byte* data, std::size_t bytes, std::size_t page_bytes) {
 #ifdef MADV_POPULATE_WRITE
   const int populate = MADV_POPULATE_WRITE;
@@ -44,9 +44,9 @@ Result<std::unique_ptr<ArenaMemory>> ArenaMemory::create(const ArenaConfig& conf
     memory->progress_ = config.progress;
     why = memory->reserve(config, huge ? kHugePageBytes : kPageBytes);
     if (!why) why = memory->commit(config.capacity_bytes);
-    memory->progress_ = nullptr;  // of the start alone
+    memory->progress_ = nullptr;  // only for the start
     if (!why) return memory;
-    // Of huge pages too few are reserved, which shows when they are mapped; or a control group forbids them, which
+    // Too few huge pages may be reserved, which shows when they are mapped; or a control group may forbid them, which
     // shows when they are touched.
   }
   return why;
@@ -81,13 +81,13 @@ error_code ArenaMemory::commit(std::size_t bytes) {
   if (mmap(fresh, end - before, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_, static_cast<off_t>(before)) ==
       MAP_FAILED) {
     const error_code why = last_errno();
-    // The kernel may have taken the reservation away before it failed, and others must not get these addresses.
+    // The kernel may have removed the reservation before it failed, and other mappings must not get these addresses.
     mmap(fresh, end - before, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     KV_ASSERT(ftruncate(fd_, static_cast<off_t>(before)) == 0);
     return why;
   }
-  // Both are advice: transparent huge pages where the kernel allows them for shared memory, and no prompts in core
-  // files.
+  // Both are advice: transparent huge pages where the kernel allows them for shared memory, and core files without
+  // prompts.
   if (page_bytes_ == kPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
   madvise(fresh, end - before, MADV_DONTDUMP);
   committed_bytes_ = end;
@@ -105,7 +105,7 @@ error_code ArenaMemory::commit(std::size_t bytes) {
 void ArenaMemory::discard(std::size_t bytes) {
   const std::size_t before = committed_bytes_, end = whole_pages(bytes, page_bytes_);
   if (end >= before) return;
-  // In one step, so that the addresses stay ours.
+  // In one step, so that the addresses stay reserved.
   KV_ASSERT(mmap(base_ + end, before - end, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                  0) != MAP_FAILED);
   KV_ASSERT(ftruncate(fd_, static_cast<off_t>(end)) == 0);  // the pages go with the file's end

@@ -34,7 +34,7 @@ TimePoint time_of(std::uint64_t wall_us, const ClockPair& now) {
   return now.steady - std::chrono::microseconds(age);
 }
 
-/// What is wrong with the texts of a context; empty: nothing.
+/// The fault in the texts of a context; empty: none.
 std::string wrong_kept_text(const KeptContext& context) {
   if (context.owner.size() > kOwnerBytesMax)
     return "owner: " + std::to_string(context.owner.size()) + " bytes, at most " + std::to_string(kOwnerBytesMax);
@@ -47,7 +47,7 @@ std::string wrong_kept_text(const KeptContext& context) {
   return "";
 }
 
-/// The next context. What is wrong with it, or nothing.
+/// Takes the next context. Returns its fault; empty: none.
 std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
                          const ClockPair& now, KeptContext& context) {
   context.owner = from.text<std::uint16_t>();
@@ -93,7 +93,7 @@ std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<con
     context.chains.push_back({count, written});
     hash_count += count;
   }
-  // Compared before anything is allocated for it.
+  // Compared before any allocation for it.
   if (hash_count > from.bytes.size() / sizeof(BlockHash)) return "cut off in the hashes";
   const std::string_view raw = from.raw(hash_count * sizeof(BlockHash));
   std::vector<BlockHash> hashes(hash_count);

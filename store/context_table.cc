@@ -7,7 +7,7 @@
 namespace kv {
 namespace {
 
-/// Of an owner or context besides its texts and blocks: the nodes of the maps.
+/// An owner or context besides its texts and blocks: the nodes of the maps.
 constexpr std::size_t kContextBytes = 512, kKeptBytes = sizeof(BlockHash) + sizeof(Context::Kept);
 
 void add_counters(ContextTotals& sum, const ContextTotals& more) {
@@ -108,7 +108,7 @@ Context& ContextTable::add(Context context, TimePoint now) {
 }
 
 Context& ContextTable::add_again(Context context, TimePoint now) {
-  context.told_count = 0;  // nothing is kept yet, and that is no news
+  context.told_count = 0;  // it keeps no blocks yet, which is not a shortfall to report
   Context& added = insert(std::move(context), now);
   forget_owners();
   return added;
@@ -199,7 +199,7 @@ Context* ContextTable::next_below(std::string_view owner, std::uint8_t priority,
 std::unique_ptr<Context> ContextTable::take(Context& context, Gone how) {
   ++order_count_;
   Owner& owner = owner_of(context);
-  KV_ASSERT(context.kept_count == 0);  // told before, or the totals would keep them
+  KV_ASSERT(context.kept_count == 0);  // subtracted before, or the totals would keep them
   const auto place = owner.contexts.find(context.name);
   std::unique_ptr<Context> taken = std::move(place->second);
   KV_ASSERT(taken.get() == &context);

@@ -8,13 +8,13 @@
 namespace kv {
 namespace {
 
-constexpr double kClockMin = 256;  ///< Blocks that both clocks must have gone on; before, a ratio says little.
+constexpr double kClockMin = 256;  ///< Minimum progress of both clocks, in blocks; below it, a ratio is inaccurate.
 constexpr std::uint64_t kClockMax =
-    1 << 15;  ///< From here on the earlier half is forgotten: what nodes are given changes.
+    1 << 15;  ///< At this count the earlier half is forgotten: nodes' shares of the load change.
 constexpr double kRatioMax = 64;
-constexpr double kTimesMedian = 2, kTimesMedianAtAge = 4;  ///< As much one node may have.
+constexpr double kTimesMedian = 2, kTimesMedianAtAge = 4;  ///< A node's maximum weight.
 constexpr double kUsesFreeAtAge = 8;
-constexpr double kUsesKnown = 256;  ///< Who has counted fewer is no measure for others.
+constexpr double kUsesKnown = 256;  ///< Nodes with fewer are no measure for others.
 
 double lower_median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
@@ -48,7 +48,7 @@ void CountPool::keep_only(const std::vector<std::string>& peers) {
   std::erase_if(heard_, [&](const auto& each) { return std::ranges::find(peers, each.first) == peers.end(); });
 }
 
-/// How many blocks this node is offered while the other is offered one.
+/// Blocks offered to this node per block offered to the other.
 double CountPool::blocks_here(const Heard& heard, const YieldCounts& own) {
   const auto there = static_cast<double>(heard.peer_clock - heard.peer_from);
   const auto here = static_cast<double>(heard.own_clock - heard.own_from);
@@ -96,9 +96,8 @@ YieldTable::Pooled CountPool::pool(const YieldCounts& own, TimePoint now) {
   return pooled;
 }
 
-/// Of one class. A node whose uses or time at an age are far from what the others have there counts less at that age,
-/// with both: what it says of how often blocks are used is heard, but not as loud. `own`: nullptr if it says too little
-/// to be compared with.
+/// For one class. A node whose uses or time at an age are far from the others' weighs less at that age, with both: its
+/// rate counts, but less strongly. `own`: nullptr if it has too little to be compared with.
 void CountPool::add_bounded(YieldTable::Counts& sum, const std::vector<YieldTable::Counts>& parts,
                             const std::vector<Share>& shares, const YieldTable::Counts* own) {
   std::vector<double> hits, times;

@@ -7,12 +7,12 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kEntriesPerCall = 4096;  ///< Looked at under the lock by one call.
+constexpr std::size_t kEntriesPerCall = 4096;  ///< Visited under the lock by one call.
 constexpr std::uint64_t kSegmentBytesMin = 64 << 20, kSegmentBytesMax = 1 << 30;
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
-/// The element for `block`, made when this id comes up for the first time.
+/// The element for `block`, made when this id first appears.
 template <class T>
 T& side(StableTable<T>& table, BlockId block) {
   while (table.size() <= to_int(block)) table.add();
@@ -94,15 +94,14 @@ BlockId DiskTier::add(TreeId tree, BlockId parent, const BlockHash& hash, std::u
                       Tick tick) {
   const BlockId block = insert(tree, parent, hash, position, key, tick);
   append(key, block);
-  // Rewriting is paid for by spilling: each block adds a share of its bytes to the budget, which is never saved up
-  // beyond one segment.
+  // Spilling pays for rewriting: each block adds a share of its bytes to the budget, which is capped at one segment.
   const double credit = config_.rewrite_share * static_cast<double>(block_bytes(block));
   rewrite_credit_ = std::min(rewrite_credit_ + credit, static_cast<double>(config_.segment_bytes));
   ++counters_.spilled_blocks;
   return block;
 }
 
-/// The entry under the old key stays in its segment and is dead now (4).
+/// The entry under the old key stays in its segment and is now dead (4).
 void DiskTier::move(BlockId block, DiskKey key, bool is_paid) {
   count_in_place(this->key(block), block_bytes(block), /*is_more=*/false);
   count_in_place(key, block_bytes(block), /*is_more=*/true);
@@ -155,7 +154,7 @@ void DiskTier::count_removal(BlockId block) {
   if (copy_in_memory(block) == kNoBlock) count_only(block, /*is_more=*/false);
 }
 
-/// Of the bytes that are nowhere else.
+/// Counts bytes that lie only on disk.
 void DiskTier::count_only(BlockId block, bool is_more) {
   const std::uint64_t bytes = block_bytes(block);
   KV_ASSERT(is_more || only_bytes_ >= bytes);
@@ -179,7 +178,7 @@ std::size_t DiskTier::remove(BlockId block, std::vector<DiskKey>& keys, MissKind
       events_->removed(BlockTier::kDisk, index_.tree(below), index_.hash(below));
     keys.push_back(key(below));
     count_removal(below);
-    // A copy in memory stays there; it only has nothing on disk any more.
+    // A copy in memory stays there; it only loses its link to the disk.
     const BlockId memory = copy_in_memory(below);
     if (memory == kNoBlock) return;
     memory_sides_[to_int(memory)].disk = kNoBlock;
@@ -205,7 +204,7 @@ void DiskTier::evict(BlockId block) {
   ++counters_.evicted_blocks;
 }
 
-/// The next to go; kNoBlock: everything that is left is being read, or has a copy in memory.
+/// The next to go; kNoBlock: all remaining blocks are being read, or have a copy in memory.
 BlockId DiskTier::oldest_leaf_end() {
   const BlockId oldest = tenants_ == nullptr ? kNoBlock : index_.oldest_in_band(0, nullptr);
   return oldest != kNoBlock ? oldest : index_.oldest_leaf_end();
@@ -239,7 +238,7 @@ void DiskTier::set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_rea
   config_.promote_reads = promote_reads;
 }
 
-/// Those over their maxima lose what they used longest ago. After a maximum was lowered that takes several calls.
+/// Tenants over their maxima lose their least recently used blocks. After a lowered maximum that takes several calls.
 void DiskTier::trim_tenants() {
   std::size_t left = kEntriesPerCall / 16;
   const std::vector<TenantId> over = tenants_->over_disk_max();
@@ -254,12 +253,12 @@ void DiskTier::trim_tenants() {
 
 void DiskTier::unpin(BlockId block) {
   index_.unpin(block);
-  if (index_.pin_count(block) == 0 && !index_.is_linked(block)) index_.forget(block);  // dropped while it was read
+  if (index_.pin_count(block) == 0 && !index_.is_linked(block)) index_.forget(block);  // dropped during the read
 }
 
 bool DiskTier::count_read(BlockId block) {
   std::uint8_t& reads = disk_sides_[to_int(block)].reads;
-  if (reads < 255) ++reads;  // one byte: stays at the top instead of starting over
+  if (reads < 255) ++reads;  // one byte: saturates instead of wrapping
   return reads >= config_.promote_reads;
 }
 
@@ -277,7 +276,7 @@ void DiskTier::add_copy(BlockId memory, BlockId disk) {
   KV_ASSERT(own == kNoBlock && other == kNoBlock);
   own = disk;
   other = memory;
-  disk_sides_[to_int(disk)].reads = 0;  // counted afresh when the block has left memory again
+  disk_sides_[to_int(disk)].reads = 0;  // counted anew when the block has left memory again
   count_only(disk, /*is_more=*/false);
   index_.pin(disk);
 }
@@ -297,8 +296,8 @@ void DiskTier::remove_copy(BlockId memory, Tick recency) {
 // -- the log
 
 bool DiskTier::is_log_full() const {
-  if (segments_.size() < 2) return false;  // the one that is being written stays
-  // Copies need room besides the capacity: they are what memory can let go without a write.
+  if (segments_.size() < 2) return false;  // the segment being written stays
+  // Copies need room besides the capacity: they let memory release blocks without a write.
   const std::uint64_t own_max = is_short_ ? std::min(only_bytes_, config_.capacity_bytes) : config_.capacity_bytes;
   const auto alive_max = static_cast<double>(own_max + (live_bytes_ - only_bytes_));
   std::uint64_t bytes = log_bytes_;
@@ -312,16 +311,16 @@ std::vector<BlockId> DiskTier::live_in_oldest(std::uint64_t bytes_max) {
   std::uint64_t bytes = 0;
   const Segment& oldest = segments_.front();
   const std::size_t end = std::min(oldest.entries.size(), dead_entries_ + kEntriesPerCall);
-  // Bytes alive beyond what the budget for rewriting covers: so many have to be evicted.
+  // Live bytes beyond the budget for rewriting: this many have to be evicted.
   double uncovered = -rewrite_credit_;
   for (std::size_t i = dead_entries_; i < end; ++i)
     if (is_live(oldest.entries[i])) uncovered += static_cast<double>(block_bytes(oldest.entries[i].block));
-  // From the back, where the last descendants of a block are. A block that has no descendants in newer segments becomes
-  // a leaf end on the way, and can go too.
+  // From the back, where the last descendants of a block are. A block without descendants in newer segments becomes a
+  // leaf end on the way, and can go too.
   for (std::size_t i = end; i > dead_entries_ && uncovered > 0; --i) {
     const Entry& entry = oldest.entries[i - 1];
     if (!is_live(entry) || !index_.is_leaf_end(entry.block) || index_.pin_count(entry.block) > 0) continue;
-    // To write a tenant's guaranteed blocks again costs more than the budget; to lose them is not allowed.
+    // Writing a tenant's guaranteed blocks again exceeds the budget; losing them is not allowed.
     if (tenants_ != nullptr && !tenants_->is_over_on_disk(index_.tree(entry.block))) continue;
     uncovered -= static_cast<double>(block_bytes(entry.block));
     evict(entry.block);
@@ -378,7 +377,7 @@ std::vector<BlockId> DiskTier::live_in_place(Cursor& cursor, DiskPlace place, st
   return live;
 }
 
-/// `visit` returns false where the walk is to go on the next time, with that block.
+/// `visit` returns false at the block from which the next walk is to go on.
 template <class Visit>
 void DiskTier::walk(Cursor& cursor, std::size_t entries_max, const Visit& visit) const {
   // The cursor's segment may have been given back since: go on with the first one behind it.

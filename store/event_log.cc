@@ -10,7 +10,7 @@
 namespace kv {
 
 std::uint32_t EventPage::index_of(const std::shared_ptr<const NamespaceRecord>& record) {
-  // Neighbours are most often of one namespace.
+  // Neighbours are mostly of one namespace.
   if (!spaces.empty() && spaces.back() == record) return static_cast<std::uint32_t>(spaces.size() - 1);
   const auto [at, is_new] = known_.emplace(record.get(), static_cast<std::uint32_t>(spaces.size()));
   if (is_new) spaces.push_back(record);
@@ -21,18 +21,18 @@ struct EventLog::Lane {
   std::shared_ptr<const NamespaceRecord> record;  ///< Of its namespaces, the one opened last.
   std::deque<Entry> entries;
   std::uint64_t oldest = 0;
-  std::size_t closed_count = 0;  ///< Records of namespaces that were forgotten.
+  std::size_t closed_count = 0;  ///< Records of forgotten namespaces.
 };
 
 EventLog::EventLog(std::size_t count_max) : count_max_(count_max) { KV_ASSERT(count_max > 0); }
 EventLog::~EventLog() = default;
 
-/// Who may see what of a namespace depends on whose it is, and whether a secret names it.
+/// Read access to a namespace depends on its owner, and on whether a secret names it.
 EventLog::Lane& EventLog::lane_of(const std::shared_ptr<const NamespaceRecord>& record) {
   std::string owner = record->owner();
   if (!record->field(NamespaceRecord::kNodeSalt).empty()) owner += '\n';
   const bool is_mixed = lanes_.size() >= kLanesMax && !lanes_.contains(owner);
-  if (is_mixed) owner = "\n";  // nobody's name
+  if (is_mixed) owner = "\n";  // no owner has this name
   std::unique_ptr<Lane>& lane = lanes_[owner];
   if (!lane) lane = std::make_unique<Lane>();
   lane->record = is_mixed ? nullptr : record;
@@ -94,7 +94,7 @@ void EventLog::forget_oldest(Lane& lane) {
   if (--space.event_count == 0 && !space.is_open) release(oldest.space);
 }
 
-/// Of a namespace that was forgotten, and of which the log has nothing. Its lane stays, which knows of gaps.
+/// For a forgotten namespace without changes in the log. Its lane stays, because of its gaps.
 void EventLog::release(std::uint32_t at) {
   Space& space = spaces_[at];
   --space.lane->closed_count;
@@ -107,7 +107,7 @@ void EventLog::lose(TreeId tree) { empty(*spaces_[of_tree_[static_cast<std::size
 
 void EventLog::empty(Lane& lane) {
   while (!lane.entries.empty()) forget_oldest(lane);
-  lane.oldest = ++next_;  // a number that no change has: who has read all before it has missed something, too
+  lane.oldest = ++next_;  // a number without a change: a reader of all changes before it has missed some, too
 }
 
 void EventLog::read(std::uint64_t from, std::size_t count_max, EventPage& page) const {
@@ -116,9 +116,9 @@ void EventLog::read(std::uint64_t from, std::size_t count_max, EventPage& page) 
     if (lane->oldest > 0) page.lanes.push_back({lane->record, lane->oldest});
   }
   page.next = next_;
-  page.is_unknown = from > next_;  // of another life of the node
+  page.is_unknown = from > next_;  // from another life of the node
   if (page.is_unknown) return;
-  // The lanes' changes in the order of their numbers: which lane has the next one.
+  // The lanes' changes in the order of their numbers: the lane with the next one is on top.
   using Turn = std::pair<const Entry*, const Lane*>;
   const auto is_later = [](const Turn& a, const Turn& b) { return a.first->number > b.first->number; };
   std::priority_queue<Turn, std::vector<Turn>, decltype(is_later)> turns(is_later);

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// Least recently used first; everything comes in.
+/// Least recently used first; every block is admitted.
 class LruPolicy final : public EvictionPolicy {
  public:
   std::string_view name() const override { return "lru"; }

@@ -393,8 +393,8 @@ bool Evictor::is_kept(const Hunt& hunt, SlotId slot, Steps& steps) {
   return true;
 }
 
-/// Evicts a block and all below it, one by one from the ends, as far as they are on disk (with `may_lose`: all) and
-/// (else kNone) may go for the asker. With a leaf end, all blocks above it are on disk too (DiskTier, invariant 1).
+/// Evicts a block and all below it, one by one from the ends. Stops at one that may not go for the asker (kNone) or,
+/// without `may_lose`, is not on disk (kUnwritten). All blocks above a leaf end on disk are there too (DiskTier, 1).
 Evictor::Cleared Evictor::evict_singly(BlockId top, Hunt& hunt, bool may_lose, Steps& steps, TimePoint now) {
   for (;;) {
     if (!steps.are_left()) return Cleared::kUnfinished;

@@ -5,12 +5,12 @@
 namespace kv {
 namespace {
 
-/// Uses of a hint's blocks that the tenant's mean would have had meanwhile; fewer prove nothing. Blocks of one request
-/// are used together, so that 64 are a few independent observations.
+/// Uses that the tenant's mean predicts for a hint's blocks over the same time; fewer are no proof. Blocks of one
+/// request are used together, so 64 uses are a few independent observations.
 constexpr double kExpectedUses = 64;
-/// Of the tenant's mean. Between these a hint says nothing.
+/// Relative to the tenant's mean. Between these a hint is uninformative.
 constexpr double kSeldom = 0.9, kOften = 1.1;
-/// Until there is proof: so many requests, of which no more than this share says the same.
+/// Until there is proof: at least this many requests, with at most this share of one hint.
 constexpr double kRequestsMin = 8, kSameMax = 0.9;
 
 }  // namespace

@@ -13,19 +13,20 @@ namespace kv {
 namespace {
 
 constexpr std::uint16_t kNone = ShadowBlock::kNone;
-constexpr std::uint32_t kOneInMin = 32;    ///< A denser sample would cost more than it tells.
+constexpr std::uint32_t kOneInMin = 32;    ///< A denser sample would cost more than it is worth.
 constexpr std::size_t kStepsPerCall = 16;  ///< Of up to 1 us each.
 constexpr std::size_t kLookedBackMax = 1024;
 constexpr double kHalfLifeSeconds = 3600;
 constexpr double kAgingSeconds = 225;
 constexpr double kSure = 2.13;  ///< Standard errors; of 16 groups, 19 times in 20.
-/// Allowed for in the error of the small caches: where blocks of 16 tokens were sampled one in 100, they hit up to .008
+/// Allowance for the error of the small caches: where blocks of 16 tokens were sampled one in 100, they hit up to .008
 /// more than the node, .003 on average (docs/cache-quality.md).
 constexpr double kModel = 0.0075;
 constexpr std::uint64_t kFar = ~std::uint64_t{0};
-constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< Of memory and disk; more are not told apart.
+constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< In memory and on disk; larger capacities are not
+                                                              ///< distinguished.
 
-/// Of a long run of heavy blocks these stand for those up to the next: all have the same uses but for their ends.
+/// In a long run of heavy blocks these stand for those up to the next: all have the same uses except at the ends.
 constexpr std::size_t next_heavy(std::size_t i) { return i + (i < 4 ? 1 : i < 16 ? 4 : i < 64 ? 16 : 64); }
 
 std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
@@ -102,7 +103,7 @@ void HitCurve::set_capacity(std::uint64_t memory_blocks, std::uint64_t disk_bloc
   const std::uint64_t room = blocks_.size() / 8 * 7;
   const auto one_in = static_cast<std::uint32_t>(std::max<std::uint64_t>(kOneInMin, (depth + room - 1) / room));
   if (one_in > one_in_) {
-    set_one_in(one_in + one_in / 8);  // memory that fills up comes by in steps
+    set_one_in(one_in + one_in / 8);  // memory that fills up passes here in steps
   } else if (one_in < one_in_ / 2) {
     set_one_in(one_in);
     forget();
@@ -161,7 +162,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     }
     i = heavy;
   } else {
-    // What was asked for is known. A new one needs the one before it.
+    // Requested blocks are known. A new one needs the one before it.
     i = request.found_count;
     for (std::size_t back = i; !request.is_set && back > 0 && i - back < kLookedBackMax;) {
       if (!sample_.has(request.hashes[--back])) continue;
@@ -180,7 +181,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
     event.name = name(at);
     event.passed = static_cast<std::uint8_t>(std::min<std::size_t>(request.passed(at), 255));
     events_.push_back(event);
-    // So many never fit the queue. A request of which some is left out would count as a short one.
+    // More never fit the queue. A partly queued request would count as a short one.
     return events_.size() - before <= kEventsMax;
   };
   if (request.sampled != nullptr && request.sampled->fits(sample_, request.hashes)) {
@@ -196,7 +197,7 @@ void HitCurve::add_events(const EvictionPolicy::Request& request, std::uint16_t 
 bool HitCurve::learn(const EvictionPolicy& policy) {
   for (std::size_t steps = 0; steps < kStepsPerCall;) {
     if (is_ending_) {
-      // Last to first, so that a block is newer than what is behind it.
+      // Last to first, so that a block is newer than those behind it.
       for (; !chain_.empty() && steps < kStepsPerCall; ++steps) {
         ShadowBlock& block = blocks_[chain_.back()];
         order_.use(chain_.back(), block.weight);
@@ -229,7 +230,7 @@ bool HitCurve::learn(const EvictionPolicy& policy) {
   return !events_.empty() || is_ending_;
 }
 
-/// Of a sample that has become thinner.
+/// Removes blocks after the sample has become thinner.
 void HitCurve::thin_out() {
   constexpr std::size_t kAtOnce = 64;
   for (std::size_t i = 0; i < kAtOnce && thinned_ < blocks_.size(); ++i, ++thinned_) {
@@ -243,9 +244,9 @@ void HitCurve::thin_out() {
   }
 }
 
-/// Returns how many steps it took.
+/// Returns the number of steps it took.
 std::size_t HitCurve::look_at(const Event& event, const EvictionPolicy& policy) {
-  if (event.counts == 0 && !is_sampled(event.name)) return 1;  // of the sample as it was
+  if (event.counts == 0 && !is_sampled(event.name)) return 1;  // of the earlier sample
   std::uint16_t block = find(event.name);
   const bool is_known = block != kNone && !blocks_[block].is_busy;
   if (block != kNone && blocks_[block].is_busy) return 1;  // twice in one request
@@ -280,7 +281,7 @@ void HitCurve::count(const Event& event, std::uint16_t block) {
     if ((missed >> i & 1) == 0) counts.hits[i] += weight;
 }
 
-/// Into each small cache, unless it is there. Returns how many it was new to.
+/// Enters the block into each small cache that lacks it. Returns the number of these caches.
 std::size_t HitCurve::enter(const Event& event, std::uint16_t block, const EvictionPolicy& policy) {
   ShadowBlock& shared = blocks_[block];
   if (!event.is_alone) set_parent(block, chain_.empty() ? kNone : chain_.back());
@@ -332,7 +333,7 @@ void HitCurve::remove(std::uint16_t block) {
   const std::size_t mask = slots_.size() - 1;
   std::size_t slot = blocks_[block].name >> 36 & mask;
   while (slots_[slot] != block) slot = (slot + 1) & mask;
-  // Those behind it move up, or a search for them would end at the hole.
+  // Entries behind it move up, or a search for them would end at the hole.
   for (std::size_t next = (slot + 1) & mask; slots_[next] != kNone; next = (next + 1) & mask) {
     const std::size_t home = blocks_[slots_[next]].name >> 36 & mask;
     if (((next - home) & mask) < ((next - slot) & mask)) continue;
@@ -361,7 +362,7 @@ void HitCurve::set_weight(std::uint16_t block, std::uint32_t weight) {
   if (order_.has(block)) order_.set_weight(block, weight);
 }
 
-// -- what was counted
+// -- counts
 
 void HitCurve::age(TimePoint now) {
   if (aged_ == TimePoint{}) aged_ = now;
@@ -379,7 +380,7 @@ void HitCurve::age(TimePoint now) {
   found_ *= factor;
 }
 
-/// The first whose upper end, 2^(bucket / kStepsPerOctave), is not below it.
+/// The first bucket whose upper end, 2^(bucket / kStepsPerOctave), is at least `distance`.
 std::size_t HitCurve::bucket_of(std::uint64_t distance) {
   const double octaves = std::log2(static_cast<double>(distance));
   return std::min(static_cast<std::size_t>(std::ceil(octaves * kStepsPerOctave)), kDistances - 1);
@@ -394,7 +395,7 @@ HitCurve::Sums HitCurve::sums() const {
   return sums;
 }
 
-/// `hits(i)`: of a group.
+/// `hits(i)`: those of group i.
 template <class Hits>
 HitCurve::Estimate HitCurve::estimate(Hits&& hits) const {
   double sampled = 0, found = 0;
@@ -417,7 +418,7 @@ HitCurve::Estimate HitCurve::estimate(Hits&& hits) const {
   return {(hits(kGroups) + rate * (asked - heavy)) / asked, error * share};
 }
 
-/// Blocks used since are judged by the sample's: for a memory of c blocks it has c / one_in of them, give or take the
+/// Blocks used since are judged by the sample's: for a memory of c blocks it has c / one_in of them, plus or minus the
 /// root of that.
 HitCurve::Estimate HitCurve::lru(const Sums& sums, std::uint64_t block_count) const {
   const auto at = [&](double blocks) {
@@ -446,7 +447,7 @@ HitCurve::Report HitCurve::report() const {
     if (!report.has_policy) continue;
     point.policy = estimate([&](std::size_t group) { return counts_[group].hits[i]; });
   }
-  // As of LRU, along the line to the next larger or smaller cache, whichever is steeper.
+  // As for LRU, along the line to the next larger or smaller cache, whichever is steeper.
   for (std::size_t i = 0; report.has_policy && i < report.points.size(); ++i) {
     Point& point = report.points[i];
     double per_octave = 0;

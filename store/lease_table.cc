@@ -36,8 +36,8 @@ Result<LeaseId> LeaseTable::grant(SessionId session, BlockId block, TimePoint no
            .session = session,
            .block = block,
            .end = now + config_.duration};
-  // Callers read the time before they get the lock, so `now` may be older than the last grant's. Invariant 2 holds all
-  // the same: this lease then ends a little later than it has to.
+  // Callers read the time before they get the lock, so `now` may be older than the last grant's. Invariant 2 still
+  // holds: this lease then ends a little later than necessary.
   if (by_grant_.last != kNone) entry.end = std::max(entry.end, entries_[by_grant_.last].end);
   append(by_grant_, &Entry::by_grant, index);
   append(sessions_[session], &Entry::by_session, index);
@@ -51,7 +51,7 @@ Result<LeaseId> LeaseTable::grant(SessionId session, std::span<const BlockId> bl
       lease_count(session) + blocks.size() > config_.count_per_session_max)
     return Errc::kBusy;
   LeaseId next = rest;
-  // The last block first: each entry then knows the one after it.
+  // The last block first: each entry then links to the one after it.
   for (std::size_t i = blocks.size(); i-- > 0;) {
     const auto lease = grant(session, blocks[i], now);
     KV_ASSERT(lease);

@@ -20,7 +20,7 @@ void ReuseShadow::resize(std::uint32_t entries, std::uint32_t lru_entries) {
   lru_last_ = kNone;
   entries_.clear();
   entries_.shrink_to_fit();
-  entries_.reserve(capacity_ + std::size_t{1});  // growing later would copy them all, under the Store's lock
+  entries_.reserve(capacity_ + std::size_t{1});  // later growth would copy them all, under the Store's lock
   slots_.assign(std::bit_ceil(capacity_ * 2), kNone);
   size_ = hand_ = 0;
   newest_ = oldest_ = kNone;
@@ -102,7 +102,7 @@ std::uint32_t ReuseShadow::add(std::uint64_t name) {
   return at;
 }
 
-/// The last entry of the array takes the place of the one that goes, so that there are no holes for the hand.
+/// The array's last entry takes the place of the removed one, so that the hand meets no holes.
 void ReuseShadow::remove_oldest(std::uint32_t now) {
   const std::uint32_t gone = oldest_;
   KV_ASSERT(gone != kNone);
@@ -112,7 +112,7 @@ void ReuseShadow::remove_oldest(std::uint32_t now) {
   const std::size_t mask = slots_.size() - 1;
   std::size_t slot = entries_[gone].name & mask;
   while (slots_[slot] != gone) slot = (slot + 1) & mask;
-  // Those behind it move up, or a search for them would end at the hole.
+  // Entries behind it move up, or a search for them would end at the hole.
   for (std::size_t next = (slot + 1) & mask; slots_[next] != kNone; next = (next + 1) & mask) {
     const std::size_t home = entries_[slots_[next]].name & mask;
     if (((next - home) & mask) < ((next - slot) & mask)) continue;

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-/// As many as are remembered of a block that left the node; and of these it gets half back.
+/// The node remembers as many of a departed block's uses, and gives half of them back.
 constexpr std::uint8_t kUsesRemembered = 31;
 
 }  // namespace
@@ -28,7 +28,7 @@ bool ShadowCache::offer(std::uint16_t block, const EvictionPolicy& policy, std::
   State& state = states_[block];
   KV_ASSERT(!state.is_here);
   const ShadowBlock& shared = blocks_[block];
-  // Refused or not, it has been used once more: what is asked for again is remembered.
+  // Refused or not, it has been used once more: requested blocks are remembered.
   const auto remembered = (std::min(state.use_count, kUsesRemembered) + 1) / 2;
   state.use_count = static_cast<std::uint8_t>(remembered + 1);
   const bool may_refuse = policy.refuses() && !forced;
@@ -47,7 +47,7 @@ bool ShadowCache::offer(std::uint16_t block, const EvictionPolicy& policy, std::
   return true;
 }
 
-/// Taken at random from all leaf ends. That makes an age at which blocks go a range of ages, a few per cent wide.
+/// Chosen at random among all leaf ends. That widens the age of eviction to a range of a few per cent.
 ShadowCache::Victim ShadowCache::next_victim(const EvictionPolicy& policy, std::uint32_t now) {
   Victim victim;
   const LeafQueues queues = policy.queues();
@@ -90,7 +90,7 @@ void ShadowCache::evict(std::uint16_t block) {
   if (has_parent(shared)) remove_child(shared.parent);
 }
 
-/// Children that it leaves behind have no parent from now on.
+/// Remaining children have no parent from now on.
 void ShadowCache::forget(std::uint16_t block) {
   if (states_[block].is_here) evict(block);
   states_[block] = {};

@@ -25,7 +25,7 @@ SpaceTable::Space* SpaceTable::find(TreeId tree) const {
 }
 
 void SpaceTable::for_each(const std::function<void(Space&)>& visit) const {
-  // A hash map's order differs from library to library; callers' output must not.
+  // A hash map's order differs between libraries; callers' output must not.
   std::vector<Space*> all;
   for (const auto& [id, space] : spaces_) all.push_back(space.get());
   std::ranges::sort(all, {}, &Space::id);
@@ -105,8 +105,8 @@ void SpaceTable::withdraw(Space& space) {
   if (std::exchange(space.is_candidate, false)) candidates_.erase(space.turn);
 }
 
-/// A use makes a turn later, and a candidate's turn is brought up to date only when it comes to the front. So use()
-/// need not touch the candidates. (What makes a turn earlier, end_session(), brings it up to date at once.)
+/// A use makes a turn later, and a candidate's turn is updated only at the front. So use() need not touch the
+/// candidates. (end_session(), which makes a turn earlier, updates it at once.)
 SpaceTable::Space* SpaceTable::next_idle(const IsIdle& is_idle) {
   while (!candidates_.empty()) {
     Space& space = *find(std::get<SpaceId>(*candidates_.begin()));

@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kDropsMax = 1 << 16;  ///< Remembered one by one; beyond that, a drop takes its whole tree along.
+constexpr std::size_t kDropsMax = 1 << 16;  ///< Recorded singly; beyond that, a drop takes its whole tree along.
 
 }  // namespace
 
@@ -28,10 +28,9 @@ void SpillLoader::begin(Tick tick, std::span<const DiskDrop> drops) {
   }
 }
 
-/// Whether an earlier start dropped this block, or one above. Of those above only the direct parent is looked at. On
-/// the path down from a block that was stored again after the drop to one that was not, there is one place where a
-/// child is older than the drop and its parent is newer: that child is refused, and then all below have no parent to
-/// hang on.
+/// Whether an earlier start dropped this block, or one above. Only the direct parent is checked. On the path down from
+/// a block that was stored again after the drop to one that was not, there is one place where a child is older than the
+/// drop and its parent is newer: that child is refused, which leaves all blocks below without a parent.
 bool SpillLoader::was_dropped(const DiskRecord& record, const Known* parent) const {
   const auto it = dropped_earlier_.find(record.space);
   if (it == dropped_earlier_.end()) return false;
@@ -71,7 +70,7 @@ bool SpillLoader::add(TreeId tree, const DiskRecord& record) {
   if (!see(record, &is_new)) return false;
   if (!is_new) return true;
   needed_trees_.insert(tree);
-  if (!tier_.is_plausible(tree, record)) return true;  // not of this namespace's size: damaged
+  if (!tier_.is_plausible(tree, record)) return true;  // another size than this namespace's: damaged
   if (record.parent != BlockHash{} && find({tree, record.parent}) == kNoBlock) {
     waiting_[{tree, record.parent}].push_back(record);
     return true;
@@ -89,7 +88,7 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
     const Name above{next.tree, next.record.parent};
     const bool is_first = next.record.parent == BlockHash{};
     const Known* const known_above = is_first ? nullptr : find_known(above);
-    // Known: an older record of a block that was written again. Its newer one has come before.
+    // Known: an older record of a block that was written again. Its newer one came before.
     if (is_dropped(name) || known_.contains(name) || was_dropped(next.record, known_above)) {
       erased_.push_back(next.record.key);
       continue;
@@ -105,18 +104,18 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
     }
     const BlockId block = place(next.tree, parent, next.record);
     const DiskRecord& record = next.record;
-    // A block that was written again since the start is as new as can be. Else a move keeps the age of the first write.
+    // A block written again since the start is the newest possible. Otherwise a move keeps the age of the first write.
     const DiskKey since = tier_.key(block) != record.key   ? tier_.key(block)
                           : record.moved_from != DiskKey{} ? record.moved_from
                                                            : record.key;
     known_[name] = {block, tier_.key(block), since};
     const auto below = waiting_.find(name);
     if (below == waiting_.end()) continue;
-    // They came newest first, and the newest shall be placed first.
+    // They came newest first, and the newest is to be placed first.
     for (auto each = below->second.rbegin(); each != below->second.rend(); ++each) ready_.push_back({next.tree, *each});
     waiting_.erase(below);
   }
-  // What is ready now is older than all that is there: nothing of it will be asked for again.
+  // The remaining ready blocks are older than all in the full tier, and will not be requested again.
   if (tier_.is_full()) {
     for (const Ready& each : ready_) erased_.push_back(each.record.key);
     ready_.clear();
@@ -127,13 +126,13 @@ std::size_t SpillLoader::place_some(std::size_t count_max) {
 void SpillLoader::drop(TreeId tree, std::span<const BlockHash> hashes) {
   needed_trees_.insert(tree);
   if (hashes.empty() || dropped_.size() >= kDropsMax)
-    dropped_trees_.insert(tree);  // a cache may lose more than it was told to drop, and must not keep any of that
+    dropped_trees_.insert(tree);  // a cache may lose more than was dropped, but must not keep any dropped block
   else
     dropped_.insert({tree, hashes.back()});
 }
 
-/// nullptr if no block of that name was placed, or it was evicted or dropped since. Ids are used again, so name and key
-/// are compared.
+/// nullptr if no block of that name was placed, or it was evicted or dropped since. Ids are reused, so name and key are
+/// compared.
 const SpillLoader::Known* SpillLoader::find_known(const Name& name) const {
   const auto it = known_.find(name);
   if (it == known_.end()) return nullptr;
@@ -148,8 +147,8 @@ BlockId SpillLoader::find(const Name& name) const {
   return known == nullptr ? kNoBlock : known->block;
 }
 
-/// Whether the record is of a set's block that was put meanwhile with another length. The one that readers see already
-/// counts; the two cannot be copies of one another.
+/// Whether the record is of a set's block that was put meanwhile with another length. Readers already see the new one;
+/// the two cannot be copies of one another.
 bool SpillLoader::is_outdated(TreeId tree, const DiskRecord& record) const {
   if (!pool_.index().is_set(tree)) return false;
   const BlockId memory = pool_.index().find_child(tree, kNoBlock, record.hash);
@@ -168,7 +167,7 @@ BlockId SpillLoader::place(TreeId tree, BlockId parent, const DiskRecord& record
   ++loaded_count_;
   tick_ = Tick{static_cast<std::uint64_t>(tick_) - 1};
   block = tier_.load(tree, parent, record.hash, record.position, record.key, tick_);
-  // The block may have been stored anew in memory before its record came: then the two are copies of one another.
+  // The block may have been stored again in memory before its record came: then the two are copies of one another.
   const BlockId above = parent == kNoBlock ? kNoBlock : tier_.copy_in_memory(parent);
   if (parent == kNoBlock || above != kNoBlock) {
     const BlockId memory = pool_.index().find_child(tree, above, record.hash);

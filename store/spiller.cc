@@ -9,10 +9,10 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kFreshMax = 4096;  ///< Blocks that wait to be written through; more are only spilled.
+constexpr std::size_t kFreshMax = 4096;  ///< Blocks waiting to be written through; further ones are only spilled.
 constexpr std::size_t kStepsPerCall = 8192;
 constexpr std::size_t kEntriesPerDrain = 4096;
-constexpr std::size_t kWritesMax = 512;  ///< Of small blocks, so that finish() takes no longer than other calls.
+constexpr std::size_t kWritesMax = 512;  ///< For small blocks, so that finish() takes no longer than other calls.
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
@@ -25,8 +25,8 @@ bool is_full(const SpillWork& work, std::uint64_t bytes_max) {
 SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   KV_ASSERT(work.sources.size() == work.writes.size());
   SpillOutcome outcome{.is_written = std::vector<bool>(work.writes.size(), false), .error = {}};
-  // The order matters, since the power may go at any point: a namespace's record before its first block, and its
-  // removal after the last block is erased. So no start finds a block whose namespace it does not know.
+  // The order matters, since the power may fail at any point: a namespace's record is written before its first block,
+  // and removed after the last block is erased. So a start never finds a block without its namespace's record.
   for (const auto& [id, record] : work.spaces) {
     if (outcome.error = disk.add_namespace(id, record); outcome.error) return outcome;
   }
@@ -41,7 +41,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
     DiskWrite write = work.writes[i];
     if (work.sources[i] != DiskKey{}) {
       auto block = read_verified(disk, work.sources[i], write.seed, write.record.block_bytes);
-      // Lost for good: go on without this one. Unreadable now: go on too, and report the error in the end.
+      // Lost for good: skip it. Unreadable now: skip it too, and report the error at the end.
       if (!block && is_lost(block.error())) {
         ++outcome.lost_count;
         continue;
@@ -53,7 +53,7 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
       }
       write.bytes = block->bytes;
       write.checksums = block->checksums;
-      moved.push_back(std::move(*block));  // owns the bytes that the write shows
+      moved.push_back(std::move(*block));  // owns the bytes of the write's span
     }
     KV_ASSERT(write.bytes.size() == write.record.block_bytes);
     KV_ASSERT(write.checksums.size() == stripe_count(write.bytes.size()));
@@ -64,35 +64,35 @@ SpillOutcome carry_out(const SpillWork& work, Disk& disk) {
   if (outcome.error) return outcome;
   for (const std::size_t i : written) outcome.is_written[i] = true;
   if (!work.erased.empty()) outcome.error = disk.erase(work.erased);
-  // Last: as long as one of its blocks may be loaded, so may its record.
+  // Last: while one of its blocks may be loaded, so may its record.
   if (!outcome.error && !work.gone_spaces.empty()) outcome.error = disk.remove_namespaces(work.gone_spaces);
   if (!outcome.error) outcome.error = unreadable;
   return outcome;
 }
 
 SpillWork Spiller::next(std::uint64_t bytes_max, TimePoint now, bool everything) {
-  KV_ASSERT(taken_.empty());  // the work before is finished
+  KV_ASSERT(taken_.empty());  // the previous work is finished
   SpillWork work;
   work.erased = std::exchange(erased_, {});
   work.gone_spaces.assign(gone_spaces_.begin(), gone_spaces_.end());
   gone_spaces_.clear();
   if (std::exchange(drop_unknown_, false)) drop_before_ = std::max(drop_before_, tier_.oldest_key());
-  // Blocks that were cut off and not freed yet must not be written: their parents are no longer their parents in the
-  // tree, and a pin on one that is being evicted would keep it. Free them all before looking at any block.
+  // Blocks that were cut off but not yet freed must not be written: their parents in the tree have changed, and a pin
+  // would keep a block that is being evicted. Free them all before examining any block.
   Steps steps(kStepsPerCall);
   evictor_.reap(steps, now);
   const bool are_freed = !pool_.index().has_detached();
-  // Half for moving at most: a log that is too long must not keep new blocks off the disk.
+  // At most half for moving: a log that is too long must not keep new blocks off the disk.
   if (are_freed && !keep_log_ && tier_.is_log_full()) move_live(work, bytes_max / 2);
   work.drop_before = drop_before_;
   if (!are_freed) return work;
   while (!fresh_.empty() && !is_full(work, bytes_max)) {
     const BlockId block = fresh_.back();
-    // Another block may have the id by now: then that one is written early, which does no harm.
+    // If another block has the id by now, that one is written early, which is harmless.
     if (pool_.index().is_attached(block) && !add_chain(work, block, bytes_max)) break;
     fresh_.pop_back();
   }
-  // Before the oldest of all: puts of these sizes find no room, whatever is free for others.
+  // Before the oldest of all: puts of these sizes find no room, however much other sizes have.
   if (!everything) {
     evictor_.write_victims(std::max<std::uint64_t>(reserve_bytes(), 1), steps, now,
                            [&](BlockId block) { return add_chain(work, block, bytes_max); });
@@ -138,7 +138,7 @@ std::uint64_t Spiller::reserve_bytes() const {
   return static_cast<std::uint64_t>(config_.reserve * static_cast<double>(pool_.arena().capacity_bytes()));
 }
 
-/// What still lives in the oldest segment goes to the end of the log; then the segment is dropped.
+/// Moves the live blocks of the oldest segment to the end of the log; then drops the segment.
 void Spiller::move_live(SpillWork& work, std::uint64_t bytes_max) {
   for (const BlockId disk : tier_.live_in_oldest(bytes_max)) add(work, tier_.copy_in_memory(disk), disk);
   if (work.writes.empty() && tier_.is_oldest_dead()) drop_before_ = tier_.end_segment();
@@ -162,7 +162,7 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
       const Tick stored = is_lost && config_.skip_unused ? stored_at_[to_int(oldest)].tick : Tick{};
       const bool is_above_unused = config_.skip_unused && above != kNoBlock && is_unused(above);
       evictor_.evict(oldest, now);
-      // The new leaf end has inherited the recency of the evicted block, and would pass for used by that alone.
+      // The new leaf end has inherited the evicted block's recency, and would count as used by that alone.
       if (is_above_unused) stored_at_[to_int(above)].tick = stored;
     } else if (!add_chain(work, oldest, bytes_max)) {
       return;
@@ -170,15 +170,15 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   }
 }
 
-/// How long a block stays on disk is counted as the policy counts age: so many blocks as the disk has room for are
-/// written in the time in which `clock` blocks came, for each that was written so far.
+/// A block's time on disk is in the policy's age: the disk's capacity in blocks, times the clock's progress per block
+/// written so far.
 bool Spiller::is_worth_a_write(BlockId leaf_end) const {
   if (config_.chance_min <= 0 || !tier_.is_full()) return true;
   const std::uint64_t written = tier_.written_count();
   const double blocks = static_cast<double>(tier_.index().block_count());
   const double came = static_cast<double>(evictor_.policy().clock());
   const double per_write = came / static_cast<double>(std::max<std::uint64_t>(written, 1));
-  // After a restart a full disk was not written to yet: the time is long, and not more than the type holds.
+  // After a restart a full disk has no writes yet: the time is then long, capped to fit the type.
   const auto lifetime = static_cast<std::uint64_t>(std::min(blocks * std::max(1.0, per_write), 1e18));
   return evictor_.chance(leaf_end, lifetime) >= config_.chance_min;
 }
@@ -186,7 +186,7 @@ bool Spiller::is_worth_a_write(BlockId leaf_end) const {
 bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }
 
 /// Adds the block and those above that are not on disk, first ones first, so that a prefix lies on disk in order. False
-/// if not all of them had room.
+/// if some did not fit.
 bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max) {
   std::vector<BlockId> chain;
   for (; block != kNoBlock && tier_.copy_on_disk(block) == kNoBlock && !taken_.contains(block);
@@ -200,7 +200,7 @@ bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max)
 }
 
 void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
-  // From memory when the block is there: that saves the read, and the bytes there were verified.
+  // Prefer memory: that saves the read, and the bytes there were verified.
   KV_ASSERT(memory != kNoBlock || disk != kNoBlock);
   const PrefixIndex& index = memory != kNoBlock ? pool_.index() : tier_.index();
   const BlockId block = memory != kNoBlock ? memory : disk;
@@ -233,7 +233,7 @@ void Spiller::add(SpillWork& work, BlockId memory, BlockId disk) {
   work.items.push_back({memory, disk});
 }
 
-/// The disk hears of a namespace with the first of its blocks.
+/// Sends a namespace's record to the disk with the first of its blocks.
 void Spiller::tell_record(SpillWork& work, TreeId tree) {
   Record& record = records_[static_cast<std::size_t>(tree)];
   if (record.is_told) return;
@@ -258,7 +258,7 @@ std::size_t Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) 
   KV_ASSERT(outcome.is_written.size() == work.writes.size() && work.items.size() == work.writes.size());
   taken_.clear();
   evictor_.end_writes();
-  // After an error nobody knows how far the disk came: everything that is idempotent is told again.
+  // After an error the disk's progress is unknown: all idempotent steps are repeated.
   if (outcome.error) {
     erase_later(work.erased);
     for (const TreeId tree : work.space_trees) records_[static_cast<std::size_t>(tree)].is_told = false;
@@ -266,7 +266,7 @@ std::size_t Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) 
   } else if (!work.is_drain) {
     drop_before_ = {};
   }
-  // A block that could not be read twice in a row is given up, or it would keep the log's old end for ever.
+  // A block that failed to be read twice in a row is given up, or it would keep the log's old end for ever.
   std::unordered_set<DiskKey> suspects;
   std::vector<bool> is_given_up(work.items.size(), false);
   for (const std::size_t i : outcome.unreadable) {
@@ -277,7 +277,7 @@ std::size_t Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) 
       suspects.insert(work.sources[i]);
     }
   }
-  // Moves within the log and out of a directory take turns: each leaves the suspects of the other alone.
+  // Moves within the log and out of a directory take turns: each leaves the other's suspects alone.
   for (const DiskKey source : work.sources) suspects_.erase(source);
   suspects_.merge(suspects);
   for (std::size_t i = 0; i < work.items.size(); ++i) {
@@ -295,7 +295,7 @@ std::size_t Spiller::finish(const SpillWork& work, const SpillOutcome& outcome) 
   return static_cast<std::size_t>(lost_count_ - lost_before);
 }
 
-/// The block lies under `key` now. Enters that in the index, unless the block was dropped while it was being written.
+/// The block now lies under `key`. Enters it in the index, unless it was dropped during the write.
 void Spiller::finish_write(const SpillWork::Item& item, DiskKey key, bool is_drain) {
   PrefixIndex& index = pool_.index();
   if (item.disk != kNoBlock) {
@@ -307,7 +307,7 @@ void Spiller::finish_write(const SpillWork::Item& item, DiskKey key, bool is_dra
   const BlockId parent = is_attached ? index.parent(item.memory) : kNoBlock;
   const BlockId above = parent == kNoBlock ? kNoBlock : tier_.copy_on_disk(parent);
   if (!is_attached || (parent != kNoBlock && above == kNoBlock)) {
-    erased_.push_back(key);  // it, or what was above it on disk, was dropped meanwhile
+    erased_.push_back(key);  // it, or the block above it on disk, was dropped meanwhile
     return;
   }
   const TreeId tree = index.tree(item.memory);

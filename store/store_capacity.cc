@@ -1,4 +1,4 @@
-// store/store_capacity.cc: more memory, or less, and other limits while the Store runs.
+// store/store_capacity.cc: capacity and other limits at run time.
 #include <algorithm>
 
 #include "base/assert.h"
@@ -19,7 +19,7 @@ Result<void> Store::set_capacity(std::size_t bytes) {
   Arena& arena = impl_->pool.arena();
   if (!arena.can_resize()) return Errc::kUnsupported;
   if (bytes == 0 || bytes > arena.capacity_bytes_max() || bytes % arena.granule_bytes() != 0) return Errc::kBadRequest;
-  // A block that is being put, or is offered next, must find an arena in which it fits.
+  // A block being put, or offered next, must find an arena in which it fits.
   if (bytes < capacity_bounds().min_bytes) return Errc::kTooLarge;
   impl_->limits_fell |= bytes < arena.capacity_bytes();
   arena.set_capacity(bytes);
@@ -29,7 +29,7 @@ Result<void> Store::set_capacity(std::size_t bytes) {
 
 ArenaMemory& Store::pages() { return impl_->pool.arena().pages(); }
 
-/// Whether nothing pins the block but what does not look at its bytes: leases, and requests to keep it.
+/// Whether the only pins are those that do not read the block's bytes: leases, and requests to keep it.
 bool Store::Impl::can_relocate(BlockId block, std::size_t own_pins) const {
   const auto leased = pool.leased().find(block);
   const std::size_t kept =
@@ -39,7 +39,7 @@ bool Store::Impl::can_relocate(BlockId block, std::size_t own_pins) const {
 
 std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_lose, TimePoint now) {
   Impl::Call call(*impl_);
-  impl_->tidy(now, call.steps);  // what puts have left there
+  impl_->tidy(now, call.steps);  // slots that puts have left there
   BlockPool& pool = impl_->pool;
   Arena& arena = pool.arena();
   std::vector<Relocation> relocations;
@@ -53,7 +53,7 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
     }
     const BlockId block = arena.owner(*slot);
     if (block == kNoBlock || !impl_->can_relocate(block, 0)) continue;
-    // Pinned first: what makes room must not evict it. It may, before: then the block is gone, which is as good.
+    // Pinned before find_slot(), which would otherwise evict it. An earlier eviction is just as good.
     pool.pin(block);
     if (impl_->tenants) impl_->tenants->ask_for(impl_->tenants->of(pool.index().tree(block)));
     const Evictor::Found found = impl_->evictor.find_slot(arena.block_bytes(*slot), call.steps, now, may_lose,
@@ -61,7 +61,7 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
     if (!found.slot) {
       pool.unpin(block);
       if (found.again) impl_->closed_at = before;
-      continue;  // another tenant's, or another size's, may find one
+      continue;  // another tenant's block, or another size's, may find one
     }
     impl_->relocating.emplace(*found.slot, block);
     const std::size_t length = pool.length(block);

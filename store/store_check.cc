@@ -1,5 +1,5 @@
-// store/store_check.cc: what a Store tells of itself: its figures, and whether its invariants hold. The check counts
-// again from the blocks up whatever is kept as a sum; only tests and the simulation call it.
+// store/store_check.cc: a Store's figures, and the check of its invariants. The check recounts every stored sum from
+// the blocks up; only tests and the simulation call it.
 
 #include <unordered_set>
 #include <utility>
@@ -86,7 +86,7 @@ std::string Store::check() const {
   if (impl_->curve && !impl_->curve->check()) return "curve: its blocks, their order or a small cache is broken";
   if (impl_->counters.work_steps_call_max > kStepsMax) return "store: a call took more steps than it may";
 
-  // Which blocks should be pinned, and how often. Moves are left out: their pins are in the callers' hands.
+  // The blocks that should be pinned, and how often. Moves are left out: callers hold their pins.
   std::unordered_map<BlockId, std::uint64_t> pins;
   impl_->leases.for_each([&](BlockId block) { ++pins[block]; });
   if (std::string broken = impl_->check_leased(); !broken.empty()) return broken;
@@ -104,7 +104,7 @@ std::string Store::check() const {
   std::string broken;
   const auto check_block = [&](BlockId block, std::size_t block_bytes) {
     const SlotId slot = index.slot(block);
-    if (!arena.is_allocated(slot) || arena.owner(slot) != block) {  // so no two blocks have one slot
+    if (!arena.is_allocated(slot) || arena.owner(slot) != block) {  // so each block has its own slot
       broken = "store: a block's slot is not its own";
       return;
     }
@@ -160,7 +160,7 @@ std::string Store::check() const {
   return "";
 }
 
-/// Counts again what each tenant holds.
+/// Recounts each tenant's holdings.
 std::string Store::Impl::check_tenants() const {
   if (!tenants) return pool.staged_for().empty() ? "" : "store: a staged slot has a tenant";
   if (pool.staged_for().size() != pool.staged_count()) return "store: a staged slot has no tenant";
@@ -174,7 +174,7 @@ std::string Store::Impl::check_tenants() const {
     if (pool.is_retained(block)) usage.pinned_bytes += pool.block_bytes(block);
   };
   spaces.for_each([&](const Space& space) {
-    if (tenants->of(space.tree) != space.owner) usages[space.owner].evicted_blocks = 1;  // told below
+    if (tenants->of(space.tree) != space.owner) usages[space.owner].evicted_blocks = 1;  // reported below
     ++usages[space.owner].namespace_count;
     index.for_each(space.tree, count);
     if (!tier) return;
@@ -196,7 +196,7 @@ std::string Store::Impl::check_tenants() const {
   return tenants->check();
 }
 
-/// Counts again what leases keep (invariant 6).
+/// Recounts the blocks that leases keep (invariant 6).
 std::string Store::Impl::check_leased() const {
   std::unordered_map<BlockId, std::uint32_t> counts;
   leases.for_each([&](BlockId block) { ++counts[block]; });
@@ -217,7 +217,7 @@ std::string Store::Impl::check_leased() const {
   return "";
 }
 
-/// Adds the puts' staged bytes and pins to those given.
+/// Adds the puts' staged bytes and pins to the given ones.
 std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_map<BlockId, std::uint64_t>* pins) const {
   std::unordered_set<SlotId> staged;
   std::size_t ids_bytes = 0;

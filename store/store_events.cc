@@ -1,4 +1,4 @@
-// store/store_events.cc: what came and went, and what is here, for whoever keeps a list of it (event_log.h).
+// store/store_events.cc: changes and present blocks, for routers that mirror them (event_log.h).
 #include <algorithm>
 
 #include "store/store_impl.h"
@@ -6,7 +6,7 @@
 namespace kv {
 namespace {
 
-/// In one call, some 100 us: a block's hash and its parent's are cache misses, an entry of the log is not.
+/// Per call, some 100 us: a block's hash and its parent's are cache misses, an entry of the log is not.
 constexpr std::size_t kChangesPerCall = 2048;
 constexpr std::uint32_t kListedPerCall = 512;
 

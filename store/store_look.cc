@@ -1,6 +1,6 @@
-// store/store_look.cc: what is here, for people to look at: namespaces, and the edges of their trees.
+// store/store_look.cc: views for people: namespaces, and the edges of their trees.
 //
-// Bounded, whatever the store holds: a list of edges where one call can see all of them, else a sample of blocks.
+// Bounded for any store: a list of edges where one call can visit all of them, else a sample of blocks.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -10,11 +10,11 @@
 namespace kv {
 namespace {
 
-/// Of one call: some 25 us, and 100 on cold memory. A list also keeps a table of what it has met.
+/// Per call: some 25 us, and 100 on cold memory. A list also keeps a table of the visited edges.
 constexpr std::size_t kLookSteps = Store::kStepsPerCall, kListSteps = Store::kStepsPerCall / 4;
-/// An edge that is shown: its first and its last block's hash, use and place, each somewhere else.
+/// A listed edge: its first and its last block's hash, use and place, all in different places.
 constexpr std::size_t kViewSteps = 2 * Steps::kBlock;
-/// A block below more edges is not in the sample: a call would take too long.
+/// Blocks below more edges are not sampled: a call would take too long.
 constexpr std::size_t kClimbMax = 1024;
 
 Store::EdgeView view_of(const PrefixIndex& index, const SpaceTable::Space& space, const PrefixIndex::Edge& edge) {
@@ -69,7 +69,7 @@ Result<bool> Store::list_edges(const TreeScope& scope, std::vector<EdgeView>& ed
     }
   }
   const std::size_t before = edges.size();
-  std::unordered_map<BlockId, std::uint32_t> of_last;  // where in the list the edge is that ends with the block
+  std::unordered_map<BlockId, std::uint32_t> of_last;  // index in the list, by the edge's last block
   Steps steps(kListSteps);
   const bool is_whole = index->visit_edges(space->tree, scope.top, steps, [&](const PrefixIndex::Edge& edge) {
     steps.take(kViewSteps);

@@ -1,5 +1,5 @@
-// store/store_misses.cc: why something is not here: what is remembered of it, what was done in its namespace, and
-// whether other namespaces have it.
+// store/store_misses.cc: why a block is absent: its recorded departure, its namespace's activity, and other namespaces
+// that have it.
 
 #include <algorithm>
 
@@ -32,7 +32,7 @@ void Store::Impl::count_miss(const Space& space, std::size_t found_count, const 
   ++counters.match_misses[found_count == 0 ? 0 : 1][static_cast<std::size_t>(why)];
 }
 
-/// The put that is bringing the first block that was not found, among the latest ones.
+/// The put, among the latest ones, that is bringing the first absent block.
 const Store::Put* Store::Impl::put_of(const Found& found, std::span<const BlockHash> hashes) const {
   const std::size_t missed = found.prefix.block_count;
   std::size_t looks = 0;
@@ -63,7 +63,7 @@ Result<Store::Miss> Store::explain(SpaceId id, std::span<const BlockHash> hashes
   return miss;
 }
 
-/// In the order in which the names are given.
+/// In the given order of the names.
 Result<Store::Miss> Store::Impl::explain_in_set(SpaceId id, std::span<const BlockHash> hashes, TimePoint now) {
   const auto found = find_set(id, hashes);
   if (!found) return found.error();

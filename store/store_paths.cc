@@ -1,7 +1,7 @@
-// store/store_paths.cc: what is here, for whoever hands it on to another node.
+// store/store_paths.cc: paths of blocks, for passing them on to another node.
 //
-// A block enters as a part of a path, which list_paths() names by its end, and leaves pinned, to be read. Nothing here
-// counts as a use: what is handed on keeps its age.
+// A block enters as a part of a path, which list_paths() names by its end, and leaves pinned, to be read. These calls
+// do not count as uses: passed-on blocks keep their age.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-/// In one call: some 100 us.
+/// Per call: some 100 us.
 constexpr std::uint32_t kIdsPerCall = 1024;
 
 }  // namespace

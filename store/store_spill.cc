@@ -1,4 +1,4 @@
-// store/store_spill.cc: the disk tier's part of Store: what is found there, what goes there, what comes back.
+// store/store_spill.cc: the disk tier's part of Store: finding blocks on disk, spilling and loading.
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kPlacedPerCall = 128;  ///< Of a load: some hundred microseconds.
+constexpr std::size_t kPlacedPerCall = 128;  ///< For a load: some hundred microseconds.
 constexpr std::size_t kGivenUpPerCall = 64;  ///< Entries of the log; each block goes with all below it.
 
 }  // namespace
@@ -19,7 +19,7 @@ void Store::Impl::pin_spilled(const Found& found, std::span<const BlockHash> has
   std::vector<BlockId> blocks(found.disk.block_count);
   tier->index().blocks_of(found.disk, blocks);
   KV_ASSERT(pinned.blocks.size() < blocks.size());
-  bool promote = true;  // a block goes to memory only with all above it: else nothing could be linked
+  bool promote = true;  // a block goes to memory only with all above it: otherwise it could not be linked
   for (std::size_t i = pinned.blocks.size(); i < blocks.size(); ++i) {
     pinned.spilled.push_back(pin_on_disk(*found.space, blocks[i], hashes[i], static_cast<std::uint32_t>(i)));
     promote = pinned.spilled.back().promote = pinned.spilled.back().promote && promote;
@@ -38,15 +38,17 @@ Store::SpilledBlock Store::Impl::pin_on_disk(const Space& space, BlockId block, 
           .promote = tier->count_read(block)};
 }
 
-/// `block` was just linked in memory. If it lies on disk as well, memory can later let it go without a write.
+/// `block` was just linked in memory. If it lies on disk as well, memory can later release it without a write.
 void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
   const BlockId above = parent == kNoBlock ? kNoBlock : tier->copy_on_disk(parent);
-  if (parent != kNoBlock && above == kNoBlock) return;  // without the parent, the disk has nothing below (invariant 1)
+  if (parent != kNoBlock && above == kNoBlock)
+    return;  // without the parent, the disk has no blocks below (invariant
+             // 1)
   const BlockId disk = tier->index().find_child(tree, above, pool.index().hash(block));
   if (disk != kNoBlock && tier->copy_in_memory(disk) == kNoBlock) tier->add_copy(block, disk);
 }
 
-/// The part of Store::drop that concerns the disk. Returns how many blocks were nowhere else.
+/// The part of Store::drop for the disk. Returns the number of blocks that were only on disk.
 std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> hashes) {
   if (tier->index().is_set(tree)) {
     std::size_t count = 0;
@@ -56,7 +58,7 @@ std::size_t Store::Impl::drop_spilled(TreeId tree, std::span<const BlockHash> ha
     }
     return count;
   }
-  // By the bytes: those with a copy in memory are counted when they leave there.
+  // By bytes: blocks with a copy in memory are counted when they leave memory.
   const std::uint64_t before = tier->only_bytes();
   const std::size_t block_bytes = tier->block_bytes(tree);
   for (const BlockId top : tops_of(tier->index(), tree, hashes)) spiller->remove(top);
@@ -106,7 +108,7 @@ void Store::begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskD
   KV_ASSERT(impl_->loader != nullptr);
   impl_->tier->start_epoch(epoch);
   impl_->loader->begin(impl_->pool.tick(now), drops);
-  impl_->spiller->keep_log();  // its old end is about to grow backwards
+  impl_->spiller->keep_log();  // the log's old end is about to grow backwards
 }
 
 void Store::load_namespace(const NamespaceRecord& record) {
@@ -121,8 +123,8 @@ bool Store::Impl::load(const DiskRecord& record) {
     auto known = loader->space(record.space);
     if (known == nullptr) return loader->skip(record, /*is_for_good=*/false);
     const auto opened = open(std::move(known));
-    // With too many namespaces, those used last come back first, as with blocks. What is left behind must not come back
-    // with a later start either: the namespace may have been dropped by then.
+    // With too many namespaces, the last used ones come back first, as with blocks. A skipped namespace must not come
+    // back with a later start either: it may have been dropped by then.
     const bool is_for_good = !opened && (opened.error() == Errc::kBusy || opened.error() == Errc::kOverQuota);
     if (!opened) return loader->skip(record, is_for_good);
     space = *opened;
@@ -133,7 +135,7 @@ bool Store::Impl::load(const DiskRecord& record) {
 Store::Loaded Store::load_spilled(std::span<const DiskRecord> records) {
   KV_ASSERT(impl_->loader != nullptr);
   Loaded loaded;
-  // One record may let a million that waited for it find their place: so the bound is on placing, not on records.
+  // One record may release a million waiting ones: so the bound is on placing, not on records.
   std::size_t left = records.size() + kPlacedPerCall;
   for (std::size_t i = 0; i < records.size() && loaded.has_room; ++i) {
     loaded.has_room = impl_->load(records[i]);
@@ -157,11 +159,11 @@ std::uint64_t Store::end_load(bool is_whole) {
     } else if (const Space* const space = impl.spaces.find(name)) {
       impl.spiller->found_record(space->tree);
     } else {
-      impl.spiller->remove_record(name);  // nothing of it is left
+      impl.spiller->remove_record(name);  // it has no blocks left
     }
   }
   impl.loader.reset();
-  // While the loader was there, namespaces with blocks yet to come were not idle.
+  // While the loader existed, namespaces with blocks still to come were not idle.
   impl.spaces.for_each([&](Space& space) { impl.spaces.may_be_idle(space); });
   impl.tier->trim();
   return count;
@@ -190,7 +192,7 @@ bool Store::is_on_disk(BlockId block) const {
 Store::FailedRead Store::read_failed(BlockId block, DiskKey key) {
   KV_ASSERT(impl_->tier != nullptr);
   DiskTier& tier = *impl_->tier;
-  // Between the read and this call the block may have been dropped, or moved: the key tells.
+  // Between the read and this call the block may have been dropped, or moved: the key shows it.
   if (!tier.index().is_linked(block)) return {};
   if (tier.key(block) != key) return {.moved_to = tier.key(block)};
   impl_->spiller->remove(block, MissKind::kLost);

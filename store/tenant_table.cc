@@ -19,8 +19,8 @@ void TenantTable::set_limits(const std::vector<TenantLimits>& limits) {
     look_again_at_disk(TenantId{i});
     leave(TenantId{i});
   }
-  // After those that have gone, whose numbers they may need. Who finds none is given it with its first namespace, and
-  // holds nothing until then.
+  // After the departed ones, whose numbers they may need. A tenant without a number receives one with its first
+  // namespace, and holds no blocks until then.
   for (const TenantLimits& each : limits) {
     if (has_free_tenant() || of_name_.contains(each.name)) enter(each.name);
   }
@@ -135,7 +135,7 @@ std::uint32_t TenantTable::group(TenantId tenant, std::size_t slot_bytes) const 
   return found->second;
 }
 
-// -- what is held
+// -- holdings
 
 void TenantTable::came(TenantId id, std::size_t slot_bytes) {
   Tenant& tenant = at(id);
@@ -150,7 +150,7 @@ void TenantTable::went(TenantId id, std::size_t slot_bytes) {
   if (tenant.usage.memory_bytes < tenant.from) look_again(tenant);
 }
 
-/// Groups go into their bands, or out of them (2).
+/// Moves groups into and out of their bands (2).
 void TenantTable::look_again(Tenant& tenant) {
   tenant.from = 0;
   tenant.to = TenantLimits::kNoLimit;
@@ -187,7 +187,7 @@ void TenantTable::look_again_at_disk(TenantId id) {
   if (!is_over_max && listed != over_disk_max_.end()) over_disk_max_.erase(listed);
 }
 
-// -- what may come, and what may go
+// -- admission and eviction
 
 bool TenantTable::is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const {
   const std::uint64_t bytes = at(tenant).usage.memory_bytes + charge(slot_bytes);

@@ -55,7 +55,7 @@ std::vector<TreeSample::Part> TreeSample::select(std::size_t count_max) const {
     above.uses += sums[i].uses;
     above.edge.used = std::max(above.edge.used, sums[i].edge.used);
   }
-  // The largest part whose parent is in the result comes next. Equal sizes: the one that was met first.
+  // The largest part whose parent is in the result comes next. Equal sizes: in order of first visit.
   struct Candidate {
     std::uint64_t bytes;
     std::size_t part, parent;

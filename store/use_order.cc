@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kMovedAtOnce = 8;  ///< More than enough to be done before the places are used up.
+constexpr std::size_t kMovedAtOnce = 8;  ///< More than enough to finish before the places are used up.
 constexpr std::size_t kEntriesMin = 16;
 
 }  // namespace
