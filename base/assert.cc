@@ -8,7 +8,7 @@
 
 namespace kv {
 namespace {
-// Per copy of this library: a module that is loaded at run time has its own, and is told the policy when it is loaded.
+// Per copy of this library: a module loaded at run time has its own, and receives the policy when it is loaded.
 std::atomic<AssertPolicy> current_policy{AssertPolicy::kAbort};
 }  // namespace
 
@@ -17,7 +17,7 @@ AssertPolicy assert_policy() noexcept { return current_policy; }
 
 /// Printed under either policy: where the exception is caught and the client disabled, stderr still has the place.
 void assertion_failed(const char* condition, const char* file, int line) {
-  // Not through the log: the log may be the broken part, may not exist yet, and may allocate.
+  // Not through the log: the log may be the faulty part, may not exist yet, and may allocate.
   std::fprintf(stderr, "kvstore: assertion failed: %s at %s:%d\n", condition, file, line);
   if (current_policy == AssertPolicy::kAbort) std::abort();
   throw std::logic_error(std::string("kvstore assertion failed: ") + condition);

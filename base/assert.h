@@ -1,10 +1,10 @@
-// base/assert.h: a bug is stopped where it is first seen, in release builds too.
+// base/assert.h: stops a bug at its first sign, in release builds too.
 #pragma once
 
 namespace kv {
 
-/// What a failed KV_ASSERT does. The daemon aborts: a supervisor restarts it, and a cache may lose anything.
-/// The client library throws instead, so that its outermost layer can disable it and leave the engine running.
+/// The effect of a failed KV_ASSERT. The daemon aborts: a supervisor restarts it, and a cache may lose anything. The
+/// client library throws instead, so that its outermost layer can disable it and leave the engine running.
 enum class AssertPolicy { kAbort, kThrow };
 void set_assert_policy(AssertPolicy policy) noexcept;
 AssertPolicy assert_policy() noexcept;
@@ -14,7 +14,7 @@ AssertPolicy assert_policy() noexcept;
 
 }  // namespace kv
 
-/// For bugs of our own only. What a peer, a user or a device can cause is an error to return.
-/// The condition is evaluated in every build, so a call that must happen may stand in it.
+/// Only for our own bugs. Faults that a peer, a user or a device can cause are errors to return. The condition is
+/// evaluated in every build, so it may contain a required call.
 #define KV_ASSERT(condition) \
   (static_cast<bool>(condition) ? void(0) : ::kv::assertion_failed(#condition, __FILE__, __LINE__))

@@ -1,4 +1,4 @@
-// base/back_off.h: when to try again what has failed.
+// base/back_off.h: when to retry after a failure.
 #pragma once
 
 #include <algorithm>
@@ -11,17 +11,17 @@
 namespace kv {
 
 struct BackOffConfig {
-  Duration min{}, max{};  ///< Of the pause: `min` after the first failure, then doubled up to `max`.
-  /// The share of each pause that is drawn at random, so that many who failed together do not come back together.
-  /// 0: none; 1: the pause is anything from 0 to its full length.
+  Duration min{}, max{};  ///< The pause: `min` after the first failure, then doubled up to `max`.
+  /// The random share of each pause, so that clients that failed together do not return together. 0: a fixed pause; 1:
+  /// anything from 0 to the full length.
   double jitter = 0;
-  /// A failure this long after the last pause ended counts as a first failure: the thing worked meanwhile. Zero: only
+  /// A failure this long after the last pause ended counts as a first one, since it worked meanwhile. Zero: only
   /// succeeded() starts over.
   Duration forget_after{};
 };
 
-/// Pauses between tries, doubled from failure to failure.
-///   1. Failures during a pause belong to the failure that began it: things that broke together cost one step.
+///  Pauses between tries, doubled from failure to failure.
+///   1. Failures during a pause belong to the failure that began it: simultaneous failures cost one step.
 ///   2. The pause never exceeds `max`.
 /// Thread safety: none. Time: the caller's clock.
 class BackOff {
@@ -33,8 +33,8 @@ class BackOff {
   }
 
   bool is_due(TimePoint now) const { return now >= next_; }
-  TimePoint next() const { return next_; }   ///< When the next try is due; long ago before the first failure.
-  Duration pause() const { return pause_; }  ///< Of the last failure, before jitter; zero after succeeded().
+  TimePoint next() const { return next_; }   ///< When the next try is due; long past before the first failure.
+  Duration pause() const { return pause_; }  ///< After the last failure, before jitter; zero after succeeded().
 
   /// `random`: any standard generator; used if there is jitter.
   template <class Random>
@@ -51,9 +51,9 @@ class BackOff {
     next_ = now + pause_;
   }
 
-  /// The next failure is a first one. A pause that has begun is kept.
+  /// The next failure is a first one. A running pause is kept.
   void succeeded() { pause_ = {}; }
-  /// As if nothing had ever failed: also a pause that has begun is over.
+  /// Resets everything, including a running pause.
   void forget() {
     pause_ = {};
     next_ = {};

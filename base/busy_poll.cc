@@ -40,7 +40,7 @@ bool SpinWatch::look() {
     next_ = next_ < waits_.size() ? next_ : 0;
     Entry& entry = waits_[next_];
     if (entry.wait->is_over()) {
-      take_at(next_)->complete({});  // may add and take waits: nothing of this class is held here
+      take_at(next_)->complete({});  // may add and take waits: this loop holds no references
       return true;
     }
     if (--entry.looks_left == 0) {
@@ -56,7 +56,7 @@ void SpinWatch::rest() {
   while (!waits_.empty()) take_at(waits_.size() - 1)->leave_to_reactor();
 }
 
-/// What waits owns the coroutines that wait, and these own streams, which come here to take their waits out.
+/// The waits own their coroutines, and these own streams, which come here to take their waits out.
 void SpinWatch::shutdown() {
   is_spinning_ = false;
   const auto waits = std::exchange(waits_, {});
@@ -68,13 +68,13 @@ BusyPoll::BusyPoll(asio::io_context& context, Duration spin)
   watch_.spin(spin > Duration::zero());
 }
 
-/// After an exception of a handler nothing is known of what waits, and nobody runs the context again.
+/// After a handler's exception the waits' state is unknown, and the context does not run again.
 BusyPoll::~BusyPoll() {
   if (std::uncaught_exceptions() == 0) watch_.spin(false);
 }
 
-/// A look is a handler of the context as any other: what goes on from it finds itself where it waited, and what was
-/// ready before is not overtaken for ever.
+/// A poll is a handler of the context like any other: resumed code runs in its usual place, and earlier ready handlers
+/// are not overtaken for ever.
 bool BusyPoll::poll_one() {
   if (watch_.is_empty()) return context_.poll_one() > 0;
   if (!look_ || *look_ != Look::kPosted) {
@@ -90,7 +90,7 @@ std::size_t BusyPoll::run_some() {
   while (std::chrono::steady_clock::now() < until) {
     if (poll_one()) return 1;
     if (context_.stopped()) return 0;
-    // Who answers us may have been given the same core: then a spin without this keeps the answer from being made.
+    // The answering process may have been given the same core: without this, the spin would keep it from answering.
     std::this_thread::yield();
   }
   watch_.rest();

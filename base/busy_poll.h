@@ -1,5 +1,4 @@
-// base/busy_poll.h: waiting for events without sleeping, and waiting for a lock that is held for less time than a
-// sleep takes.
+// base/busy_poll.h: waiting for events without sleeping, and for a lock that is held for less time than a sleep takes.
 #pragma once
 
 #include <boost/asio/execution_context.hpp>
@@ -14,7 +13,7 @@
 
 namespace kv {
 
-/// One step of a spin: tells the processor that nothing but the wait goes on. About 40 ns on current x86 servers.
+/// One step of a spin: a hint to the processor that the thread only waits. About 40 ns on current x86 servers.
 inline void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -23,24 +22,24 @@ inline void relax() {
 #endif
 }
 
-/// A wait for something that a spinning thread can see by itself, with one system call.
+/// A wait whose end a spinning thread can detect itself, with one system call.
 class SpinWait {
  public:
   virtual ~SpinWait() = default;
   virtual bool is_over() = 0;
-  /// Both use the wait up: the first goes on with whoever waits, on the calling thread if it runs the context; the
-  /// second has the reactor wait.
+  /// Both end the wait's use: the first resumes the waiter, on the calling thread if it runs the context; the second
+  /// hands the wait to the reactor.
   virtual void complete(error_code error) = 0;
   virtual void leave_to_reactor() = 0;
 };
 
-/// The waits that the thread of an io_context looks at itself while it spins. To be told of a socket by the reactor
-/// takes two system calls and a turn of the scheduler, about 2 us; a look takes a quarter of one.
+/// The waits that the thread of an io_context polls itself while it spins. An event through the reactor takes two
+/// system calls and a turn of the scheduler, about 2 us; a poll takes a quarter of one.
 ///   1. A wait is here only between add() and its end, and only while a BusyPoll of this context lives.
-///   2. Before the thread sleeps, the reactor has them all.
-///   3. At most kWaitsMax waits, each for kLooksMax looks: what stays silent longer is the reactor's. So spinning costs
-///      the same however many sessions a thread has, and no idle one keeps a busy one out.
-/// A service, so that streams find it by their executor and it ends with the context. Thread safety: none; the thread
+///   2. Before the thread sleeps, the reactor has all waits.
+///   3. At most kWaitsMax waits, each for kLooksMax polls: waits that stay silent longer go to the reactor. So spinning
+///      costs the same for any number of sessions on a thread, and idle ones do not keep a busy one out.
+/// A service, so that streams find it by their executor and it ends with the context. Thread safety: only the thread
 /// that runs the context.
 class SpinWatch final : public asio::execution_context::service {
  public:
@@ -50,15 +49,15 @@ class SpinWatch final : public asio::execution_context::service {
   explicit SpinWatch(asio::execution_context& context) : service(context) {}
 
   bool has_room() const { return is_spinning_ && waits_.size() < kWaitsMax; }
-  /// Requires has_room(). `whose`: what the wait is taken out by.
+  /// Requires has_room(). `whose`: the key for take().
   void add(std::unique_ptr<SpinWait> wait, const void* whose);
-  /// The wait that was added with `whose`; nullptr if there is none.
+  /// The wait that was added with `whose`; nullptr if absent.
   std::unique_ptr<SpinWait> take(const void* whose);
 
   // For BusyPoll.
   void spin(bool is_spinning);
   bool is_empty() const { return waits_.empty(); }
-  /// Looks a few times at each wait, and goes on with the first that is over. Returns whether there was one.
+  /// Polls each wait a few times, and resumes the first one that is over. Returns whether there was one.
   bool look();
   void rest();  ///< 2.
 
@@ -74,24 +73,24 @@ class SpinWatch final : public asio::execution_context::service {
   std::unique_ptr<SpinWait> take_at(std::size_t index);
 
   std::vector<Entry> waits_;
-  std::size_t next_ = 0;  ///< Looked at first, so that a busy wait keeps no other from its turn.
+  std::size_t next_ = 0;  ///< Polled first, so that a busy wait leaves all others their turn.
   bool is_spinning_ = false;
 };
 
-/// Runs the handlers of an io_context on the calling thread, and spins for a while before the thread sleeps.
-/// Thread safety: none. At most one for a context at a time.
+/// Runs the handlers of an io_context on the calling thread, and spins for a while before the thread sleeps. Thread
+/// safety: none. At most one per context at a time.
 class BusyPoll {
  public:
-  /// `spin`: how long to ask for events before a sleep; zero: sleeps at once.
+  /// `spin`: how long to poll for events before a sleep; zero: sleeps at once.
   BusyPoll(asio::io_context& context, Duration spin);
   ~BusyPoll();
   BusyPoll(const BusyPoll&) = delete;
   BusyPoll& operator=(const BusyPoll&) = delete;
 
-  /// Runs what is ready, or waits for the next handler and runs it. Returns how many handlers ran; 0 when the context
-  /// was stopped or has no work left. Handlers' exceptions pass through.
+  /// Runs the ready handlers, or waits for the next handler and runs it. Returns how many ran; 0 when the context was
+  /// stopped or is out of work. Handlers' exceptions pass through.
   std::size_t run_some();
-  /// Runs one handler if one is ready, and looks at what the thread watches itself. Whether anything came of it.
+  /// Runs one handler if one is ready, and polls the thread's own waits. Returns whether either succeeded.
   bool poll_one();
   /// Before the thread sleeps by other means than run_some().
   void rest() { watch_.rest(); }
@@ -102,11 +101,11 @@ class BusyPoll {
   asio::io_context& context_;
   SpinWatch& watch_;
   Duration spin_;
-  std::shared_ptr<Look> look_;  ///< Of the one that is posted; outlives this where the context is stopped before it.
+  std::shared_ptr<Look> look_;  ///< The posted one; outlives this object if the context is stopped first.
 };
 
-/// Locks `mutex`, or an error of its lock(). A caller that finds the lock taken spins for about 2 us first: for a lock
-/// that is held for less, a sleep and a wake-up cost more than the wait. Returns whether the lock was free at once.
+/// Locks `mutex`; errors are those of its lock(). If the lock is taken, spins for about 2 us first: for a lock held for
+/// less, a sleep and a wake-up cost more than the wait. Returns whether the lock was free at once.
 template <class Mutex>
 bool lock_spinning(Mutex& mutex) {
   constexpr int kSteps = 50;

@@ -5,8 +5,8 @@
 
 #include "base/assert.h"
 
-// xxh_x86dispatch.h makes XXH3_64bits_withSeed pick AVX-512 or AVX2 at run time: 43 GB/s in cache where the plain entry
-// point, which Debian builds for SSE2, gives less than half. Other processors have no such header and need none.
+// xxh_x86dispatch.h makes XXH3_64bits_withSeed choose AVX-512 or AVX2 at run time: 43 GB/s in cache, where the plain
+// entry point, which Debian builds for SSE2, gives less than half. Other processors have and need no such header.
 #if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
 #include <xxh_x86dispatch.h>
 #else
@@ -39,10 +39,10 @@ void block_checksums(std::uint64_t seed, std::span<const std::byte> block, std::
   });
 }
 
-/// Compared stripe by stripe: a block that is damaged at its front costs one stripe.
+/// Compared stripe by stripe: a block damaged at its front costs one stripe.
 bool verify_block(std::uint64_t seed, std::span<const std::byte> block, std::span<const std::uint64_t> sums) {
   if (sums.size() != stripe_count(block.size())) return false;  // not an assert: the sums came from a peer
-  bool is_equal = true;  // once false, the stripes that follow are not read: one bad stripe condemns the block
+  bool is_equal = true;  // once false, later stripes are not read: one bad stripe condemns the block
   for_each_stripe(block.size(), [&](std::size_t i, std::size_t offset, std::size_t bytes) {
     is_equal = is_equal && stripe_checksum(seed, i, block.subspan(offset, bytes)) == sums[i];
   });
@@ -54,7 +54,7 @@ void copy_with_checksums(std::uint64_t seed, std::span<std::byte> to, std::span<
   KV_ASSERT(to.size() == from.size() && sums.size() == stripe_count(to.size()));
   KV_ASSERT(to.data() + to.size() <= from.data() || from.data() + from.size() <= to.data());
   for_each_stripe(to.size(), [&](std::size_t i, std::size_t offset, std::size_t bytes) {
-    // The copy is summed, not the source: the source may be memory that its owner still writes to.
+    // The copy is summed, not the source: the source's owner may still write to it.
     std::memcpy(to.data() + offset, from.data() + offset, bytes);
     sums[i] = stripe_checksum(seed, i, to.subspan(offset, bytes));
   });

@@ -9,8 +9,8 @@
 namespace kv {
 namespace {
 
-/// Shared by an alarm and the handlers that it has left in an executor. A queued handler cannot be called back, so each
-/// carries the generation that it was armed in and does nothing once that generation is over.
+/// Shared by an alarm and its handlers in an executor. A queued handler cannot be called back, so each carries the
+/// generation that it was armed in and does nothing once that generation is over.
 struct AlarmState {
   std::uint64_t generation = 0;
   std::function<void()> ring;
@@ -21,7 +21,8 @@ struct AlarmState {
   }
   void end() {
     ++generation;
-    ring = nullptr;  // at once, not when the queued handler runs: it may own what the caller is about to destroy
+    ring = nullptr;  // at once, not when the queued handler runs: it may own an object that the caller is about to
+                     // destroy
   }
 };
 
@@ -77,11 +78,11 @@ class VirtualClock::VirtualAlarm final : public Alarm {
   }
 
   void disarm() override {
-    clock_.alarms_.erase(key_);  // does nothing if the alarm is not armed: no key is used twice
+    clock_.alarms_.erase(key_);  // no effect if the alarm is not armed: keys are unique
     state_->end();
   }
 
-  /// Posted and not called, as arm() promises: `ring` never runs inside advance_to().
+  /// Posted, not called, as arm() promises: `ring` never runs inside advance_to().
   void post_ring() {
     asio::post(executor_,
                [state = std::weak_ptr(state_), generation = generation_] { ring_if_current(state, generation); });
@@ -105,7 +106,7 @@ TimePoint VirtualClock::next_alarm() const {
 }
 
 /// Alarms ring in the order of their times, and those of one time in the order of arming: a simulation must not depend
-/// on where objects lie in memory. Time stands at each alarm's own moment while that one is posted.
+/// on memory addresses. While an alarm is posted, the time is the alarm's own.
 void VirtualClock::advance_to(TimePoint when) {
   while (has_alarm() && next_alarm() <= when) {
     VirtualAlarm* const alarm = alarms_.begin()->second;
@@ -113,7 +114,7 @@ void VirtualClock::advance_to(TimePoint when) {
     alarms_.erase(alarms_.begin());
     alarm->post_ring();
   }
-  now_ = std::max(now_, when);  // alarms may lie in the past, and `when` too: time never goes back
+  now_ = std::max(now_, when);  // alarms and `when` may lie in the past: time never goes back
 }
 
 }  // namespace kv

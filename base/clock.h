@@ -1,5 +1,5 @@
-// base/clock.h: time as something handed in. The daemon and the client run on SteadyClock; tests and the simulation on
-// VirtualClock, where an hour passes at once and every run is the same.
+// base/clock.h: injected time. The daemon and the client run on SteadyClock; tests and the simulation on VirtualClock,
+// where an hour passes at once and every run is the same.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 using TimePoint = std::chrono::steady_clock::time_point;  ///< Monotonic; never wall-clock time.
 using Duration = std::chrono::steady_clock::duration;
 
-/// Rings once at a set time. An alarm holds one time at most: arming again replaces the earlier one.
-/// Thread safety: none; armed, disarmed, rung and destroyed on the executor it was made for.
+/// Rings once at a set time. An alarm holds at most one time: arming it again replaces the earlier one. Thread safety:
+/// none; armed, disarmed, rung and destroyed on its executor.
 class Alarm {
  public:
   virtual ~Alarm() = default;
@@ -43,8 +43,8 @@ class SteadyClock final : public Clock {
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
 };
 
-/// Time that moves only when told to. Alarms ring in order of time; those of one time, in order of arming.
-/// Thread safety: none. Outlives its alarms.
+/// Time that moves only by advance(). Alarms ring in order of time; those of one time, in order of arming. Thread
+/// safety: none. Outlives its alarms.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }
@@ -59,7 +59,7 @@ class VirtualClock final : public Clock {
   class VirtualAlarm;
   using Key = std::pair<TimePoint, std::uint64_t>;
   std::map<Key, VirtualAlarm*> alarms_;
-  TimePoint now_{Duration{1'000'000'000}};  ///< Not the epoch, so that "a time before" exists.
+  TimePoint now_{Duration{1'000'000'000}};  ///< Not the epoch, so that earlier times exist.
   std::uint64_t sequence_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// base/event.h: lets one coroutine wait until another, on the same executor, has something for it.
+// base/event.h: lets one coroutine wait for another on the same executor.
 #pragma once
 
 #include <boost/asio/as_tuple.hpp>
@@ -10,9 +10,8 @@ namespace kv {
 
 namespace asio = boost::asio;
 
-/// A flag that can be waited for. set() wakes every waiter; the flag stays set until reset().
-/// Thread safety: none; all calls on the executor given at construction. Asio cancellation ends a wait as well, so the
-/// waiter checks its own condition again.
+/// A flag to wait for. set() wakes every waiter; the flag stays set until reset(). Asio cancellation also ends a wait,
+/// so the waiter checks its own condition again. Thread safety: none; all calls on the executor given at construction.
 class Event {
  public:
   explicit Event(const asio::any_io_executor& executor) : timer_(executor, asio::steady_timer::time_point::max()) {}
@@ -29,7 +28,7 @@ class Event {
   }
 
  private:
-  /// Never expires: cancelling it is the wake-up. No real time is involved, so events work in simulation too.
+  /// Never expires: cancelling it is the wake-up. No real time is involved, so events also work in simulation.
   asio::steady_timer timer_;
   bool is_set_ = false;
 };

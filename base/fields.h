@@ -1,4 +1,4 @@
-// base/fields.h: numbers and texts of files, one behind the other, little endian.
+// base/fields.h: consecutive numbers and texts in files, little endian.
 #pragma once
 
 #include <bit>
@@ -20,15 +20,14 @@ void append_number(std::string& bytes, T value) {
   bytes.append(raw, sizeof value);
 }
 
-/// Behind its length, a `Length`, which the caller has seen to hold it.
+/// Prefixed by its length, a `Length`, which the caller has checked to hold it.
 template <class Length>
 void append_text(std::string& bytes, std::string_view text) {
   append_number(bytes, static_cast<Length>(text.size()));
   bytes += text;
 }
 
-/// Takes fields from the front of anybody's bytes. After the first that is not there, all are empty and `is_cut` says
-/// so.
+/// Takes fields from the front of untrusted bytes. After the first missing one, all are empty and `is_cut` is true.
 struct FieldTaker {
   std::string_view bytes;
   bool is_cut = false;

@@ -7,8 +7,7 @@
 
 namespace kv {
 
-/// Fills `bytes` from exactly two digits for each, of either case. False, with `bytes` in any state, for all other
-/// text.
+/// Fills `bytes` from exactly two digits for each, of either case. False for all other text, with unspecified `bytes`.
 bool from_hex(std::string_view digits, std::span<std::byte> bytes);
 
 }  // namespace kv

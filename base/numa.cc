@@ -21,7 +21,7 @@
 namespace kv {
 namespace {
 
-constexpr unsigned kNumberMax = 8191;  ///< Of nodes and processors; kernels are built for less.
+constexpr unsigned kNumberMax = 8191;  ///< For nodes and processors; kernels are built for less.
 constexpr std::size_t kPageBytes = 4096;
 
 std::string first_line(const std::string& path) {
@@ -31,7 +31,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// The bytes of "Node 0 MemFree:   18915748 kB", by name; 0 if the file does not tell.
+/// The bytes of "Node 0 MemFree:   18915748 kB", by name; 0 if the file lacks the name.
 std::uint64_t node_memory(const std::string& meminfo, const std::string& name) {
   std::istringstream lines(meminfo);
   for (std::string line; std::getline(lines, line);) {
@@ -44,7 +44,7 @@ std::uint64_t node_memory(const std::string& meminfo, const std::string& name) {
   return 0;
 }
 
-/// Nodes whose memory this process may use; nothing if the kernel does not say.
+/// Nodes whose memory this process may use; empty if the kernel does not say.
 std::optional<std::vector<unsigned>> allowed_memory_nodes(const std::string& root) {
   constexpr std::string_view kName = "Mems_allowed_list:";
   std::ifstream file(root + "/proc/self/status");
@@ -211,11 +211,11 @@ bool has_memory_policy() {
   return ::syscall(SYS_get_mempolicy, &mode, nullptr, 0ul, nullptr, 0ul) == 0 && mode != MPOL_DEFAULT;
 }
 
-/// In turns rather than bound: a bound page whose node is full would be an error, or the end of the process.
+/// In turns rather than bound: a bound page on a full node would be an error, or the end of the process.
 error_code lay_memory_on(std::span<const unsigned> nodes) {
   if (nodes.empty()) return {};
   constexpr unsigned long kBits = 8 * sizeof(unsigned long);
-  // The kernel takes one bit less than it is told of.
+  // The kernel uses one bit less than the given number.
   constexpr unsigned long kMost = kNumberMax + 1;
   unsigned long mask[kMost / kBits] = {};
   for (const unsigned number : nodes) {
@@ -252,7 +252,7 @@ error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& w
   std::exception_ptr thrown;
   const auto run = [&] {
     try {
-      // First the processors: by them alone the kernel puts most pages right, where a filter forbids a policy.
+      // Processors first: with only these the kernel places most pages well, where a filter forbids a policy.
       if (!choice.processors.empty()) static_cast<void>(keep_to_processors(choice.processors));
       unplaced = lay_memory_on(choice.memory);
       work();
@@ -260,7 +260,7 @@ error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& w
       thrown = std::current_exception();
     }
   };
-  // Signals are for the threads that the process has made itself.
+  // Signals are for the process's own threads.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -280,7 +280,7 @@ error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& w
   return unplaced;
 }
 
-/// One of each stretch of equal length, anywhere in it: at a fixed distance they would beat in time with the turns in
+/// One at a random place in each of equally long stretches: at fixed distances they would coincide with the turns in
 /// which pages lie on nodes, and all be on one.
 std::vector<std::size_t> pages_to_look_at(std::size_t page_count, std::size_t looks) {
   std::vector<std::size_t> pages(std::min(looks, page_count));

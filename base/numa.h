@@ -1,4 +1,4 @@
-// base/numa.h: which memory and processors belong together, and how to stay with some of them.
+// base/numa.h: NUMA nodes: their memory and processors, and how to stay on some of them.
 #pragma once
 
 #include <cstddef>
@@ -15,54 +15,53 @@
 
 namespace kv {
 
-/// "0-3,8" as the kernel writes sets of nodes and processors: ascending, each once. Nothing if it is not that, or names
-/// a number beyond 8191. An empty text is an empty set.
+/// Parses "0-3,8", the kernel's form for sets of nodes and processors: ascending, each once. Empty result: not of this
+/// form, or a number beyond 8191. An empty text is an empty set.
 std::optional<std::vector<unsigned>> parse_number_list(std::string_view text);
 std::string number_list_text(std::span<const unsigned> numbers);  ///< Requires: ascending. The shortest such text.
 
 struct NumaNode {
   unsigned number = 0;
-  std::vector<unsigned> processors;   ///< Online. Empty: a node of memory alone.
-  std::uint64_t memory_bytes = 0;     ///< 0: it has none, or none that this process may use.
-  std::uint64_t available_bytes = 0;  ///< Of it: free, or holding parts of files that were not used lately.
+  std::vector<unsigned> processors;   ///< Online. Empty: only memory.
+  std::uint64_t memory_bytes = 0;     ///< 0: without memory that this process may use.
+  std::uint64_t available_bytes = 0;  ///< Free, or caching files that were not used lately.
 };
 
 struct NumaTopology {
-  std::vector<NumaNode> nodes;  ///< Those online, by number; one at least: a kernel that tells of none has one.
+  std::vector<NumaNode> nodes;  ///< Online nodes, by number; at least one: a kernel without NUMA counts as one node.
 
-  /// Reads /sys and /proc below `root`, which tests set. What cannot be read is as if it were not there.
+  /// Reads /sys and /proc below `root`, which tests set. Unreadable files count as absent.
   static NumaTopology read(const std::string& root = "");
-  const NumaNode* find(unsigned number) const;  ///< Null if there is none.
+  const NumaNode* find(unsigned number) const;  ///< Null if absent.
   std::vector<unsigned> with_memory() const;
 };
 
-/// Where memory for blocks is to lie, and who works on it.
+/// Where the memory for blocks is placed, and the processors of the threads that work on it.
 struct NumaChoice {
-  std::vector<unsigned> memory;      ///< Nodes, page by page in turns. Empty: as the kernel does without being asked.
-  std::vector<unsigned> processors;  ///< All threads keep to these. Empty: to none in particular.
+  std::vector<unsigned> memory;      ///< Nodes, page by page in turns. Empty: the kernel's default.
+  std::vector<unsigned> processors;  ///< For all threads. Empty: unrestricted.
 };
 /// `wish`: "auto" (all nodes, if there are several), "off", or nodes such as "1" or "0-1". On a machine with one node
-/// nothing is ever chosen. Errors: a node that is not there or has no memory; the text says which there are.
+/// the choice is always empty. Errors: a node is absent or has no memory; the text lists the present ones.
 Result<NumaChoice, Failure> choose_numa(const NumaTopology& topology, const std::string& wish);
 
-std::vector<unsigned> allowed_processors();  ///< That the calling thread may run on.
-bool has_memory_policy();                    ///< Somebody has said already where memory is to lie: numactl, mostly.
+std::vector<unsigned> allowed_processors();  ///< For the calling thread.
+bool has_memory_policy();                    ///< A memory policy is set already, mostly by numactl.
 
-/// The calling thread, and those that it starts from now on, run on these, as far as they were allowed before. Errors:
-/// of sched_setaffinity; EINVAL if none of them was.
+/// Restricts the calling thread, and threads that it starts from now on, to those of `processors` that were allowed
+/// before. Errors: as sched_setaffinity; EINVAL if none was allowed.
 error_code keep_to_processors(std::span<const unsigned> processors);
 
-/// From now on pages that the calling thread touches first lie on the nodes in turns. A node that is full is passed
-/// over, so this never makes memory fail that would be there. Threads that are started from now on inherit it. No
-/// nodes: does nothing. Errors, and then nothing has changed: EPERM, a container's filter; EINVAL, a node that is not
-/// there.
+/// From now on pages that the calling thread touches first lie on the nodes in turns. A full node is passed over, so
+/// allocations never fail while there is memory. Threads started from now on inherit this. Without nodes: no effect.
+/// After an error nothing has changed: EPERM, a container's filter; EINVAL, an absent node.
 error_code lay_memory_on(std::span<const unsigned> nodes);
 
-/// The same until its end.
+/// The same for the object's lifetime.
 class MemoryPlacement {
  public:
   explicit MemoryPlacement(std::span<const unsigned> nodes);
-  ~MemoryPlacement();  ///< The policy is what it was. Requires: the same thread.
+  ~MemoryPlacement();  ///< Restores the policy. Requires: the same thread.
   MemoryPlacement(const MemoryPlacement&) = delete;
   MemoryPlacement& operator=(const MemoryPlacement&) = delete;
   error_code error() const { return error_; }
@@ -77,26 +76,26 @@ class MemoryPlacement {
 };
 
 /// Calls `work` on a thread of its own and waits for it. That thread keeps to the chosen processors, and pages that it
-/// touches first lie on the chosen nodes, so the caller's thread stays as it is. Threads that `work` starts inherit
-/// both; none of them gets a signal. Nothing is chosen, or there is no thread to be had: on the caller's. What `work`
-/// throws comes out here. Returns why memory could not be placed: it then lies where the kernel puts it, which is near
-/// the processor that touches it first.
+/// touches first lie on the chosen nodes; the caller's thread is unchanged. Threads that `work` starts inherit both;
+/// they receive no signals. With an empty choice, or when a thread cannot be started: runs on the caller's. Rethrows
+/// exceptions of `work`. Returns why memory could not be placed: it then lies where the kernel puts it, near the
+/// processor that touches it first.
 error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& work);
 
 std::vector<std::size_t> pages_to_look_at(std::size_t page_count, std::size_t looks);  ///< Ascending, each once.
-/// Where pages lie: how many of those looked at are on each node.
+/// The number of sampled pages on each node.
 using NumaSpread = std::map<unsigned, std::size_t>;
-/// Looks at `looks` pages, spread evenly; those without memory behind them are left out. Cost: 200 ns each, about.
-/// Errors: of move_pages; EPERM where a container's filter forbids to ask.
+/// Samples `looks` pages, spread evenly, leaving out those without memory. Cost: about 200 ns each. Errors: as
+/// move_pages; EPERM where a container's filter forbids the query.
 Result<NumaSpread> look_where_pages_lie(std::span<const std::byte> memory, std::size_t looks);
 
-/// What metrics tell of it.
+/// Figures for metrics.
 struct NumaLook {
   std::size_t node_count = 1;                     ///< With memory.
   std::vector<unsigned> chosen;                   ///< Empty: the kernel places pages.
-  std::optional<NumaSpread> spread;               ///< Nothing: not to be found out.
-  std::optional<double> largest_share() const;    ///< Of the pages, those on the node that has most of them.
-  std::optional<double> misplaced_share() const;  ///< Those on nodes that were not chosen.
+  std::optional<NumaSpread> spread;               ///< Empty: unknown.
+  std::optional<double> largest_share() const;    ///< The share of the node with most pages.
+  std::optional<double> misplaced_share() const;  ///< The share on nodes that were not chosen.
 };
 
 }  // namespace kv

@@ -1,4 +1,4 @@
-// base/owner.h: memory that somebody else works with is kept by its owner, which nobody needs to know.
+// base/owner.h: type-erased ownership of memory that other code works with.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace kv {
 
-/// Which owner, to tell one from another: equal if made of the same object. Never followed, so that object may be gone.
+/// Identifies an owner: equal if made of the same object. Never dereferenced, so that object may be gone.
 class OwnerId {
  public:
-  OwnerId() = default;  ///< Nobody.
+  OwnerId() = default;  ///< No owner.
   template <class T>
   explicit OwnerId(const T* object) : object_(object) {}
   explicit operator bool() const { return object_ != nullptr; }
@@ -20,10 +20,10 @@ class OwnerId {
   const void* object_ = nullptr;
 };
 
-/// Keeps an object, whatever it is, and with it the memory that it stands for, until the last copy of this goes.
+/// Keeps an object of any type, and with it the memory behind it, until the last copy of this goes.
 class Owner {
  public:
-  Owner() = default;  ///< Keeps nothing.
+  Owner() = default;  ///< Keeps no object.
   Owner(std::nullptr_t) {}
   template <class T>
   Owner(std::shared_ptr<T> object) : object_(std::move(object)) {}

@@ -5,8 +5,8 @@
 namespace kv {
 namespace {
 
-/// How many bytes the character at the front has; 0 if they are no UTF-8: malformed, overlong, a surrogate, or beyond
-/// U+10FFFF. The ranges of the second byte are those of table 3-7 of the Unicode standard.
+/// The length of the first character; 0 if it is not UTF-8: malformed, overlong, a surrogate, or beyond U+10FFFF. The
+/// ranges of the second byte are those of table 3-7 of the Unicode standard.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
   const auto follows = [&](std::size_t i, unsigned from = 0x80, unsigned to = 0xbf) {
@@ -22,7 +22,7 @@ std::size_t character_bytes(std::string_view text) {
   return 0;
 }
 
-/// Beside ASCII's: U+0080 to U+009F, which some terminals obey, and the line separators U+2028 and U+2029.
+/// Besides ASCII's: U+0080 to U+009F, which some terminals obey, and the line separators U+2028 and U+2029.
 bool is_control(std::string_view character) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
   if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7f;
@@ -46,8 +46,7 @@ void append_escaped(std::string_view bytes, std::string& to) {
 
 }  // namespace
 
-/// A backslash is escaped too, so that the result can be read back:
-/// "\n" in a log is a line end, "\\n" is what somebody wrote.
+/// Escapes the backslash too, so that the result can be read back: "\n" in a log is a line end, "\\n" was in the text.
 std::string printable(std::string_view text) {
   std::string printed;
   printed.reserve(text.size());

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-/// Splits "1.5GiB" into 1.5 and "gib". from_chars() also reads "inf" and "nan", which are no sizes.
+/// Splits "1.5GiB" into 1.5 and "gib". Rejects "inf" and "nan", which from_chars() also reads.
 bool split_number(std::string_view text, double* number, std::string* unit) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
   if (error != std::errc() || !std::isfinite(*number) || *number < 0) return false;
@@ -42,7 +42,7 @@ bool parse_time(std::string_view text, double bare, double* seconds) {
 
 }  // namespace
 
-/// A bare k, M, G or T is a power of 1024, as memory is counted; whoever means 1000 writes kB, MB, GB or TB.
+/// A bare k, M, G or T is a power of 1024, as usual for memory; kB, MB, GB and TB are powers of 1000.
 bool parse_bytes(std::string_view text, std::uint64_t* bytes) {
   static constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1},
                                                                                   {"b", 1},

@@ -1,4 +1,4 @@
-// base/rate_bucket.h: how much may be taken in a time.
+// base/rate_bucket.h: limits the amount taken over time.
 #pragma once
 
 #include <algorithm>
@@ -9,9 +9,9 @@
 
 namespace kv {
 
-/// Fills at a rate and holds a second's worth; one at the least, or a small rate would let nothing through. So in any
-/// time t no more than rate * (t + 1 s) is taken. Full at first. Whoever takes subtracts from `left`, and may go below
-/// 0: a debt. Thread safety: none.
+/// Fills at a rate and holds a second's worth; at least one, or a small rate would let nothing through. So over any
+/// time t at most rate * (t + 1 s) is taken. Full at first. Callers subtract from `left`, which may go below 0: a debt.
+/// Thread safety: none.
 struct RateBucket {
   double left = 0;
   TimePoint filled{};

@@ -13,7 +13,7 @@ namespace {
 class Category final : public boost::system::error_category {
  public:
   // Each module loaded at run time has its own copy of this class. Categories with one id compare equal, so an error
-  // made in a module still equals its Errc here. The id is "kvstore1" in ASCII.
+  // from a module still equals its Errc here. The id is "kvstore1" in ASCII.
   constexpr Category() : error_category(0x6B7673746F726531) {}
   const char* name() const noexcept override { return "kvstore"; }
   std::string message(int value) const override {
@@ -60,7 +60,7 @@ void throw_exception_from_error(const Failure& failure, const boost::source_loca
   boost::throw_with_location(boost::system::system_error(failure.code, failure.text), where);
 }
 
-/// To be called at once after the system call: nearly everything in between may change errno.
+/// Call right after the system call: nearly everything in between may change errno.
 error_code last_errno() noexcept { return {errno, boost::system::system_category()}; }
 
 }  // namespace kv

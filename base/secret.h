@@ -1,4 +1,4 @@
-// base/secret.h: text that must not stay in memory, nor get into a log.
+// base/secret.h: text to keep out of memory dumps and logs.
 #pragma once
 
 #include <string.h>  // explicit_bzero
@@ -10,13 +10,13 @@
 
 namespace kv {
 
-/// Overwrites what a string holds. Its former places, if it grew, are beyond reach: reserve() first.
+/// Overwrites a string's content. Former buffers, if it grew, are out of reach: reserve() first.
 inline void wipe(std::string& text) {
   ::explicit_bzero(text.data(), text.size());
   text.clear();
 }
 
-/// A token or key. Wiped at its end. Prints as nothing: whoever wants the text has to ask for it.
+/// A token or key. Wiped at its end. Not printable: callers have to ask for the text.
 class Secret {
  public:
   Secret() = default;
@@ -35,7 +35,7 @@ class Secret {
   std::string_view text() const { return {bytes_.data(), bytes_.size()}; }
 
  private:
-  std::vector<char> bytes_;  ///< Never grows, so that no copy is left behind.
+  std::vector<char> bytes_;  ///< Never grows, so that copies are not left behind.
 };
 
 }  // namespace kv

@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-/// A process that was killed is gone by then, unless it hangs in the kernel: nobody waits for that one.
+/// By then a killed process is gone, unless it hangs in the kernel: that one is not waited for.
 constexpr int kKillWaitMs = 1000;
 
 class Descriptor {
@@ -39,10 +39,10 @@ class Descriptor {
   int number_;
 };
 
-/// /bin/sh with a command, in a process group of its own that ends with this object.
+/// /bin/sh with a command, in its own process group that ends with this object.
 class Shell {
  public:
-  /// `output`: becomes its standard output.
+  /// `output`: its standard output.
   static Result<Shell> start(const std::string& command, int output) {
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
@@ -50,7 +50,7 @@ class Shell {
     posix_spawnattr_init(&attributes);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
-    // Sockets of clients among them: not all libraries open theirs with O_CLOEXEC.
+    // Also closes clients' sockets: not all libraries open theirs with O_CLOEXEC.
     posix_spawn_file_actions_addclosefrom_np(&files, STDERR_FILENO + 1);
     sigset_t signals;
     sigemptyset(&signals);
@@ -81,7 +81,7 @@ class Shell {
   }
 
   int ended() const { return ended_.number(); }  ///< Readable once the shell has ended.
-  /// Only then: its exit status as a shell would tell it, -1 if nobody knows.
+  /// Only then: its exit status in a shell's form, -1 if unknown.
   int status() {
     int status = 0;
     if (::waitpid(std::exchange(id_, 0), &status, WNOHANG) <= 0) return -1;
@@ -91,7 +91,7 @@ class Shell {
  private:
   explicit Shell(pid_t id) : id_(id), ended_(static_cast<int>(::syscall(SYS_pidfd_open, id, 0))) {}
 
-  pid_t id_;  ///< 0: nothing is to be ended.
+  pid_t id_;  ///< 0: it has ended.
   Descriptor ended_;
 };
 
@@ -116,7 +116,7 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
     wipe(bytes);
     return Failure(why, what);
   };
-  // What the shell left running may hold the pipe open: its own end is the end.
+  // Processes that the shell left running may hold the pipe open: the shell's own end counts.
   for (bool has_ended = false, is_open = true; !has_ended;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now());
     std::array<pollfd, 2> events{pollfd{.fd = shell->ended(), .events = POLLIN, .revents = 0},
@@ -131,7 +131,7 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
     while (is_open) {
       const ssize_t got = ::read(output.number(), bytes.data() + count, bytes.size() - count);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) break;  // nothing more yet
+      if (got < 0) break;  // no more output yet
       is_open = got > 0;
       count += static_cast<std::size_t>(got);
       if (count > bytes_max)

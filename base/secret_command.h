@@ -1,4 +1,4 @@
-// base/secret_command.h: secrets that a command prints: out of a KMS, a TPM, a vault.
+// base/secret_command.h: secrets printed by a command: from a KMS, a TPM, a vault.
 #pragma once
 
 #include <chrono>
@@ -10,9 +10,9 @@
 
 namespace kv {
 
-/// What `command`, run by /bin/sh, writes to its standard output, without the white space at its end. The command has
-/// this process's environment and standard error, no input, and no other descriptor. After `time_max` it is killed,
-/// with its process group. Errors: the system's; kBadRequest (a status other than 0, or more than `bytes_max` bytes);
+/// The standard output of `command`, run by /bin/sh, without trailing white space. The command has this process's
+/// environment and standard error, empty input, and no other descriptor. After `time_max` it is killed, with its
+/// process group. Errors: the system's; kBadRequest (a status other than 0, or more than `bytes_max` bytes);
 /// asio::error::timed_out. Blocks until the command has ended. Thread safety: any.
 Result<Secret, Failure> read_secret_command(const std::string& command, std::size_t bytes_max,
                                             std::chrono::milliseconds time_max);

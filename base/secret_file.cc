@@ -21,7 +21,7 @@ std::string octal(mode_t mode) {
   return "0" + std::string(digits.data(), end);
 }
 
-/// Why a file with this owner and mode is not taken, or nothing.
+/// Why a file with this owner and mode is refused, or empty.
 std::string refusal(const struct stat& status) {
   if (!S_ISREG(status.st_mode)) return "is no file";
   if (status.st_uid != ::geteuid() && status.st_uid != 0)
@@ -33,7 +33,7 @@ std::string refusal(const struct stat& status) {
   return "";
 }
 
-/// The descriptor for as long as it is read.
+/// The descriptor while it is read.
 struct Opened {
   explicit Opened(const std::string& file) : number(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
   Opened(const Opened&) = delete;

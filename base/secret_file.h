@@ -1,4 +1,4 @@
-// base/secret_file.h: small files that nobody but their owner may read: keys and the like.
+// base/secret_file.h: small files that only their owner may read, such as keys.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace kv {
 
-/// What is in the file, at most `bytes_max` of it, without white space at its end. Errors: system errors, kBadRequest;
-/// the words name the file, and no part of what is in it. Refused: what is no regular file, what others than its owner
-/// may read or write, and what belongs to somebody else than this process's user or root. A group may read what root
-/// owns, as with keys that a package lays out for a service's group.
+/// The file's content, at most `bytes_max` bytes, without trailing white space. Errors: system errors, kBadRequest; the
+/// text names the file, and no part of its content. Refuses files that are not regular, that users besides the owner
+/// may read or write, or that belong to a user other than this process's or root. A group may read root's files:
+/// packages lay out keys for a service's group this way.
 Result<Secret, Failure> read_secret_file(const std::string& file, std::size_t bytes_max);
-/// Whether read_secret_file would refuse the file for its owner or mode now. A file that is not there is not exposed.
+/// Whether read_secret_file would now refuse the file for its owner or mode. A missing file is not exposed.
 bool is_secret_file_exposed(const std::string& file);
 
 }  // namespace kv

@@ -9,13 +9,13 @@ namespace kv {
 namespace {
 
 std::string plain(std::string_view text) {
-  constexpr std::size_t kLengthMax = 64;  // a longer one is no misspelt name, and costs its square
+  constexpr std::size_t kLengthMax = 64;  // a longer one is not a misspelt name, and the cost is quadratic
   std::string word(text.substr(0, kLengthMax));
   for (char& c : word) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   return word;
 }
 
-/// Letters to change, add, take away or swap with their neighbour until `a` is `b`.
+/// The number of letters to change, add, remove or swap with their neighbour to turn `a` into `b`.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), now(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;

@@ -1,4 +1,4 @@
-// base/spelling.h: which word somebody meant who wrote another one.
+// base/spelling.h: suggests the intended word for a misspelt one.
 #pragma once
 
 #include <span>
@@ -7,10 +7,10 @@
 
 namespace kv {
 
-/// The word that is nearest to `text`, or "" where none is near: a letter in three may be wrong, missing, too many or
-/// swapped with its neighbour. Case counts for nothing, and '-' is as good as '_'.
+/// The word nearest to `text`, or "" if all are far: one letter in three may be wrong, missing, surplus or swapped with
+/// its neighbour. Ignores case, and treats '-' as '_'.
 std::string nearest_word(std::string_view text, std::span<const std::string> words);
-/// "; did you mean 'capacity'?", or "" where no word is near.
+/// "; did you mean 'capacity'?", or "" without a near word.
 std::string did_you_mean(std::string_view text, std::span<const std::string> words);
 
 }  // namespace kv

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kAll = "KVSTORE_", kNode = "KVSTORE_NODE_";
 
-/// Of the tools, the Python package, and the scripts in deploy/.
+/// For the tools, the Python package, and the scripts in deploy/.
 const std::vector<std::string> kClientVariables = {
     "KVSTORE_ADMIN_ADDRESS",   "KVSTORE_ADMIN_PORT", "KVSTORE_ARCHIVE_KEY_FILE",
     "KVSTORE_ENDPOINTS",       "KVSTORE_HOOK_TIMES", "KVSTORE_PORT",
@@ -21,7 +21,7 @@ const std::vector<std::string> kClientVariables = {
     "KVSTORE_TLS_SERVER_NAME", "KVSTORE_TOKEN",      "KVSTORE_TOKEN_FILE",
     "KVSTORE_TRACES",          "KVSTORE_ZONE"};
 
-/// Kubernetes sets these in each pod for a Service that is called kvstore or kvstore-node.
+/// Kubernetes sets these in each pod for a Service named kvstore or kvstore-node.
 bool is_service_link(std::string_view name) {
   return name.ends_with("_SERVICE_HOST") || name.find("_SERVICE_PORT") != std::string_view::npos ||
          name.ends_with("_PORT") || name.find("_PORT_") != std::string_view::npos;
@@ -75,8 +75,8 @@ std::vector<std::string> unknown_node_variables(const char* const* environment, 
       unknown.push_back(meaningless(name, "kvstore-node", words));
       continue;
     }
-    // KVSTORE_CAPACITY, whole or misspelt: a node's option without the node. What is nearer to a client's is its
-    // affair.
+    // KVSTORE_CAPACITY, exact or misspelt: a node's option without NODE. Names nearer to a client's variable are left
+    // to clients.
     if (!nearest_word(name, kClientVariables).empty()) continue;
     const std::string meant = nearest_word(std::string(kNode) + std::string(name.substr(kAll.size())), words);
     if (!meant.empty()) unknown.push_back(meaningless(name, "kvstore-node", {}) + "; did you mean '" + meant + "'?");

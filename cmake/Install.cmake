@@ -1,29 +1,28 @@
-# `cmake --install build/release [--prefix DIR]`: libraries, headers, the systemd unit, the default configuration. Programs
-# install themselves, beside their add_executable().
-# All that is built and then installed; what a test build needs beside is not among them. deploy/quickstart.sh builds this, so
-# that an install can follow.
+# `cmake --install build/release [--prefix DIR]`: libraries, headers, the systemd unit, the default configuration. Programs install
+# themselves, beside their add_executable().
+# Everything that is built and installed, without the extras of a test build. deploy/quickstart.sh builds this before an install.
 add_custom_target(installed)
 foreach(target kvstore-node kvstorectl kvstore-bench kvstore_verbs kvstore_cuda)  # the modules where they can be built
   if(TARGET ${target})
     add_dependencies(installed ${target})
   endif()
 endforeach()
-# A program that links the client needs these libraries and headers; the store's are the daemon's own business. find_package(kvstore)
-# gives them as kvstore::kvstore (the C ABI), kvstore::client (C++) and what that is made of.
+# Programs that link the client need these libraries and headers; the store's are internal to the daemon. find_package(kvstore) gives them
+# as kvstore::kvstore (the C ABI), kvstore::client (C++) and its parts.
 foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
   if(TARGET ${target})
     install(TARGETS ${target} EXPORT kvstoreTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
             FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvstore)
     add_dependencies(installed ${target})
-    if(NOT target STREQUAL kvstore_c)  # that one has its name where it is made
+    if(NOT target STREQUAL kvstore_c)  # that one is named where it is made
       string(REGEX REPLACE "^kv_" "" name ${target})
       set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
-      target_compile_features(${target} INTERFACE cxx_std_20)  # who links it says no standard of its own
+      target_compile_features(${target} INTERFACE cxx_std_20)  # its users specify no standard of their own
     endif()
   endif()
 endforeach()
-# Others write <kvstore/client/client.h>: names such as base/ and client/ are not ours outside of this tree. So what headers include
-# begins there with kvstore/ too, and who uses them needs the folder above alone.
+# Installed headers are included as <kvstore/client/client.h>, because base/ and client/ are not our names outside this tree. So the
+# includes in headers begin with kvstore/ there too, and their users need only the folder above.
 install(CODE "
   file(GLOB_RECURSE headers \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/kvstore/*.h\")
   foreach(header IN LISTS headers)
@@ -31,7 +30,7 @@ install(CODE "
     string(REGEX REPLACE \"#include \\\"((base|index|transport|gpu|client)/)\" \"#include \\\"kvstore/\\\\1\" text \"\${text}\")
     file(WRITE \"\${header}\" \"\${text}\")
   endforeach()")
-install(TARGETS kv_warnings EXPORT kvstoreTargets)  # no file; the others name it, for nobody to use
+install(TARGETS kv_warnings EXPORT kvstoreTargets)  # has no file, but the other targets refer to it
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/kvstore)
 install(EXPORT kvstoreTargets NAMESPACE kvstore:: DESTINATION ${packages})
 include(CMakePackageConfigHelpers)
@@ -43,7 +42,7 @@ string(REGEX REPLACE "\nlisten = [^\n]*" "" config "${config}")
 string(REGEX REPLACE "\n# (listen = [^\n]*)" "\n\\1" config "${config}")
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/kvstore-node.toml CONTENT "${config}" @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/kvstore-node.toml DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/kvstore)
-# Written at install time, for the prefix that is given then; all destinations are below it.
+# Written at install time, for the prefix given then; all destinations are below it.
 install(CODE "
   set(PROJECT_VERSION \"${PROJECT_VERSION}\")
   set(CMAKE_INSTALL_LIBDIR \"${CMAKE_INSTALL_LIBDIR}\")

@@ -1,5 +1,5 @@
-# What the Python extension is made of. It links all of it statically, so that a wheel needs nothing but glibc: no OpenSSL of
-# another version in the process can be taken for ours, and no machine has to have any of it.
+# The libraries of the Python extension, all linked statically, so that a wheel needs only glibc: another OpenSSL version in the process
+# cannot replace ours, and machines need none of these libraries.
 set(missing "")
 find_package(Threads REQUIRED)
 
@@ -20,8 +20,7 @@ if(NOT FLATC OR NOT (FlatBuffers_FOUND OR flatbuffers_FOUND))
   list(APPEND missing "FlatBuffers with its compiler (flatbuffers-compiler, libflatbuffers-dev)")
 endif()
 
-# Headers alone, inlined. On x86-64 base takes the library's choice of instructions at run time, which here is
-# client/python/src/xxh3.c.
+# Header-only, inlined. On x86-64 base uses the library's run-time choice of instructions, which here is client/python/src/xxh3.c.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
 if(NOT XXHASH_INCLUDE_DIR)
   list(APPEND missing "xxHash (libxxhash-dev)")

@@ -11,8 +11,8 @@ if(KV_BUILD_FUZZERS)
   add_compile_options(-fsanitize=fuzzer-no-link)
 endif()
 
-# The presets join the sources of a target (CMAKE_UNITY_BUILD), all but debug. kv_compile_alone(FILE...): of sources that
-# define a name, in an unnamed namespace, which another source of their target defines too. Call it where the target is.
+# The presets, except debug, join the sources of a target (CMAKE_UNITY_BUILD). kv_compile_alone(FILE...) excludes sources whose unnamed
+# namespace defines a name that another source of the target defines too. Call it where the target is.
 function(kv_compile_alone)
   set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()

@@ -1,13 +1,12 @@
-# How tests are declared. Everything that ctest runs goes through one of these functions.
+# Declares tests. Everything that ctest runs goes through one of these functions.
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL [ALONE_TESTS filter] | ALONE] [ONE_THREAD] [TIMEOUT seconds]): one
-# GoogleTest binary; every TEST in it is a ctest test of its own. SERIAL: no two tests of such programs run at once (real
-# processes, much memory). They begin first, so that others run beside them and not after them; under sanitizers, which make
-# them calculate more than wait, nothing does. ALONE: nothing ever runs beside its tests; ALONE_TESTS: beside those that the
-# filter names, as of --gtest_filter. ONE_THREAD: none of its tests starts a thread, which is checked. ThreadSanitizer has
-# nothing to find in such tests, so they are not part of its build.
+# kv_add_test(NAME SOURCES file... LIBS target... [SERIAL [ALONE_TESTS filter] | ALONE] [ONE_THREAD] [TIMEOUT seconds]): one GoogleTest
+# binary; every TEST in it is a ctest test of its own. SERIAL: such programs' tests run one at a time (real processes, much memory). They
+# begin first, so that other tests run beside them and not after them; under sanitizers, which make them CPU-bound, they run alone. ALONE:
+# its tests always run alone; ALONE_TESTS: only those that match the filter, as of --gtest_filter. ONE_THREAD: its tests start no threads,
+# which is checked; ThreadSanitizer's build omits them, since they cannot race.
 function(kv_add_test name)
   cmake_parse_arguments(ARG "SERIAL;ALONE;ONE_THREAD" "TIMEOUT;ALONE_TESTS" "SOURCES;LIBS" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -40,9 +39,9 @@ function(kv_add_test name)
 endfunction()
 
 # kv_add_fuzzer(NAME SOURCES file... LIBS target... CORPUS directory [THREADS]): a decoder under hostile bytes, as a file that defines
-# LLVMFuzzerTestOneInput. With KV_BUILD_FUZZERS it is a libFuzzer program, else it has a small main that replays inputs. Either
-# way one ctest test replays the seed corpus, so that what fuzzing once found stays fixed under every compiler and sanitizer.
-# THREADS: it starts some. Others, which is checked, are not part of ThreadSanitizer's build.
+# LLVMFuzzerTestOneInput. With KV_BUILD_FUZZERS it is a libFuzzer program, else it has a small main that replays inputs. Either way one
+# ctest test replays the seed corpus, so that past findings stay fixed under every compiler and sanitizer. THREADS: it starts threads.
+# Others must not, which is checked, and ThreadSanitizer's build omits them.
 function(kv_add_fuzzer name)
   cmake_parse_arguments(ARG "THREADS" "CORPUS" "SOURCES;LIBS" ${ARGN})
   if(KV_SANITIZE MATCHES thread AND NOT ARG_THREADS)
@@ -81,11 +80,11 @@ function(kv_add_benchmark name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} benchmark::benchmark_main kv_warnings)
 endfunction()
 
-# Called once, after all tests are declared: the target `tests`, which builds what ctest runs and nothing else, and in the
-# asan preset the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), which deploy/test.sh reads.
+# Called once, after all tests are declared: the target `tests`, which builds exactly the programs that ctest runs, and in the asan preset
+# the target `fuzzers` and fuzz_targets.txt (one line per target: program, corpus), for deploy/test.sh.
 function(kv_finish_tests)
   get_property(targets GLOBAL PROPERTY KV_TEST_TARGETS)
-  list(APPEND targets installed)  # a test installs all of it
+  list(APPEND targets installed)  # a test installs everything
   foreach(program kvstore-node kvstorectl kvstore-bench)  # the end-to-end tests start these
     if(TARGET ${program})
       list(APPEND targets ${program})

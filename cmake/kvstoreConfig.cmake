@@ -1,5 +1,5 @@
-# find_package(kvstore): kvstore::kvstore is libkvstore.so, the C ABI; kvstore::client the C++ client, linked statically.
-# A program that asks for COMPONENTS C needs nothing besides the library; without, what the C++ client is made of is found too.
+# find_package(kvstore): kvstore::kvstore is libkvstore.so, the C ABI; kvstore::client the C++ client, linked statically. With COMPONENTS C
+# a program needs only the library; otherwise the C++ client's dependencies are found too.
 include(CMakeFindDependencyMacro)
 if(NOT "${kvstore_FIND_COMPONENTS}" STREQUAL "C")
   find_dependency(Threads)
@@ -14,7 +14,7 @@ if(NOT "${kvstore_FIND_COMPONENTS}" STREQUAL "C")
   endif()
 endif()
 include(${CMAKE_CURRENT_LIST_DIR}/kvstoreTargets.cmake)
-# Headers are included as <kvstore/...>: from the folder above the one that they were installed in.
+# Headers are included as <kvstore/...>: from the folder above their install folder.
 foreach(target base index transport gpu client kvstore)
   if(TARGET kvstore::${target})
     get_target_property(folders kvstore::${target} INTERFACE_INCLUDE_DIRECTORIES)

@@ -1,4 +1,4 @@
-// Part of each test program that is declared with ONE_THREAD: fails the test during which a thread was started.
+// Part of each ONE_THREAD test program: fails the test during which a thread was started.
 #include <gtest/gtest.h>
 #include <sys/single_threaded.h>
 

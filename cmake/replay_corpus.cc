@@ -1,5 +1,5 @@
-// Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the directories
-// given. Unless KV_STARTS_THREADS is defined, none of them may start a thread: ThreadSanitizer does not see the
+// Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the given
+// directories. Unless KV_STARTS_THREADS is defined, they must not start threads: ThreadSanitizer's build omits the
 // program.
 #include <sys/single_threaded.h>
 
@@ -33,5 +33,5 @@ int main(int argc, char** argv) {
   }
 #endif
   std::printf("%zu corpus files replayed\n", file_count);
-  return file_count == 0 ? 1 : 0;  // An empty corpus is a mistake in the tree, not a success.
+  return file_count == 0 ? 1 : 0;  // An empty corpus is a mistake in the tree.
 }
