@@ -1,8 +1,8 @@
 """pip's build backend: scikit-build-core, and a source distribution that builds by itself.
 
-The extension is compiled from C++ two folders above, and scikit-build-core packs this folder only. So a source distribution is
-packed from a copy of this folder, with that C++ in ``cxx/``; its pyproject.toml names the place, and scikit-build-core itself as
-its backend. Everything else is scikit-build-core's own.
+The extension is compiled from C++ two folders above, and scikit-build-core packs this folder only. So a source distribution is packed from
+a copy of this folder, with that C++ in ``cxx/``; its pyproject.toml names the place, and scikit-build-core itself as its backend.
+Everything else is scikit-build-core's own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 python chat.py --endpoint unix:///tmp/kvstore.sock            # random weights, made on the spot
 python chat.py --endpoint ... --model PATH_OR_NAME            # a real model
 
-Each turn sends all that was said before, as chats do. Without a store all is computed again; with one, stored blocks are loaded.
-Run it twice: the second process loads the first one's blocks.
+Each turn sends all that was said before, as chats do. Without a store all is computed again; with one, stored blocks are loaded. Run it
+twice: the second process loads the first one's blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A router before several vLLM servers: each request goes to the one that has the least to compute for it.
 
-A prompt's leading blocks are in a server's own cache, which it reports by events, or in the store, from which any server loads
-them; the rest is computed. So the best server has most of the prompt, or is idle where the store has it anyway.
+A prompt's leading blocks are in a server's own cache, which it reports by events, or in the store, from which any server loads them; the
+rest is computed. So the best server has most of the prompt, or is idle where the store has it anyway.
 
     python -m kvstore.router --endpoint unix:///tmp/kvstore.sock &
     python router.py --worker http://127.0.0.1:8001,tcp://127.0.0.1:5557,tcp://127.0.0.1:5657 \
@@ -60,8 +60,8 @@ class Blocks:
         self.gaps = 0
 
     def take(self, number: int, payload: bytes) -> bool:
-        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that the
-        worker restarted.
+        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that the worker
+        restarted.
         """
         batch = msgspec.msgpack.decode(payload)
         told_at = float(batch["ts"] if isinstance(batch, dict) else batch[0])

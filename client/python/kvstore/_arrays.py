@@ -15,7 +15,6 @@ Buffer: TypeAlias = Any
 Hashes: TypeAlias = "npt.NDArray[np.uint8] | Sequence[bytes]"
 #: Whole numbers: an array of any integer type, or a list.
 Numbers: TypeAlias = "npt.NDArray[Any] | Sequence[int] | Any"
-#: Seconds, or a timedelta.
 Seconds: TypeAlias = "float | timedelta"
 
 

@@ -17,8 +17,7 @@ _ESCAPED = re.compile("%[0-9A-F]{2}")
 
 
 def dtype_name(dtype: Any) -> str:
-    """``float16`` from that name, ``np.float16``, ``np.dtype("float16")`` or ``torch.float16``. Raises BadRequest for other values.
-    """
+    """``float16`` from that name, ``np.float16``, ``np.dtype("float16")`` or ``torch.float16``. Raises BadRequest for other values."""
     if isinstance(dtype, str):
         return dtype.removeprefix("torch.")
     kind = type(dtype)
@@ -35,8 +34,8 @@ def dtype_name(dtype: Any) -> str:
 
 
 def field_text(name: str, value: object) -> str:
-    """A field's value as a record allows it: printable ASCII. Other letters are escaped as in a URL, so different texts stay
-    different. Raises BadRequest, which names the field, unless the value is text or a number.
+    """A field's value as a record allows it: printable ASCII. Other letters are escaped as in a URL, so different texts stay different.
+    Raises BadRequest, which names the field, unless the value is text or a number.
     """
     if name == "dtype":
         return dtype_name(value)

@@ -1,8 +1,8 @@
 """A model's identity, for the namespaces of engine connectors: from the loaded and resolved model, not the given options.
 
-Files are named by a digest of all their bytes, so a changed number in 50 GB changes the name. A small file in the user's cache
-folder keeps the digests by file identity; without it, files are read again. In reading order: files (weights, adapters, remote
-code), tensors (loaded weights, rotations), configurations, names.
+Files are named by a digest of all their bytes, so a changed number in 50 GB changes the name. A small file in the user's cache folder keeps
+the digests by file identity; without it, files are read again. In reading order: files (weights, adapters, remote code), tensors (loaded
+weights, rotations), configurations, names.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ _WAIT_SECONDS = 120.0
 
 
 def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> str:
-    """Digests all bytes of the files in a model's folder, or of the given files, that may affect the loaded model, with their names
-    below the folder, since names choose the files to load. Follows links: a hub snapshot counts as a folder.
+    """Digests all bytes of the files in a model's folder, or of the given files, that may affect the loaded model, with their names below
+    the folder, since names choose the files to load. Follows links: a hub snapshot counts as a folder.
 
     Raises Unsupported without weights, or if a file cannot be read.
     """
@@ -113,8 +113,8 @@ def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[st
 
 
 def adapter_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name, its path
-    and its stated base model do not count: the model is named separately.
+    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name, its path and its
+    stated base model do not count: the model is named separately.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if _counts(name) and os.sep not in name}
@@ -130,8 +130,8 @@ def adapter_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def remote_code_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its ``auto_map``.
-    Raises Unsupported if a part is missing on this machine.
+    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its ``auto_map``. Raises
+    Unsupported if a part is missing on this machine.
     """
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
@@ -230,8 +230,8 @@ def _json(path: str) -> dict[str, Any]:
 class _Known:
     """Digests of files read before, kept in a file of the user's cache folder.
 
-    1. A digest belongs to the file's bytes: a rewritten file has another identity. Digests of files younger than two seconds are
-       not kept, nor those of a file system with times in whole seconds, or without a change time.
+    1. A digest belongs to the file's bytes: a rewritten file has another identity. Digests of files younger than two seconds are not kept,
+       nor those of a file system with times in whole seconds, or without a change time.
     2. Without the file, or without write access to it, results are the same but slower.
     3. One process at a time reads files, if locking works: the ranks of an engine then read them once.
     """
@@ -303,9 +303,9 @@ _ODD = 0x9E3779B97F4A7C15
 def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
     """Digests torch tensors on the host or a GPU: all bytes, names, shapes and types. Equal on every device.
 
-    Each word's bits are mixed one to one and multiplied by an odd number of its place; the products are summed, all modulo 2^64. A
-    change of one word always changes the sum, a change of several fails to with a chance of about 2^-64. Takes 16 MiB of memory on
-    each device. Raises Unsupported for a tensor without bytes (``meta``).
+    Each word's bits are mixed one to one and multiplied by an odd number of its place; the products are summed, all modulo 2^64. A change
+    of one word always changes the sum, a change of several fails to with a chance of about 2^-64. Takes 16 MiB of memory on each device.
+    Raises Unsupported for a tensor without bytes (``meta``).
     """
     import torch
 
@@ -335,8 +335,8 @@ def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
 
 
 def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
-    """Digests rotation tables as the model has them in memory (``inv_freq``, cosines and sines): values, shapes and types. A
-    mapping also binds the names, a sequence the order.
+    """Digests rotation tables as the model has them in memory (``inv_freq``, cosines and sines): values, shapes and types. A mapping also
+    binds the names, a sequence the order.
     """
     given = (
         list(tables.items()) if isinstance(tables, Mapping) else [(f"{i:08}", each) for i, each in enumerate(tables)]
@@ -397,8 +397,8 @@ def _signed(word: int) -> int:
 
 # -- configurations
 
-#: Configuration fields that do not affect the computation. The element type comes from the engine, not the file; remote code is
-#: digested by content.
+#: Configuration fields that do not affect the computation. The element type comes from the engine, not the file; remote code is digested by
+#: content.
 _NOT_COMPUTED = (
     *("_name_or_path", "name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype", "auto_map"),
     *("_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset", "_auto_class"),
@@ -420,9 +420,8 @@ _NOT_OF_ADAPTERS = (
 
 
 def computed(config: Any) -> dict[str, Any]:
-    """The fields of a configuration that affect the computation. A transformers object is taken as it is in memory, without fields
-    at their class's default, so that a release with more fields gives the same result for the same model; a mapping as a
-    ``config.json`` has it.
+    """The fields of a configuration that affect the computation. A transformers object is taken as it is in memory, without fields at their
+    class's default, so that a release with more fields gives the same result for the same model; a mapping as a ``config.json`` has it.
     """
     if isinstance(config, Mapping):
         return {k: computed(v) if isinstance(v, Mapping) else v for k, v in config.items() if k not in _NOT_COMPUTED}

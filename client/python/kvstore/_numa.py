@@ -23,8 +23,8 @@ def _pci_address(torch: Any, device: int | None) -> str:
 
 
 def numa_nodes_of(option: str, device: int | None = None, *, sysfs: str = "/sys") -> str:
-    """``Client(numa_nodes=...)`` for an engine's option. ``auto``: the node of ``device``, or of this thread's CUDA device; "" if
-    CUDA is not initialised here (a process that may still fork must not do so), or the machine does not list the device.
+    """``Client(numa_nodes=...)`` for an engine's option. ``auto``: the node of ``device``, or of this thread's CUDA device; "" if CUDA is
+    not initialised here (a process that may still fork must not do so), or the machine does not list the device.
     """
     if option != "auto":
         return option

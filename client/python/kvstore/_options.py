@@ -59,8 +59,8 @@ def client_of(options: AccessOptions, **more: Any) -> Client:
 
 
 def check_options(options: type, given: Mapping[str, Any], place: str) -> None:
-    """Raises BadRequest, which names ``place``, the option, its value and the allowed ones, unless all of ``given`` are options.
-    The defaults of the dataclass ``options`` give the types; ``endpoints`` may be a list too.
+    """Raises BadRequest, which names ``place``, the option, its value and the allowed ones, unless all of ``given`` are options. The
+    defaults of the dataclass ``options`` give the types; ``endpoints`` may be a list too.
     """
     known: dict[str, Field[Any]] = {each.name: each for each in fields(options)}
     for name, value in given.items():

@@ -12,8 +12,8 @@ current: ContextVar[str | None] = ContextVar("kvstore_traceparent", default=None
 
 @contextmanager
 def traced(traceparent: str | None) -> Iterator[None]:
-    """Calls that begin within the ``with`` block carry this ``traceparent`` (as in the HTTP header of that name), and nodes show it
-    with slow requests. An invalid one is ignored.
+    """Calls that begin within the ``with`` block carry this ``traceparent`` (as in the HTTP header of that name), and nodes show it with
+    slow requests. An invalid one is ignored.
     """
     token = current.set(traceparent)
     try:

@@ -80,31 +80,30 @@ def _priority(given: int) -> int:
 class Client:
     """A client of one or several nodes. The constructor opens no connection; the first use does.
 
-    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster: a list, or (endpoints alone) one text
-    with commas or blanks between; by default ``KVSTORE_ENDPOINTS``.
+    ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster: a list, or (endpoints alone) one text with commas or blanks
+    between; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, the default for every call. A dead or slow node costs that much at most.
-    ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal
-    on all clients of a cluster, as the nodes are.
-    ``hedge_share``: at most this share of matches and gets is sent to a second node too, when the first is late; 0
-    turns hedging off. ``zone``: this client's zone; among nodes with equal copies those of this zone are asked
-    (docs/cluster.md).
-    ``numa_nodes``: where memory of :meth:`allocate` lies and which processors the client's own threads use: NUMA nodes
-    such as ``"1"`` or ``"0-1"``, or the node of a PCI device, such as ``"pci:0000:3b:00.0"``. Unset: no placement.
+    ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal on all clients of a
+    cluster, as the nodes are.
+    ``hedge_share``: at most this share of matches and gets is sent to a second node too, when the first is late; 0 turns hedging off.
+    ``zone``: this client's zone; among nodes with equal copies those of this zone are asked (docs/cluster.md).
+    ``numa_nodes``: where memory of :meth:`allocate` lies and which processors the client's own threads use: NUMA nodes such as ``"1"`` or
+    ``"0-1"``, or the node of a PCI device, such as ``"pci:0000:3b:00.0"``. Unset: no placement.
     ``follow_cluster``: follow the cluster map if the nodes keep one in etcd; False: ask ``nodes`` alone.
-    ``staging_bytes``: memory lent to nodes on this host for set blocks in other memory, which is faster than their
-    socket; blocks larger than half of ``staging_bytes`` use the socket. By default there is none.
-    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected. False: they
-    answer at once for such a node's blocks, with Unavailable as the reason.
-    ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` lists revoked
-    certificates, ``tls_server_name`` is the name nodes must prove instead of the endpoint's host. Defaults come from
-    ``KVSTORE_TLS_CERT``, ``KVSTORE_TLS_KEY`` and so on. Changed files are read again for the next connection.
-    ``tls_names``: with a token, the certificate names allowed for nodes that only a cluster map lists, such as
-    ``"*.kvstore.example.org"``; by default ``KVSTORE_TLS_NAMES``, with commas between, and the hosts of ``nodes``.
-    ``token``, or ``token_file`` with one: identifies this client to the nodes' policy; by default
-    ``KVSTORE_TOKEN_FILE`` or ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
+    ``staging_bytes``: memory lent to nodes on this host for set blocks in other memory, which is faster than their socket; blocks larger
+    than half of ``staging_bytes`` use the socket. By default there is none.
+    ``wait_while_away``: ``submit_...`` calls wait, as blocking ones do, for a node that is being connected. False: they answer at once for
+    such a node's blocks, with Unavailable as the reason.
+    ``tls_cert``, ``tls_key``, ``tls_ca``: PEM files, all three for ``tls://`` endpoints; ``tls_crl`` lists revoked certificates,
+    ``tls_server_name`` is the name nodes must prove instead of the endpoint's host. Defaults come from ``KVSTORE_TLS_CERT``,
+    ``KVSTORE_TLS_KEY`` and so on. Changed files are read again for the next connection.
+    ``tls_names``: with a token, the certificate names allowed for nodes that only a cluster map lists, such as ``"*.kvstore.example.org"``;
+    by default ``KVSTORE_TLS_NAMES``, with commas between, and the hosts of ``nodes``.
+    ``token``, or ``token_file`` with one: identifies this client to the nodes' policy; by default ``KVSTORE_TOKEN_FILE`` or
+    ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
 
-    All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls
-    raise Forked, and the child makes one of its own.
+    All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls raise Forked, and
+    the child makes one of its own.
     """
 
     def __init__(
@@ -187,9 +186,9 @@ class Client:
         return namespace._record
 
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
-        """Opens a namespace. The nodes may be away: a worker starts without the store, its lookups miss, and nodes open
-        the namespace when they come. Waits for the first node that does, but not while none can be reached;
-        ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
+        """Opens a namespace. The nodes may be away: a worker starts without the store, its lookups miss, and nodes open the namespace when
+        they come. Waits for the first node that does, but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch,
+        BadRequest, ... if a node refuses the record.
         """
         call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
         return Space(self, cast(int, call.result(-1)), namespace)
@@ -212,15 +211,14 @@ class Client:
     # -- memory
 
     def allocate(self, nbytes: int, *, page_locked: bool = False) -> Memory:
-        """Allocates memory that nodes read and write directly, without a socket: nodes on this host and nodes reached
-        by RDMA. NumPy arrays and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
+        """Allocates memory that nodes read and write directly, without a socket: nodes on this host and nodes reached by RDMA. NumPy arrays
+        and torch tensors over it (``memory.array()``, ``memory.tensor()``) keep it alive.
 
-        Touches all pages before it returns: 0.3 s per GiB, more on slow machines, without a deadline. Ctrl-C ends the
-        wait; the unfinished memory is then freed, and counts against ``region_bytes_max`` until it is.
+        Touches all pages before it returns: 0.3 s per GiB, more on slow machines, without a deadline. Ctrl-C ends the wait; the unfinished
+        memory is then freed, and counts against ``region_bytes_max`` until it is.
 
-        ``page_locked``: GPUs can reach the memory while it lives; takes as much time again. Raises Unavailable where
-        the CUDA module or a device is missing. Off by default, because it makes this process a CUDA process, on the
-        thread's device.
+        ``page_locked``: GPUs can reach the memory while it lives; takes as much time again. Raises Unavailable where the CUDA module or a
+        device is missing. Off by default, because it makes this process a CUDA process, on the thread's device.
         """
         return self._native.allocate(nbytes, page_locked)
 
@@ -238,10 +236,9 @@ class Client:
         return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
 
     def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
-        """Lends memory of :meth:`allocate` to all nodes now instead of at its first use. Returns the number of
-        connections it is lent to; 0 if it suits none of the nodes. ``deadline`` defaults to 10 s plus 5 s per GiB:
-        nodes map all of the memory, and RDMA devices register it. Raises TimedOut if no node has it by
-        then.
+        """Lends memory of :meth:`allocate` to all nodes now instead of at its first use. Returns the number of connections it is lent to; 0
+        if it suits none of the nodes. ``deadline`` defaults to 10 s plus 5 s per GiB: nodes map all of the memory, and RDMA devices
+        register it. Raises TimedOut if no node has it by then.
         """
         time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
         try:
@@ -268,8 +265,8 @@ class Client:
         return cast("list[dict[str, Any]]", self._native.nodes().result(-1))
 
     def metrics_text(self) -> str:
-        """This client's metrics as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by
-        tier, tokens that need not be computed. Asks no node. docs/operating.md lists the names.
+        """This client's metrics as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by tier, tokens that
+        need not be computed. Asks no node. docs/operating.md lists the names.
         """
         return cast(str, self._native.metrics_text().result(-1))
 
@@ -289,9 +286,7 @@ class Client:
         priority: int | None = None,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Sets the context's remaining life, as :meth:`Space.create_context`, and its priority if one is given. Raises
-        NotFound.
-        """
+        """Sets the context's remaining life, as :meth:`Space.create_context`, and its priority if one is given. Raises NotFound."""
         time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
         call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
         return cast(NamedContext, call.result(-1))
@@ -301,9 +296,9 @@ class Client:
         return cast(NamedContext, self._native.delete_context(name, self._deadline(deadline)).result(-1))
 
     def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
-        """Makes the nodes bring the context's blocks from disk to memory, in the background, within the bounds on kept
-        blocks. With ``wait``: returns when that is done, or raises TimedOut after so many seconds while it continues.
-        ``is_warming``, ``memory_blocks`` and ``disk_blocks`` show the progress. Raises NotFound.
+        """Makes the nodes bring the context's blocks from disk to memory, in the background, within the bounds on kept blocks. With
+        ``wait``: returns when that is done, or raises TimedOut after so many seconds while it continues. ``is_warming``, ``memory_blocks``
+        and ``disk_blocks`` show the progress. Raises NotFound.
         """
         time = self._deadline(deadline)
         now = cast(NamedContext, self._native.warm_context(name, time).result(-1))
@@ -336,11 +331,11 @@ class Client:
         key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
-        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md).
-        Raises NotFound where blocks are missing; with ``partial`` the file has the blocks before the first missing one.
-        Overwrites an existing file only with ``replace``. ``deadline`` holds for each batch of 16 MiB. Blocks only the
-        calling thread; an error or Ctrl-C leaves no file. The file is not encrypted. ``key_file`` has the key (64
-        hexadecimal digits) that signs it; by default the file named in ``KVSTORE_ARCHIVE_KEY_FILE``, if set.
+        """Writes a context with its blocks to a file, to have the same prefix on another cluster (docs/contexts.md). Raises NotFound where
+        blocks are missing; with ``partial`` the file has the blocks before the first missing one. Overwrites an existing file only with
+        ``replace``. ``deadline`` holds for each batch of 16 MiB. Blocks only the calling thread; an error or Ctrl-C leaves no file. The
+        file is not encrypted. ``key_file`` has the key (64 hexadecimal digits) that signs it; by default the file named in
+        ``KVSTORE_ARCHIVE_KEY_FILE``, if set.
         """
         key = "" if key_file is None else os.fspath(key_file)
         return self._native.export_context(name, os.fspath(file), partial, replace, key, self._deadline(deadline))
@@ -357,9 +352,9 @@ class Client:
         key_file: str | os.PathLike[str] | None = None,
         deadline: Seconds | None = None,
     ) -> ArchivedContext:
-        """Puts the blocks of an exported file and creates the context. Options not given come from the file, with a
-        time to live from now. Checks the whole file first: raises CorruptBlock for a damaged file, Unsupported for one
-        of a later version, and, with a key (as for an export), PermissionDenied for a file that key did not sign.
+        """Puts the blocks of an exported file and creates the context. Options not given come from the file, with a time to live from now.
+        Checks the whole file first: raises CorruptBlock for a damaged file, Unsupported for one of a later version, and, with a key (as for
+        an export), PermissionDenied for a file that key did not sign.
         """
         time = (0.0, False, 0.0) if ttl is None and until is None else _context_time(ttl, sliding, until)
         if sliding and ttl is None:
@@ -369,9 +364,9 @@ class Client:
         return self._native.import_context(os.fspath(file), name, *time, wanted, key, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
-        """The effect of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not checked), those ``chosen``,
-        ``processors`` of the client's threads, ``misplaced_ratio`` (the sampled share of memory that lies elsewhere;
-        None: unknown), and ``why_not`` if something could not be placed.
+        """The effect of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not checked), those ``chosen``, ``processors`` of
+        the client's threads, ``misplaced_ratio`` (the sampled share of memory that lies elsewhere; None: unknown), and ``why_not`` if
+        something could not be placed.
         """
         return cast("dict[str, Any]", self._native.numa().result(-1))
 
@@ -386,9 +381,7 @@ class Client:
         return self._native.is_closed
 
     def close(self) -> None:
-        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as it is
-        referenced.
-        """
+        """Cancels the calls in flight and closes the connections. Memory of :meth:`allocate` lives as long as it is referenced."""
         self._native.close()
 
     def __enter__(self) -> Client:
@@ -407,11 +400,10 @@ class Client:
 
 
 class Space(OpenedNamespace):
-    """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid while nodes come
-    and go.
+    """A namespace whose blocks form prefixes: each hash names a block and all before it. Stays valid while nodes come and go.
 
-    The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a
-    form ``submit_...`` that returns a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
+    The calls of this class block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...``
+    that returns a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
     """
 
     __slots__ = ("_block_bytes",)
@@ -459,19 +451,18 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
     ) -> MatchResult:
-        """Returns how many leading blocks of the chain are held. ``lease``: keep the found blocks for a while
-        (:meth:`lease` is the context manager). ``prefetch``: bring blocks from disk to memory for a get to come.
-        ``token_ids`` of the blocks and up to one more ask for a partial block too. ``reuse``: when the blocks will be
-        asked for again, as far as you can predict: "never", within so many seconds, "later" than in ten minutes
-        (docs/cache-quality.md).
+        """Returns how many leading blocks of the chain are held. ``lease``: keep the found blocks for a while (:meth:`lease` is the context
+        manager). ``prefetch``: bring blocks from disk to memory for a get to come. ``token_ids`` of the blocks and up to one more ask for a
+        partial block too. ``reuse``: when the blocks will be asked for again, as far as you can predict: "never", within so many seconds,
+        "later" than in ten minutes (docs/cache-quality.md).
         """
         return cast(
             MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, False).result(-1)
         )
 
     def why(self, hashes: Hashes, *, deadline: Seconds | None = None) -> MissReport:
-        """Why :meth:`match` does not find the whole chain: the missing block's history on the node that owns it, and
-        whether another namespace has it. Does not count as a use. docs/operating.md, "Why nothing hits".
+        """Why :meth:`match` does not find the whole chain: the missing block's history on the node that owns it, and whether another
+        namespace has it. Does not count as a use. docs/operating.md, "Why nothing hits".
         """
         time = self._client.deadline if deadline is None else seconds(deadline)
         return cast(MissReport, self._native.why(self._id, hashes, time).result(-1))
@@ -488,13 +479,11 @@ class Space(OpenedNamespace):
         priority: int = 5,
         deadline: Seconds | None = None,
     ) -> NamedContext:
-        """Keeps the prefix in memory under a name: blocks in memory at once, the others when they come. Lasts ``ttl``
-        seconds from now (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or
-        seconds since
-        1970. Where the bounds on kept blocks are too small for all contexts of a tenant, those of higher ``priority``
-              (0 to 9) come first, then the older ones. Replaces a context of that name. The result tells how much is
-              kept now, and why not more. Needs the right to operate (docs/contexts.md). Raises OverQuota or Busy at the
-              limit on contexts.
+        """Keeps the prefix in memory under a name: blocks in memory at once, the others when they come. Lasts ``ttl`` seconds from now
+        (``sliding``: and from each use), or ``until`` a date, as a ``datetime`` with a time zone or seconds since 1970. Where the bounds on
+        kept blocks are too small for all contexts of a tenant, those of higher ``priority`` (0 to 9) have precedence, and among equals the
+        ones kept first. Replaces a context of that name. The result tells how much is kept now, and why not more. Needs the right to
+        operate (docs/contexts.md). Raises OverQuota or Busy at the limit on contexts.
         """
         ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
         call = self._native.create_context(
@@ -558,9 +547,9 @@ class Space(OpenedNamespace):
     ) -> GetResult:
         """Copies the longest cached prefix of ``hashes`` into ``blocks``; later blocks are unspecified.
 
-        ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With
-        ``rows``, block i goes to row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the
-        first axis) and device memory is refused by name. ``lease``: from an earlier match; this get ends it.
+        ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With ``rows``, block i goes to
+        row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the first axis) and device memory is refused by
+        name. ``lease``: from an earlier match; this get ends it.
         """
         call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only, False)
         return cast(GetResult, call.result(-1))
@@ -576,9 +565,8 @@ class Space(OpenedNamespace):
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
     ) -> Future[GetResult]:
-        """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is
-        dropped. ``segment_ends`` are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's
-        ``segments`` grow as they land.
+        """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is dropped. ``segment_ends``
+        are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments`` grow as they land.
         """
         at_once = self._client._at_once
         return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
@@ -624,9 +612,8 @@ class Space(OpenedNamespace):
         memory_only: bool = False,
         reuse: Reuse = None,
     ) -> LoadResult:
-        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has
-        fewer than ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until
-        copied.
+        """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has fewer than
+        ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until copied.
         """
         call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, reuse, False)
         return cast(LoadResult, call.result(-1))
@@ -676,8 +663,8 @@ class Space(OpenedNamespace):
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
     ) -> PutResult:
-        """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks``
-        and ``rows`` as in :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
+        """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks`` and ``rows`` as in
+        :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
         """
         return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, False).result(-1))
 
@@ -697,15 +684,14 @@ class Space(OpenedNamespace):
 
 
 class Lease:
-    """A match whose blocks are protected from eviction until this ends: at the end of the ``with`` block, by a get that
-    names it, or by the node's own time.
+    """A match whose blocks are protected from eviction until this ends: at the end of the ``with`` block, by a get that names it, or by the
+    node's own time.
     """
 
     __slots__ = ("_space", "match")
 
     def __init__(self, space: Space, match: MatchResult) -> None:
         self._space = space
-        #: The match's result.
         self.match = match
 
     @property

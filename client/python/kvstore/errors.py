@@ -1,7 +1,7 @@
 """Errors, one class for each status of the C interface (``client/kvstore.h``).
 
-A dead, slow or full node raises no exception in match, get and put: the result is smaller, and its ``why`` is one of these objects,
-not raised. A lookup without a hit is also a result.
+A dead, slow or full node raises no exception in match, get and put: the result is smaller, and its ``why`` is one of these objects, not
+raised. A lookup without a hit is also a result.
 """
 
 from __future__ import annotations

@@ -66,9 +66,9 @@ def _queue_of(loop: asyncio.AbstractEventLoop) -> _LoopQueue:
 class Future(Generic[T]):
     """A call in flight. ``result()`` blocks, ``await`` does not; use one event loop for one future.
 
-    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future gives up only the answer: the call goes on, and
-    keeps its buffers until it has ended. Cancelling the task that awaits a future cancels the call; then the buffers are the call's
-    until ``done()``.
+    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future gives up only the answer: the call goes on, and keeps
+    its buffers until it has ended. Cancelling the task that awaits a future cancels the call; then the buffers are the call's until
+    ``done()``.
     """
 
     __slots__ = ("_call", "_number", "_then")
@@ -91,8 +91,8 @@ class Future(Generic[T]):
         return cast(T, result) if self._then is None else self._then(result)
 
     def cancel(self) -> None:
-        """Gives the call up: it ends soon, whatever the node does. A match, get or put reports this in its ``why``, and counts the
-        work done by then; others raise Cancelled. Memory that a node may still write is quarantined.
+        """Gives the call up: it ends soon, whatever the node does. A match, get or put reports this in its ``why``, and counts the work
+        done by then; others raise Cancelled. Memory that a node may still write is quarantined.
         """
         self._call.cancel()
 

@@ -4,11 +4,11 @@
 >>> store = layout.store_block(block_count=8)                     # the store's own blocks of the same things
 >>> gather(store.bind(blocks), layout.bind(pages), blocks=[3, 1, 4])
 
-If one side is a CUDA device's memory, a call takes a ``stream``, is enqueued there, and returns an Event at once. The other side is
-in the same device's memory or page-locked (``Client.allocate(nbytes, page_locked=True)``). Ids in host memory are checked and
-copied before the call returns; an array of ids on the device is read when the stream reaches it, and ids beyond a cache are then
-skipped. The memory of both caches is kept until the event has passed; before that it must not be written, nor read where the call
-writes. ``grid_max`` bounds the CUDA blocks of a launch, to leave processors to others.
+If one side is a CUDA device's memory, a call takes a ``stream``, is enqueued there, and returns an Event at once. The other side is in the
+same device's memory or page-locked (``Client.allocate(nbytes, page_locked=True)``). Ids in host memory are checked and copied before the
+call returns; an array of ids on the device is read when the stream reaches it, and ids beyond a cache are then skipped. The memory of both
+caches is kept until the event has passed; before that it must not be written, nor read where the call writes. ``grid_max`` bounds the CUDA
+blocks of a launch, to leave processors to others.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """A tensor of a cache. ``tensors`` is one, or one for each layer. ``axes`` has a letter for each axis of its shape: b block, l
-    layer, c component (as many as roles), t T token, h H head, f F feature; upper case is the high digit of an axis that is split
-    in two. ``element`` names the number type if the array's type does not: bf16 in uint16, say.
+    """A tensor of a cache. ``tensors`` is one, or one for each layer. ``axes`` has a letter for each axis of its shape: b block, l layer, c
+    component (as many as roles), t T token, h H head, f F feature; upper case is the high digit of an axis that is split in two.
+    ``element`` names the number type if the array's type does not: bf16 in uint16, say.
     """
 
     tensors: Buffer | Sequence[Buffer]
@@ -106,8 +106,8 @@ class Layout:
         )
 
     def store_block(self, block_count: int, *, head_groups: int = 1, block_tokens: int | None = None) -> Layout:
-        """The store's own blocks with all of this cache's content, for put and get. ``head_groups`` lets ranks of a tensor-parallel
-        model read contiguous parts.
+        """The store's own blocks with all of this cache's content, for put and get. ``head_groups`` lets ranks of a tensor-parallel model
+        read contiguous parts.
         """
         return Layout(self._native.store_block(block_count, head_groups, block_tokens or 0))
 
@@ -125,8 +125,8 @@ class Layout:
         return self._native.tensor_bytes(tensor)
 
     def bind(self, tensors: Buffer | Sequence[Buffer]) -> Cache:
-        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device (by
-        DLPack or ``__cuda_array_interface__``; Unavailable without the CUDA module).
+        """The layout with its memory: one tensor, or all, layer by layer. All are in host memory, or all on one CUDA device (by DLPack or
+        ``__cuda_array_interface__``; Unavailable without the CUDA module).
         """
         return Cache(self._native.bind(_as_list(tensors)))
 
@@ -186,8 +186,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotates keys from the positions they were computed at to others: by ``delta``, or by one of ``deltas`` for each row.
-    ``size``: only the first so many features rotate. ``frequencies`` are the model's own inv_freq, else from ``base``.
+    """Rotates keys from the positions they were computed at to others: by ``delta``, or by one of ``deltas`` for each row. ``size``: only
+    the first so many features rotate. ``frequencies`` are the model's own inv_freq, else from ``base``.
     """
 
     size: int
@@ -264,8 +264,8 @@ def scatter(
     stream: StreamLike | None = None,
     grid_max: int = 0,
 ) -> Event | None:
-    """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loads a prefix into
-    an engine's pages. Returns None when done; on a device, the event that passes when it is.
+    """Row r of ``source`` to slot ``slots[r]`` of ``cache``, or block i to block ``blocks[i]``; negative: skip. Loads a prefix into an
+    engine's pages. Returns None when done; on a device, the event that passes when it is.
     """
     where = _where(stream, grid_max)
     return _event(_kvstore.scatter(cache._native, source._native, slots, blocks, count, _options(move), where))
@@ -282,9 +282,7 @@ def gather(
     stream: StreamLike | None = None,
     grid_max: int = 0,
 ) -> Event | None:
-    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Stores a prefix. As
-    :func:`scatter`.
-    """
+    """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Stores a prefix. As :func:`scatter`."""
     where = _where(stream, grid_max)
     return _event(_kvstore.gather(target._native, cache._native, slots, blocks, count, _options(move), where))
 
@@ -299,9 +297,7 @@ def relayout(
     stream: StreamLike | None = None,
     grid_max: int = 0,
 ) -> Event | None:
-    """Block ``from_blocks[i]`` of ``source`` to block ``to_blocks[i]`` of ``to``; also a swap between two memories. As
-    :func:`scatter`.
-    """
+    """Block ``from_blocks[i]`` of ``source`` to block ``to_blocks[i]`` of ``to``; also a swap between two memories. As :func:`scatter`."""
     where = _where(stream, grid_max)
     return _event(_kvstore.relayout(to._native, to_blocks, source._native, from_blocks, _options(move), where))
 

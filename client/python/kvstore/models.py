@@ -1,8 +1,8 @@
 """A model's cache per sequence, from the ``config.json`` beside its weights.
 
-Layers that keep the same kind of data are a *group*, with a namespace of its own: full attention, sliding windows, the states of
-Mamba and linear attention. The ``model_type`` gives the family; an unknown one is refused by name, since reading it with another
-family's field names could give seventy KV heads instead of one.
+Layers that keep the same kind of data are a *group*, with a namespace of its own: full attention, sliding windows, the states of Mamba and
+linear attention. The ``model_type`` gives the family; an unknown one is refused by name, since reading it with another family's field names
+could give seventy KV heads instead of one.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ def cache_groups(
     """The groups of a model's layers, full attention first.
 
     ``dtype``: of the cache; by default the model's own. ``model``: its name in namespaces; by default the file's ``_name_or_path``.
-    ``windows=False`` counts sliding windows as full attention, as stores of whole prefixes do. Raises Unsupported, by name, for
-    unknown families and for cross-attention.
+    ``windows=False`` counts sliding windows as full attention, as stores of whole prefixes do. Raises Unsupported, by name, for unknown
+    families and for cross-attention.
     """
     whole = load_config(config)
     inner = dict(_text_config(whole))

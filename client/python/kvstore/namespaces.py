@@ -21,10 +21,10 @@ class Namespace:
     """A namespace record. Equal records share blocks, others never do.
 
     Required fields are ``model``, ``block_size`` (tokens of a block) and ``block_bytes``. Add all else that affects the bytes:
-    ``revision``, ``dtype``, ``layout``, ``rope``, ``lora``, ... Unknown fields are refused; ``x_name`` as a keyword, or
-    ``"x.name"`` in a mapping, is the caller's own. ``kind="set"`` makes a namespace of blocks that stand alone: ``block_bytes_max``
-    then bounds their sizes, without block_size and block_bytes. A value is text or a number; ``dtype`` may be NumPy's or torch's.
-    Letters beyond ASCII are escaped as in a URL (``mod%C3%A8le``).
+    ``revision``, ``dtype``, ``layout``, ``rope``, ``lora``, ... Unknown fields are refused; ``x_name`` as a keyword, or ``"x.name"`` in a
+    mapping, is the caller's own. ``kind="set"`` makes a namespace of blocks that stand alone: ``block_bytes_max`` then bounds their sizes,
+    without block_size and block_bytes. A value is text or a number; ``dtype`` may be NumPy's or torch's. Letters beyond ASCII are escaped
+    as in a URL (``mod%C3%A8le``).
     """
 
     __slots__ = ("_record",)
@@ -56,8 +56,8 @@ class Namespace:
     ) -> Namespace:
         """The namespace of a Hugging Face model's blocks in the store's own layout.
 
-        ``config`` is a ``config.json``, the folder that holds it, or its content. ``tensor_parallel`` is (rank, ranks): the record
-        then names the blocks' heads. Models whose layers keep different data have a namespace for each group:
+        ``config`` is a ``config.json``, the folder that holds it, or its content. ``tensor_parallel`` is (rank, ranks): the record then
+        names the blocks' heads. Models whose layers keep different data have a namespace for each group:
         :func:`kvstore.models.cache_groups`. Raises Unsupported for unknown families.
         """
         from .models import cache_groups
@@ -106,8 +106,8 @@ class Namespace:
     ) -> npt.NDArray[np.uint8]:
         """The hashes of the full blocks of ``tokens``: uint8 ``[len(tokens) // block_size, 32]``.
 
-        ``extra`` is hashed into each of these blocks besides its tokens (an image's digest, say). ``after`` is the hash of the
-        block before, to continue a chain. A list works; an array of uint32 is used as it is.
+        ``extra`` is hashed into each of these blocks besides its tokens (an image's digest, say). ``after`` is the hash of the block
+        before, to continue a chain. A list works; an array of uint32 is used as it is.
         """
         return self._record.hash_chain(tokens, extra, after)
 

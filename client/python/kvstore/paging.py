@@ -95,9 +95,7 @@ class PagedCache:
         return self._native.pages_needed(hashes, token_count)
 
     def open(self, hashes: Hashes | None, token_count: int) -> tuple[int, int]:
-        """Opens a sequence that begins with the longest cached prefix. Returns its number and the cached tokens. Raises
-        OutOfMemory.
-        """
+        """Opens a sequence that begins with the longest cached prefix. Returns its number and the cached tokens. Raises OutOfMemory."""
         return self._native.open(hashes, token_count)
 
     def append(self, sequence: int, token_count: int) -> npt.NDArray[np.int64]:
@@ -192,8 +190,6 @@ def plan_chunks(
     block_size: int,
     sharing_threshold: int = 1,
 ) -> ChunkPlan:
-    """The same for decoding, chunk first and sequence second. A chunk is shared if more than ``sharing_threshold`` sequences
-    contain it.
-    """
+    """The same for decoding, chunk first and sequence second. A chunk is shared if more than ``sharing_threshold`` sequences contain it."""
     plan: dict[str, Any] = _kvstore.plan_chunks(page_tables, hashes, token_counts, block_size, sharing_threshold)
     return ChunkPlan(**plan)

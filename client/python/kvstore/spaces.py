@@ -20,8 +20,8 @@ __all__ = ["OpenedNamespace"]
 class OpenedNamespace:
     """A namespace, opened by a client. Stays valid while nodes come and go.
 
-    Calls block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...`` that returns
-    a :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
+    Calls block, without the GIL, until their deadline at the latest; Ctrl-C ends them. Each has a form ``submit_...`` that returns a
+    :class:`Future` at once: its ``result()`` blocks, ``await`` does not.
     """
 
     __slots__ = ("_client", "_id", "_native", "namespace")
@@ -67,9 +67,7 @@ class OpenedNamespace:
     def drop(
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
     ) -> DropResult:
-        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole
-        namespace.
-        """
+        """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole namespace."""
         return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
 
     def submit_drop(

@@ -40,10 +40,9 @@ def weights_digest(model: torch.nn.Module) -> str:
 class PrefixStore:
     """The blocks of one model, as its cache in ``generate()`` has them.
 
-    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or its
-    folder's. The namespace binds the loaded model: all bytes of weights and active adapters, rotations, configuration. If one of
-    these changes, calls raise BadRequest: make another store then. Other fields go to the namespace. Not for several threads at
-    once.
+    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or its folder's.
+    The namespace binds the loaded model: all bytes of weights and active adapters, rotations, configuration. If one of these changes, calls
+    raise BadRequest: make another store then. Other fields go to the namespace. Not for several threads at once.
     """
 
     def __init__(
@@ -91,8 +90,8 @@ class PrefixStore:
         self._owner: StoredCache | None = None
 
     def cache(self, input_ids: torch.Tensor) -> StoredCache:
-        """A cache that begins with the stored prefix of the prompts ``[batch, tokens]``, without padding. With several prompts all
-        get as much as the one with the shortest stored prefix.
+        """A cache that begins with the stored prefix of the prompts ``[batch, tokens]``, without padding. With several prompts all get as
+        much as the one with the shortest stored prefix.
         """
         self._check_unchanged()
         ids = _ids_of(input_ids)
@@ -211,8 +210,8 @@ class StoredCache(DynamicCache):  # type: ignore[misc]
         self.why: Error | None = None
 
     def store(self, sequences: torch.Tensor) -> int:
-        """Stores the full blocks of the computed tokens: ``sequences`` are the prompts with the generated tokens, as ``generate()``
-        returns them. Returns how many blocks were new. An absent store costs at most its deadline.
+        """Stores the full blocks of the computed tokens: ``sequences`` are the prompts with the generated tokens, as ``generate()`` returns
+        them. Returns how many blocks were new. An absent store costs at most its deadline.
         """
         try:
             return self._store_of._store(self, sequences)

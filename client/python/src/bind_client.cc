@@ -81,7 +81,6 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
   }
 }
 
-/// Throws the call's error, if it has one.
 void check(const IoClient& io, const error_code& error, const std::string& reason = {}) {
   if (!error) return;
   // Calls of a disabled client end as unavailable, which would read as a node that may come back.
@@ -381,7 +380,6 @@ class PyClient {
     return call;
   }
 
-  /// The same for a call about blocks.
   PyCall begin(nb::handle hashes, bool at_once) {
     PyCall call = begin(at_once);
     // Copied: the caller's list may change as soon as this returns.
@@ -660,7 +658,6 @@ class PyClient {
     run(call, [](Client& client) -> std::pair<error_code, Outcome> { return {{}, client.numa()}; });
     return call;
   }
-  /// Never waits.
   void tell_prefill_speed(double tokens_per_second) {
     PyCall call = begin();
     run(call, [tokens_per_second](Client& client) -> std::pair<error_code, Outcome> {
@@ -755,8 +752,7 @@ class PyClient {
   static SegmentCallback tell_segments(Call& state) {
     if (state.segment_ends.empty()) return {};
     return {[](void* context, std::size_t, std::size_t block_count) {
-              // On the I/O thread, without the GIL: no Python here. Wakes the waiting thread, which asks for
-              // `segments`.
+              // On the I/O thread, without the GIL: no Python here. Wakes a waiting thread, which reads `segments`.
               static_cast<Call*>(context)->land_segment(block_count);
             },
             &state};

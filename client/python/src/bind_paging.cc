@@ -69,8 +69,7 @@ struct Pool {
     std::vector<std::uint32_t> count(pages.page_count(), 0);
     for (const std::int64_t number : numbers.values()) {
       made.push_back(page(number));
-      // Counted within this call too: a page named twice needs two users, or the second release would take another
-      // sequence's.
+      // Counted within this call too: a page named twice needs two users, or another sequence's would be released.
       if (++count[static_cast<std::size_t>(number)] > pages.user_count(made.back()))
         throw bad_request("page: " + std::to_string(number) + " has no such user");
     }

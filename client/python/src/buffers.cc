@@ -115,8 +115,8 @@ struct Array::Source {
 
 namespace {
 
-/// The object's capsule, versioned if the object supports it. Libraries from before version 1 raise a TypeError for the
-/// argument. Any other error is the object's own.
+/// The object's capsule, versioned if supported. Libraries from before version 1 raise a TypeError for the argument.
+/// Any other error is the object's own.
 nb::object dlpack_of(nb::handle object, bool is_cuda) {
   // A device tensor's address is enough: the stream of each call orders the work (-1: the exporter shall not wait).
   nb::dict options;

@@ -1,5 +1,4 @@
-// client/python/src/call_rows.h: the rows of a Python call: slots or blocks, in a list, a host array, or a device
-// array.
+// client/python/src/call_rows.h: the rows of a Python call: slots or blocks, in a list or an array on host or device.
 #pragma once
 
 #include <nanobind/nanobind.h>

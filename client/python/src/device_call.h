@@ -34,8 +34,8 @@ struct Side {
 bool is_for_device(const Where& where, const Cache& to, const char* to_name, const Cache& from, const char* from_name);
 
 /// Enqueues it. Copies `operation`'s arrays, which are the host's, and checks and copies host ids. Keeps `holds`, and
-/// the sides' memory if it is in `holds`, until the event has passed. Throws kMismatch without a text if the layouts do
-/// not fit.
+/// the sides' memory if in `holds`, until the event has passed. Throws kMismatch without a text if the layouts do not
+/// fit.
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
                                      const Operation& operation, std::vector<nb::object> holds);
 

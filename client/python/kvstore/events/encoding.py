@@ -1,7 +1,7 @@
 """Changes as the events of vLLM and SGLang, and batches of events, before msgpack.
 
-As in vLLM 0.32.0 and SGLang 0.5.23: a batch is a list [time, events, rank], an event a mapping whose ``type`` is its class. The
-store has no tokens: ``token_ids`` is empty, and so are ``lora_id`` and ``lora_name``.
+As in vLLM 0.32.0 and SGLang 0.5.23: a batch is a list [time, events, rank], an event a mapping whose ``type`` is its class. The store has
+no tokens: ``token_ids`` is empty, and so are ``lora_id`` and ``lora_name``.
 """
 
 from __future__ import annotations

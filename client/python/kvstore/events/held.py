@@ -62,8 +62,8 @@ class Look:
 
 
 def look(source: Source, life: str = "", start: int | None = None) -> Look | None:
-    """The node's blocks, and the changes since number ``start`` of that ``life``; by default, since this began. None: some changes
-    were lost meanwhile, or the node restarted; try again, without a number. Raises NodeAway.
+    """The node's blocks, and the changes since number ``start`` of that ``life``; by default, since this began. None: some changes were
+    lost meanwhile, or the node restarted; try again, without a number. Raises NodeAway.
 
     The parts of the list are of different moments. Applying all changes since the first part, in order, gives one moment.
     """

@@ -1,7 +1,7 @@
 """Publishes a node's changes over ZeroMQ in an engine's format, and replays batches that a subscriber has missed.
 
-Frames as in vLLM: topic, number (8 bytes, big endian), batch in msgpack. A request to the replay socket is a number; all batches
-from there on are sent again, then one of number -1.
+Frames as in vLLM: topic, number (8 bytes, big endian), batch in msgpack. A request to the replay socket is a number; all batches from there
+on are sent again, then one of number -1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,6 @@ _STALLED_POLL_SECONDS = 0.002
 class _Replay:
     """The unsent part of one client's replay."""
 
-    #: The next number.
     start: int
     #: If older batches are requested than are kept: everything, in batches, encoded as the client takes them.
     rest: Iterator[tuple[int, bytes]] | None = None
@@ -55,8 +54,8 @@ class _Replay:
 class Publisher:
     """One thread.
 
-    1. A client that has applied all batches has the node's blocks as of the last batch. After a gap of the node's, or its restart,
-       an AllBlocksCleared comes first, then everything.
+    1. A client that has applied all batches has the node's blocks as of the last batch. After a gap of the node's, or its restart, an
+       AllBlocksCleared comes first, then everything.
     2. A replay from before the kept batches gets an AllBlocksCleared and everything, under the numbers of the last batches.
     3. The blocks of a silent node are cleared after ``away_seconds``, once.
     4. A client that requests replays and does not read them costs a few batches of memory; other clients are unaffected.
@@ -170,8 +169,7 @@ class Publisher:
             yield self._encoding.events(some)
 
     def _encode(self, events: list[dict[str, Any]]) -> bytes:
-        self._told_at = max(time.time(), self._told_at)  # a batch's time never precedes the previous one's, even if the clock goes
-                                                         # back
+        self._told_at = max(time.time(), self._told_at)  # never before the previous batch's time, even if the clock goes back
         return bytes(msgspec.msgpack.encode([self._told_at, events, 0]))
 
     def _publish(self, events: list[dict[str, Any]]) -> None:

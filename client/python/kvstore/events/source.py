@@ -82,8 +82,8 @@ class Part:
 
 
 class Source:
-    """``url``: a node's admin server, http:// or https://. ``token``: identifies this program to the node's policy; sent to
-    loopback and over TLS only. ``context``: with the certificate to show. ``model``: skip other models' namespaces. One thread.
+    """``url``: a node's admin server, http:// or https://. ``token``: identifies this program to the node's policy; sent to loopback and
+    over TLS only. ``context``: with the certificate to show. ``model``: skip other models' namespaces. One thread.
     """
 
     def __init__(

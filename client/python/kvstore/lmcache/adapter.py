@@ -25,8 +25,8 @@ __all__ = ["Adapter"]
 
 #: Values in SetPutResult.states.
 _REFUSED, _STORED = 0, 1
-#: Limit on unfetched results of one kind, and on leases of looked up objects not yet unlocked: LMCache fetches and unlocks all of
-#: them, except after it has given a request up.
+#: Limit on unfetched results of one kind, and on leases of looked up objects not yet unlocked: LMCache fetches and unlocks all of them,
+#: except after it has given a request up.
 _UNFETCHED_MAX = 4096
 #: How many keys the adapter keeps with sizes, to list them and to count bytes.
 _KNOWN_MAX = 1 << 18
@@ -43,8 +43,8 @@ class _Task:
 class _Kind:
     """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
-    1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One
-       signal can stand for several ends, so the others are signalled again at the next request.
+    1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One signal
+       can stand for several ends, so the others are signalled again at the next request.
     """
 
     def __init__(self) -> None:
@@ -105,8 +105,8 @@ class _Kind:
 class Adapter(L2AdapterInterface):  # type: ignore[misc]
     """The adapter that LMCache's controllers call, from several threads.
 
-    1. After construction, calls do not raise into LMCache: a failed lookup is not found, a failed transfer has failed. Every task
-       ends, at its deadline at the latest, with a bitmap as long as its keys.
+    1. After construction, calls do not raise into LMCache: a failed lookup is not found, a failed transfer has failed. Every task ends, at
+       its deadline at the latest, with a bitmap as long as its keys.
     2. A batch is one call to the store, whatever its keys: each object stands alone. Hints of layouts are not used.
     3. Objects that a lookup has found in memory stay there until they are unlocked, or the store's lease ends.
     4. There is no Python thread: the client's thread signals ends, and LMCache's threads read them.
@@ -332,8 +332,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
-        """The keys stored by this adapter that the store still has. It names objects by hashes, so objects stored by others are not
-        listed.
+        """The keys stored by this adapter that the store still has. It names objects by hashes, so objects stored by others are not listed.
         """
         if page_size <= 0:
             raise ValueError(f"page_size must be positive (got {page_size})")

@@ -2,8 +2,8 @@
 
 python -m kvstore.router --endpoint unix:///run/kvstore/kvstore.sock
 
-In reading order: names.py (block names), query.py (queries to nodes), service.py (requests and answers), http.py (connections),
-__main__.py (the command line). Imports no engine.
+In reading order: names.py (block names), query.py (queries to nodes), service.py (requests and answers), http.py (connections), __main__.py
+(the command line). Imports no engine.
 """
 
 from __future__ import annotations

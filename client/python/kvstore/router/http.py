@@ -73,8 +73,8 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 class Server:
-    """Calls ``answer`` for each request. One event loop. At the connection limit a new one ends an idle one: from the address with
-    most connections, the one idle longest. If all are busy, the new one gets an error and is closed.
+    """Calls ``answer`` for each request. One event loop. At the connection limit a new one ends an idle one: from the address with most
+    connections, the one idle longest. If all are busy, the new one gets an error and is closed.
 
     1. A connection costs at most a head, a body and its answer in memory, and a bounded time for each.
     2. Any exception of ``answer`` becomes an answer, and the server goes on.
@@ -192,8 +192,8 @@ def _is_loopback(writer: asyncio.StreamWriter) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host header names an address, or this machine. A web page may have pointed any other name to the loopback: a
-    browser then treats that page and this server as one origin.
+    """Whether a Host header names an address, or this machine. A web page may have pointed any other name to the loopback: a browser then
+    treats that page and this server as one origin.
     """
     try:
         name = urlsplit("//" + host).hostname or ""

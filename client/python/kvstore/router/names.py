@@ -1,5 +1,5 @@
-"""Block names of engines: token hashes as each engine makes them, and the names under which its connector stores a block. Both
-follow from the namespace's record, so no engine is imported.
+"""Block names of engines: token hashes as each engine makes them, and the names under which its connector stores a block. Both follow from
+the namespace's record, so no engine is imported.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Queries how much of a prefix the store holds, on which tiers and nodes, by matches without a lease: no promise, no move of
-blocks.
-"""
+"""Queries how much of a prefix the store holds, on which tiers and nodes, by matches without a lease: no promise, no move of blocks."""
 
 from __future__ import annotations
 
@@ -237,8 +235,8 @@ class _Door:
 class Prefixes:
     """Answers queries. One event loop.
 
-    1. An answer comes within the deadline, or reports the timeout; a single node that stays away is skipped for a while. With
-       several nodes, the answer covers the others meanwhile.
+    1. An answer comes within the deadline, or reports the timeout; a single node that stays away is skipped for a while. With several
+       nodes, the answer covers the others meanwhile.
     2. Blocks counted as held were held when a node answered; they may be evicted at any time.
     3. The number of open namespaces has a limit, whatever callers ask.
     """
@@ -409,9 +407,7 @@ class Prefixes:
         asked: Asked,
         deadline: float,
     ) -> list[dict[str, Any]] | None:
-        """How many names each present node has. None for a chain on several nodes: each has only parts of it, and answers for
-        prefixes.
-        """
+        """How many names each present node has. None for a chain on several nodes: each has only parts of it, and answers for prefixes."""
         nodes = self._client.nodes()
         if len(nodes) == 1:
             return [_of_node(nodes[0]["name"], nodes[0]["endpoint"], held)]

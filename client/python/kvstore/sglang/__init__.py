@@ -4,9 +4,9 @@ python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --
     --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
-In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as the kernels
-see them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py (differences between
-releases of SGLang).
+In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as the kernels see
+them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py (differences between releases of
+SGLang).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _SAMPLES_MAX = 1024
 class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     """The storage backend that SGLang calls, from several threads at once.
 
-    1. After construction, calls neither raise into the engine nor return None where SGLang counts: a failed lookup is a miss, a
-       failed save is False. Unsupported settings are refused at the start, by name.
+    1. After construction, calls neither raise into the engine nor return None where SGLang counts: a failed lookup is a miss, a failed save
+       is False. Unsupported settings are refused at the start, by name.
     2. Every call ends at its timeout at the latest. After three failures in a row the store is skipped for a while.
     3. The store may be away, now or for ever.
     4. ``clear`` leaves the store alone: this engine goes on under other names, and no longer finds its earlier blocks.
@@ -301,8 +301,8 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     # -- the rest
 
     def clear(self) -> None:
-        """From now on this engine, with all its ranks on this host, neither finds nor extends the blocks stored before. Other
-        engines keep them.
+        """From now on this engine, with all its ranks on this host, neither finds nor extends the blocks stored before. Other engines keep
+        them.
         """
         with self._lock:
             self._clear_count += 1

@@ -95,8 +95,8 @@ class _Output:
 class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     """The store that SGLang's EmbeddingCacheController calls, from several threads.
 
-    1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang
-       expects. Only such outputs are written to SGLang's pool.
+    1. An output counts as loaded only if all of it has come, verified, with the element type, width and number of rows that SGLang expects.
+       Only such outputs are written to SGLang's pool.
     2. After construction, calls do not raise into SGLang. A failed lookup is a miss, and is encoded.
     3. Every call ends at its timeout at the latest. After three failures in a row the store is skipped for a while.
     4. The store may be away, now or for ever.
@@ -169,8 +169,8 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     def _batches(
         self, hashes: Sequence[str], ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
     ) -> list[list[tuple[int, _Output]]]:
-        """Outputs with their places among ``hashes``, split into groups copied at once. A repeated output goes to another batch,
-        since the names of one call differ.
+        """Outputs with their places among ``hashes``, split into groups copied at once. A repeated output goes to another batch, since the
+        names of one call differ.
         """
         batches: list[list[tuple[int, _Output]]] = []
         names: set[bytes] = set()

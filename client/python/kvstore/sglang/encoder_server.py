@@ -1,8 +1,8 @@
-"""SGLang's encoder server with its embedding cache in the store: python -m kvstore.sglang.encoder_server, followed by the arguments
-of ``python -m sglang.launch_server``, with ``--encoder-only --enable-mm-global-cache``.
+"""SGLang's encoder server with its embedding cache in the store: python -m kvstore.sglang.encoder_server, followed by the arguments of
+``python -m sglang.launch_server``, with ``--encoder-only --enable-mm-global-cache``.
 
-SGLang 0.5.23 has one name for such a store, "mooncake", loads no plugins in the encoder's processes, and passes a store no options:
-so the name is taken over here, in each process that this one starts, since each imports this module.
+SGLang 0.5.23 has one name for such a store, "mooncake", loads no plugins in the encoder's processes, and passes a store no options: so the
+name is taken over here, in each process that this one starts, since each imports this module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The content an SGLang engine has loaded: model, weights, rotations, drafts, adapters and code, from its own scheduler.
 
-SGLang gives a storage backend only the model's path. The rest comes from the scheduler, in whose process the backend is made: it,
-or its request to attach a storage, is among the callers. Later changes of weights are caught in SGLang's methods.
+SGLang gives a storage backend only the model's path. The rest comes from the scheduler, in whose process the backend is made: it, or its
+request to attach a storage, is among the callers. Later changes of weights are caught in SGLang's methods.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def callers() -> Callers:
 
 
 def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
-    """``told`` is SGLang's name for the model: its path, or the name it is served under. Raises Unsupported if the loaded weights
-    are unknown and ``weights_epoch`` is not set.
+    """``told`` is SGLang's name for the model: its path, or the name it is served under. Raises Unsupported if the loaded weights are
+    unknown and ``weights_epoch`` is not set.
     """
     given = compat.arguments()
     model = None if found.scheduler is None else found.scheduler.tp_worker.model_runner.model_config
@@ -215,8 +215,8 @@ def _draft_runners(scheduler: Any) -> list[Any]:
 
 
 def _adapters(found: Callers, given: Any) -> str | None:
-    """Digest of the adapters. SGLang names an adapter's pages by an id made of its name and path at the start, so the content of
-    that path belongs to the namespace. An adapter loaded later has a random id.
+    """Digest of the adapters. SGLang names an adapter's pages by an id made of its name and path at the start, so the content of that path
+    belongs to the namespace. An adapter loaded later has a random id.
     """
     if given is None or not given.enable_lora:
         return None
@@ -235,10 +235,9 @@ def _adapters(found: Callers, given: Any) -> str | None:
 class Watch:
     """Detects changes of weights after the engine's start.
 
-    1. From before the first change until the next flush of the engine's own cache, weights are unknown: pages may have old or new
-       ones.
-    2. At the flush, unchanged weights get their names back; others get names made of the weights, equal in all engines with the
-       same weights and rank count.
+    1. From before the first change until the next flush of the engine's own cache, weights are unknown: pages may have old or new ones.
+    2. At the flush, unchanged weights get their names back; others get names made of the weights, equal in all engines with the same
+       weights and rank count.
     3. With pipeline stages, a stage does not see the others' weights: after a change they stay unknown.
     """
 
@@ -306,7 +305,6 @@ class Watch:
                     yield f"{i} {name}", each
 
 
-#: The watches of this process.
 _watches: weakref.WeakSet[Watch] = weakref.WeakSet()
 _patched: list[Any] = []
 

@@ -133,8 +133,8 @@ class Pool:
 
     1. A page is moved as a whole: True means that all its parts have come, verified, or are stored.
     2. Each call ends at its deadline at the latest.
-    3. A pool that ``view_of`` supports is stored in the store's layout, in parts of some heads each, so that engines of other host
-       layouts and tensor-parallel sizes can read it. Other pools' pages are stored as they are.
+    3. A pool that ``view_of`` supports is stored in the store's layout, in parts of some heads each, so that engines of other host layouts
+       and tensor-parallel sizes can read it. Other pools' pages are stored as they are.
     """
 
     def __init__(
@@ -227,8 +227,7 @@ class Pool:
         rank = 0 if is_latent else ranks.tp_rank
         self._parts = range(rank * held, (rank + 1) * held)
         nbytes = view.layout.slice_heads(0, view.heads // held).store_block_bytes
-        # With more ranks than kv heads, ranks hold the same head: the count of "heads" is that of ranks, and other sizes do not
-        # share.
+        # With more ranks than kv heads, ranks hold the same head: the count of "heads" is that of ranks, and other sizes do not share.
         text = self._tagged(f"{view.heads * shards} heads of {view.text}")
         return PoolText(name, "store", self._dtype(), self.page_size, text, nbytes, parts, None, self._layers())
 

@@ -1,8 +1,8 @@
-"""Differences between releases of vLLM, and the releases that were tried. All checks of the release are here; the rest is written
-for the newest.
+"""Differences between releases of vLLM, and the releases that were tried. All checks of the release are here; the rest is written for the
+newest.
 
-From 0.30 on a connector is given the cache manager, and reports which requests' loads have failed. Up to 0.29 it is given the block
-pool alone, and reports which pages have failed; with several cache groups that does not identify the request.
+From 0.30 on a connector is given the cache manager, and reports which requests' loads have failed. Up to 0.29 it is given the block pool
+alone, and reports which pages have failed; with several cache groups that does not identify the request.
 """
 
 from __future__ import annotations
@@ -131,8 +131,7 @@ def why_not_here() -> str:
 
 
 def is_plain(group: Any) -> bool:
-    """Whether a group's pages hold each token's own state, or the state after the last token, as it is, for the model that answers.
-    """
+    """Whether a group's pages hold each token's own state, or the state after the last token, as it is, for the model that answers."""
     spec = group.kv_cache_spec
     quant_mode = getattr(spec, "kv_quant_mode", None)
     return not (
@@ -160,8 +159,7 @@ def heads_text(spec: Any, rank_count: int = 1) -> str:
 
 
 def layout_of(config: Any, cache: Any) -> str:
-    """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C). Up to 0.28 the CPU has one order, without a name.
-    """
+    """The order of layers (L), blocks (B), heads (H), tokens (N) and content (C). Up to 0.28 the CPU has one order, without a name."""
     said = getattr(cache, "kv_cache_layout", None) or getattr(config.cache_config, "kv_cache_layout", None)
     return str(said or ("" if "kv_cache_layout" in KVCacheConfig.__dataclass_fields__ else "LBHNC"))
 
@@ -172,8 +170,8 @@ def tensors_of(layer: torch.Tensor) -> list[torch.Tensor]:
 
 
 def has_heads_apart(layout: str) -> bool:
-    """Whether a page has the bytes of each kv head in one piece. Then the kernels' order inside does not matter: CPU kernels keep a
-    head's keys before its values, and pack keys in an order of the instruction set's.
+    """Whether a page has the bytes of each kv head in one piece. Then the kernels' order inside does not matter: CPU kernels keep a head's
+    keys before its values, and pack keys in an order of the instruction set's.
     """
     return layout.endswith("HNC")
 
@@ -184,9 +182,9 @@ def replicas_of(cache: Any) -> int:
 
 
 def packing(config: Any, block_size: int, is_mla: bool) -> str:
-    """The packing of a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated one, on
-    every processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head and then all values,
-    the keys in an order of the instruction set's.
+    """The packing of a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated one, on every
+    processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head and then all values, the keys in an
+    order of the instruction set's.
     """
     if is_mla:
         return "rows"
@@ -217,8 +215,8 @@ def hash_tokens(config: Any, cache: Any) -> int:
 
 
 def hit_tokens(config: Any, cache: Any) -> int:
-    """The engine's own hits end at multiples of this many tokens: a page; or a hash, where vLLM keeps states inside a page. Only
-    releases that pass these to a connector are asked.
+    """The engine's own hits end at multiples of this many tokens: a page; or a hash, where vLLM keeps states inside a page. Only releases
+    that pass these to a connector are asked.
     """
     resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
     page = int(config.cache_config.block_size)
@@ -228,16 +226,16 @@ def hit_tokens(config: Any, cache: Any) -> int:
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
-    """States that a step leaves at a block's end: for each request, cache group, page and tokens before the end. A request's page
-    tables do not show this: most states are never kept.
+    """States that a step leaves at a block's end: for each request, cache group, page and tokens before the end. A request's page tables do
+    not show this: most states are never kept.
     """
     told = output.kv_connector_block_state
     return {} if told is None else dict(told.boundary_state_offloads)
 
 
 def tokens_in_flight(request: Any) -> int:
-    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM does not count them: without asynchronous scheduling
-    the count is 0.
+    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM does not count them: without asynchronous scheduling the
+    count is 0.
     """
     return int(getattr(request, "num_in_flight_tokens", 0))
 
@@ -271,8 +269,8 @@ def worker_here() -> Any:
 
 
 def is_heard(connector: Any) -> bool:
-    """Whether this connector's message before the first step reaches its other half: MultiConnector passes on only one part's
-    message, and other parts need theirs more.
+    """Whether this connector's message before the first step reaches its other half: MultiConnector passes on only one part's message, and
+    other parts need theirs more.
     """
     for each in _callers():
         for part in getattr(each, "_connectors", ()):
@@ -298,8 +296,8 @@ def adapters_of(worker: Any) -> Any:
 
 
 def load_began() -> float:
-    """Files unchanged since this time are the loaded ones. It is the start of a vLLM process; any other process imports this module
-    when an engine is configured.
+    """Files unchanged since this time are the loaded ones. It is the start of a vLLM process; any other process imports this module when an
+    engine is configured.
     """
     return _IMPORTED if multiprocessing.parent_process() is None else psutil.Process().create_time()
 
@@ -327,8 +325,8 @@ def files_of(load_config: Any, folder: str, source: Any) -> list[str]:
 
 
 class PageTables:
-    """Replaces the cache manager where there is only the block pool: requests' pages, as the scheduler reports them to workers.
-    Pages left behind by a window are not reported, so windows are refused there.
+    """Replaces the cache manager where there is only the block pool: requests' pages, as the scheduler reports them to workers. Pages left
+    behind by a window are not reported, so windows are refused there.
     """
 
     def __init__(self, block_pool: Any) -> None:

@@ -3,8 +3,8 @@
 vllm serve MODEL --ec-transfer-config '{"ec_connector": "KVStoreECConnector", "ec_connector_module_path": "kvstore.vllm.encoder",
     "ec_role": "ec_both", "ec_connector_extra_config": {"endpoints": "unix:///run/kvstore/kvstore.sock"}}'
 
-vLLM plans a step with an available output, and ends if it is then missing. So the scheduler's half loads outputs itself, before it
-reports them as available, and hands them to the workers with the step.
+vLLM plans a step with an available output, and ends if it is then missing. So the scheduler's half loads outputs itself, before it reports
+them as available, and hands them to the workers with the step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ _SAVING_BYTES_MAX = 256 << 20
 _FLUSH_SECONDS = 1.0
 
 
-#: Counters of the scheduler's half and of the workers'.
 COUNTERS = {
     "lookups": "Outputs that the store was asked about.",
     "hit_outputs": "Outputs that the store had.",
@@ -115,7 +114,6 @@ class Word(ECConnectorWorkerMetadata):  # type: ignore[misc]
 class _Item:
     """An output that is looked up, then loaded. ``is_over``: it has arrived, or will not come."""
 
-    #: The rows it must have.
     row_count: int
     match: Future[SetMatchResult] | None = None
     get: Future[SetGetResult] | None = None

@@ -1,7 +1,7 @@
 """An engine's computation, from its worker's loaded and resolved state: weight files, configuration, rotation tables, code.
 
-Only a worker has it: models write into their configuration while they are loaded, and choose rotations by the engine's options. So
-a worker makes the identity once and sends it to the scheduler's half (messages.Stage).
+Only a worker has it: models write into their configuration while they are loaded, and choose rotations by the engine's options. So a worker
+makes the identity once and sends it to the scheduler's half (messages.Stage).
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, Any]:
-    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of a pipeline
-    stage.
+    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of a pipeline stage.
     """
     model = config.model_config
     loaded = worker.get_model()
@@ -124,8 +123,8 @@ def difference(one: str, other: str) -> str:
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the loaded files. If they are missing on this machine, blocks' names have a digest of the weights in
-    memory, rank by rank (scheduler.py).
+    """By the content of the loaded files. If they are missing on this machine, blocks' names have a digest of the weights in memory, rank
+    by rank (scheduler.py).
     """
     files = _files(config, model, loaded)
     if files is not None:

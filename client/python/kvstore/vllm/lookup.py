@@ -35,8 +35,8 @@ def tail_hashes(model: Model, request: Any, tails: list[int]) -> list[bytes]:
 
 @dataclass
 class Lookup:
-    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens, which
-    end inside the next block. Has a future, and then a lease, per pipeline stage.
+    """A question to the store, and then its answer: ``hit`` leading blocks can be loaded, or the ``tail_hit`` leading tokens, which end
+    inside the next block. Has a future, and then a lease, per pipeline stage.
     """
 
     block_count: int
@@ -96,8 +96,8 @@ def _held(
     before: int,
     count: int,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any part is
-    on a disk.
+    """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any part is on a
+    disk.
     """
     shape = (len(model.groups), model.part_count, count)
     names = slice(shape[0] * shape[1] * before, shape[0] * shape[1] * (before + count))

@@ -36,8 +36,8 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it. ``adapter``: the number of the
-    adapter that computed them, and its expected content on each worker.
+    """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it. ``adapter``: the number of the adapter
+    that computed them, and its expected content on each worker.
     """
 
     job: int
@@ -48,8 +48,8 @@ class Save:
 
 @dataclass
 class Stage(KVConnectorHandshakeMetadata):  # type: ignore[misc]
-    """From a worker to the scheduler, once. ``namespace`` is a record's text, ``block_bytes`` are the bytes of one part, for each
-    cache group. ``weights`` is a digest of the weights in memory; ``is_named``: the namespace has the weights too.
+    """From a worker to the scheduler, once. ``namespace`` is a record's text, ``block_bytes`` are the bytes of one part, for each cache
+    group. ``weights`` is a digest of the weights in memory; ``is_named``: the namespace has the weights too.
     """
 
     namespace: str
@@ -76,10 +76,10 @@ class Step(KVConnectorMetadata):  # type: ignore[misc]
 class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """From the workers to the scheduler.
 
-    ``gathered``: for each save, how many workers no longer need its pages. ``loaded``: for each load, how many workers have ended
-    it, and the first block missing on one of them, or None. ``load_seconds``: for measured whole loads. ``computed``: tokens and
-    seconds of a prefill step. By worker number: ``stages``; ``weights`` with the reset they answer. ``adapters``, by adapter
-    number: the content each worker has loaded.
+    ``gathered``: for each save, how many workers no longer need its pages. ``loaded``: for each load, how many workers have ended it, and
+    the first block missing on one of them, or None. ``load_seconds``: for measured whole loads. ``computed``: tokens and seconds of a
+    prefill step. By worker number: ``stages``; ``weights`` with the reset they answer. ``adapters``, by adapter number: the content each
+    worker has loaded.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)

@@ -89,8 +89,8 @@ class Model:
 
     1. Equal namespaces mean equal bytes under equal names, whichever process made them.
     2. The scheduler's half gets its namespaces from the workers. Each pipeline stage has its own.
-    3. A block is stored in parts, each under its own name. A part has some kv heads of all layers of a stage, so the number of
-       parts per rank depends on the tensor-parallel size. Exactly one rank stores a part.
+    3. A block is stored in parts, each under its own name. A part has some kv heads of all layers of a stage, so the number of parts per
+       rank depends on the tensor-parallel size. Exactly one rank stores a part.
     """
 
     def __init__(self, config: Any, cache: Any, options: Options | None = None) -> None:
@@ -229,8 +229,7 @@ class Model:
             dict(identity)
             | {
                 "block_bytes_max": self.block_bytes_max,
-                # Only inside a page: the order of pages of layers and blocks does not affect a block. One head is the same in every
-                # order.
+                # Only inside a page: the order of pages of layers and blocks does not affect a block. One head is the same in every order.
                 "layout": "vllm-" + ("HNC" if self.is_mla else self.layout[-3:]),
                 # Pages are copied as they are, and releases or processors may pack them differently.
                 "x.engine": f"{compat.engine_name()} {self._packing}",

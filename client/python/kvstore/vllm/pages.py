@@ -37,11 +37,11 @@ class _DevicePages:
 
 
 def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int, part_count: int = 1) -> Any:
-    """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come before
-    tokens, layers may lie between pages, a page may be padded. Only a page's content has to be without gaps.
+    """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come before tokens,
+    layers may lie between pages, a page may be padded. Only a page's content has to be without gaps.
 
-    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in a piece,
-    and each part has some of them.
+    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in a piece, and each
+    part has some of them.
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(
@@ -117,8 +117,8 @@ def device_of(pages: list[list[Cache]]) -> int | None:
 
 
 class Lane:
-    """The connector's own stream on the pages' device, with its ordering against the engine's stream. The order of calls in this
-    process's thread does not order the two streams.
+    """The connector's own stream on the pages' device, with its ordering against the engine's stream. The order of calls in this process's
+    thread does not order the two streams.
 
     1. The streams wait for each other only by an explicit event on the device; the host never waits here.
     """
@@ -143,8 +143,8 @@ class Lane:
 class Staging(RowPool):
     """Rows of lent memory, one part of a block each. A row holds a part of any group, layer after layer.
 
-    Without a lane, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the
-    copy's end: until then the copy owns its rows and pages.
+    Without a lane, pages are in host memory, and a copy is done when its call returns. With one, calls return the event of the copy's end:
+    until then the copy owns its rows and pages.
     """
 
     def __init__(

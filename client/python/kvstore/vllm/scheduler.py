@@ -110,11 +110,11 @@ class _LoadUnderWay:
 class SchedulerSide:
     """Runs on the scheduler's thread, which all requests share: no call here waits for a node.
 
-    1. Each save holds a reference to its pages until every worker has reported the job, whatever happens to the request: saves and
-       loads have numbers of their own.
+    1. Each save holds a reference to its pages until every worker has reported the job, whatever happens to the request: saves and loads
+       have numbers of their own.
     2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
-    3. A load names every page that the engine treats as loaded, even if the store lacks the block: an unfilled page is reported,
-       never read.
+    3. A load names every page that the engine treats as loaded, even if the store lacks the block: an unfilled page is reported, never
+       read.
     4. Blocks loaded by another connector are stored only after a step that read them has ended and reported failures.
     5. A load ends when every worker has reported: a block missing on one worker is missing for the request.
     6. Saves hold at most a quarter of the engine's pages. Blocks beyond that are not stored.
@@ -337,9 +337,7 @@ class SchedulerSide:
         return more, True
 
     def _worth_loading(self, lookup: Lookup, computed: int) -> int:
-        """How many tokens after ``computed`` blocks to load: all in the store, or fewer where the engine computes the rest in less
-        time.
-        """
+        """How many tokens after ``computed`` blocks to load: all in the store, or fewer where the engine computes the rest in less time."""
         size = self._model.block_size
         ends = dict.fromkeys((lookup.tail_hit or lookup.hit * size, lookup.hit * size, lookup.memory_hit * size))
         hits = [
@@ -451,8 +449,8 @@ class SchedulerSide:
         return step
 
     def _doubt(self, fresh: list[_Request]) -> None:
-        """Blocks of a request in its first step that neither the engine had nor this connector loaded come from another connector,
-        which reports failures only at the step's end. Until then any request may share these blocks.
+        """Blocks of a request in its first step that neither the engine had nor this connector loaded come from another connector, which
+        reports failures only at the step's end. Until then any request may share these blocks.
         """
         for request_id, known in list(self._doubtful.items()):
             if self._is_settled(known) or self._requests.get(request_id) is not known:
@@ -474,8 +472,8 @@ class SchedulerSide:
         return bool(request.num_computed_tokens > own + known.load_tokens)
 
     def _note_epochs(self, scheduled: list[tuple[_Request, int]]) -> None:
-        """Records the epoch of each page that a request fills, since vLLM's own cache ignores a request's weights_epoch. A request
-        that begins with other requests' pages of another epoch stores no blocks.
+        """Records the epoch of each page that a request fills, since vLLM's own cache ignores a request's weights_epoch. A request that
+        begins with other requests' pages of another epoch stores no blocks.
         """
         for known, token_count in scheduled:
             end = (known.request.num_computed_tokens + token_count) // self._model.block_size
@@ -508,8 +506,8 @@ class SchedulerSide:
         pages: tuple[list[int], ...] | None,
         states: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` tokens. ``states`` are the
-        states that the step leaves behind.
+        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` tokens. ``states`` are the states
+        that the step leaves behind.
         """
         request = known.request
         if not self._may_save(known):
@@ -552,8 +550,8 @@ class SchedulerSide:
     def _save_tails(
         self, known: _Request, pages: tuple[list[int], ...], states: Sequence[tuple[int, int, int]]
     ) -> None:
-        """Stores states that end inside a page, where the engine has kept the states of all groups: the states, and the page of
-        each other group as it is. Only that page's leading tokens count; the content after them is arbitrary.
+        """Stores states that end inside a page, where the engine has kept the states of all groups: the states, and the page of each other
+        group as it is. Only that page's leading tokens count; the content after them is arbitrary.
         """
         if not self._may_save(known):
             return
@@ -680,8 +678,8 @@ class SchedulerSide:
             self._touch(known, token_count // self._model.block_size)
 
     def _touch(self, known: _Request, count: int) -> None:
-        """Marks the request's leading blocks as used, also those the engine had itself. The store evicts single blocks, and a chain
-        is lost with its beginning: the first half is marked once more, to go last.
+        """Marks the request's leading blocks as used, also those the engine had itself. The store evicts single blocks, and a chain is lost
+        with its beginning: the first half is marked once more, to go last.
         """
         model = self._model
         count = min(count, model.hash_count(known.blocks), _TOUCHED_NAMES_MAX // (len(model.groups) * model.part_count))

@@ -43,15 +43,14 @@ _FLUSH_SECONDS = 1.0
 
 @dataclass
 class _Load:
-    """A load under way. ``unsent`` is the index of the first block not yet asked for, ``missing`` is the first that will not come.
-    """
+    """A load under way. ``unsent`` is the index of the first block not yet asked for, ``missing`` is the first that will not come."""
 
     load: Load
     began: float
     #: Seconds the worker had spent on the model until then.
     computed_before: float = 0.0
-    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or belong to the
-    #: request that had them before.
+    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or belong to the request
+    #: that had them before.
     after: Event | None = None
     unsent: int = 0
     parts: int = 0
@@ -121,19 +120,19 @@ class Ended:
 
 
 class WorkerSide:
-    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL; between
-    lent memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
+    """Runs on the worker's thread. Bytes move between lent memory and nodes on the client's own thread, without the GIL; between lent
+    memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
 
-    1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it, and the
-       scheduler gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all the engine had
-       enqueued when its step ended, a scatter follows all it had enqueued when the load began, and work enqueued after a load's
-       report follows the load's scatters.
+    1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it, and the scheduler
+       gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all the engine had enqueued when its step
+       ended, a scatter follows all it had enqueued when the load began, and work enqueued after a load's report follows the load's
+       scatters.
     2. A load is reported once, a little after its timeout at the latest, with its first missing block.
-    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a GPU
-       still reads are never reported.
+    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a GPU still reads
+       are never reported.
     4. Without the store, calls do not raise: loads are missing, saves are given up.
-    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU still reads is
-       not lent again.
+    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU still reads is not
+       lent again.
     """
 
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:
