@@ -34,8 +34,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 constexpr std::chrono::seconds kTimeout(5);  ///< Of each request and each answer.
 constexpr std::size_t kConnectionsMax = 64;  ///< Each takes a descriptor, as does each session.
 constexpr int kPagesMax = 16;                ///< Being awaited; more are refused.
-constexpr double kHandshakesPerSecond =
-    64;  ///< At most half of them from one address: 64 take a tenth of the thread's time.
+constexpr double kHandshakesPerSecond = 64;  ///< At most half from one address: 64 take a tenth of the thread's time.
 
 /// Whether a Host header names an address, or this machine. A web page can make any other name resolve to the loopback:
 /// to a browser, the page and this server then have one origin, and its script could read the answers.
@@ -397,7 +396,7 @@ void AdminServer::open(AdminPages pages) {
 }
 
 AdminServer::~AdminServer() {
-  // Pages may use members that are destroyed after this. Once the threads are joined, pages are no longer called.
+  // Pages may use members that are destroyed after this. Joining the threads ends all calls of pages.
   impl_->slow.thread.join();  // a page in progress returns to the context
   impl_->scrapes.thread.join();
   impl_->context.stop();

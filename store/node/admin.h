@@ -17,9 +17,8 @@
 namespace kv {
 
 struct AdminPages {
-  std::function<std::string()>
-      metrics;  ///< Prometheus text. Absent while the node starts: then only health pages are answered.
-  std::function<bool()> is_ready;  ///< Accepts work: false while starting and while draining.
+  std::function<std::string()> metrics;  ///< Prometheus text. Absent while the node starts, with health pages only.
+  std::function<bool()> is_ready;        ///< Accepts work: false while starting and while draining.
   std::function<std::string()> why_not_ready = [] { return std::string("starting or draining"); };
   std::function<void(Right)> denied = {};  ///< Called for each page that the policy denies.
   /// JSON for a path and its query, as far as the peer may see; nullopt: invalid.

@@ -29,7 +29,7 @@ class AdminConnections {
   Place enter(std::string peer, std::function<void()> end);
   void did_something(Place place);
   void leave(Place place);
-  /// Ends one to free a descriptor. False: there are no connections.
+  /// Ends one to free a descriptor. False: all have ended.
   bool end_one();
   std::size_t size() const { return size_; }
 

@@ -24,7 +24,7 @@ namespace kv {
 struct NodeOptions {
   std::string node_id;
   std::vector<Endpoint> listen;
-  std::string admin_host = "127.0.0.1";  ///< Empty: no admin server.
+  std::string admin_host = "127.0.0.1";  ///< Empty: without admin server.
   std::uint16_t admin_port = 7401;
   std::size_t threads = 0;  ///< I/O threads; never 0 after parse_options.
   std::chrono::microseconds busy_poll{0};
@@ -43,12 +43,12 @@ struct NodeOptions {
   std::string numa_nodes = "auto";  ///< As for choose_numa(), which has accepted it.
   StoreConfig store;
   SessionLimits session;
-  std::vector<std::string> spill_paths;  ///< Empty: no disk tier.
+  std::vector<std::string> spill_paths;  ///< Empty: without disk tier.
   SpillKeySource spill_keys;             ///< Not given: disk contents are not encrypted.
   bool spill_save = true;                ///< Write memory's blocks to disk at a clean stop.
   Duration spill_hang = 2s;              ///< With several directories, one whose call takes longer is disabled.
   SpillDriverConfig spill;
-  std::uint64_t warm_bytes_per_second = 256 << 20;  ///< For named contexts, from disk to memory; 0: no warming.
+  std::uint64_t warm_bytes_per_second = 256 << 20;  ///< For named contexts, from disk to memory; 0: off.
   enum class Rdma : std::uint8_t { kOff, kAuto, kOn };
   Rdma rdma = Rdma::kAuto;  ///< kOn: fail to start without it.
   VerbsConfig verbs;
@@ -57,17 +57,17 @@ struct NodeOptions {
   std::string policy_file;              ///< Empty: every connected peer may do everything.
   std::string tenant_secret_file;       ///< Empty: only records tell tenants' namespaces apart.
   std::size_t network_count = 0;        ///< Listeners beyond loopback, including the admin server's.
-  std::size_t plain_network_count = 0;  ///< Those of them without TLS.
+  std::size_t plain_network_count = 0;  ///< Those without TLS.
   Duration handshake_timeout = 5s;
   std::size_t handshakes_max = 256;
   double handshakes_per_second = 1000;
-  EtcdConfig etcd;                      ///< Without endpoints: no cluster, or a static list kept by clients.
+  EtcdConfig etcd;                      ///< Without endpoints: a single node, or a static list kept by clients.
   std::size_t copy_uses = 0;            ///< Uses after which a path gets a second copy; 0: never.
-  std::uint64_t move_rate = 256 << 20;  ///< Limit on bytes a second handed to other nodes; 0: no hand-over.
+  std::uint64_t move_rate = 256 << 20;  ///< Limit on bytes a second handed to other nodes; 0: off.
   Duration join_max = 300s;             ///< As in MoverConfig.
   Duration hand_over_max = 30s;         ///< After SIGTERM, before drain_timeout begins.
   std::vector<std::string> peers;       ///< Endpoints of a static list's nodes, for learning together.
-  Duration pool_period = 10s;           ///< Zero: this node learns alone and shares no counts.
+  Duration pool_period = 10s;           ///< Zero: this node learns alone.
   /// Whether the node learns together with others.
   bool pools() const {
     return pool_period > Duration::zero() && store.policy == PolicyKind::kYield &&
@@ -78,7 +78,7 @@ struct NodeOptions {
 };
 
 /// Every option as given: its value and origin, so that each can be shown, and changed by name with the same checks as
-/// at the start. A change has no effect by itself (live/settings.h).
+/// at the start. live/settings.h puts changes into effect.
 class GivenOptions {
  public:
   using Source = OptionSource;
@@ -105,15 +105,14 @@ class GivenOptions {
   /// The options derived from all values together; nullopt and *wrong if they conflict. `reads_files`: policy, TLS too.
   std::optional<NodeOptions> options(std::string* wrong, bool reads_files = true) const;
   std::vector<Entry> list() const;  ///< In the order of --help.
-  const std::string& file() const;  ///< The TOML file; empty: none.
-  /// Environment variables that look like options but match none. An error with --check-config.
+  const std::string& file() const;  ///< The TOML file, or empty.
+  /// Environment variables that look like misspelt options. An error with --check-config.
   const std::vector<std::string>& unknown_variables() const;
   /// Extends an error, which begins with an option's name, by the value, the allowed values and the value's origin.
   std::string explained(const std::string& wrong) const;
   /// Returns "", or an error with name, value and allowed values; then the old value stays.
   std::string set(const std::string& name, const std::vector<std::string>& values, Source source);
-  void take(const std::string& name,
-            const GivenOptions& from);  ///< Copies the value and its source. Requires: `name` is an option.
+  void take(const std::string& name, const GivenOptions& from);  ///< Value and source. Requires: `name` exists.
 
   struct Given;
 

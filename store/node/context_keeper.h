@@ -26,7 +26,8 @@ namespace kv {
 ///   2. An unusable file costs the contexts in it and a line of the log; it is kept aside.
 ///   3. The file is not written before it was read.
 ///   4. A later write is newer and has later times, even if the wall clock was set back.
-///   5. A start with a wrong clock ends no context (ContextFile::is_clock_doubted); the log and a metric report it.
+///   5. A start with a wrong clock lets all contexts live (ContextFile::is_clock_doubted); the log and a metric report
+///   it.
 /// A file that comes late, from a disk that hung at the start, loses against contexts made meanwhile.
 /// Thread safety: all calls from any thread, except the destructor: from one.
 class ContextKeeper {

@@ -17,8 +17,7 @@ namespace {
 
 /// Warmed blocks count as used a moment ago, to tell them from blocks stored by a client (Store::offer).
 constexpr Duration kWarmedIdle = std::chrono::microseconds(1);
-constexpr Duration kWarmBurst =
-    5ms;  ///< Lead over the rate: pausing for each small block would cost more than the block.
+constexpr Duration kWarmBurst = 5ms;  ///< Lead over the rate: a pause for each small block would cost more.
 
 }  // namespace
 

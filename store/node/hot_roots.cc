@@ -31,9 +31,9 @@ std::size_t common_blocks(std::span<const BlockHash> a, std::span<const BlockHas
 /// Blocks that follow one another; every chain met so far leaves them at their end only.
 struct HotRoots::Run {
   std::vector<BlockHash> blocks;  ///< Empty: the root of a namespace.
-  std::uint64_t weight = 0;       ///< Of the matches that began with all of them.
+  std::uint64_t weight = 0;       ///< Of the matches that began with the whole run.
   std::size_t hot_blocks = 0;     ///< The leading ones that are hot.
-  /// By their first block. Ordered, because clients choose hashes: no choice can make a search long.
+  /// By their first block. Ordered, because clients choose hashes: searches stay short for any choice.
   std::map<BlockHash, std::unique_ptr<Run>> next;
 };
 
@@ -184,7 +184,7 @@ void HotRoots::review() {
   };
   const auto cool = [](auto&& self, Run& run) -> void {
     for (auto& [hash, next] : run.next) {
-      if (next->hot_blocks == 0) continue;  // 1: none below it is
+      if (next->hot_blocks == 0) continue;  // 1: the runs below are cold, too
       next->hot_blocks = 0;
       self(self, *next);
     }

@@ -30,7 +30,7 @@ namespace kv {
 /// The weight of a match. Clients look for a block that is not hot on its owner node, which sees all matches that begin
 /// with it; for a hot one on any of `nodes`, so that one match seen here stands for that many. The total counts `nodes`
 /// for each match seen here. So a block's share is about the same before and after it becomes hot. The number of nodes
-/// is the median of an owner's recent matches: a single lying client changes nothing.
+/// is the median of an owner's recent matches: a single lying client has little effect.
 ///
 /// Owners (SpaceOwner) are counted apart: a block's weight is compared with its owner's matches times the number of
 /// owners, or with all matches, whichever is smaller. So others cannot crowd out an owner's hot roots.

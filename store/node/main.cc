@@ -54,9 +54,8 @@
 namespace kv {
 namespace {
 
-constexpr Duration kLearnPauseMin = 5ms,
-                   kLearnPauseMax = 40ms;     ///< Between two rounds of learning: shorter while there is work.
-constexpr int kLearnedAtOnce = 64;            ///< Slices of a round, at most; some 30 us each.
+constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between rounds of learning, by the work left.
+constexpr int kLearnedAtOnce = 64;                               ///< Slices of a round, at most; some 30 us each.
 constexpr std::size_t kPagesLookedAt = 1024;  ///< Of the arena, to see which NUMA node they are on: 0.2 ms.
 constexpr std::chrono::milliseconds kContextFilePatience{10'000};
 constexpr Duration kFileCheckPause = 2s;  ///< Between two checks of the certificate and policy files.
@@ -290,7 +289,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   NodeMetrics metrics(KV_VERSION);
   StoreConfig store_config = options.store;
   const std::size_t capacity = store_config.arena.capacity_bytes;
-  // Clients choose the hashes. With this seed they could make all of them fall into one bucket.
+  // Clients choose the hashes. With this seed they could make all fall into one bucket.
   store_config.hash_seed = std::random_device{}() | std::uint64_t{std::random_device{}()} << 32;
   store_config.disk.hash_seed = store_config.hash_seed;
   const MachineFacts memory_facts = read_memory_facts();
@@ -434,7 +433,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   TenantEraser eraser(store, clock, node.spill,
                       [&contexts] { return contexts ? contexts->forget(kContextFilePatience) : std::string(); });
   node.eraser = &eraser;
-  // The same certificate files for this node's own connections, opened once: a bad replacement changes nothing.
+  // The same certificate files for this node's own connections, opened once: bad replacements are ignored.
   std::shared_ptr<TlsSource> tls_to_others;
   if (options.tls.is_given() && (!options.etcd.endpoints.empty() || options.pools())) {
     TlsConfig own = options.tls;
@@ -699,7 +698,7 @@ int run(const NodeOptions& options, GivenOptions given, Settings::Read read) {
   const NodeOptions last = settings.close();
   mover.reset();
   pool.reset();
-  // In reverse: no new devices, then sessions end, then memory goes to disk undisturbed.
+  // In reverse: stop opening devices, end sessions, then write memory to disk undisturbed.
   sd_notify(0, "STOPPING=1\nSTATUS=draining");
   // An opener without a device might still bring RDMA to the stopping server, so it stops first. One with devices only
   // checks them: stopping it may take as long as registering an arena, and can wait.

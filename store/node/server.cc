@@ -25,7 +25,7 @@ struct Server::Thread {
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work = asio::make_work_guard(context);
   // Touched on this thread only.
-  std::shared_ptr<VerbsThread> verbs;  ///< nullptr: no RDMA.
+  std::shared_ptr<VerbsThread> verbs;  ///< nullptr: without RDMA.
   std::set<Session*> sessions;
   std::set<Stream*> handshakes;
   std::thread thread;
@@ -251,7 +251,7 @@ void Server::stop(Duration timeout) {
   }
   VerbsNode* const verbs = node_.verbs;
   if (running) {
-    // Sessions end as soon as they have no transfer in progress; at the timeout, all of them. A move without an answer
+    // Sessions end as soon as they have no transfer in progress; at the timeout, all end. A move without an answer
     // from its device ends by its own deadline, and its session after it.
     const auto now = std::chrono::steady_clock::now();
     const Duration grace = 2s + (verbs != nullptr ? verbs->config().move_timeout : Duration::zero());

@@ -45,12 +45,12 @@ struct ServerConfig {
   /// For connections that have not yet proved an identity: their number, the share of one address, and their time.
   SessionTableConfig handshakes{.count_max = 256, .peer_share_max = 0.5};
   Duration handshake_timeout = 5s;
-  double handshakes_per_second = 0;  ///< At most half of them from one address; 0: unlimited.
+  double handshakes_per_second = 0;  ///< At most half from one address; 0: unlimited.
 };
 
 /// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
 ///   1. Members of an I/O thread are touched on that thread only.
-///   2. After stop() all sessions are gone, and this server runs no more code.
+///   2. After stop() all sessions are gone, and this server's code has finished.
 /// Thread safety: all calls from one thread, except begin_verbs() and set_limits(): any.
 class Server {
  public:

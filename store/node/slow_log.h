@@ -30,7 +30,7 @@ struct SlowRequest {
   bool has_failed = false;        ///< Did not complete.
   std::optional<NamespaceId> space = {};
   std::string model = {}, tenant = {};  ///< Of its record.
-  std::string asker = {};               ///< The client's tenant, which may see this line; empty: none.
+  std::string asker = {};               ///< The client's tenant, which may see this line; or empty.
   std::uint64_t session = 0;
   std::string identity = {}, peer = {};  ///< Of the client.
   TraceContext trace = {};

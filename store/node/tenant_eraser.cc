@@ -38,7 +38,7 @@ Result<TenantEraser::Progress> TenantEraser::ask(const std::string& owner) {
     waiting_.push_back(owner);
     progress_[owner] = {.owner = owner, .trouble = {}, .has_disk = spill_ != nullptr, .began = clock_.now()};
     if (!std::exchange(is_running_, true)) {
-      if (thread_.joinable()) thread_.join();  // its run has ended, and takes no lock any more
+      if (thread_.joinable()) thread_.join();  // its run has ended and released the lock
       thread_ = std::thread([this] { run(); });
     }
   }
@@ -171,7 +171,7 @@ std::string TenantEraser::erase(const std::string& owner) {
   return "";
 }
 
-/// Whether the next start will see all of them.
+/// Whether the next start will see all drops.
 bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
   struct Waiting {
     std::mutex mutex;

@@ -50,12 +50,12 @@ class AccessControl {
   std::shared_ptr<const TenantSecret> secret() const;  ///< nullptr without one.
   /// Identifies the secret in use; 0 without one. Never older than version().
   std::uint64_t secret_epoch() const { return secret_epoch_.load(std::memory_order_acquire); }
-  /// The peer's present rights. No section fits: no rights. No policy: all rights.
+  /// The peer's present rights. Without a matching section: empty. Without a policy: all.
   AccessGrant grant_of(const PeerIdentity& peer) const;
   /// Changes with the policy: results of an earlier version must be looked up again.
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
 
-  Failure reload();                            ///< No error code: success. Requires has_policy().
+  Failure reload();                            ///< Without a code: success. Requires has_policy().
   std::optional<Failure> reload_if_changed();  ///< nullopt: the file is unchanged. A bad file is reported once.
 
   std::vector<TenantLimits> tenant_limits() const;
@@ -65,7 +65,7 @@ class AccessControl {
   void token_refused() { ++tokens_refused_; }
   /// Listeners that other machines can reach.
   void set_network_listeners(std::size_t count) { network_listeners_ = count; }
-  /// Empty for a node without a policy that no network can reach.
+  /// Empty without a policy and without network listeners.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:
@@ -119,7 +119,7 @@ class PeerAccess {
   bool sees_blocks(const SpaceOwner& owner);
   /// Equal for peers that see the same.
   std::string sight();
-  /// Empty: no tenant, or no policy.
+  /// Empty: without a tenant or a policy.
   const std::string& tenant() { return grant().tenant; }
   std::uint64_t secret_epoch() const { return control_ == nullptr ? 0 : control_->secret_epoch(); }
   // Limits shared by all peers of the tenant. Each returns the reason for a refusal; empty: proceed.
@@ -138,7 +138,7 @@ class PeerAccess {
 
   AccessGrant grant_{.roles = kAllRoles};
   std::shared_ptr<const AccessPolicy> policy_;  ///< The policy that gave grant_.
-  std::shared_ptr<TenantRates> rates_;          ///< Of the peer's tenant; nullptr: no limits.
+  std::shared_ptr<TenantRates> rates_;          ///< Of the peer's tenant; nullptr: unlimited.
   bool is_counted_ = false;                     ///< The tenant counts this session.
   std::uint64_t version_ = 0;                   ///< Of the policy that gave grant_; 0: not looked up yet.
 };

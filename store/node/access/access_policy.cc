@@ -264,7 +264,7 @@ class AccessPolicyReader {
                             {"sessions-max", &tenant.session_count_max},
                             {"requests-per-second", nullptr, &tenant.requests_per_second},
                             {"bytes-per-second", nullptr, &tenant.bytes_per_second}};
-    // A share has no sessions and requests of its own.
+    // Sessions and requests belong to tenants, not to shares.
     const auto is_allowed_here = [&](const Field& field) {
       return !is_share_ || (field.rate == nullptr && field.name != "sessions-max");
     };

@@ -70,7 +70,7 @@ struct SharePolicy {
 };
 
 /// Immutable, so threads share it.
-///   1. A peer with a token gets the token's section, or no rights. Any other peer gets the first section that fits.
+///   1. A peer with a token gets the token's section, or else nothing. Any other peer gets the first section that fits.
 ///   2. Comparing tokens takes the same time wherever they differ.
 class AccessPolicy {
  public:
@@ -83,7 +83,7 @@ class AccessPolicy {
   /// Each once. A share's limits are included, as a tenant "share:NAME" (NamespaceRecord::owner).
   const std::vector<TenantPolicy>& tenants() const { return tenants_; }
   const SharePolicy* find_share(std::string_view name) const;  ///< nullptr: not found. Valid as long as this lives.
-  /// Whether the tenants' guarantees fit on a node of this size; no error code: they do.
+  /// Whether the tenants' guarantees fit on a node of this size; without a code: they do.
   Failure check_room(std::uint64_t memory_bytes, std::uint64_t disk_bytes) const;
 
  private:

@@ -66,7 +66,7 @@ class TenantRates {
 class TenantBook {
  public:
   void set(const std::vector<TenantPolicy>& policies);
-  std::shared_ptr<TenantRates> find(const std::string& name) const;  ///< nullptr: no limits.
+  std::shared_ptr<TenantRates> find(const std::string& name) const;  ///< nullptr: unlimited.
   std::vector<TenantRates::Stats> stats() const;                     ///< By name.
 
  private:

@@ -58,7 +58,7 @@ class Settings {
   };
   /// Checks all, then puts them into force one after another. `writes`: then writes them to the file too.
   Outcome set(const std::vector<Assignment>& assignments, bool writes, const std::string& who);
-  Outcome reload();  ///< For SIGHUP. A bad file changes no option.
+  Outcome reload();  ///< For SIGHUP. A bad file is ignored.
 
   /// Allows changes from now on: `wire` calls on() for each part.
   void open(const std::function<void()>& wire);

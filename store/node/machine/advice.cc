@@ -124,8 +124,7 @@ class Adviser {
                   size_words(facts_.group_memory->left_bytes) + " are left";
       room_bytes_ = std::min(room_bytes_, facts_.group_memory->left_bytes);
     }
-    const std::uint64_t arena =
-        is_on_huge_pages() ? 0 : capacity_bytes_;  // reserved pages do not count as available memory
+    const std::uint64_t arena = is_on_huge_pages() ? 0 : capacity_bytes_;  // reserved pages are not available ones
     measured += "; the node takes " + size_words(capacity_bytes_) + (arena == 0 ? " of reserved huge pages" : "") +
                 " for blocks and up to " + size_words(overhead_bytes()) + " beside";
     const std::uint64_t most = rounded_down(most_capacity(room_bytes_));

@@ -30,7 +30,7 @@ struct NodeWishes {
 
 struct Advice {
   enum class Kind : std::uint8_t {
-    kFine,     ///< No action needed.
+    kFine,     ///< Good as it is.
     kSet,      ///< Set `option` to `value`.
     kMay,      ///< `option` may be set to `value`; the right choice depends on facts that cannot be measured.
     kMachine,  ///< Change the machine, by `command`.

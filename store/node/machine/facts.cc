@@ -129,7 +129,7 @@ std::optional<MachineFacts::Room> group_huge_pages(const GroupPaths& paths) {
 std::optional<double> group_processors(const GroupPaths& paths) {
   std::optional<double> least;
   const auto take = [&least](std::optional<std::int64_t> quota, std::optional<std::int64_t> period) {
-    if (!quota || !period || *quota <= 0 || *period <= 0) return;  // "max", or -1: no limit
+    if (!quota || !period || *quota <= 0 || *period <= 0) return;  // "max", or -1: unlimited
     const double processors = static_cast<double>(*quota) / static_cast<double>(*period);
     least = least ? std::min(*least, processors) : processors;
   };

@@ -39,9 +39,9 @@ struct MachineFacts {
 
   std::optional<std::uint64_t> memory_total_bytes, memory_available_bytes;
   std::optional<HugePages> huge_pages;
-  std::string shmem_huge;                ///< "always within_size advise [never] deny force"; empty: not reported.
-  std::optional<Room> group_memory;      ///< The tightest of the control groups around this process; nullopt: no limit.
-  std::optional<Room> group_huge_pages;  ///< The same for reserved pages of 2 MiB, in bytes.
+  std::string shmem_huge;            ///< "always within_size advise [never] deny force"; empty: not reported.
+  std::optional<Room> group_memory;  ///< The tightest of the control groups around this process; nullopt: unlimited.
+  std::optional<Room> group_huge_pages;       ///< The same for reserved pages of 2 MiB, in bytes.
   std::optional<double> group_processors;     ///< The same for processor time, in processors.
   std::size_t processor_count = 0;            ///< Available to this process.
   std::optional<Limit> locked_memory, files;  ///< RLIMIT_MEMLOCK, RLIMIT_NOFILE of this process.

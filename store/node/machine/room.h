@@ -21,7 +21,7 @@ struct MemoryRoom {
 /// Ordinary memory available to an arena; some is left for the program itself.
 MemoryRoom memory_room(const MachineFacts& facts, RoomOf of);
 
-/// Whether there are enough reserved huge pages for `bytes`; if not, why, or "" if none are reserved at all.
+/// Whether there are enough reserved huge pages for `bytes`; if not, why, or "" without reserved pages.
 struct HugeRoom {
   bool is_enough = false;
   std::string why_not;

@@ -15,7 +15,7 @@
 namespace kv {
 
 struct Member {
-  /// The value travels; append only. Clients place no new blocks on a draining member.
+  /// The value travels; append only. Clients stop placing blocks on a draining member.
   enum class State : std::uint8_t { kServing = 0, kDraining = 1 };
   std::string id;                      ///< The same over restarts of the node.
   std::string instance;                ///< Of the present run: 32 hexadecimal digits.

@@ -14,7 +14,7 @@ struct EtcdConfig {
   std::vector<std::string> endpoints;  ///< http://HOST:PORT or https://HOST:PORT, members of one etcd cluster.
   std::string ca_file;                 ///< PEM; empty: the system's. For https.
   std::string cert_file, key_file;  ///< PEM; both or neither. Read again for each connection, so they may be replaced.
-  std::string user;                 ///< Empty: etcd needs no login.
+  std::string user;                 ///< Empty: without login.
   std::string password_file;        ///< Its first line is used; read again for each login.
   Duration timeout = 2s;            ///< Of one request to one endpoint.
 };

@@ -16,7 +16,7 @@ class KeyStore {
  public:
   template <class T>
   using Reply = asio::awaitable<Result<T, Failure>>;
-  using Lease = std::int64_t;  ///< 0: no lease.
+  using Lease = std::int64_t;  ///< 0: absent.
   struct Entry {
     std::string key, value;
   };

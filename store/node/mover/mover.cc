@@ -81,7 +81,7 @@ asio::awaitable<void> Mover::run() {
     const bool is_through = co_await within_border(NodeThread::kMover, round());
     if (!is_through) {
       put_ = nullptr;
-      drop_hands();  // none of their calls runs any more
+      drop_hands();  // their calls have ended
       is_pass_due_ = true;
     }
     if (!stops_) co_await pause(clock_.now() + (is_through ? kLook : kFailurePause));
@@ -507,7 +507,7 @@ asio::awaitable<void> Mover::step() {
         play(Role::kJoining);
       } else if (is_told(Role::kDraining)) {
         if (!std::exchange(is_draining_told_, true)) draining_since_ = now;
-        // Clients have learned of it by now, and a pass since then has covered the blocks they put before.
+        // Clients have seen the change by now, and a pass since then has covered the blocks they put before.
         if (is_leaving_ && is_settled && pass_begun_ >= draining_since_ + kGrace) has_left_ = true;
       }
       break;

@@ -29,11 +29,11 @@ namespace kv {
 struct MoverConfig {
   std::string node_id;
   std::uint64_t bytes_per_second = 256 << 20;  ///< Send rate limit, averaged over about a second. At least 1.
-  /// This node's own certificate for tls:// endpoints of other nodes, of TlsSide::kClient. nullptr: no certificate; a
+  /// This node's own certificate for tls:// endpoints of other nodes, of TlsSide::kClient. nullptr: absent; a
   /// node with only tls:// endpoints then counts as not answering.
   std::shared_ptr<TlsSource> tls = {};
   Duration join_max = 300s;  ///< A joining node serves after this time, however much has been handed to it.
-  /// Paths used at least this often (the put that brought them counts) get a second copy. 0: no second copies.
+  /// Paths used at least this often (the put that brought them counts) get a second copy. 0: off.
   std::size_t copy_uses = 0;
   std::uint64_t seed = 0;  ///< Same as ClientConfig::seed.
 };
@@ -86,14 +86,14 @@ class Mover {
     config_.copy_uses = copy_uses;
   }
   void stop();
-  /// The hand-over is complete and clients have learned the new places; or there is no other node. Any thread.
+  /// The hand-over is complete and clients have learned the new places; or this is the only node. Any thread.
   bool has_left() const { return has_left_; }
 
  private:
   enum class Role : std::uint8_t { kJoining, kServing, kLeaving, kDraining };
   /// The owners by one state of the cluster.
   struct Target {
-    std::vector<NodeConfig> nodes;  ///< All members; members that own no blocks have weight 0.
+    std::vector<NodeConfig> nodes;  ///< All members; weight 0 for those that are not owners.
     std::unique_ptr<const ClusterMap> map;
     std::size_t self = 0;  ///< An index; nodes.size() if this node is not a member.
     bool owns(std::size_t node) const { return node < nodes.size() && nodes[node].weight > 0; }
@@ -161,9 +161,8 @@ class Mover {
   std::uint64_t digest_ = 0;  ///< Of view_, in the form of MoveBoard::settled.
   TimePoint changed_{};
   std::unique_ptr<const Target> target_;
-  std::vector<std::unique_ptr<const Target>>
-      formers_;          ///< Earlier targets, since the last completed pass over all paths.
-  Hand mover_, copier_;  ///< By target_; by target_ without this node.
+  std::vector<std::unique_ptr<const Target>> formers_;  ///< Earlier ones, since the last full pass.
+  Hand mover_, copier_;                                 ///< By target_; by target_ without this node.
   RecentRoots recent_roots_;
   Cancellation* put_ = nullptr;  ///< Of the put in progress.
 

@@ -113,7 +113,7 @@ void Pool::meet() {
 }
 
 void Pool::put_in_force(YieldTable::Pooled pooled, double unit) {
-  if (!pooled) return;  // no counts from others, now or before
+  if (!pooled) return;  // other nodes have not sent counts, now or before
   store_.with([&](Store& store) {
     const YieldTable* const table = store.yield_table();
     if (table != nullptr && table->unit() == unit) store.set_pooled(std::move(pooled));

@@ -95,7 +95,7 @@ class SessionLanes {
   asio::any_io_executor executor_;
   Listener listener_;
   std::vector<Lane> lanes_;
-  std::shared_ptr<verbs::VerbsMessages> message_lane_;  ///< Null: no message lane.
+  std::shared_ptr<verbs::VerbsMessages> message_lane_;  ///< Null: not connected.
   std::shared_ptr<DeviceLoop> message_loop_;
   std::uint32_t message_count_max_ = 0;
   std::uint32_t turn_ = 0;  ///< The lane that takes the next block.

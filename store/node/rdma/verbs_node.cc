@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// Threads that connect queue pairs. A client whose address no host has keeps one of them busy for seconds.
+/// Threads that connect queue pairs. A client with a dead address keeps one busy for seconds.
 constexpr std::size_t kConnectThreadCount = 4;
 /// Between two tries to open a device. Opening registers the arena, which takes long and costs memory bandwidth.
 constexpr BackOffConfig kTries{.min = 5s, .max = 5min};
@@ -102,7 +102,7 @@ Result<std::shared_ptr<NodeDevice>, Failure> VerbsNode::device(std::size_t index
   return entry.device;
 }
 
-/// Several threads may notice at once that a device is gone. The first takes it out of its entry; later calls, and
+/// Several threads may notice at once that a device is gone. The first takes it out of its entry; later calls and
 /// calls for an earlier opening, change nothing. It is closed later, without holders.
 void VerbsNode::leave_out(std::size_t index, const NodeDevice& device, const std::string& why) {
   KV_ASSERT(index < entries_.size());

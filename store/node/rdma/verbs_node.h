@@ -34,10 +34,10 @@ namespace kv {
 struct VerbsConfig {
   verbs::DevicesConfig devices;
   std::uint32_t lane_count_max = 4;           ///< Per session, besides the message lane: 1..32.
-  std::uint32_t message_count_max = 16;       ///< Open message requests of a session; 0: no messages.
+  std::uint32_t message_count_max = 16;       ///< Open message requests of a session; 0: off.
   std::uint32_t queue_pair_count_max = 2048;  ///< Of the node.
   /// Queue pairs of the node that are being connected; more are refused. Connecting takes about a millisecond, or
-  /// seconds if no host has the address: a flood of dead addresses cannot block others for hours.
+  /// seconds to a dead address: a flood of dead addresses cannot block others for hours.
   std::uint32_t connect_count_max = 1024;
   std::uint64_t slice_bytes_max = 0;  ///< Of one registration; 0: the devices' limit.
   Duration move_timeout = 10s;        ///< Of one move, including earlier moves on its lane.
@@ -49,7 +49,7 @@ struct VerbsConfig {
 /// A device during one opening, with the arena registered. Reopening makes another. Held by all objects made from it.
 struct NodeDevice {
   verbs::OpenDevice open;
-  std::unique_ptr<verbs::RegisteredMemory> arena;  ///< For local use only: no remote access.
+  std::unique_ptr<verbs::RegisteredMemory> arena;  ///< For local access only.
 };
 
 /// The node's devices and the limits its sessions share.
@@ -74,7 +74,7 @@ class VerbsNode {
   const verbs::DeviceWish& wish(std::size_t device) const;
   /// Errors: kUnavailable: disabled; the text says why. Never nullptr.
   Result<std::shared_ptr<NodeDevice>, Failure> device(std::size_t index) const;
-  /// Disables `device`, which is gone. Has no effect if already disabled. Its lanes stay until they break.
+  /// Disables `device`, which is gone. Ignored if already disabled. Its lanes stay until they break.
   void leave_out(std::size_t index, const NodeDevice& device, const std::string& why);
   /// Disables failed devices, closes disabled ones without holders, and reopens disabled ones whose retry is due. May
   /// take long; ends early once `is_stopped`. Thread safety: one thread; with `in_place`, the provider's.
@@ -103,7 +103,7 @@ class VerbsNode {
   SlowCalls& slow_calls() { return slow_calls_; }
   /// Verifiers of large puts: meanwhile the thread that posts the READs can post the next ones.
   SlowCalls& verifiers() { return verifiers_; }
-  void finish_calls();  ///< Waits for slow calls and verifiers; afterwards they do no work.
+  void finish_calls();  ///< Waits for slow calls and verifiers; afterwards they are idle.
 
   /// One queue pair being connected, from the client's offer to the answer.
   class ConnectTurn {

@@ -22,7 +22,7 @@ class VerbsOpener {
   VerbsOpener(VerbsConfig config, std::span<std::byte> arena, Clock& clock);
   ~VerbsOpener();  ///< stop(), then closes the devices.
 
-  /// Errors: no device could be opened; the text says why. May take long.
+  /// Errors: all devices failed; the text says why. May take long.
   Result<VerbsNode*, Failure> open();
   /// Checks every `pause`, on its own thread, for disabled devices. If no device is open yet, it tries to open the
   /// first one and calls `opened` on that thread, once. It does not try where waiting cannot help: without libibverbs,

@@ -29,7 +29,7 @@ namespace kv {
 
 struct StatusConfig {
   std::string version;
-  std::uint64_t disk_capacity_bytes = 0;                  ///< 0: no disk tier.
+  std::uint64_t disk_capacity_bytes = 0;                  ///< 0: without disk tier.
   std::function<std::uint64_t()> disk_capacity_now = {};  ///< Where it may change.
   std::function<NumaLook()> numa = {};                    ///< The NUMA nodes of block memory; empty: not reported.
   std::function<bool()> is_ready;                         ///< As in AdminPages.
