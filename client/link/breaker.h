@@ -9,16 +9,16 @@ namespace kv {
 
 class Call;
 
-/// A worker must not pay a deadline for each call to a node that is gone.
-///   1. Open from failures_max failures in a row on; closed by the first answer.
-///   2. While it is open no call is admitted for `open_for` after each failure, and then one at a time: the probe.
+/// Saves a worker from paying a deadline for each call to a node that is gone.
+///   1. Opened by failures_max failures in a row; closed by the first answer.
+///   2. While open, it admits no calls for `open_for` after each failure, and then one at a time: the probe.
 /// Thread safety: none. Time: the caller's clock.
 class Breaker {
  public:
   Breaker(std::size_t failures_max, Duration open_for) : failures_max_(failures_max), open_for_(open_for) {}
 
   bool is_open() const { return failures_in_row_ >= failures_max_; }
-  /// Whether `call` may go. If the breaker is open `call` is the probe then, until let_go().
+  /// Whether `call` may go. If the breaker is open, `call` is then the probe, until let_go().
   bool admits(const Call& call, TimePoint now) {
     if (!is_open()) return true;
     if (probe_ != nullptr || now < closed_until_) return false;
@@ -38,7 +38,7 @@ class Breaker {
   const std::size_t failures_max_;
   const Duration open_for_;
   std::size_t failures_in_row_ = 0;
-  TimePoint closed_until_{};     ///< To all calls, if it is open.
+  TimePoint closed_until_{};     ///< For all calls, if it is open.
   const Call* probe_ = nullptr;  ///< Compared only.
 };
 

@@ -10,7 +10,7 @@ namespace kv {
 
 CallGroup::CallGroup(const asio::any_io_executor& executor, CallControl c) : event(executor), control(c) {
   if (control.cancellation == nullptr) return;
-  KV_ASSERT(!control.cancellation->is_cancelled());  // else the call would have ended before it asked anybody
+  KV_ASSERT(!control.cancellation->is_cancelled());  // a cancelled call would have ended before asking a node
   // One target at a time: a call that makes several rounds has one group after the other.
   control.cancellation->set_target(this);
 }
@@ -20,7 +20,7 @@ CallGroup::~CallGroup() {
 }
 
 void CallGroup::cancel() {
-  // One by one: the end of a call may be the end of others.
+  // One by one: the end of a call may end others.
   while (!running.empty()) {
     const std::size_t count = running.size();
     running.back()->cancel();
@@ -39,7 +39,7 @@ const wire::Trace* Call::wire_trace(wire::Trace& room) const {
 }
 
 Call::~Call() {
-  // The coroutine was destroyed in the middle of its call: the session must not touch this object again.
+  // The coroutine was destroyed within its call: the session must not touch this object again.
   if (session_ != nullptr) {
     session_->forget(*this);
   } else if (!has_ended()) {
@@ -72,7 +72,7 @@ error_code Call::send_on(CallSession& session, std::uint64_t request_id, std::ui
   session_ = &session;
   request_id_ = request_id;
   space_handle_ = space_handle;
-  // A call that is sent again starts over: what came over the last session does not count.
+  // A resent call starts over: frames from the last session do not count.
   has_begun_ = false;
   ++send_count_;
   const error_code error = send(session);
@@ -118,8 +118,8 @@ void Call::give_up(error_code why) {
   }
 }
 
-/// The order matters. The call leaves its session first, so that memory is given back before anyone hears of the end.
-/// The owner may then send it again, and nothing has ended. Otherwise books are closed, the group is told, and on_end()
+/// The order matters. The call leaves its session first, so that memory is given back before the end is visible. The
+/// owner may then resend it, which is not an end. Otherwise the books are closed, the group is notified, and on_end()
 /// comes last: it may start the next call, or destroy this one.
 void Call::end(error_code why, std::string text, bool is_answered) {
   KV_ASSERT(state_ != State::kEnded && (session_ != nullptr) == (state_ == State::kSent));  // 3
@@ -138,7 +138,7 @@ void Call::end(error_code why, std::string text, bool is_answered) {
   if (group != nullptr) {
     const auto found = std::ranges::find(group->running, this);
     KV_ASSERT(found != group->running.end());
-    // Order in this list means nothing: the last one fills the gap.
+    // The list is unordered: the last one fills the gap.
     *found = group->running.back();
     group->running.pop_back();
     group->event.set();

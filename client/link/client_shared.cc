@@ -15,7 +15,7 @@ std::uint64_t random_seed() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-/// Whether one of the nodes that a person named is reached in plain text over a network.
+/// Whether the configuration names a plain-text endpoint on a network.
 bool names_plain(const ClientConfig& config) {
   return std::ranges::any_of(config.nodes, [](const NodeConfig& node) {
     const auto endpoint = parse_endpoint(node.endpoint);
@@ -68,8 +68,8 @@ error_code ClientShared::may_connect(const Endpoint& endpoint, bool is_told) con
   return std::ranges::any_of(config.nodes, is_this) ? error_code() : error_code(TlsErrc::kNotNamed);
 }
 
-/// That the node is the endpoint's host was proved in the handshake; here the host, or another name of the same
-/// certificate, has to be one that a person wrote. A certificate's wildcard stands for what it would prove.
+/// The handshake has proved that the node is the endpoint's host; here the host, or another name in the same
+/// certificate, must be a configured one. A certificate's wildcard stands for the names that it would prove.
 error_code ClientShared::may_talk(const Endpoint& endpoint, const Stream& stream, bool is_told) const {
   if (!is_told || !config.has_token() || endpoint.scheme != Endpoint::Scheme::kTls) return {};
   if (!config.tls.server_name.empty()) return {};

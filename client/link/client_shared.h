@@ -1,4 +1,4 @@
-// client/link/client_shared.h: what all links and sessions of one client share.
+// client/link/client_shared.h: state shared by all links and sessions of one client.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ namespace kv {
 class NodeLink;
 
 /// Held by shared_ptr, since the coroutines of closed sessions end a little later than the client.
-///   1. After DeadlineQueue::close() nothing touches `network` or `clock` again: the caller may destroy both.
+///   1. After DeadlineQueue::close(), `network` and `clock` are not used: the caller may destroy both.
 ///   2. `spaces` only grows, so that a Space stays valid for the client's life.
-///   3. Nobody keeps a request in `builder` over a suspension: the next request overwrites it.
+///   3. A request in `builder` is not kept over a suspension: the next request overwrites it.
 /// Thread safety: none; on the client's executor.
 struct ClientShared {
   ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v);
@@ -35,14 +35,14 @@ struct ClientShared {
     return builder;
   }
 
-  /// Whether a connection to this endpoint may be tried, and whether the node at its other end may be talked to: with a
-  /// token only those are that the configuration names (ClientConfig::token).
+  /// Whether connecting to this endpoint is allowed, and talking to the node found there: with a token, only configured
+  /// ones are (ClientConfig::token).
   error_code may_connect(const Endpoint& endpoint, bool is_told) const;
   error_code may_talk(const Endpoint& endpoint, const Stream& stream, bool is_told) const;
 
   asio::any_io_executor executor;
   ClientConfig config;
-  std::unique_ptr<Network> tls_network;  ///< Around the caller's; nullptr: no TLS.
+  std::unique_ptr<Network> tls_network;  ///< Around the caller's; nullptr: without TLS.
   Network& network;
   Clock& clock;
   DeadlineQueue deadlines;
@@ -50,7 +50,7 @@ struct ClientShared {
   LentMemory memory;
   ClientStaging staging;
   VerbsLender verbs;
-  flatbuffers::FlatBufferBuilder builder{4096};  ///< One for all requests: it keeps its memory.
+  flatbuffers::FlatBufferBuilder builder{4096};  ///< Shared by all requests, to keep its memory.
   std::mt19937_64 random;
   struct SpaceInfo {
     NamespaceRecord record;
@@ -61,15 +61,15 @@ struct ClientShared {
   std::size_t away_count = 0;                            ///< Links whose breaker is open.
   ClientMetrics metrics;
 
-  /// A node named the epoch of the map that it knows.
+  /// A node has sent the epoch of its map.
   void hear_map_epoch(const NodeLink& node, std::uint64_t epoch) {
     if (!on_map_epoch) return;
     if (epoch > map_epoch || (map_epoch > 0 && clock.now() >= next_map_look)) on_map_epoch(node, epoch);
   }
-  std::uint64_t map_epoch = 0;  ///< Of the map in use; 0: of the client's own list.
-  TimePoint next_map_look{};    ///< When some node is asked for its map though none has told of a later one.
+  std::uint64_t map_epoch = 0;  ///< Of the map in use; 0: the client's own list.
+  TimePoint next_map_look{};    ///< When to ask a node for its map without a sign of a later one.
   // Called in the middle of a link's work.
-  std::function<void(const NodeLink&, std::uint64_t epoch)> on_map_epoch;  ///< There is a later one, or a look is due.
+  std::function<void(const NodeLink&, std::uint64_t epoch)> on_map_epoch;  ///< A later map exists, or a look is due.
   std::function<void()> on_node_failure;
 };
 

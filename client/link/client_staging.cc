@@ -28,7 +28,7 @@ bool ClientStaging::is_made() {
   if (region_ || bytes_ == 0) return bytes_ > 0;
   const std::size_t count = bytes_ / kUnitBytes;
   const auto made = count > 0 ? memory_.allocate(count * kUnitBytes) : error_code(Errc::kBadRequest);
-  if (!made) {  // more than the client may lend, or than the machine has: then without, for good
+  if (!made) {  // over the client's limit, or the machine's: never tried again
     bytes_ = 0;
     return false;
   }

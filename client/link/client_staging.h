@@ -1,5 +1,5 @@
-// client/link/client_staging.h: a little memory that nodes on this host fill and drain, for blocks whose own memory
-// they cannot be lent.
+// client/link/client_staging.h: a small buffer that nodes on this host fill and drain, for blocks in memory that cannot
+// be lent.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,15 @@
 
 namespace kv {
 
-/// An engine's pool is often memory that its owner can shorten, so no node takes it, and the bytes would go through a
-/// socket: two copies by the kernel and a wake-up for each buffer. Here they take two copies by processors that have
-/// them in their caches, the node's and ours, at the same time.
-///   1. Room is a call's, or free. Free room that a node may still write is not given out.
-///   2. What is given out begins as far to the front as it can: the same few bytes again and again, while they are in
-///      the caches.
-/// Thread safety: none; on the client's executor. Nothing is allocated before the first take().
+/// An engine's pool is often memory that its owner can shorten, which nodes refuse, so its bytes would go through a
+/// socket: two copies by the kernel and a wake-up per buffer. Through this buffer two processors copy, the node's and
+/// this one, at the same time and from cache.
+///   1. Room belongs to a call, or is free. Free room that a node may still write is not given out.
+///   2. Room is given out as near to the front as possible, to reuse the bytes in the caches.
+/// Thread safety: none; on the client's executor. Allocates at the first take().
 class ClientStaging {
  public:
-  /// Room for one call. Goes back when this goes, also while a node may still write it.
+  /// Room for one call. Returned by its destructor, even while a node may still write it.
   class Room {
    public:
     Room() = default;
@@ -51,10 +50,10 @@ class ClientStaging {
   ClientStaging(const ClientStaging&) = delete;
   ClientStaging& operator=(const ClientStaging&) = delete;
 
-  /// Whether there is ever room for so many, twice: one call's are copied here while the node is at another's.
+  /// Whether there can be room for twice as many: one call's bytes are copied here while the node works on another's.
   bool can_hold(std::size_t bytes) const { return bytes > 0 && bytes <= room_bytes_max(); }
   std::size_t room_bytes_max() const { return bytes_ / 2 / kUnitBytes * kUnitBytes; }
-  /// Nothing, where there is no room now.
+  /// Empty if there is too little room now.
   Room take(std::size_t bytes);
   const std::shared_ptr<LentMemory::Region>& region() const { return region_; }  ///< Of all room. Null before take().
 
@@ -66,7 +65,7 @@ class ClientStaging {
   std::span<std::byte> units(std::size_t first, std::size_t count) const;
 
   LentMemory& memory_;
-  std::size_t bytes_;  ///< 0: there is none, or it could not be had.
+  std::size_t bytes_;  ///< 0: not wanted, or allocation failed.
   std::shared_ptr<LentMemory::Region> region_;
   std::vector<bool> is_taken_;  ///< By unit.
 };

@@ -12,8 +12,7 @@ namespace kv {
 ConnectAttempt::ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener)
     : shared_(std::move(shared)), listener_(&listener) {}
 
-/// connect_timeout covers the connection and the hello that follows:
-/// a node that accepts and then says nothing is as good as none.
+/// connect_timeout covers the connection and the hello: a node that accepts and stays silent is as good as absent.
 void ConnectAttempt::begin(const Endpoint& endpoint, bool is_told) {
   KV_ASSERT(listener_ != nullptr && !is_connected_ && !is_linked());
   shared_->deadlines.add(*this, shared_->clock.now() + shared_->config.connect_timeout);
@@ -59,13 +58,13 @@ void ConnectAttempt::end() {
 }
 
 void ConnectAttempt::fail(error_code why, std::string text) {
-  const auto self = shared_from_this();  // the listener lets go of it
+  const auto self = shared_from_this();  // the listener releases it
   Listener* const listener = std::exchange(listener_, nullptr);
   shared_->deadlines.remove(*this);
   if (listener != nullptr) listener->connect_failed(*this, why, std::move(text));
 }
 
-/// Posted: emit() acts at once only on the executor, and the signal must live that long.
+/// Posted: emit() acts at once only on the executor, and the signal must live until then.
 void ConnectAttempt::stop_coroutine() {
   if (is_connected_) return;
   asio::post(shared_->executor, [self = shared_from_this()] { self->cancel_.emit(asio::cancellation_type::terminal); });

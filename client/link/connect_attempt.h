@@ -12,17 +12,17 @@
 
 namespace kv {
 
-/// From begin() on until its listener calls end(), or is told of the failure.
+/// In progress from begin() until its listener calls end() or is notified of the failure.
 ///   1. Ends by connect_timeout, hello included: the stream is handed over before, but the deadline stays set.
-///   2. After end(), and after the failure, the listener is not told anything more. The coroutine may live on a little:
-///      it holds the attempt, and nothing of the listener's.
+///   2. After end(), and after the failure, the listener is not called. The coroutine may live a little longer; it
+///      holds only the attempt.
 /// Thread safety: none; on the client's executor.
 class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_from_this<ConnectAttempt> {
  public:
   class Listener {
    public:
     virtual void connected(ConnectAttempt& attempt, std::unique_ptr<Stream> stream) = 0;  ///< Hello comes next.
-    /// The attempt is over, perhaps after connected().
+    /// The attempt has failed, perhaps after connected().
     virtual void connect_failed(ConnectAttempt& attempt, error_code why, std::string text) = 0;
 
    protected:
@@ -32,8 +32,8 @@ class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_fro
   /// `listener` outlives the attempt's end.
   ConnectAttempt(std::shared_ptr<ClientShared> shared, Listener& listener);
 
-  /// `is_told`: as NodeConfig's.
-  void begin(const Endpoint& endpoint, bool is_told);  ///< Once. May tell the listener before it returns.
+  /// `is_told`: as in NodeConfig.
+  void begin(const Endpoint& endpoint, bool is_told);  ///< Once. May call the listener before returning.
   void end();  ///< Called by the listener: hello has come, or the link is closed.
 
  private:
@@ -44,7 +44,7 @@ class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_fro
 
   std::shared_ptr<ClientShared> shared_;
   Listener* listener_;         ///< nullptr: over.
-  bool is_connected_ = false;  ///< The coroutine has done its work.
+  bool is_connected_ = false;  ///< The coroutine is done.
   asio::cancellation_signal cancel_;
 };
 

@@ -4,8 +4,8 @@
 
 namespace kv {
 
-/// One alarm for all entries. It is armed anew only for an earlier deadline: most calls end long before theirs, and
-/// arming a timer for each would cost a system call.
+/// One alarm for all entries. It is rearmed only for an earlier deadline: most calls end long before theirs, and a
+/// timer for each would cost a system call.
 void DeadlineQueue::add(DeadlineEntry& entry, TimePoint when) {
   entry.set_deadline(when);
   entries_.insert(entry);
@@ -22,7 +22,7 @@ void DeadlineQueue::arm(TimePoint when) {
   alarm_->arm(when, [this] { ring(); });
 }
 
-/// Entries end one by one, each unlinked before it is told: its end may add entries, remove others, or close the queue.
+/// Entries end one by one, each unlinked first: its end may add entries, remove others, or close the queue.
 void DeadlineQueue::ring() {
   armed_ = TimePoint::max();
   const TimePoint now = clock_.now();
@@ -30,9 +30,9 @@ void DeadlineQueue::ring() {
     DeadlineEntry& entry = *entries_.begin();
     entry.unlink();
     entry.on_deadline();
-    if (!alarm_) return;  // the entry's end was the client's
+    if (!alarm_) return;  // the entry's end destroyed the client
   }
-  // An entry that was added meanwhile may have armed it already.
+  // An entry added meanwhile may have armed it already.
   if (!entries_.empty() && entries_.begin()->deadline() < armed_) arm(entries_.begin()->deadline());
 }
 

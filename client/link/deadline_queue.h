@@ -20,7 +20,7 @@ class DeadlineEntry
     KV_ASSERT(!is_linked());  // 1
     when_ = when;
   }
-  /// The queue's word: the entry is out of the queue again; it may be added anew, or destroyed.
+  /// Called by the queue after removing the entry, which may be added anew, or destroyed.
   virtual void on_deadline() = 0;
 
  protected:
@@ -33,9 +33,9 @@ class DeadlineEntry
 };
 
 /// Deadlines in order of time. Arming a timer costs more than a small call, and most calls end early: the alarm is set
-/// only for a deadline earlier than the one it waits for, and not reset when that one is removed.
+/// only for an earlier deadline than its present one, and stays set when that one is removed.
 ///   1. While there are entries, the alarm rings no later than the first one's deadline.
-///   2. After close() the clock is not used, and no entry is told anything.
+///   2. After close() the clock is not used, and entries are not called.
 /// Thread safety: none; all calls on the executor. Cost: O(log n), no allocation per entry.
 class DeadlineQueue {
  public:
@@ -46,7 +46,7 @@ class DeadlineQueue {
   void remove(DeadlineEntry& entry) {
     if (entry.is_linked()) entry.unlink();
   }
-  /// Forgets all entries; the clock is not used again.
+  /// Drops all entries; the clock is not used again.
   void close();
 
  private:
@@ -60,7 +60,7 @@ class DeadlineQueue {
   boost::intrusive::multiset<DeadlineEntry, boost::intrusive::compare<Earlier>,
                              boost::intrusive::constant_time_size<false>>
       entries_;
-  TimePoint armed_ = TimePoint::max();  ///< When the alarm rings; max: it does not.
+  TimePoint armed_ = TimePoint::max();  ///< When the alarm rings; max: it is off.
   std::unique_ptr<Alarm> alarm_;
 };
 

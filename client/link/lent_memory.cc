@@ -25,7 +25,7 @@ Result<std::span<std::byte>> LentMemory::allocate(std::size_t bytes) {
 
 Result<void> LentMemory::reserve(std::size_t bytes) {
   if (bytes == 0) return Errc::kBadRequest;
-  // Reserved before the memory is made: that happens on another thread, and two at once must not both find room.
+  // Reserved before allocation, which runs on another thread: two at once must not both fit.
   if (bytes > bytes_max_ - bytes_) return Errc::kBusy;
   bytes_ += bytes;
   return {};
@@ -42,7 +42,7 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
   region->memory = std::move(*memory);
   const std::span<std::byte> span = region->bytes();
   KV_ASSERT(span.size() == bytes);
-  // A device's memory that was unmapped before it was removed here: the kernel may give out its addresses again.
+  // A device's memory was unmapped before its removal here, and the kernel reused its addresses.
   if (any_of(span, [](const Region&) { return true; })) {
     bytes_ -= bytes;
     return error_code(Errc::kBadRequest);
@@ -52,7 +52,7 @@ Result<std::span<std::byte>> LentMemory::adopt(std::size_t bytes, Result<std::un
   return span;
 }
 
-/// The region leaves the table now; its memory goes with the last holder, such as a device that has it registered.
+/// The region leaves the table now; its memory goes with the last holder, such as a device that has registered it.
 Result<std::shared_ptr<LentMemory::Region>> LentMemory::free(std::span<std::byte> memory) {
   const auto found = regions_.find(memory.data());
   if (found == regions_.end()) return error_code(Errc::kBadRequest);
@@ -94,13 +94,14 @@ Result<std::shared_ptr<LentMemory::Region>> LentMemory::begin_removal(std::span<
 void LentMemory::set_gone(Region& region) {
   KV_ASSERT(region.is_leaving && !region.is_gone);
   region.is_gone = true;
-  region.dmabuf = Descriptor();  // an open dma-buf keeps the device's memory allocated; others may hold the region on
+  region.dmabuf = Descriptor();  // an open dma-buf keeps the device's memory allocated, and the region may be held
+                                 // longer
 }
 
 void LentMemory::end_removal(const Region& region) {
   KV_ASSERT(region.is_gone);
   const auto found = regions_.find(region.bytes().data());
-  // Two removals of one region may wait at the same time; the second finds it gone, or new memory at its place.
+  // Two removals of one region may wait at the same time; the second finds it gone, or replaced.
   if (found == regions_.end() || found->second.get() != &region) return;
   KV_ASSERT(device_count_ > 0);
   --device_count_;
@@ -110,7 +111,7 @@ void LentMemory::end_removal(const Region& region) {
 void LentMemory::forget(const Region& region) {
   KV_ASSERT(region.call_count == 0 && bytes_ >= region.bytes().size());  // 5
   bytes_ -= region.bytes().size();
-  // The addresses may come back as other memory, to which no node writes.
+  // The addresses may come back as other memory, which nodes do not write.
   for (auto& [id, ranges] : quarantines_) {
     std::erase_if(ranges, [&](std::span<const std::byte> range) { return overlap(range, region.bytes()); });
   }
@@ -118,20 +119,20 @@ void LentMemory::forget(const Region& region) {
   regions_.erase(region.bytes().data());
 }
 
-/// The one region that holds all of `memory`; null if part of it lies outside.
+/// The region that holds all of `memory`; null if part lies outside.
 std::shared_ptr<LentMemory::Region> LentMemory::find(std::span<const std::byte> memory) const {
   auto after = regions_.upper_bound(memory.data());
   if (after == regions_.begin()) return nullptr;
   const std::shared_ptr<Region>& region = std::prev(after)->second;
   const std::span<const std::byte> bytes = region->bytes();
-  // Not negative: the region found is the last that begins at or before `memory`.
+  // Not negative: this is the last region that begins at or before `memory`.
   const auto offset = static_cast<std::size_t>(memory.data() - bytes.data());
   if (offset > bytes.size() || memory.size() > bytes.size() - offset) return nullptr;
   return region;
 }
 
-/// Whether `is` is true of a region that overlaps `memory`. Regions are in order and do not overlap: from the last one
-/// that begins before the end of `memory` backwards, the first that lies wholly before it ends the search.
+/// Whether `is` is true of a region that overlaps `memory`. Regions are in order and do not overlap: the search goes
+/// backwards from the last one that begins before the end of `memory`, to the first that lies wholly before it.
 template <class Is>
 bool LentMemory::any_of(std::span<const std::byte> memory, Is is) const {
   if (memory.empty()) return false;

@@ -1,4 +1,4 @@
-// client/link/lent_memory.h: memory that can be lent, and which parts of it a node may still write.
+// client/link/lent_memory.h: memory that can be lent, and the parts that a node may still write.
 #pragma once
 
 #include <cstddef>
@@ -16,28 +16,28 @@
 
 namespace kv {
 
-/// Regions that a client can lend: memory of Client::allocate(), or a device's. A range is quarantined when a get with
-/// this destination ends before the node's last word: a copy of that get may still land there.
+/// Regions that a client can lend: memory of Client::allocate(), or a device's. A range is quarantined if a get into it
+/// ends before the node's last frame: the node may still write there.
 ///   1. bytes() <= bytes_max.
-///   2. A quarantined range is in no call's destination until its quarantine ends.
+///   2. A quarantined range is not a call's destination until its quarantine ends.
 ///   3. Regions do not overlap.
-///   4. The addresses of a device's region are compared and told to others, never read or written.
-///   5. A region that a call in progress uses is not freed, and does not begin to leave.
-/// Our own memory can be freed while it is quarantined: the node writes to the pages of the memfd, not to our
-/// addresses. A device's memory is the caller's, and so leaves in steps. While it is leaving no call may name it. Once
-/// no RDMA device can reach it any more it is gone. Once its owner was told so it is forgotten. Thread safety: none.
+///   4. The addresses of a device's region are only compared and passed on, never read or written.
+///   5. A region used by a call in progress is not freed, and does not begin to leave.
+/// The client's own memory can be freed while quarantined: the node writes to the memfd's pages, not to this process's
+/// addresses. A device's memory is the caller's, and leaves in steps: leaving, when calls may not name it; gone, when
+/// RDMA devices cannot reach it; forgotten, when its owner has been notified. Thread safety: none.
 /// Cost: O(log regions) to find one; is_quarantined() is O(quarantines), which are rare.
 class LentMemory {
  public:
   struct Region {
     std::uint64_t id = 0;
-    std::unique_ptr<SharedMemory> memory;      ///< Null: a device's region. Only such a one has what follows.
+    std::unique_ptr<SharedMemory> memory;      ///< Null: a device's region, which has the members below.
     std::span<std::byte> addresses;            ///< The caller's.
     Descriptor dmabuf;                         ///< If the device exports its memory.
     std::uint64_t dmabuf_offset = 0;           ///< Of `addresses` in the dma-buf.
     bool is_leaving = false, is_gone = false;  ///< In this order.
 
-    std::size_t call_count = 0;  ///< Calls in progress that a node carries out on this region.
+    std::size_t call_count = 0;  ///< Calls in progress with a node at work on this region.
     bool is_device() const { return memory == nullptr; }
     std::span<std::byte> bytes() const { return memory ? memory->bytes() : addresses; }
   };
@@ -45,27 +45,26 @@ class LentMemory {
 
   explicit LentMemory(std::size_t bytes_max, NumaPlace place = {}) : place_(std::move(place)), bytes_max_(bytes_max) {}
 
-  /// Errors: as reserve() and make_memory(), which it calls.
+  /// reserve(), make_memory() and adopt(). Errors: as theirs.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
-  /// Counts `bytes` that are about to be made, perhaps on another thread. adopt() must follow. Errors: kBusy over
+  /// Counts `bytes` about to be allocated, perhaps on another thread. adopt() must follow. Errors: kBusy over
   /// bytes_max, kBadRequest for zero bytes.
   Result<void> reserve(std::size_t bytes);
-  /// Takes the memory that was made of `bytes` reserved ones, or the error that it was not; then they are free again.
+  /// Takes the memory made from `bytes` reserved ones; on an error the reservation ends.
   Result<std::span<std::byte>> adopt(std::size_t bytes, Result<std::unique_ptr<SharedMemory>> memory);
-  /// Forgets the region that is exactly `memory`. The memory is unmapped with the last reference to what is returned.
-  /// Errors: kBadRequest if there is no such region, or it is a device's; kBusy while a call uses it.
+  /// Removes the region that is exactly `memory`, which is unmapped with the last reference to the result. Errors:
+  /// kBadRequest for an unknown or a device's region; kBusy while a call uses it.
   Result<std::shared_ptr<Region>> free(std::span<std::byte> memory);
-  /// Errors: kBusy over bytes_max; kBadRequest for no bytes, and for bytes of another region.
+  /// Errors: kBusy over bytes_max; kBadRequest for zero bytes, and for bytes of another region.
   Result<void> add_device(std::span<std::byte> addresses, Descriptor dmabuf, std::uint64_t dmabuf_offset);
-  /// The device's region that is exactly `memory`, leaving from now on. set_gone() follows once no RDMA device can
-  /// reach it, then end_removal() when its owner is told. A region that is leaving already is no error. Errors: as
-  /// free().
+  /// Makes the device's region that is exactly `memory` leave; idempotent. set_gone() follows once RDMA devices cannot
+  /// reach it, then end_removal() when its owner is notified. Errors: as free().
   Result<std::shared_ptr<Region>> begin_removal(std::span<std::byte> memory);
   static void set_gone(Region& region);
-  void end_removal(const Region& region);  ///< Requires that it is gone. Does nothing the second time.
+  void end_removal(const Region& region);  ///< Requires that it is gone. Idempotent.
   /// The region that holds all of `memory`, or nullptr.
   std::shared_ptr<Region> find(std::span<const std::byte> memory) const;
-  /// Whether our processor must leave a part of `memory` alone.
+  /// Whether a part of `memory` is a device's, which this processor must not touch.
   bool is_device(std::span<const std::byte> memory) const;
 
   QuarantineId quarantine(std::vector<std::span<const std::byte>> ranges);
@@ -73,7 +72,7 @@ class LentMemory {
   bool is_quarantined(std::span<const std::byte> memory) const;  ///< Or leaving.
 
   std::size_t bytes() const { return bytes_; }
-  std::vector<std::span<const std::byte>> made() const;  ///< All that is no device's.
+  std::vector<std::span<const std::byte>> made() const;  ///< All memory except devices'.
 
  private:
   void forget(const Region& region);
@@ -84,7 +83,7 @@ class LentMemory {
   std::map<QuarantineId, std::vector<std::span<const std::byte>>> quarantines_;
   NumaPlace place_;
   std::size_t bytes_max_, bytes_ = 0;
-  std::size_t device_count_ = 0;  ///< Regions of devices: without any, nothing is looked for.
+  std::size_t device_count_ = 0;  ///< Regions of devices: at 0, is_device() needs no search.
   std::uint64_t next_id_ = 1;
 };
 

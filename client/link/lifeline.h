@@ -1,4 +1,4 @@
-// client/link/lifeline.h: callbacks that outlive the object they are for.
+// client/link/lifeline.h: callbacks that may outlive their object.
 #pragma once
 
 #include <memory>
@@ -6,8 +6,7 @@
 
 namespace kv {
 
-/// A member of an object whose work is done on another thread: what comes back from there after the object is gone must
-/// find nothing.
+/// A member of an object with work on another thread: results that return after the object is gone are dropped.
 ///   1. A guarded callback runs only while its Lifeline exists.
 /// Thread safety: guard(), the destructor and the guarded calls on one executor. A guarded callback may be destroyed on
 /// any thread.
@@ -17,7 +16,7 @@ class Lifeline {
   Lifeline(const Lifeline&) = delete;
   Lifeline& operator=(const Lifeline&) = delete;
 
-  /// `f`, or nothing once this is gone.
+  /// Calls `f`, but has no effect once this is gone.
   template <class F>
   auto guard(F f) const {
     return [end = std::weak_ptr<const End>(end_), f = std::move(f)](auto&&... arguments) {

@@ -12,13 +12,13 @@
 namespace kv {
 namespace {
 
-/// Of verbs_connect: the node resolves our address, and others may be before us.
+/// For verbs_connect: the node resolves our address, perhaps after those of others.
 constexpr Duration kConnectLimit = 10s;
-constexpr std::uint32_t kAll = ~0u;  ///< Lanes; that of messages too.
+constexpr std::uint32_t kAll = ~0u;  ///< All lanes, the message lane included.
 
 }  // namespace
 
-/// Hands out what comes over one lane for messages. Its coroutine ends a little later than the lane.
+/// Delivers the messages of one lane. Its coroutine ends a little later than the lane.
 struct LinkLanes::MessageLoop {
   MessageLoop(const asio::any_io_executor& executor, std::shared_ptr<VerbsLender::Open> of,
               std::unique_ptr<verbs::CompletionQueue> queue)
@@ -27,11 +27,11 @@ struct LinkLanes::MessageLoop {
   std::shared_ptr<VerbsLender::Open> open;
   verbs::CompletionLoop loop;
 
-  /// Until the loop is stopped. An error: the device reports no completions any more.
+  /// Runs until the loop is stopped. An error: the device's completions have stopped.
   static Async<void> run(std::shared_ptr<MessageLoop> self) { co_return co_await self->loop.run(); }
 };
 
-/// One queue pair with what belongs to it. The other thread has it to itself while it makes or connects the pair.
+/// One queue pair and its parts. Owned by the other thread while that makes or connects the pair.
 struct LinkLanes::Lane {
   ~Lane() {
     messages.reset();
@@ -40,7 +40,7 @@ struct LinkLanes::Lane {
 
   std::shared_ptr<VerbsLender::Open> open;
   std::uint32_t number = 0, message_count = 0;
-  /// For blocks it stays empty: the node posts, and this side is only written to. For messages `loop` takes it.
+  /// For blocks it stays empty, since only the node posts. For messages `loop` takes it.
   std::unique_ptr<verbs::CompletionQueue> queue;
   std::shared_ptr<MessageLoop> loop;
   std::unique_ptr<verbs::QueuePair> blocks;        ///< Either this
@@ -53,7 +53,7 @@ struct LinkLanes::Lane {
   TimePoint since{};    ///< When it came up.
   std::string why;
 
-  /// The lane for messages is on the device of lane 0, whose keys the node uses for the blocks right before a message.
+  /// The message lane is on the device of lane 0, whose keys the node uses for blocks right before a message.
   const verbs::OpenDevice& device() const { return open->devices[open->device_of(message_count > 0 ? 0 : number)]; }
   verbs::QueuePair* pair() const { return messages ? &messages->queue_pair() : blocks.get(); }
   void drop_pair() {
@@ -62,7 +62,7 @@ struct LinkLanes::Lane {
   }
 };
 
-/// Tells the node of the queue pairs and asks for its own.
+/// Offers the queue pairs to the node and asks for its own.
 class LinkLanes::ConnectCall final : public Call {
  public:
   explicit ConnectCall(LinkLanes& lanes) : lanes_(lanes) { type = FrameType::kVerbsConnect; }
@@ -72,7 +72,7 @@ class LinkLanes::ConnectCall final : public Call {
     auto& builder = session.shared().new_request();
     std::vector<flatbuffers::Offset<wire::LaneOffer>> offers;
     for (const auto& lane : lanes_.attempt_) {
-      KV_ASSERT(lane->pair() != nullptr);  // the node must not be told of a queue pair that is not there
+      KV_ASSERT(lane->pair() != nullptr);  // an offer must name an existing queue pair
       offers.push_back(
           wire::CreateLaneOffer(builder, lane->number, verbs::encode(builder, lane->own), lane->message_count));
     }
@@ -147,14 +147,14 @@ std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memor
   return keys;
 }
 
-/// Destroying a queue pair is how memory is taken back from a device: afterwards the node's WRITEs are refused,
-/// whatever the node believes.
+/// Destroying a queue pair takes memory back from a device: afterwards the node's WRITEs are refused, whatever state
+/// the node is in.
 void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
-    // That a lane was connected proves little. Only after one that lasted do pauses begin anew with the shortest, and
-    // what another lane has to wait for does not hold this one up.
+    // A connected lane proves little. Only after one that lasted do pauses begin anew with the shortest, and one lane's
+    // pause does not delay another.
     if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.forget();
     lanes_[i].reset();  // destroys the queue pair
     any = true;
@@ -164,14 +164,15 @@ void LinkLanes::cut(std::uint32_t lanes) {
   back_off_.failed(shared_.clock.now(), shared_.random);
 }
 
-/// Whether any were being connected. The other thread still has them: they are failed here, and destroyed later.
+/// Cuts lanes being connected; returns whether there were any. They are failed here, and destroyed later, since the
+/// other thread still has them.
 bool LinkLanes::cut_attempt(std::uint32_t lanes) {
   bool any = false;
-  if (attempt_state_ != Attempt::kAnswered) return any;  // through a queue pair in INIT nothing comes
+  if (attempt_state_ != Attempt::kAnswered) return any;  // a queue pair in INIT receives nothing
   for (const auto& lane : attempt_) {
     const bool is_meant = lane->message_count > 0 ? lanes == kAll : (lanes >> lane->number & 1u) != 0;
     if (!is_meant) continue;
-    [[maybe_unused]] const auto failed = lane->pair()->fail();  // an error: the device is gone, and writes nothing
+    [[maybe_unused]] const auto failed = lane->pair()->fail();  // an error: the device is gone
     lane->is_cut = any = true;
   }
   return any;
@@ -193,8 +194,8 @@ bool LinkLanes::send_message(std::span<const std::byte> message) {
 }
 
 /// One attempt at a time, in four steps: queue pairs are made on the slow thread, offered to the node, connected to its
-/// answers on the slow thread again, and taken into use here. `attempt_` holds the lanes meanwhile; the lifeline keeps
-/// a step from coming back to a session that is gone.
+/// answers on the slow thread, and taken into use here. `attempt_` holds the lanes meanwhile; the lifeline drops steps
+/// that return after the session.
 void LinkLanes::connect_missing() {
   VerbsLender& lender = shared_.verbs;
   lender.open();
@@ -224,7 +225,7 @@ void LinkLanes::connect_missing() {
   lender.slow_calls().run(make_all, shared_.executor, lifeline_.guard([this] { send_offers(); }));
 }
 
-/// On the other thread. If there is no queue pair afterwards, lane.why says why.
+/// On the other thread. Without a queue pair afterwards, lane.why has the reason.
 void LinkLanes::make_pair(Lane& lane) {
   const verbs::OpenDevice& device = lane.device();
   auto attached = device.attach();
@@ -232,7 +233,7 @@ void LinkLanes::make_pair(Lane& lane) {
     lane.why = attached.error().text;
     return;
   }
-  // For messages a completion for each SEND and each receive; for blocks none, but a queue must have some room.
+  // For messages a completion for each SEND and each receive; for blocks none, but a queue needs some entries.
   auto queue = device.device->create_completion_queue(lane.message_count > 0 ? 2 * lane.message_count : 4);
   if (!queue) {
     lane.why = queue.error().message();
@@ -267,8 +268,8 @@ void LinkLanes::make_pair(Lane& lane) {
   lane.attachment = std::move(*attached);
 }
 
-/// The node hears of queue pairs that are in INIT, and connects its own side first. No request names a lane before both
-/// sides are connected, so nothing can arrive in between.
+/// The node receives queue pairs in INIT, and connects its own side first. Requests name a lane only after both sides
+/// are connected, so it stays idle in between.
 void LinkLanes::send_offers() {
   drop_without_pair();
   if (attempt_.empty() || !session_.can_take_call()) return attempt_ended();
@@ -298,7 +299,7 @@ void LinkLanes::connect_to_answers() {
   shared_.verbs.slow_calls().run(connect_all, shared_.executor, lifeline_.guard([this] { attempt_ended(); }));
 }
 
-/// Lanes that were cut while the other thread connected them are destroyed here, where nobody else has them any more.
+/// Lanes cut while the other thread connected them are destroyed here, after it has let go of them.
 void LinkLanes::attempt_ended() {
   KV_ASSERT(attempt_state_ != Attempt::kNone);
   attempt_state_ = Attempt::kNone;
@@ -329,7 +330,8 @@ void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
   lane->messages->attach(
       lane->loop->loop, shared_.clock, [this](std::span<const std::byte> message) { listener_.message_came(message); },
       [this](error_code why) { listener_.messages_broke(why); });
-  // An exception is a bug (an assertion that throws, see AssertPolicy) or no memory: this session ends, others go on.
+  // An exception is a bug (an assertion that throws, see AssertPolicy) or the end of memory: this session ends, others
+  // go on.
   const auto ended = lifeline_.guard([this](std::exception_ptr thrown, Result<void> result) {
     if (thrown || !result) listener_.messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
   });

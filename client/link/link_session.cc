@@ -14,10 +14,11 @@ namespace kv {
 namespace {
 
 constexpr std::uint32_t kTableBytesMax = 32 << 20;  // The largest answer: stats of 1024 namespaces of 16 KiB records.
-constexpr std::uint64_t kPayloadBytesMax = 1ull << 40;  // Of a swallowed one; a wanted one is as long as its targets.
+constexpr std::uint64_t kPayloadBytesMax = 1ull << 40;  // For a swallowed payload; a wanted one is as long as its
+                                                        // targets.
 constexpr std::size_t kErrorTextMax = 512;
 constexpr std::size_t kBytesPerTurn = 2 << 20;
-constexpr std::size_t kCallLoadBytes = 4096;  // What a call counts besides its data when sessions are compared.
+constexpr std::size_t kCallLoadBytes = 4096;  // A call's weight besides its data when sessions are compared.
 
 std::span<const std::byte> table_of(const flatbuffers::FlatBufferBuilder& builder) {
   return std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize()));
@@ -52,8 +53,8 @@ LinkSession::~LinkSession() = default;
 void LinkSession::start() {
   if (const Failure failed = send_hello(); failed.code) return end(failed.code, failed.text, Node::kHasClosed);
   writer_.flush();
-  // An exception here is a bug (an assertion that throws, see
-  // AssertPolicy) or no memory: this session ends, others go on.
+  // An exception here is a bug (an assertion that throws, see AssertPolicy) or the end of memory: this session ends,
+  // others go on.
   const auto failed = [self = shared_from_this()](std::exception_ptr exception) {
     if (!exception) return;
     try {
@@ -67,7 +68,7 @@ void LinkSession::start() {
   asio::co_spawn(shared_->executor, write_loop(shared_from_this()), failed);
 }
 
-/// What holds the token goes to the stream, and no further: the builder is overwritten.
+/// Memory with the token goes to the stream and no further: the builder is overwritten.
 Failure LinkSession::send_hello() {
   Secret token = shared_->config.token;
   if (const std::string& file = shared_->config.token_file; !file.empty()) {
@@ -75,7 +76,7 @@ Failure LinkSession::send_hello() {
     if (!read) return read.error();
     token = std::move(*read);
   }
-  // The endpoints of a cluster's map are the nodes' word.
+  // The endpoints in a cluster's map come from nodes, not from the configuration.
   if (!token.empty() && stream_->protection() == Stream::Protection::kNone)
     return {Errc::kPermissionDenied, "token: not sent, since this connection is plain text over a network"};
   auto& builder = shared_->new_request();
@@ -89,7 +90,7 @@ Failure LinkSession::send_hello() {
 }
 
 asio::awaitable<void> LinkSession::write_loop(std::shared_ptr<LinkSession> self) {
-  // A broken stream is left to the reader to notice: the node's last words may still be there.
+  // The reader detects a broken stream: it may still hold the node's last frames.
   co_await self->writer_.run();
 }
 
@@ -98,15 +99,15 @@ asio::awaitable<void> LinkSession::read_loop(std::shared_ptr<LinkSession> self) 
   if (self->state_ == State::kDraining) co_await self->drain_stream();
 }
 
-/// Every co_await may come back to a session that has ended meanwhile, by a deadline, a lane or its link: each is
-/// followed by has_stopped(). Frames are handled here, one at a time, so their handlers need no lock.
+/// After any co_await the session may have ended, by a deadline, a lane or its link: has_stopped() follows each. Frames
+/// are handled here, one at a time, so their handlers need no lock.
 asio::awaitable<void> LinkSession::read_frames() {
   while (!has_stopped()) {
     auto frame = co_await reader_.next();
     if (has_stopped()) co_return;
     if (!frame) {
       const error_code why = frame.error();
-      // A stream that ends within a frame is a node that died, not one that talks nonsense.
+      // A stream that ends within a frame means a dead node, not a malformed frame.
       if (why.category() == errc_category() && !stream_has_ended()) {
         end(Errc::kBadFrame, reader_.why(), Node::kMayWrite);
       } else {
@@ -141,7 +142,7 @@ asio::awaitable<void> LinkSession::read_frames() {
   }
 }
 
-/// Tells a node that died within a frame from one that sent a bad frame: behind the first the stream is over.
+/// Tells a node that died within a frame from one that sent a bad frame: behind the former the stream has ended.
 bool LinkSession::stream_has_ended() {
   std::byte byte;
   const asio::mutable_buffer buffer(&byte, 1);
@@ -149,7 +150,7 @@ bool LinkSession::stream_has_ended() {
   return !got && got.error() != asio::error::would_block;
 }
 
-/// After a violation, while the node may still copy into lent memory: only the end of the stream is of interest.
+/// After a violation, while the node may still copy into lent memory: waits for the end of the stream.
 asio::awaitable<void> LinkSession::drain_stream() {
   std::array<std::byte, 4096> scratch;
   const std::array<asio::mutable_buffer, 1> buffers{asio::buffer(scratch)};
@@ -160,7 +161,7 @@ asio::awaitable<void> LinkSession::drain_stream() {
     const auto readable = co_await stream_->wait_readable();
     if (!readable) break;
   }
-  if (state_ != State::kDraining) co_return;  // close() came first: the quarantines stay until the memory is freed
+  if (state_ != State::kDraining) co_return;  // close() came first: quarantines last until the memory is freed
   state_ = State::kEnded;
   requests_.free_all();
   stream_->close();
@@ -173,8 +174,8 @@ bool LinkSession::violation(std::string what) {
   return false;
 }
 
-/// False: the node has broken the protocol, and violation_ says how. The session then ends; a peer that is wrong once
-/// cannot be trusted with memory that it may write.
+/// False: the node has broken the protocol, as violation_ describes. The session then ends; a faulty peer cannot be
+/// trusted with memory that it may write.
 bool LinkSession::dispatch(const FrameReader::Frame& frame) {
   const FrameHeader& header = frame.header;
   if ((header.flags & kFrameResponse) == 0) return violation("a frame that is no response");
@@ -201,7 +202,7 @@ bool LinkSession::on_part(const FrameReader::Frame& frame, Call& call) {
   return what.empty() || violation(std::move(what));
 }
 
-/// The last frame of a request came, and is good.
+/// The last frame of a request came, and is valid.
 void LinkSession::answered(const LinkRequests::Entry& entry, error_code why, std::string text) {
   Call* const call = entry.call;
   requests_.free(entry);  // before the call's end, which may start the next call
@@ -216,7 +217,7 @@ bool LinkSession::on_error_frame(const FrameReader::Frame& frame, const LinkRequ
   if (error->code() >= kErrcLocal) return violation("error " + std::to_string(error->code()) + " is no node's");
   const error_code why = make_error_code(static_cast<Errc>(error->code()));
   std::string text = error->message() == nullptr ? why.message() : error->message()->str().substr(0, kErrorTextMax);
-  if (entry == nullptr) {  // About the session as a whole; the node closes it now.
+  if (entry == nullptr) {  // About the whole session, which the node now closes.
     end(is_up() ? make_error_code(Errc::kUnavailable) : why, std::move(text), Node::kMayWrite);
     return true;
   }
@@ -244,7 +245,7 @@ bool LinkSession::on_hello(const FrameReader::Frame& frame) {
   return true;
 }
 
-/// All frames of one answer. Between them and a payload that is arriving by the stream there is no order.
+/// All frames of one answer. They are unordered relative to a payload arriving by the stream.
 void LinkSession::message_came(std::span<const std::byte> message) {
   const auto self = shared_from_this();
   requests_.message_came();
@@ -282,7 +283,7 @@ void LinkSession::messages_broke(error_code why) {
 
 // -- requests out
 
-/// A call that cannot be sent ends at once: its slot is given back before, because the end may start the next call.
+/// A call that cannot be sent ends at once, after its entry is released, because its end may start the next call.
 void LinkSession::send_call(Call& call) {
   KV_ASSERT(can_take_call());
   const std::uint64_t id = take_entry(call.type, &call, call.data_bytes + kCallLoadBytes);
@@ -328,8 +329,8 @@ bool LinkSession::take_back(const Call& lender, std::size_t bytes_max) {
   return writer_.take_back(OwnerId(&lender), bytes_max);
 }
 
-/// By SEND if the lane for messages has a free place and the answer will fit a message; else through the socket. While
-/// an earlier message is late the socket is used: the lane may be dead, and only its timeout will tell.
+/// By SEND if the message lane has room and the answer will fit a message; else through the socket. Also through the
+/// socket while an earlier message is late: the lane may be dead, which only its timeout shows.
 void LinkSession::send_small(FrameType type, std::uint64_t request_id, const flatbuffers::FlatBufferBuilder& builder,
                              std::size_t answer_bytes) {
   if (lanes_ && !requests_.messages_are_late() && requests_.message_count() < lanes_->message_count() &&
@@ -349,7 +350,7 @@ void LinkSession::send_cancel(std::uint64_t request_id) {
   flush_soon();
 }
 
-/// One system call for all requests of one turn of the executor; but a request that is alone goes at once.
+/// One system call for all requests of one turn of the executor; but a lone request goes at once.
 void LinkSession::flush_soon() {
   if (requests_.in_flight() == 1) {
     writer_.flush();
@@ -369,8 +370,8 @@ std::uint64_t LinkSession::take_entry(FrameType type, Call* call, std::size_t lo
 
 // -- calls that leave early
 
-/// The caller gets its answer now, at its deadline or because it gave the call up. The request lives on without a call:
-/// until the node answers, the memory that it may still write is quarantined.
+/// The caller gets its answer now, at its deadline or on giving up. The request stays without a call: until the node
+/// answers, the memory that it may still write is quarantined.
 void LinkSession::abandon(Call& call, error_code why) {
   const std::uint64_t id = call.request_id();
   const LinkRequests::Entry* const entry = requests_.find(id);
@@ -380,7 +381,7 @@ void LinkSession::abandon(Call& call, error_code why) {
   send_cancel(id);
 
   const bool nothing_came = silence_.look(shared_->clock.now(), bytes_received(), shared_->config.connect_timeout);
-  // A node may be long at a verbs_connect: it waits for the network, not for us.
+  // A verbs_connect may take the node long: it waits for the network.
   const bool is_silent = nothing_came && call.type != FrameType::kVerbsConnect;
   const auto self = shared_from_this();  // the call's end may close this session
   call.end(why);
@@ -391,7 +392,7 @@ void LinkSession::abandon(Call& call, error_code why) {
 void LinkSession::forget(Call& call) {
   payload_.forget(call);
   const LinkRequests::Entry* const entry = requests_.find(call.request_id());
-  // Within a destructor nothing may throw, and an end that an exception cut short may have abandoned the call already.
+  // Destructors must not throw, and an end cut short by an exception may have abandoned the call already.
   if (entry != nullptr && entry->call == &call) requests_.let_go(*entry);
 }
 
@@ -404,19 +405,19 @@ void LinkSession::close() {
   stream_->close();
 }
 
-/// The order: nothing more is sent; lanes are cut, so that no device writes any more; then calls leave, with what the
-/// node may still write quarantined; then the link hears of the end; last of all the calls end, because each may start
-/// a new one, which must not find this session.
+/// In this order: sending stops; lanes are cut, so that devices stop writing; calls leave, with quarantines on memory
+/// that the node may still write; the link is notified; last the calls end, because each may start a new one, which
+/// must not find this session.
 void LinkSession::end(error_code why, std::string text, Node node) {
   if (has_stopped()) return;
   const auto self = shared_from_this();
-  state_ = State::kDraining;  // until it is known whether anything is quarantined; no call is taken from here on
-  // The node ends the session too when that lane breaks, and may have been the one to notice.
+  state_ = State::kDraining;  // until quarantines are known; refuses calls from here on
+  // When the message lane breaks the node ends the session too, perhaps before this side notices.
   lost_messages_ = lost_messages_ || requests_.message_count() > 0;
   writer_.close();
   regions_.set_lanes(nullptr);
   const std::unique_ptr<LinkLanes> lanes = std::move(lanes_);
-  if (lanes) {  // then nothing is written any more, whether the node has closed or not
+  if (lanes) {  // stops all writing, whether the node has closed or not
     lanes->cut_all();
     node = Node::kHasClosed;
   }
@@ -440,7 +441,7 @@ void LinkSession::end(error_code why, std::string text, Node node) {
   for (Call* const call : calls) call->end(why);
 }
 
-/// The node has restarted and this session is of its former life: it takes no more calls, and closes when those it has
+/// The node has restarted and this session is of its former life: it refuses calls, and closes when its present ones
 /// are over.
 void LinkSession::retire() {
   is_retired_ = true;
@@ -449,7 +450,7 @@ void LinkSession::retire() {
 
 void LinkSession::close_if_retired() {
   if (!is_retired_ || has_stopped() || requests_.call_count() > 0) return;
-  // Memory that the node may still write is not forgotten for a new connection; but lanes can be cut.
+  // Memory that the node may still write must stay quarantined here; but lanes can be cut.
   if (requests_.quarantine_count() > 0 && !lanes_) return;
   Listener* const listener = listener_;
   const auto self = shared_from_this();

@@ -1,5 +1,5 @@
-// client/link/link_session.h: one connection to a node: requests out, each frame that comes back checked and given to
-// its call.
+// client/link/link_session.h: one connection to a node: sends requests, checks each returned frame and passes it to its
+// call.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,15 @@
 
 namespace kv {
 
-/// Every byte that comes is the node's word and is checked before use; a frame that breaks the protocol ends the
-/// session, and its calls fail with kBadFrame.
-///   1. Each request ends with exactly one frame without kFrameMore, or with the session. A call that has left the
-///      session, to end or to be sent on another, has left nothing of its caller's memory with it.
-///   2. A call that passed its deadline is completed at once; its entry is kept, its bytes are swallowed, and its
-///      unfinished destinations in lent memory are quarantined until its last frame or until the node has closed the
-///      connection. With RDMA the session can end the quarantine by itself, and does when it ends: it cuts its lanes.
-///   3. The listener is told of the end once, by session_ended() or retired_ended(), and nothing after that. It is told
-///      before the session's calls are, so that a call that one of them starts does not come here again.
+/// Every received byte is checked before use; a frame that breaks the protocol ends the session, and its calls fail
+/// with kBadFrame.
+///   1. Each request ends with exactly one frame without kFrameMore, or with the session. After a call has left the
+///      session, to end or to be resent, the session has no reference to its caller's memory.
+///   2. A call past its deadline is completed at once; its entry is kept, its bytes are swallowed, and its unfinished
+///      destinations in lent memory are quarantined until its last frame, or until the node has closed the connection.
+///      With RDMA the session, on ending, ends the quarantine itself by cutting its lanes.
+///   3. The listener is notified of the end once, by session_ended() or retired_ended(), its last notification. That
+///      precedes the end of the session's calls, so that a call started by one of them does not come here again.
 /// Thread safety: none; on the client's executor. Two coroutines, reader and writer, hold it until the stream ends.
 class LinkSession final : public CallSession,
                           public std::enable_shared_from_this<LinkSession>,
@@ -41,19 +41,19 @@ class LinkSession final : public CallSession,
                           private LinkRegions::Listener,
                           private LinkLanes::Listener {
  public:
-  /// The link that the session belongs to; it also answers for the calls that the session makes itself.
+  /// The session's link; it also owns the calls that the session itself makes.
   class Listener : public CallOwner {
    public:
-    /// Why the node that says this in its hello is not the one that is wanted, or "".
+    /// Why a node with these hello terms is the wrong one, or "".
     virtual std::string refuses(const LinkTerms& terms) const = 0;
-    virtual void session_up(LinkSession& session) = 0;  ///< Hello came.
+    virtual void session_up(LinkSession& session) = 0;  ///< After hello.
     virtual void session_ended(LinkSession& session, error_code why, std::string text) = 0;
-    /// A retired session has nothing left to do.
+    /// A retired session has finished its business.
     virtual void retired_ended(LinkSession& session) = 0;
-    /// The node takes requests and does not answer: the session should be retired.
+    /// The node accepts requests and does not answer: the session should be retired.
     virtual void session_silent(LinkSession& session) = 0;
     virtual void open_ended(std::uint32_t space, error_code why, const std::string& text) = 0;
-    virtual void pump() = 0;  ///< What waits for room or for memory to be lent may go now.
+    virtual void pump() = 0;  ///< There may be room or lent memory for waiting calls.
     virtual void messages_broke() = 0;
     virtual bool may_try_messages() const = 0;
 
@@ -66,9 +66,9 @@ class LinkSession final : public CallSession,
   ~LinkSession();
 
   void start();  ///< Sends hello; Listener::session_up() follows, or session_ended().
-  void close();  ///< Called by the listener: it is told nothing.
+  void close();  ///< For the listener, which is not notified.
 
-  /// Gives `call` a request id and lets it queue its frames. Requires can_take_call(). Ends it if it cannot be sent.
+  /// Gives `call` a request id and lets it queue its frames, or ends it on an error. Requires can_take_call().
   void send_call(Call& call);
   bool can_take_call() const override {
     return state_ == State::kUp && !is_retired_ && requests_.in_flight() < terms_.requests_max;
@@ -80,16 +80,16 @@ class LinkSession final : public CallSession,
   void take_back(const LentMemory::Region& region) { regions_.take_back(region); }
   bool shares_memory() const { return !lanes_ && regions_.has_any(); }  ///< As memfds.
   std::uint32_t lanes_up() const { return lanes_ ? lanes_->up() : 0; }  ///< Bit i: lane i.
-  std::string lanes_why() const;  ///< Why not all are up. Empty: they are, or were not tried.
+  std::string lanes_why() const;  ///< Why some are down. Empty: all are up, or not tried.
 
-  /// No new calls; closes once its calls have ended and no quarantine hangs on it.
+  /// Refuses new calls; closes once its calls and quarantines have ended.
   void retire();
 
   bool is_up() const { return state_ == State::kUp; }
-  bool is_serving() const { return is_up() && !is_retired_; }  ///< Takes calls, if there is room.
-  /// And the node can write nothing any more.
+  bool is_serving() const { return is_up() && !is_retired_; }  ///< Accepts calls, if there is room.
+  /// Also: the node cannot write any more.
   bool has_ended() const { return state_ == State::kEnded; }
-  /// Perhaps the session ended for its lane for messages.
+  /// The session may have ended because of its message lane.
   bool lost_messages() const { return lost_messages_; }
   std::size_t load_bytes() const { return requests_.load_bytes(); }
 
@@ -126,10 +126,10 @@ class LinkSession final : public CallSession,
   enum class State : std::uint8_t {
     kHello,     ///< Waits for the node's hello.
     kUp,        ///< Calls can be sent.
-    kDraining,  ///< Has ended; waits for the node to close, since it may still write to quarantined memory.
+    kDraining,  ///< Has ended; waits for the node, which may still write to quarantined memory, to close.
     kEnded
   };
-  /// What the node can still do to lent memory when the session ends.
+  /// Whether the node may still write to lent memory when the session ends.
   enum class Node : std::uint8_t { kMayWrite, kHasClosed };
 
   // LinkSpaces, LinkRegions, LinkLanes
@@ -160,7 +160,7 @@ class LinkSession final : public CallSession,
   std::uint64_t bytes_received() const { return reader_.bytes_taken() + message_bytes_; }
 
   std::shared_ptr<ClientShared> shared_;
-  Listener* listener_;  ///< nullptr once it is told of the end.
+  Listener* listener_;  ///< nullptr once notified of the end.
   std::unique_ptr<Stream> stream_;
   const ClientPath inline_path_;
   FrameReader reader_;
@@ -175,11 +175,11 @@ class LinkSession final : public CallSession,
   SilenceWatch silence_;
   LinkSpaces spaces_;
   LinkRegions regions_;
-  std::unique_ptr<LinkLanes> lanes_;  ///< nullptr: no RDMA with this node.
+  std::unique_ptr<LinkLanes> lanes_;  ///< nullptr: without RDMA.
   bool lost_messages_ = false;
-  std::uint64_t message_bytes_ = 0;  ///< That came by SEND.
+  std::uint64_t message_bytes_ = 0;  ///< Received by SEND.
   std::vector<std::byte> message_;   ///< Being sent.
-  std::size_t turn_bytes_ = 0;       ///< Verified since others had a turn.
+  std::size_t turn_bytes_ = 0;       ///< Verified since the last yield.
   bool flush_posted_ = false;
 };
 

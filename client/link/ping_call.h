@@ -1,4 +1,4 @@
-// client/link/ping_call.h: asks one node whether it is there.
+// client/link/ping_call.h: asks one node whether it is alive.
 #pragma once
 
 #include <chrono>

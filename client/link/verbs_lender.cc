@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-constexpr Duration kOpenPause = 5s;  // Opening asks the kernel for each device: not for every call that lends.
+constexpr Duration kOpenPause = 5s;  // Opening asks the kernel for each device, so not at every call that lends.
 
 }  // namespace
 
@@ -61,8 +61,8 @@ void VerbsLender::open() {
   slow_calls_.run(open_all, executor_, lifeline_.guard(opened));
 }
 
-/// Registering takes 0.2 s a GiB, so it runs on the slow thread; the entry is in the table meanwhile, and calls go
-/// through the socket until it is ready. The entry holds the region: memory that is freed meanwhile stays mapped.
+/// Registering takes 0.2 s per GiB, so it runs on the slow thread, while calls go through the socket. The entry holds
+/// the region: memory freed meanwhile stays mapped.
 VerbsLender::Registration VerbsLender::registration(const std::shared_ptr<LentMemory::Region>& region) {
   KV_ASSERT(state_ == State::kReady);
   if (const auto found = entries_.find(region.get()); found != entries_.end()) return found->second->state;
@@ -97,15 +97,15 @@ const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region&
   return *found->second->memory;
 }
 
-/// Behind the registration, if that is still under way: slow calls run in order. `then` is called once no device can
-/// touch the memory any more.
+/// Slow calls run in order, so this follows a registration in progress. Calls `then` once devices cannot touch the
+/// memory.
 void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
   const auto found = entries_.find(&region);
   if (found == entries_.end()) return then();
   auto entry = std::make_shared<std::shared_ptr<Entry>>(std::move(found->second));
   entries_.erase(found);
   const auto let_go = [entry] {
-    // First of all: the callback of a registration that has just ended may hold the entry a little longer.
+    // First: the callback of a registration that has just ended may hold the entry a little longer.
     (*entry)->memory.reset();
     entry->reset();
   };

@@ -14,13 +14,13 @@ void LinkPayload::begin_frame() {
 }
 
 std::vector<BlockTarget>& LinkPayload::land() {
-  KV_ASSERT(call_ == nullptr);  // the sink of the payload that is arriving reads this list
+  KV_ASSERT(call_ == nullptr);  // the arriving payload's sink reads this list
   is_landing_ = true;
   return targets_;
 }
 
-/// The call has said where the bytes belong; the header has said how many come. They must agree before the first byte
-/// is read, because from then on the stream writes into the caller's memory.
+/// The call has chosen the destinations; the header gives the size. They must agree before the first byte is read,
+/// because from then on the stream writes into the caller's memory.
 std::string LinkPayload::begin_payload(Call& call, std::uint64_t payload_bytes) {
   KV_ASSERT(call_ == nullptr);  // one payload at a time
   if (is_swallowed_) return {};
@@ -37,7 +37,7 @@ std::string LinkPayload::begin_payload(Call& call, std::uint64_t payload_bytes) 
 }
 
 BlockSink& LinkPayload::sink() {
-  KV_ASSERT(is_landing_ && sink_);  // its call may have ended already: then the sink swallows
+  KV_ASSERT(is_landing_ && sink_);  // after the call's end the sink swallows
   return *sink_;
 }
 
@@ -45,8 +45,7 @@ void LinkPayload::arrived() {
   if (Call* const call = std::exchange(call_, nullptr)) call->payload_came(*sink_);
 }
 
-/// The call ends in the middle of its payload. What has landed so
-/// far counts; the rest is read from the stream and thrown away.
+/// The call ends within its payload. The landed part counts; the rest is read from the stream and discarded.
 void LinkPayload::stop() {
   if (call_ == nullptr) return;
   sink_->cancel();

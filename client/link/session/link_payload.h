@@ -1,4 +1,4 @@
-// client/link/session/link_payload.h: where the payload of the frame at hand goes.
+// client/link/session/link_payload.h: the destinations of the current frame's payload.
 #pragma once
 
 #include <cstdint>
@@ -12,32 +12,32 @@ namespace kv {
 
 class Call;
 
-/// A frame is given to its call, which says where the payload lands, or that nobody wants it; then the bytes arrive
-/// over many reads, and meanwhile the call may end.
-///   1. The call is told once of each payload that it wanted: when it has arrived, or by stop() of what had landed.
-///   2. After stop() and forget() nothing is written to its memory. What still comes is swallowed.
+/// A call receives each frame, and chooses where the payload lands or discards it; the bytes then arrive over many
+/// reads, during which the call may end.
+///   1. The call is notified once of each wanted payload: on arrival, or by stop() with the landed part.
+///   2. After stop() and forget() the call's memory is not written; further bytes are swallowed.
 ///   3. One payload arrives at a time: a session has one reader.
 /// Thread safety: none.
 class LinkPayload {
  public:
-  void begin_frame();  ///< Nobody wants its payload, unless somebody says so.
+  void begin_frame();  ///< Its payload is unwanted until land() or swallow().
   std::vector<BlockTarget>& land();
   void swallow() { is_swallowed_ = true; }
 
-  /// After the call was given the frame. Returns an empty string, or what is wrong with the payload's size.
+  /// After the call received the frame. Returns an empty string, or the fault in the payload's size.
   std::string begin_payload(Call& call, std::uint64_t payload_bytes);
   bool is_landing() const { return is_landing_; }
   BlockSink& sink();  ///< Requires is_landing(), and a payload.
 
   bool is_of(const Call& call) const { return call_ == &call; }
-  void arrived();                 ///< All of it.
-  void stop();                    ///< If one is arriving: its call is to end, and told of what has landed.
-  void forget(const Call& call);  ///< It is being destroyed.
+  void arrived();                 ///< In full.
+  void stop();                    ///< Reports the landed part of an arriving payload, whose call is about to end.
+  void forget(const Call& call);  ///< The call is being destroyed.
 
  private:
   std::vector<BlockTarget> targets_;
   std::optional<BlockSink> sink_;
-  Call* call_ = nullptr;  ///< Whose payload is arriving.
+  Call* call_ = nullptr;  ///< Receives the arriving payload.
   bool is_landing_ = false, is_swallowed_ = false;
 };
 

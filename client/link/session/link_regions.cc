@@ -7,7 +7,7 @@
 
 namespace kv {
 
-/// One region: the request that lends it, and what came of it.
+/// One region: the request that lends it, and its result.
 class LinkRegions::AddCall final : public Call {
  public:
   using State = LinkRegions::State;
@@ -21,7 +21,7 @@ class LinkRegions::AddCall final : public Call {
   std::uint32_t handle() const { return handle_; }
   std::uint64_t bytes() const { return bytes_; }
   bool is_of(const LentMemory::Region& other) const { return lent_.get() == &other; }
-  /// Refused for a time that is over, or given back: the region can be offered anew.
+  /// The refusal has expired, or the region was taken back: it can be offered anew.
   bool is_spent(const LentMemory::Region& wanted, const Clock& clock) const {
     return lent_state_ == State::kRefused && has_ended() && (!lent_ || (is_of(wanted) && clock.now() >= retry_at_));
   }
@@ -76,11 +76,11 @@ class LinkRegions::AddCall final : public Call {
   }
 
   LinkRegions& regions_;
-  std::shared_ptr<LentMemory::Region> lent_;  ///< Null: taken back while it was pending.
+  std::shared_ptr<LentMemory::Region> lent_;  ///< Null: taken back while pending.
   const std::uint64_t bytes_;
   State lent_state_ = State::kPending;
   std::uint32_t handle_ = 0;
-  TimePoint retry_at_ = TimePoint::max();  ///< If refused.
+  TimePoint retry_at_ = TimePoint::max();  ///< After a refusal.
 };
 
 LinkRegions::LinkRegions(CallSession& session, Listener& listener, bool by_memfd)
@@ -96,13 +96,13 @@ LinkRegions::AddCall* LinkRegions::find(const LentMemory::Region& region) const 
 LinkRegions::State LinkRegions::lend(const std::shared_ptr<LentMemory::Region>& region) {
   std::erase_if(lent_, [&](const auto& lent) { return lent->is_spent(*region, session_.shared().clock); });
   if (!by_memfd_) return lend_by_verbs(region);
-  if (region->is_device()) return State::kRefused;  // it has no memfd
+  if (region->is_device()) return State::kRefused;  // it lacks a memfd
   if (const AddCall* const lent = find(*region)) return lent->state();
   return add(region);
 }
 
-/// By RDMA, lending waits for three things that take their time: devices, a registration, a lane. Until all are there
-/// the answer is kNotNow and not kPending: host memory goes through the socket meanwhile, and no call waits.
+/// By RDMA, lending waits for devices, a registration and a lane. Until all are ready the answer is kNotNow, not
+/// kPending: host memory meanwhile goes through the socket, and calls do not wait.
 LinkRegions::State LinkRegions::lend_by_verbs(const std::shared_ptr<LentMemory::Region>& region) {
   if (lanes_ == nullptr) return State::kRefused;
   lanes_->connect_missing();
@@ -118,7 +118,7 @@ LinkRegions::State LinkRegions::lend_by_verbs(const std::shared_ptr<LentMemory::
   return state == State::kPending ? State::kNotNow : state;
 }
 
-/// Bytes count from the moment of the request (1): two requests in flight must not pass the node's limit together.
+/// Bytes count from the request on (1): two requests in flight must not exceed the node's limit together.
 LinkRegions::State LinkRegions::add(const std::shared_ptr<LentMemory::Region>& region) {
   KV_ASSERT(find(*region) == nullptr);
   if (!session_.can_take_call()) return State::kPending;
@@ -129,7 +129,7 @@ LinkRegions::State LinkRegions::add(const std::shared_ptr<LentMemory::Region>& r
     return State::kRefused;
   }
   bytes_ += lent.bytes();
-  // The node maps it, and looks through all of it: 20 ms a GiB, and a hundred times that on a slow machine.
+  // The node maps and checks it: 20 ms per GiB, and a hundred times that on a slow machine.
   session_.start_own(lent, session_.shared().config.connect_timeout + std::chrono::seconds(lent.bytes() >> 29));
   return State::kPending;
 }
@@ -144,8 +144,8 @@ std::uint32_t LinkRegions::lanes_for(const LentMemory::Region& region) const {
   return lanes_ == nullptr ? 0 : lanes_->reaching(session_.shared().verbs.registered(region));
 }
 
-/// While the node has not answered, there is no handle to take back: the entry only lets the region go, and on_end()
-/// takes it back once the handle is known (3).
+/// Before the node's answer there is no handle to take back: the entry only releases the region, and on_end() takes it
+/// back once the handle is known (3).
 void LinkRegions::take_back(const LentMemory::Region& region) {
   const auto found = std::ranges::find_if(lent_, [&](const auto& lent) { return lent->is_of(region); });
   if (found == lent_.end()) return;
@@ -155,8 +155,8 @@ void LinkRegions::take_back(const LentMemory::Region& region) {
   lent_.erase(found);
 }
 
-/// Of an entry that is lent. Nobody waits for the node's answer: memory that the node may still write is quarantined,
-/// or cut off.
+/// Removes a lent region without waiting for the node's answer: memory that the node may still write is quarantined, or
+/// cut off.
 void LinkRegions::remove(AddCall& lent) {
   KV_ASSERT(lent.state() == State::kYes && bytes_ >= lent.bytes());
   bytes_ -= lent.bytes();

@@ -10,13 +10,13 @@
 
 namespace kv {
 
-/// Lent over a stream that passes descriptors as a memfd, which the node maps; over any other by RDMA, if the session
-/// has lanes; or not at all.
-///   1. All regions that are lent, or about to be, are together no larger than the node's region_bytes_max.
-///   2. A region is named to the node, by its handle, only from the node's answer on until take_back().
-///   3. A region that is taken back is let go here at once, even while the node is being asked: its memory must not be
+/// Lent as a memfd, which the node maps, over a stream that passes descriptors; over any other by RDMA, if the session
+/// has lanes; otherwise not lent.
+///   1. All regions lent, or being lent, together are at most the node's region_bytes_max.
+///   2. A region's handle is sent to the node only from the node's answer on until take_back().
+///   3. A region taken back is released here at once, even during a request to the node: its memory must not be
 ///      unmapped later on this thread.
-/// Nothing is waited for: a call that finds memory not lent yet, or the lanes broken, goes inline.
+/// Calls do not wait: if memory is not lent yet, or the lanes are broken, they go inline.
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkRegions {
  public:
@@ -28,7 +28,7 @@ class LinkRegions {
     ~Listener() = default;
   };
   enum class State : std::uint8_t {
-    kNotNow,   ///< By RDMA: devices are being opened, memory registered, lanes connected. Calls go inline.
+    kNotNow,   ///< By RDMA: devices, registration or lanes are not ready. Calls go inline.
     kPending,  ///< The node is being asked; Listener::lend_ended() follows.
     kYes,
     kRefused
@@ -37,15 +37,15 @@ class LinkRegions {
   LinkRegions(CallSession& session, Listener& listener, bool by_memfd);
   ~LinkRegions();
 
-  /// From now on by RDMA; nullptr: no longer. The lanes outlive this, or are taken away before.
+  /// Switches to RDMA; nullptr: ends it. The lanes outlive this, or are removed before.
   void set_lanes(LinkLanes* lanes) { lanes_ = lanes; }
 
-  /// Asks for `region` to be lent if it was not.
+  /// Lends `region` if it is not lent yet.
   State lend(const std::shared_ptr<LentMemory::Region>& region);
-  std::uint32_t handle(const LentMemory::Region& region) const;  ///< Requires that it is lent.
+  std::uint32_t handle(const LentMemory::Region& region) const;  ///< Requires a lent region.
   /// Lanes that are up and reach `region`. Bit i: lane i. 0 without RDMA.
   std::uint32_t lanes_for(const LentMemory::Region& region) const;
-  void take_back(const LentMemory::Region& region);  ///< Nothing if it was not lent.
+  void take_back(const LentMemory::Region& region);  ///< Has no effect if it is not lent.
   bool has_any() const;                              ///< Lent now.
 
  private:
@@ -61,7 +61,7 @@ class LinkRegions {
   const bool by_memfd_;
   LinkLanes* lanes_ = nullptr;
   std::vector<std::unique_ptr<AddCall>> lent_;
-  std::uint64_t bytes_ = 0;  ///< Of those that are kYes or kPending.
+  std::uint64_t bytes_ = 0;  ///< Of regions in kYes or kPending.
 };
 
 }  // namespace kv

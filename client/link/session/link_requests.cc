@@ -6,8 +6,8 @@
 
 namespace kv {
 
-/// A request id is an entry's index and its generation. A late answer to a request that has ended finds an entry of
-/// another generation, and cannot be taken for the answer to the request that has the entry now.
+/// A request id is an entry's index and generation. A late answer to an ended request finds another generation, and is
+/// not mistaken for the answer to the entry's present request.
 std::uint64_t LinkRequests::take(FrameType type, Call* call, std::size_t load_bytes) {
   if (free_.empty()) {
     free_.push_back(static_cast<std::uint32_t>(entries_.size()));
@@ -42,8 +42,7 @@ LinkRequests::Entry& LinkRequests::at(const Entry& entry) {
   return entries_[index];
 }
 
-/// The node has answered, or the stream is over: only now may the request's memory be used again,
-/// so its quarantine ends here.
+/// The node has answered, or the stream is over: the request's memory may be used again, and its quarantine ends.
 void LinkRequests::free(const Entry& freed) {
   Entry& entry = at(freed);
   if (entry.call != nullptr) let_go(entry);
@@ -55,7 +54,9 @@ void LinkRequests::free(const Entry& freed) {
   KV_ASSERT(in_flight_ > 0 && load_bytes_ >= entry.load_bytes);  // 2
   --in_flight_;
   load_bytes_ -= entry.load_bytes;
-  if (entry.is_message && --message_count_ == 0) messages_are_late_ = false;  // nothing would come that tells otherwise
+  if (entry.is_message && --message_count_ == 0)
+    messages_are_late_ = false;  // without messages in flight, none could
+                                 // prove otherwise
   entry.in_use = false;
   free_.push_back(static_cast<std::uint32_t>(&entry - entries_.data()));
 }
@@ -77,8 +78,8 @@ void LinkRequests::let_go(const Entry& entry) {
   --call_count_;
 }
 
-/// The call goes and the entry stays, until the node has answered: only then is it certain that the node no longer
-/// writes to `ranges`. A cancel is no such certainty.
+/// The call goes and the entry stays until the node has answered: only then is it certain that the node no longer
+/// writes to `ranges`. A cancel gives no such certainty.
 void LinkRequests::abandon(const Entry& entry, std::vector<std::span<const std::byte>> ranges) {
   let_go(entry);
   messages_are_late_ = messages_are_late_ || entry.is_message;

@@ -11,7 +11,7 @@ constexpr std::size_t kOpenOverheadBytes = 64;  // Of an OpenRequest, besides th
 
 }  // namespace
 
-/// One namespace: the request that opens it, and what came of it.
+/// One namespace: the request that opens it, and its result.
 class LinkSpaces::OpenCall final : public Call {
  public:
   using State = LinkSpaces::State;
@@ -46,7 +46,7 @@ class LinkSpaces::OpenCall final : public Call {
     if (response == nullptr) return "open: malformed";
     mismatch_ = {};
     if (response->block_bytes() != asked().record.block_bytes()) mismatch_ = Errc::kMismatch;
-    // Of the record as the node has read it.
+    // The id of the record as read by the node.
     const auto& id = asked().id.bytes;
     const auto* name = response->namespace_id();
     if (name == nullptr || name->size() != id.size()) return "open: no namespace_id";
@@ -68,8 +68,8 @@ class LinkSpaces::OpenCall final : public Call {
   const std::uint32_t number_;
   State opened_ = State::kNo;
   std::uint32_t handle_ = 0;
-  error_code mismatch_;   ///< What is wrong with the node's answer.
-  TimePoint retry_at_{};  ///< After a failure; unless there is no other way.
+  error_code mismatch_;   ///< The fault in the node's answer.
+  TimePoint retry_at_{};  ///< After a failure, without `must`.
 };
 
 LinkSpaces::LinkSpaces(CallSession& session, Listener& listener) : session_(session), listener_(listener) {}
@@ -90,8 +90,8 @@ bool LinkSpaces::can_open(std::uint32_t space) const {
   return record_bytes + kOpenOverheadBytes <= session_.terms().table_bytes_max;
 }
 
-/// `must`: no session has the namespace, so a failure a moment ago is no reason to wait. Otherwise a session that was
-/// refused asks again only after a pause, since calls can go to the others.
+/// `must`: all sessions lack the namespace, so retry even right after a failure. Otherwise a refused session asks again
+/// only after a pause, since calls can use the others.
 void LinkSpaces::open(std::uint32_t space, bool must) {
   const ClientShared& shared = session_.shared();
   KV_ASSERT(space < shared.spaces.size());

@@ -1,4 +1,4 @@
-// client/link/session/link_spaces.h: the namespaces that are open on one session.
+// client/link/session/link_spaces.h: the namespaces open on one session.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace kv {
 
-/// A namespace's handle is the session's: another session, or another life of the node, means another namespace by it.
-///   1. At most one open request per namespace is under way.
-///   2. handle() is what this session's node said last, and only while state() is kYes.
-///   3. After a failure nothing is asked for backoff_max, unless there is no other way.
+/// A handle is valid in its session only: elsewhere, or in another life of the node, it means another namespace.
+///   1. At most one open request per namespace is in progress.
+///   2. handle() is the node's latest in this session, and valid only while state() is kYes.
+///   3. After a failure, requests pause for backoff_max, unless all sessions lack the namespace.
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkSpaces {
  public:
   class Listener {
    public:
-    /// An open request has ended. `text`: the node's, if it said no.
+    /// An open request has ended. `text`: the node's reason for a refusal.
     virtual void open_ended(std::uint32_t space, error_code why, const std::string& text) = 0;
 
    protected:
@@ -33,11 +33,11 @@ class LinkSpaces {
 
   State state(std::uint32_t space) const;
   std::uint32_t handle(std::uint32_t space) const;  ///< Requires state() == kYes.
-  bool can_open(std::uint32_t space) const;         ///< Or its record is over the node's limit.
-  /// Asks the node; Listener::open_ended() follows. Does nothing if the namespace is open or being opened, if the
-  /// session is full, or if opening failed a short while ago and `must` is false.
+  bool can_open(std::uint32_t space) const;         ///< False: its record is over the node's limit.
+  /// Asks the node; Listener::open_ended() follows. Has no effect if the namespace is open or being opened, the session
+  /// is full, or opening failed a short while ago and `must` is false.
   void open(std::uint32_t space, bool must);
-  /// The node no longer takes the handle; without one: whichever it is. False: it was forgotten before.
+  /// The node has dropped the handle, or any handle if none is given. False: already forgotten.
   bool forget(std::uint32_t space, std::optional<std::uint32_t> handle = std::nullopt);
 
  private:
@@ -45,7 +45,7 @@ class LinkSpaces {
 
   CallSession& session_;
   Listener& listener_;
-  std::vector<std::unique_ptr<OpenCall>> opens_;  ///< By Space; nullptr: not asked for yet.
+  std::vector<std::unique_ptr<OpenCall>> opens_;  ///< By Space; nullptr: not requested yet.
 };
 
 }  // namespace kv

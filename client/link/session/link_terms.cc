@@ -7,14 +7,14 @@ namespace kv {
 namespace {
 
 constexpr std::uint32_t kLanesMax = 32;         // Bits of the wire's lane sets.
-constexpr std::uint32_t kRequestsMax = 0xFFFF;  // More than a client ever has; keeps the table of entries small.
+constexpr std::uint32_t kRequestsMax = 0xFFFF;  // More than a client ever uses; keeps the table of entries small.
 constexpr std::size_t kNodeIdBytesMax = 256;
-constexpr std::uint32_t kTableBytesLeast = 4096;  // A request of one block fits, and a record of common length.
+constexpr std::uint32_t kTableBytesLeast = 4096;  // Fits a request of one block, and a record of common length.
 
 }  // namespace
 
-/// A node's limits are taken down to what this client can live with, and refused below what it needs: no later code
-/// asks whether a request of one block fits.
+/// A node's limits are reduced to this client's maximum, and refused below its minimum: later code relies on a request
+/// of one block fitting.
 std::string read_hello(std::span<const std::byte> table, LinkTerms* terms) {
   const auto* hello = read_table<wire::HelloResponse>(table);
   if (hello == nullptr) return "hello: malformed";

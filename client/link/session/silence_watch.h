@@ -1,4 +1,4 @@
-// client/link/session/silence_watch.h: how long nothing has come from a node.
+// client/link/session/silence_watch.h: how long a node has been silent.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,18 @@
 
 namespace kv {
 
-/// Looked at only when a call misses its deadline, so that bytes that come cost nothing here: what is compared is the
-/// session's count of bytes received.
-///   1. At each look silence is no longer than the time since the last look at which bytes had come, or since begin().
+/// Consulted only when a call misses its deadline, so that receiving costs nothing: compares the session's count of
+/// received bytes.
+///   1. Silence is measured from the last look that saw new bytes, or from begin().
 /// Thread safety: none.
 class SilenceWatch {
  public:
-  /// From now on somebody waits for an answer.
+  /// A call begins to wait for an answer.
   void begin(TimePoint now, std::uint64_t bytes_received) {
     since_ = now;
     bytes_seen_ = bytes_received;
   }
-  /// Whether nothing has come for `silence_max`.
+  /// Whether the node has been silent for `silence_max`.
   bool look(TimePoint now, std::uint64_t bytes_received, Duration silence_max) {
     if (bytes_received == bytes_seen_) return now - since_ >= silence_max;
     begin(now, bytes_received);
