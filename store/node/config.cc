@@ -667,7 +667,7 @@ std::string set_machine(Given& given) {
 }
 
 /// The order matters: the first error is reported, and the disk's sizes and the policy need the capacity.
-/// `reads_files`: also checks certificates and policy. Later changes of other options ignore those.
+/// `reads_files`: certificates and policy too; not at later changes, when a file may have gone bad.
 std::string derive(Given& given, bool reads_files) {
   for (const auto set : {&set_node_id, &set_listen, &set_admin, &set_tls, &set_capacity, &set_disk, &check_spill_places,
                          &set_policy, &set_rdma, &set_cluster, &set_machine}) {

@@ -16,7 +16,7 @@
 //   disk/            the disk tier's disk, on RocksDB
 //   learned_keeper.h the policy's learned state, kept over a restart; counts_copy.h: a copy of it
 //   context_keeper.h named contexts, kept over a restart; context_warmer.h: brought from disk to memory
-//   rdma/            RDMA devices, opened and kept open
+//   rdma/            RDMA devices, kept open, and sessions' lanes
 //   metrics.h        counters
 //   admin.h          metrics, readiness and options over HTTP
 //   live/            options changed while the node serves

@@ -11,7 +11,7 @@
 
 namespace kv {
 
-/// Touching much memory, asking for keys and registering with RDMA devices take the main thread minutes. Meanwhile it
+/// Touching much memory, asking for keys and registering with RDMA devices take the main thread minutes. The watch
 ///   1. reports progress: text(), for /readyz and the log;
 ///   2. asks systemd for more time after each step, or it would kill a large node in a loop;
 ///   3. ends the process at SIGTERM and SIGINT, which is safe: it holds no blocks yet.

@@ -106,7 +106,7 @@ class PeerAccess {
   /// against a peer, for the wire and the admin server alike.
   std::string denial(std::string_view what, const Rule& rule);
   /// The namespace that this peer means by `asked`, as stored here: with a secret, its name includes the secret and the
-  /// peer's tenant, or the share in the record. Errors: kPermissionDenied; kBadRequest: it has nodes' fields.
+  /// peer's tenant, or the share in the record. Errors: kPermissionDenied; kBadRequest: node-only fields.
   Result<StoredSpace, Failure> stored(const NamespaceRecord& asked);
   /// Why a request that needs `right` may not touch a namespace of `owner`; empty: it may.
   std::string space_denial(const SpaceOwner& owner, Right right);
@@ -115,7 +115,7 @@ class PeerAccess {
   /// Whether the peer may see the existence and figures of such a namespace or tenant. A peer of a tenant sees its own,
   /// and shares that it reads or writes; a peer without a tenant sees all.
   bool sees(const SpaceOwner& owner);
-  /// Whether the peer may see block names there, which confirm guessed prompts: if it may read or hand on.
+  /// Whether the peer may see block names there, which confirm guessed prompts: if it may read or hand on blocks.
   bool sees_blocks(const SpaceOwner& owner);
   /// Equal for peers that see the same.
   std::string sight();

@@ -350,7 +350,7 @@ class AccessPolicyReader {
   bool is_tenant_ = false;            ///< The current section is a tenant's,
   bool is_share_ = false;             ///< or a share's:
   SharePolicy* share_ = nullptr;      ///< this one,
-  std::vector<std::string> parents_;  ///< as the file's reader names it,
+  std::vector<std::string> parents_;  ///< as the TOML reader names it,
   std::set<std::string> given_;       ///< with these fields so far.
   bool has_roles_ = false;
   std::set<std::string> names_;

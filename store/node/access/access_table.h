@@ -51,7 +51,7 @@ const char* scope_name(Scope scope);
 
 /// The roles of a policy, in any combination. Each is independent of the others.
 enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8, kNode = 16 };
-using Roles = std::uint8_t;  ///< A set of them.
+using Roles = std::uint8_t;  ///< A set of PolicyRole.
 inline constexpr std::array kEachRole = {PolicyRole::kReader, PolicyRole::kWriter, PolicyRole::kOperator,
                                          PolicyRole::kMetrics, PolicyRole::kNode};
 inline constexpr Roles kAllRoles = 31;
@@ -138,8 +138,7 @@ inline constexpr std::array<ExtraRule, 3> kExtraRules = {{
 /// Pages of the admin server. A path without a row is not served.
 inline constexpr std::array<PageRule, 12> kPageRules = {{
     {"/metrics", {Right::kObserve, Scope::kNode}},
-    {"/status",
-     {Right::kEverybody, Scope::kNobody}},  // the same of every node: what it shows comes from the three below
+    {"/status", {Right::kEverybody, Scope::kNobody}},  // the same on every node: the three below have the data
     {"/status/now.json", {Right::kObserve, Scope::kNode}},
     {"/status/history.json", {Right::kObserve, Scope::kNode}},
     {"/status/tree.json", {Right::kObserve, Scope::kShown}},

@@ -4,7 +4,7 @@
 // device's completions to the I/O thread that waits for them. Queue pairs belong to the lanes. In reading order:
 //   verbs_node.h     shared by all sessions: the devices, which are disabled, limits on what clients use
 //   verbs_thread.h   the completions of one I/O thread
-//   verbs_opener.h   when devices are opened: at the start, later if their links come later, and again
+//   verbs_opener.h   opens the devices: at the start, later if their links come later, and again
 //   session_lanes.h  one session's queue pairs, over which blocks move
 #pragma once
 
