@@ -38,7 +38,7 @@ class CallWatch {
     const int before = running_.fetch_sub(1);
     KV_ASSERT(before > 0);
   }
-  /// Calls are under way, and all of them have run for longer than `after` since the last end.
+  /// Calls are under way, and the last one to end did so more than `after` ago.
   bool is_stuck(Duration after) const { return running_ > 0 && ticks() - last_sign_ > after.count(); }
   bool is_idle() const { return running_ == 0; }
   std::uint64_t finished_count() const { return finished_; }

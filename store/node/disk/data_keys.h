@@ -1,5 +1,4 @@
-// store/node/disk/data_keys.h: the file KEYS of a spill directory: the keys that seal its blocks, each wrapped by an
-// operator's key (spill_keys.h).
+// store/node/disk/data_keys.h: the file KEYS of a spill directory: the keys of its blocks, wrapped by operator's keys.
 //
 //     operator's key --wraps--> data key of (namespace, start) --seals--> blocks
 //                    --wraps--> the directory's key            --seals--> namespace records
@@ -36,10 +35,9 @@ namespace kv {
 ///   2. After for_writing() without an error the key is in the file, and survives a kill or a power cut.
 ///   3. After destroy() without an error the key is neither in memory nor in the file, and the file that held it was
 ///      overwritten. (A device may still have the old wrapped bytes; destroying the operator's key ends that too.)
-///   4. A damaged entry costs its key; an entry that all operator's keys fail to open refuses the directory.
+///   4. A damaged entry costs its key. Entries wrapped by a missing or wrong operator's key refuse the directory.
 ///   5. The file has a bounded number of keys, and open() reads no more, which limits the time a forged file costs.
-/// Thread safety: all from any thread. Calls that change keys wait for the disk and for each other; find() and known(),
-/// which reads need, never wait for the disk.
+/// Thread safety: all from any thread. Calls that change keys wait for the disk and each other; lookups do not.
 class DataKeys final : public KeyHolder {
  public:
   static constexpr std::size_t kCountMax = 1 << 19;  ///< A file of 64 MiB.
@@ -71,8 +69,7 @@ class DataKeys final : public KeyHolder {
 
   /// The next block of the namespace gets a new key, so that the earlier keys can be destroyed separately.
   void retire(const NamespaceId& space);
-  /// Destroys keys made for blocks of the namespace before `before`; everything sealed with them becomes unreadable.
-  /// Errors: the system's; then all keys remain.
+  /// Destroys keys made for blocks of the namespace before `before`. Errors: the system's; then all keys remain.
   error_code destroy(std::span<const std::pair<NamespaceId, DiskKey>> gone);
   error_code destroy_before(DiskKey end);  ///< Keys of starts without any blocks left.
   error_code rewrap() override;
@@ -106,10 +103,9 @@ class DataKeys final : public KeyHolder {
   bool is_whole_ = false;   ///< The file holds exactly the keys. Otherwise it is rewritten before a key is added.
 };
 
-/// The value of a sealed block: see spill_format.h. Nonce: the block's DiskKey, see DataKeys, 1. Associated text: the
-/// namespace, the data key's number, the DiskKey and the length, so that a value moved to another key or namespace, or
-/// of another length, fails to open. The checksums inside bind the bytes to the block's hash; the reader compares them
-/// with the name.
+/// The value of a sealed block, see spill_format.h. Nonce: the block's DiskKey, see DataKeys, 1. Associated text:
+/// namespace, data key's number, DiskKey and length, so that a value moved elsewhere or cut fails to open. The
+/// checksums inside bind the bytes to the block's hash; the reader compares them with the name.
 void seal_block(const DataKeys::Key& data_key, DiskKey key, std::string_view checksums,
                 std::span<const std::byte> bytes, std::string& value);
 struct OpenedValue {

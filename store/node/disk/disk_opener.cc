@@ -16,8 +16,7 @@
 namespace kv {
 namespace {
 
-/// Opens one directory on a thread of its own. An exception must not leave the thread: it would end a node that could
-/// serve from memory.
+/// Opens one directory on its own thread. Exceptions must not leave it: they would end a node that can still serve.
 Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
                                                      const std::function<void()>& accepted, std::uint32_t epoch = 0) {
   const auto began = std::chrono::steady_clock::now();
@@ -106,8 +105,7 @@ Result<Disks, Failure> open_each(const std::vector<std::string>& paths, const st
   return disks;
 }
 
-/// Opens directories to be added to those in use, and empties them: their blocks may have been dropped while they were
-/// out of use.
+/// Opens and empties directories to be added: their blocks may have been dropped while they were out of use.
 Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std::string>& paths,
                                                           const std::shared_ptr<SpillKeys>& keys, std::uint32_t epoch,
                                                           const std::vector<DiskPlace>& taken) {
@@ -147,13 +145,11 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   KV_ASSERT(!paths.empty() && paths.size() <= kPlaceCount && accepted);
   // Several directories are accepted together, once it is clear that they belong together.
   const std::function<void()> accept_one = paths.size() == 1 ? accepted : [] {};
-  // One flush thread for each database, so that each flushes at its own pace. The pool belongs to the process, and has
-  // one thread by default.
+  // One flush thread per database, so that each flushes at its own pace. The process's pool has one thread by default.
   rocksdb::Env::Default()->SetBackgroundThreads(static_cast<int>(paths.size()), rocksdb::Env::Priority::HIGH);
   auto disks = open_each(paths, keys, accept_one);
   if (!disks) return disks.error();
-  // The highest epoch of all: one directory may have been left out of earlier starts, and keys of this start must be
-  // above those of every directory.
+  // The highest epoch: a directory may have missed earlier starts, and new keys must be above those of every directory.
   std::uint32_t epoch = 0;
   for (const auto& disk : *disks) epoch = std::max(epoch, disk->epoch());
   std::vector<StripedDisk::Part> parts;

@@ -38,9 +38,9 @@ class SpillKeys;
 /// Opens a RocksDisk in each directory, all at the same time, and stripes them (striped_disk.h); directories can be
 /// added later. A directory keeps the place in the keys that it was first given, in any order of `paths`; a new one
 /// gets the lowest free place. `patience`: if one of several directories takes longer to answer a call, it is left out
-/// until it answers. `keys`: seal blocks; nullptr: blocks are in plain text. Requires: 1 to kPlaceCount paths. Keeps a
-/// reference to the clock. Errors: those of RocksDisk::open, for any directory; kMismatch if two have the same place,
-/// which means that they come from two nodes.
+/// until it answers. `keys`: seal blocks; nullptr: plain text. Requires: 1 to kPlaceCount paths. Keeps a reference to
+/// the clock. Errors: those of RocksDisk::open, for any directory; kMismatch if two have the same place, as from two
+/// nodes.
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s,
                      std::shared_ptr<SpillKeys> keys = nullptr);
 

@@ -105,8 +105,7 @@ void DropLog::shorten() {
   drops_.erase(drops_.begin(), drops_.begin() + static_cast<std::ptrdiff_t>(surplus));
 }
 
-/// After an error the file's content is unknown, because the kernel marks a page that failed to sync as clean. The next
-/// call rewrites all of it.
+/// After an error the content is unknown: the kernel marks unsynced pages as clean. The next call rewrites the file.
 error_code DropLog::append(std::span<const DiskDrop> drops) {
   KV_ASSERT(append_to_.is_open());
   error_code error = write_all(append_to_.number(), encode(drops));

@@ -3,8 +3,7 @@
 //     kvstore-drops 1\n                                                        16 bytes
 //     | namespace id 16 | block hash 32 | before 8 | checksum 8 |   one drop; a hash of zeros: the whole namespace
 //
-// A file rather than a database entry, because an answer waits for it: one small append and one sync, independent of
-// the database's own writes.
+// A file, not a database entry, because an answer waits for it: one small append and one sync, beside other writes.
 #pragma once
 
 #include <cstdint>

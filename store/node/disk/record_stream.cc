@@ -53,7 +53,6 @@ RecordStream::~RecordStream() {
   thread_.join();
 }
 
-/// load() reports all namespaces before the first record, so the list is complete once there is a batch.
 std::vector<std::pair<NamespaceId, std::string>> RecordStream::spaces() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return is_over_ || !batches_.empty(); });

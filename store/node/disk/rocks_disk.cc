@@ -130,8 +130,7 @@ error_code RocksDisk::begin_sealing() {
                                                            : files_at_open_.front().first);
 }
 
-/// Makes `epoch` durable before any key with it is given out. Otherwise, after a crash, the next start could give out
-/// the same keys again.
+/// Makes `epoch` durable before its first key is given out, or the start after a crash could give out the same keys.
 error_code RocksDisk::begin(std::uint32_t epoch) {
   KV_ASSERT(epoch >= epoch_ && epoch <= kEpochMax);
   KV_ASSERT(!place_ || *place_ < kPlaceCount);
@@ -221,8 +220,7 @@ Result<DiskBlock> RocksDisk::read(DiskKey key) const {
   const Status status = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.blocks.get(), slice(text), &read->value);
   if (status.IsNotFound()) return make_error_code(Errc::kNotFound);
   if (!status.ok()) return to_error(status);
-  // RocksDB's own checksum vouches for the value as written. Whether it is the block that the key stands for, the
-  // reader checks by the block's name.
+  // RocksDB's own checksum vouches for the value as written; the reader checks by the name that it is the right block.
   read_bytes_ += read->value.size();
   std::string_view plain = read->value.ToStringView();
   if (is_sealed(key)) {
@@ -341,8 +339,7 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   const std::string key = namespace_key(id);
   std::string old;
   const bool has_old = rocks_.db->Get(rocksdb::ReadOptions(), rocks_.state.get(), key, &old).ok();
-  // Nearly every start adds namespaces that are already recorded: skip the write. But a plain-text record older than
-  // the keys is rewritten sealed.
+  // Nearly every start adds namespaces already recorded: skip the write, unless a plain-text record must be sealed.
   const bool is_there = data_keys_ ? old != record && data_keys_->open_record(id, old) == record : old == record;
   if (has_old && is_there) return {};
   rocksdb::WriteBatch batch;
@@ -351,8 +348,7 @@ error_code RocksDisk::put_namespace(const NamespaceId& id, const std::string& re
   return report(status, "add_namespace");
 }
 
-/// Records can be ahead of files: a salvage drops an unreadable block file and keeps the records. Such a record would
-/// be a hit that every read misses.
+/// Records can outlive a block file that a salvage dropped. Such a record would be a hit that every read misses.
 bool RocksDisk::is_in_a_file(DiskKey key) const {
   if (epoch_of(key) == epoch_) return true;  // written since this start: in a memtable or in a newer file
   const auto after = std::ranges::upper_bound(files_at_open_, key, {}, &BlockFile::first);

@@ -25,15 +25,15 @@ namespace kv {
 ///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
 ///      after kill -9 both are there or neither is, and the surviving writes are a prefix of all writes.
 ///   2. load() names a record only if a live file of the block family covers its key. Files are never merged: they are
-///      moved, dropped whole, or rewritten one by one by a purge without the blocks that lack a record. So a covered
-///      key is there.
+///      moved, dropped whole, or rewritten one by one by a purge, without blocks that lack a record. So a covered key
+///      is present.
 ///   3. After a failed write, the next write call reopens the database if RocksDB cannot resume by itself. Memtables
 ///      are then lost together with their records, as in 1.
 ///   4. The WAL is unused. Erasures and namespaces are flushed with the blocks around them, or by flush(); the epoch is
 ///      durable before open() returns. (With a WAL, RocksDB 7.8 makes a new one whenever memtables are full. If that
 ///      fails, it loses count of its column families and ends the process when it is closed.)
-///   5. With keys (config), the calling thread seals the blocks and namespace records of this start (data_keys.h);
-///      earlier ones are read as they were written.
+///   5. With keys (config), the calling thread seals new blocks and namespace records (data_keys.h); earlier ones are
+///      read as they were written.
 /// Thread safety: as kv::Disk says. Cost: a write copies each block twice (into the batch, into the memtable) and waits
 /// while memtable_count memtables are full, up to write_patience; a read is one pread of the block and two copies.
 class RocksDisk final : public Disk {
@@ -48,8 +48,7 @@ class RocksDisk final : public Disk {
   /// This directory's place among several. nullopt: it was always alone, and can take any place.
   std::optional<DiskPlace> recorded_place() const { return place_; }
   bool is_new() const { return files_at_open_.empty(); }  ///< Or without blocks, which is equivalent for its place.
-  /// Joins several: from now on its keys have this place and this epoch, durably. Requires: an epoch not below its own,
-  /// and no write yet.
+  /// Joins several: from now on its keys have this place and epoch, durably. Requires: epoch >= its own; no write yet.
   error_code join(DiskPlace place, std::uint32_t epoch);
 
   std::vector<DiskPlace> places() const override { return {place_.value_or(0)}; }

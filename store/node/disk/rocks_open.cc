@@ -73,8 +73,7 @@ Status open_database(const SpillDirectory& directory, const RocksDiskConfig& con
   return status;
 }
 
-/// Makes a small family readable from end to end by rewriting its readable entries. Otherwise a later compaction would
-/// meet the damage and stop all writes.
+/// Rewrites a small family without its damage, which a later compaction would meet, stopping all writes.
 Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size_t index, std::string* text) {
   KV_ASSERT(index == 1 || index == 2);  // in the order of column_families()
   auto& family = index == 1 ? rocks.state : rocks.records;
@@ -225,8 +224,7 @@ void RocksHandles::close() {
   db.reset();
 }
 
-/// Waits here rather than in RocksDB: a write that RocksDB holds up cannot be abandoned, and the writer's thread would
-/// hang with the disk.
+/// Waits here rather than in RocksDB: a write held up there cannot be abandoned, so the writer's thread would hang.
 Status RocksHandles::write(rocksdb::WriteBatch& batch, std::chrono::milliseconds patience) const {
   rocksdb::WriteOptions options;
   KV_ASSERT(db != nullptr);

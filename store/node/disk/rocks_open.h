@@ -58,8 +58,7 @@ struct BlockFile {
 std::vector<BlockFile> block_files(const RocksHandles& rocks);  ///< Smallest keys first.
 
 enum class Remedies { kAllowed, kNone };
-/// `Remedies::kNone`: opened as it is or not at all. For a database that was open a moment ago: its problem is the
-/// disk, and losing data would not help.
+/// `Remedies::kNone`: opens it as it is or fails. For a database open a moment ago: its problem is the disk, not data.
 Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const RocksDiskConfig& config,
                                          DiskOpening* opening, Remedies remedies = Remedies::kAllowed);
 

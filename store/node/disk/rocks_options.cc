@@ -80,8 +80,7 @@ rocksdb::ColumnFamilyOptions block_family(const RocksDiskConfig& config) {
   family.ttl = 0;  // RocksDB's default rewrites every file after 30 days
   family.periodic_compaction_seconds = 0;
   family.compaction_filter_factory = config.purge_filter;
-  // 16 KiB: small blocks share an index entry, which costs memory for as long as the file lives, and reading 16 KiB
-  // takes hardly longer than reading 4.
+  // 16 KiB: small blocks share an index entry, which costs memory; reading 16 KiB takes hardly longer than reading 4.
   family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table_options(16 << 10)));
   return family;
 }

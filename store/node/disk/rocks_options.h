@@ -1,5 +1,4 @@
-// store/node/disk/rocks_options.h: how RocksDB is set up so that a block is written once, never moved, and read with
-// one pread.
+// store/node/disk/rocks_options.h: RocksDB set up to write a block once, never move it, and read it with one pread.
 #pragma once
 
 #include <rocksdb/db.h>

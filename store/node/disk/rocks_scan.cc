@@ -19,8 +19,7 @@ std::uint64_t number_of(std::string_view key) {
   return static_cast<std::uint64_t>(*decode_key(padded));
 }
 
-/// Seeks the largest entry whose number is at most `number`. False: damage is in the way. True with `it` not Valid():
-/// all entries are larger.
+/// Seeks the largest entry with a number of at most `number`. False: damage. True, but not Valid(): all are larger.
 bool seek(rocksdb::Iterator& it, std::uint64_t number) {
   const DiskKeyText text = encode_key(DiskKey{number});
   std::string key(text.data(), text.size());

@@ -1,5 +1,4 @@
-// store/node/disk/sealing.h: AES-256-GCM: a sealed text can be read only with its key, and changed bits show. Pure
-// functions.
+// store/node/disk/sealing.h: AES-256-GCM, as pure functions: a text opens only with its key, and changed bits show.
 #pragma once
 
 #include <array>

@@ -1,5 +1,4 @@
-// store/node/disk/spill_directory.h: the directory given by --spill-path, before RocksDB opens it: whether it is ours,
-// unused by other processes, and writable.
+// store/node/disk/spill_directory.h: the directory of --spill-path, checked before RocksDB: ours, unused, writable.
 //
 //     FORMAT             two lines of text with the number of the format
 //     LOCK               held (flock) by the process that uses the directory; contains its number
@@ -45,11 +44,9 @@ class SpillDirectory {
   error_code mark_sealed();
   /// Whether files here can be read and written past the page cache. Tries it with a file of its own.
   bool allows_direct_io() const;
-  /// One 4 KiB write that reaches the device: it reveals a full, read-only or failing disk, which inside RocksDB would
-  /// look like damage.
+  /// One 4 KiB write to the device: reveals a full, read-only or failing disk, which RocksDB would report as damage.
   error_code try_writing() const;
-  /// Moves `what` (below the directory) to damaged-<time>/ and deletes the result of earlier calls. Errors: the
-  /// system's.
+  /// Moves `what` (below the directory) to damaged-<time>/, replacing an earlier one. Errors: the system's.
   error_code set_aside(const std::filesystem::path& what) const;
 
  private:

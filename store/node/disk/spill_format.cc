@@ -44,7 +44,6 @@ std::string checksum_line(std::string_view line) {
 
 }  // namespace
 
-/// Big endian, unlike all other numbers here: RocksDB orders keys byte by byte, and that order must be numeric.
 DiskKeyText encode_key(DiskKey key) {
   DiskKeyText text;
   for (std::size_t i = 0; i < text.size(); ++i)
@@ -73,8 +72,7 @@ std::string encode_record(const DiskRecord& record) {
   return value;
 }
 
-/// An unknown version is kUnsupported rather than damage: a later build wrote the record, and is_lost() must not treat
-/// it as a lost block.
+/// An unknown version is kUnsupported, not damage: a later build wrote the record, and is_lost() must not count it.
 Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   if (value.empty()) return make_error_code(Errc::kCorruptBlock);
   if (value[0] != kRecordVersion) return make_error_code(Errc::kUnsupported);
@@ -96,7 +94,6 @@ Result<DiskRecord> decode_record(DiskKey key, std::string_view value) {
   return record;
 }
 
-/// The value has checksums, then bytes, without a length field: its size determines both.
 std::optional<std::size_t> block_bytes_of_value(std::size_t value_bytes) {
   // A stripe and its checksum are kStripeBytes + 8 bytes; the last stripe may be shorter, but not empty.
   const std::size_t sums = (value_bytes + kStripeBytes + 7) / (kStripeBytes + 8);

@@ -1,5 +1,4 @@
-// store/node/disk/spill_format.h: every byte in a spill directory that is not RocksDB's own (docs/spill-format.md).
-// Pure functions, independent of RocksDB.
+// store/node/disk/spill_format.h: a spill directory's format besides RocksDB (docs/spill-format.md). Pure functions.
 #pragma once
 
 #include <array>

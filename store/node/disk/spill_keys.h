@@ -34,8 +34,7 @@ struct SpillKeySource {
 
 /// The keys from --spill-key-file or --spill-key-command: a line is a key of 64 hexadecimal digits, or `ID KEY`. The
 /// first key wraps; the others only open earlier wrappings. A key without an id gets one derived from its digits.
-/// Thread safety: any. open() and reload() block for the file, or the command (30 s at most); is_exposed() for the
-/// file.
+/// Thread safety: any. open() and reload() block for the file or the command (30 s at most); is_exposed() for the file.
 class SpillKeys {
  public:
   static constexpr std::size_t kCountMax = 16;

@@ -281,7 +281,6 @@ error_code StripedDisk::write(std::span<const DiskWrite> blocks) {
     });
     writing.push_back({member, std::move(news), std::move(begun)});
   }
-  // As in settle_all(): the batch takes as long as the slowest disk.
   for (const Telling& each : writing) {
     const auto own = each.member->writing.wait(each.begun);
     if (own && !*own) {
@@ -333,8 +332,7 @@ error_code StripedDisk::add_drops(std::span<const DiskDrop> drops) {
   return keep_drops(members, drops);
 }
 
-/// One disk with the drops is enough, because a start reads the drops of all disks. The others keep them too if they
-/// answer in time.
+/// One disk with the drops is enough, since a start reads those of all. The others keep them too, if they answer soon.
 error_code StripedDisk::keep_drops(const Members& members, std::span<const DiskDrop> drops) const {
   std::vector<std::pair<Member*, std::shared_ptr<CallThreads::Begun<error_code>>>> adding;
   const std::vector<DiskDrop> own(drops.begin(), drops.end());
@@ -444,8 +442,7 @@ error_code StripedDisk::load(const std::function<void(const NamespaceId& id, con
 
 std::uint32_t StripedDisk::epoch() const { return epoch_; }
 
-/// One after the other, on the caller's thread, which alone hangs with a hanging disk. A failure of any disk is an
-/// error, since its blocks are not gone.
+/// One by one, on the caller's thread, which alone hangs with a disk. Any failure is an error: its blocks remain.
 Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
                                      const std::function<bool(const DiskPurge&)>& goes_on) {
   DiskPurge sum;
@@ -468,8 +465,7 @@ Result<DiskPurge> StripedDisk::purge(std::span<const DiskDrop> dropped,
   return sum;
 }
 
-/// Fails when a disk fails, or when all hang. A single hanging disk is tolerated: its missed changes precede its next
-/// call.
+/// Fails when a disk fails, or all hang. A hanging disk is tolerated: its missed changes precede its next call.
 error_code StripedDisk::flush() {
   const Members members = this->members();
   if (Disk* const disk = alone(members)) return disk->flush();

@@ -38,8 +38,7 @@ std::uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-/// Takes a number off the front. nullopt if it is incomplete or longer than necessary: each number has one encoding, so
-/// a changed byte shows.
+/// Takes a number off the front. nullopt if incomplete or too long: numbers have one encoding, so a changed byte shows.
 std::optional<std::uint64_t> take_varint(std::string_view& from) {
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < std::min<std::size_t>(from.size(), 9); ++i) {  // 63 bits suffice for a file size

@@ -16,8 +16,8 @@
 //   footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic 8
 //
 // That checksum covers the 53 bytes, with zeros in its own place, and then adds the context XORed with the footer's
-// offset in the file (its two halves summed). None of our builds writes version 6, and the properties of such a table
-// are left to RocksDB.
+// offset in the file (its two halves summed). Our builds never write version 6; such tables' properties are left to
+// RocksDB.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +43,8 @@ inline constexpr std::size_t kTableTailBytes = 4096;
 /// properties changed, a sound end is not kSound.
 TableEnd look_at_table_end(std::string_view tail, std::uint64_t file_bytes);
 
-/// The tables (*.sst) directly in `database` whose end is damaged. An unreadable table is left to RocksDB, which
-/// reports the cause. Cost: an open and a pread of 4 KiB for each table, eight at a time: 12,000 tables on a cold disk
-/// take 0.6 s.
+/// The tables (*.sst) in `database` with a damaged end. An unreadable table is left to RocksDB, which reports the
+/// cause. Cost: an open and a pread of 4 KiB per table, eight at a time: 12,000 tables on a cold disk take 0.6 s.
 std::vector<std::filesystem::path> tables_with_damaged_end(const std::filesystem::path& database);
 
 }  // namespace kv

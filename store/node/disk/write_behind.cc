@@ -30,8 +30,7 @@ Buffer allocate(std::size_t alignment, std::size_t bytes) {
 }
 
 /// RocksDB's thread fills one buffer while the file's own thread writes the other. At most one write is under way, so
-/// the file grows in order, and an error leaves it without gaps. The thread is created with the first full buffer:
-/// small files never have one.
+/// the file grows in order, and an error leaves it without gaps. Small files, below a full buffer, have no thread.
 class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   WriteBehindFile(std::unique_ptr<FSWritableFile> below, Buffer filling, Buffer other, std::size_t buffer_bytes)
@@ -153,8 +152,7 @@ class WriteBehindFile final : public rocksdb::FSWritableFileOwnerWrapper {
     changed_.notify_all();
   }
 
-  /// On return the file holds exactly the data appended. The buffer keeps its bytes: the next Append continues in it,
-  /// and the whole buffer is then written again.
+  /// On return the file holds exactly the appended data. The buffer keeps its bytes: the next Append continues there.
   IOStatus settle() {
     {
       std::unique_lock lock(mutex_);

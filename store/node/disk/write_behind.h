@@ -20,11 +20,10 @@ struct WriteBehindConfig {
 };
 
 /// `below`, except for files to be written with direct I/O. Such a file
-///   1. writes its data in order, in whole buffers; Sync, Fsync and Close write the last one padded, and cut the file
-///      to its size;
+///   1. writes its data in order, in whole buffers; Sync, Fsync and Close write the last one padded, then truncate;
 ///   2. returns a failed write from the next call, at the latest from Sync, Fsync or Close, and then from every call;
 ///   3. looks like an ordinary file to RocksDB, which would buffer and align a direct one a second time;
-///   4. has a thread once it has filled a buffer; destroyed without Close, it waits for the write under way and
+///   4. has a thread from its first full buffer on; destroyed without Close, it waits for the write under way and
 ///      discards the rest.
 /// Thread safety: as for all of RocksDB's files, one thread at a time.
 std::shared_ptr<rocksdb::FileSystem> write_behind(std::shared_ptr<rocksdb::FileSystem> below,

@@ -1,5 +1,4 @@
-// store/node/session/block_path.h: how the blocks of one get or put travel between arena slots and the client: in the
-// stream, through shared memory, or by RDMA.
+// store/node/session/block_path.h: how blocks travel between arena and client: in the stream, shared memory, or RDMA.
 #pragma once
 
 #include <cstddef>

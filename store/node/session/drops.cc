@@ -134,7 +134,7 @@ void Drops::one_ended(std::uint64_t number, bool is_kept) {
 
 void Drops::end(std::uint64_t number, bool is_kept) {
   const auto found = pending_.find(number);
-  if (found == pending_.end()) return;  // it took too long, and was answered then
+  if (found == pending_.end()) return;
   const auto answered = pending_.extract(found);
   const Pending& drop = answered.mapped();
   if (session_.is_ending) return;

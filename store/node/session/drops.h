@@ -16,8 +16,7 @@ namespace kv {
 
 /// Dropped blocks are unfindable at once. Freeing many takes several turns, and with a disk tier the answer waits for
 /// the disk to keep the drop, so that it holds after a restart too.
-///   1. Each drop is answered once: when it is kept, or when drop_wait is over; then the answer says that it holds
-///      until the next start.
+///   1. Each drop is answered once: when it is kept, or after drop_wait, saying that it holds until the next start.
 ///   2. At most requests_max drops are being freed, and as many wait for the disk.
 /// Thread safety: none; on the session's executor.
 class Drops {

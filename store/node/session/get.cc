@@ -17,8 +17,7 @@ namespace kv {
 namespace {
 
 constexpr std::uint64_t kMovingBytesMax = 16 << 20;  ///< Of one get by RDMA: enough to keep several lanes busy.
-/// With several segments every block is needed until the last segment: a get reads at most this much from disk, and the
-/// answer ends there.
+/// With several segments every block is needed until the last: a get reads at most this much from disk, and ends there.
 constexpr std::uint64_t kSegmentedBytesMax = 256 << 20;
 
 }  // namespace
@@ -105,8 +104,7 @@ error_code Get::pin_window(std::span<const BlockHash> hashes) {
 
 bool Get::send_with_answer(MessageAnswers& messages) {
   KV_ASSERT(in_flight_ && messages.contains(request_id()));
-  // An answer that waits for the disk goes by the stream: a part that has landed counts at the client's deadline only
-  // if it was announced.
+  // Answers that wait for the disk go by the stream: at the client's deadline a landed part counts only if announced.
   if (!is_complete_) messages.stream(request_id());
   const std::size_t count = blocks_.size();
   if (!is_complete_ || !path_.has_region() || path_.is_shared_memory() || count == 0 ||
@@ -294,7 +292,7 @@ bool Get::deliver_some() {
   return segment_ < order_.segment_ends.size() && block_ < blocks_.size();
 }
 
-/// Into shared memory. False: its memory was removed after it was lent, and touching it would charge the node.
+/// Into shared memory. False: its memory was removed after it was lent, and touching it would allocate node memory.
 bool Get::copy(const Part& part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   const std::uint64_t begin = segment_begin(part.segment), length = segment_bytes(part.segment);

@@ -30,14 +30,12 @@ struct GetOrder {
 };
 
 /// On entry a block is pinned in the arena, or lies on disk. It is sent inline straight from its slot, copied into the
-/// client's region, or moved there by RDMA. A block from disk goes out of its read buffer, and never by RDMA, since
-/// devices have not registered that memory. On exit the block was announced to the client (a GetPart with its
-/// checksums) and the pin is gone.
+/// client's region, or moved there by RDMA; a block from disk leaves from its read buffer, which is not registered for
+/// RDMA. On exit it was announced to the client (a GetPart with its checksums) and its pin is gone.
 ///   1. A block is pinned until the last copy, move or queued frame with it has ended (Window).
 ///   2. Parts are announced in order, each after its bytes are in place.
 ///   3. The answer's last frame has the number of blocks sent: all those announced, unless the get failed.
-///   4. While inline bytes follow, at most a window and the queued bytes of the get are pinned, so that a slow reader
-///      keeps only these from eviction.
+///   4. While inline bytes follow, at most a window and the queued bytes are pinned: a slow reader keeps only these.
 /// Thread safety: none; on the session's executor.
 class Get final : public GetInProgress, public std::enable_shared_from_this<Get> {
  public:

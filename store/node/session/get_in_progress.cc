@@ -35,8 +35,7 @@ error_code GetInProgress::first_pinned(error_code error) {
 }
 
 std::uint64_t GetInProgress::ahead_bytes_max() const {
-  // At most half of the session's queue: a get that filled all of it would stop the session from reading, including a
-  // cancel of this get.
+  // At most half of the session's queue: a get that filled it would stop the reading of requests, of cancels too.
   return std::min<std::uint64_t>(node_.limits->inline_ahead_bytes, node_.limits->queued_bytes_max / 2);
 }
 

@@ -36,8 +36,7 @@ void LentRegions::finish() {
 }
 
 LentRegions::Loan::~Loan() {
-  // Unmap first: until then the pages can be touched. The file's bytes are released after that: in the other order the
-  // node could map more at once than its bound.
+  // Unmap first: until then the pages can be touched. Releasing the bytes earlier could let the node exceed its bound.
   const MappedRegion::File file = region_->file();
   const std::uint64_t bytes = region_->lent_bytes();
   region_.reset();
@@ -116,7 +115,7 @@ bool LentRegions::prepare_some(Preparation& work) {
   if (goes_on && !std::exchange(work.is_checked, true)) hole = region.find_hole();
   goes_on = goes_on && !hole && work.populated < region.bytes().size();
   if (goes_on) {
-    // Entering a page removed meanwhile would charge it to the node; the transfers check again.
+    // Entering a page removed meanwhile would allocate node memory; the transfers check again.
     if (!region.has_lost_memory()) region.populate(work.populated, kPopulateBytes);
     work.populated += kPopulateBytes;
     return true;

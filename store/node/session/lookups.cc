@@ -80,8 +80,7 @@ void add_curve(const Store::Curve& curve, Add&& add) {
   }
 }
 
-/// The most common beginnings of matches, most used first; names as their first 48 bits, which a double can hold. Skips
-/// those whose blocks are hidden from the peer.
+/// The most common beginnings of matches that the peer sees, most used first; names as 48 bits, which fit a double.
 template <class Add>
 void add_hot(const HotRoots& roots, PeerAccess& peer, Add&& add) {
   constexpr std::size_t kBeginningsMax = 32;

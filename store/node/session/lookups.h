@@ -1,5 +1,4 @@
-// store/node/session/lookups.h: requests without block transfers: match, release, touch, retain, hot_roots,
-// cluster_map, stats.
+// store/node/session/lookups.h: requests without block transfers, such as match, release, touch and stats.
 #pragma once
 
 #include <cstddef>

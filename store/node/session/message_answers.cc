@@ -9,8 +9,7 @@
 namespace kv {
 
 std::size_t MessageAnswers::pending() {
-  // An answer over the stream is complete once its last byte was written: until then its client may not send another
-  // request in its place.
+  // A streamed answer is complete once its last byte was written; only then may its client send another request.
   while (!streamed_.empty() && streamed_.front() <= writer_.bytes_written()) streamed_.pop_front();
   return by_id_.size() + streamed_.size();
 }
@@ -47,8 +46,7 @@ bool MessageAnswers::take(const FrameHeader& header, std::span<const std::byte> 
       return true;
     }
   }
-  // The kept frames go first, and the rest after them: an answer never splits over both ways, where its frames could
-  // change order.
+  // Kept frames first, then the rest: an answer never splits over both ways, where its frames could change order.
   stream(answer);
   if (is_last) {
     by_id_.erase(found);

@@ -1,5 +1,4 @@
-// store/node/session/message_answers.h: answers to requests that came as messages (by RDMA's SEND), and return as one
-// message each if they fit.
+// store/node/session/message_answers.h: answers to requests by RDMA's SEND, returned as one message if they fit.
 #pragma once
 
 #include <cstddef>
@@ -26,8 +25,7 @@ class MessageChannel {
 };
 
 /// An answer may have several frames; a message carries all of them. So frames are kept until the last one.
-///   1. All frames of an answer go the same way, in order: as one message, or by the stream from the first frame on
-///      that did not fit.
+///   1. All frames of an answer go the same way, in order: as one message, or by the stream from the first misfit on.
 ///   2. pending() counts requests whose answers have not left, and answers sent by the stream until the client has
 ///      taken their bytes: otherwise a client that reads no stream could queue answers without bound.
 /// Thread safety: none; on the session's executor.

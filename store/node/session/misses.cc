@@ -81,7 +81,7 @@ void Misses::Question::note(std::vector<Store::SpaceLook> looks) {
     if (!each.has_chain && differences.size() > kTwinDifferencesMax) continue;
     twins.push_back({std::move(each), std::move(differences)});
   }
-  // First those without lookups: their writers store in vain.
+  // Among equals those without lookups come first: their writers store in vain.
   std::ranges::sort(twins, {}, [](const Twin& twin) {
     return std::tuple(!twin.look.has_chain, twin.look.traffic.lookups > 0, twin.differences.size(),
                       ~twin.look.block_count, twin.look.name);

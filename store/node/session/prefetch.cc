@@ -61,8 +61,7 @@ Result<Store::PinnedPrefix> Prefetch::pin_set() {
 asio::awaitable<void> Prefetch::run() {
   KV_ASSERT(has_work() && wake_ == nullptr);
   NodeContext& node = session_->node;
-  // Runs to the end or to the first failure. It is a hint: the following get reads any missing blocks, so failures are
-  // neither retried nor reported.
+  // Runs to the end or the first failure, which is neither retried nor reported: the next get reads missing blocks.
   ReadAhead ahead(*session_, {space_, space_name_, kind_, hashes_}, prefix_, prefix_->spilled().size());
   wake_ = &ahead.progress();
   while (!ahead.is_at_end() && !is_cancelled_) {

@@ -289,8 +289,7 @@ asio::awaitable<bool> Put::take_data(std::shared_ptr<Put> self, const Frame& fra
   self->draining_.begin(self->bytes_of(first, count));  // before the next data is read
   asio::co_spawn(session->executor, fetch(self, first, count, std::move(claimed), SessionJob(session)),
                  BorderOf{NodeThread::kIo});
-  // More data may be announced during this fetch, within bounds. A move ends by its deadline at the latest, and is
-  // verified in bounded time.
+  // More data may be announced during this fetch, within bounds. A move and its verification end in bounded time.
   DrainBound& draining = self->draining_;
   // While this waits, the put may end, so it must not keep the slots.
   self.reset();
@@ -448,8 +447,7 @@ asio::awaitable<std::size_t> Put::verify(std::size_t first, std::size_t count,
     std::size_t sound = 0;
   };
   const auto verification = std::make_shared<Verification>(Verification{Event(session_->executor)});
-  // The call itself holds the slots: the put may end while another thread reads them. `claimed` belongs to the caller,
-  // which waits below.
+  // The call itself holds the slots: the put may end meanwhile. `claimed` belongs to the caller, which waits below.
   const auto read = [verification, blocks, claimed, slots = staged_] {
     verification->sound = count_sound(blocks, claimed);
   };
@@ -487,8 +485,7 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   }
 }
 
-/// Takes verified staged blocks [first, end), with their checksums at the front of `claimed`. Commits those of complete
-/// groups; the rest waits. Returns `end`.
+/// Commits complete groups among the verified blocks [first, end), with checksums at `claimed`'s front. Returns `end`.
 std::size_t Put::commit_groups(std::size_t first, std::size_t end, std::span<const std::uint64_t>& claimed) {
   NodeContext& node = session_->node;
   node.store.with(&about_.phases, [&](Store& store) {

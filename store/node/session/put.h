@@ -44,9 +44,9 @@ struct PutOrder {
   std::span<const std::uint32_t> positions;  ///< As in Store::OfferOptions.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;
-  std::chrono::microseconds idle{};   ///< As in Store::OfferOptions,
-  ReuseHint hint = ReuseHint::kNone;  ///< likewise,
-  std::uint32_t chain_blocks = 0;     ///< and, with the positions, its `chain`.
+  std::chrono::microseconds idle{};   ///< As in Store::OfferOptions.
+  ReuseHint hint = ReuseHint::kNone;  ///< The same.
+  std::uint32_t chain_blocks = 0;     ///< With the positions: its `chain`.
   std::optional<std::uint32_t> chain_known = {};
   std::span<const std::uint32_t> lengths;       ///< For a set: of each block. The chain's spans are then empty.
   std::span<const std::uint32_t> group_counts;  ///< For a set, as Store::SetMatchOptions.
@@ -61,8 +61,8 @@ struct PutOrder {
 ///      were verified. The client's memory may change at any moment and is never trusted.
 ///   3. One last frame has the result or the error. Data after an error is skipped.
 ///   4. Blocks of a group named by the client are committed in one step, once the last was verified.
-/// Blocks of a set differ in length, and the client gets a result for each; all else is the same for both kinds. Thread
-/// safety: none; on the session's executor.
+/// Blocks of a set differ in length, and the client gets a result for each; the rest is common to both kinds.
+/// Thread safety: none; on the session's executor.
 class Put : public std::enable_shared_from_this<Put> {
  public:
   class Listener {
@@ -130,7 +130,7 @@ class Put : public std::enable_shared_from_this<Put> {
   const bool has_groups_;
   const FrameType type_;             ///< Of the request and its answers.
   const std::uint64_t block_bytes_;  ///< Of every block of a chain.
-  const std::size_t stripes_;        ///< The same.
+  const std::size_t stripes_;        ///< Per block of a chain.
   const TimePoint began_;
   const TimePoint deadline_;    ///< For memory.
   TimePoint spill_deadline_{};  ///< From then on blocks that are not yet on disk may be evicted.

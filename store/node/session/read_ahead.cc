@@ -69,9 +69,8 @@ ReadAhead::Taken ReadAhead::take(DiskBlock* block) {
     step();
     return Taken::kBlock;
   }
-  // A failing disk may return the block later. A lost block is forgotten, or has moved within the log since it was
-  // pinned: then it is read once more from its new place. Only once: a block that keeps moving is in a log that is
-  // rewritten faster than it is read.
+  // A failing disk may return the block later. A lost block is forgotten, or has moved within the log: then it is read
+  // from its new place, but only once, since a block that keeps moving is in a log rewritten faster than it is read.
   if (is_retry_ || !is_lost(read.error())) return Taken::kEnd;
   Store::SpilledBlock& spilled = prefix_->spilled()[next_];
   const Store::FailedRead failed =

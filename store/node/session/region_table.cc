@@ -22,8 +22,7 @@ Region::~Region() {
 }
 
 bool Region::has_hole(LentRegions& lent, TimePoint now) {
-  // Between two checks a transfer moves some megabytes, as much as in one of its steps, and a check covers only a
-  // step's start anyway.
+  // Between two checks a transfer moves some megabytes, as within one step, of which a check covers only the start.
   constexpr Duration kLookInterval = 1ms;
   if (!is_mapped() || now - looked_ < kLookInterval) return false;
   if (loan_->region().has_lost_memory()) {

@@ -17,9 +17,8 @@ namespace kv {
 
 class RegionTable;
 
-/// Memory lent by the client: a memfd mapped here, or memory reached by RDMA. Copies into or out of the region hold it
-/// by shared_ptr, and the session too. When the last reference to a removed region ends, the removal is answered: from
-/// then on the memory is the client's again.
+/// Memory lent by the client: a memfd mapped here, or reached by RDMA. Copies hold it by shared_ptr, and the session
+/// too. When the last reference to a removed region ends, the removal is answered: the client may reuse the memory.
 class Region {
  public:
   Region(RegionTable& table, std::uint64_t byte_count);
@@ -31,7 +30,7 @@ class Region {
   bool is_mapped() const { return loan_ != nullptr; }
   std::span<std::byte> mapped() const { return loan_->bytes(); }  ///< Requires is_mapped().
   const RemoteMemory& remote() const { return remote_; }          ///< Requires !is_mapped().
-  /// Whether memory was removed from a memfd since it was lent: touching it would charge the node.
+  /// Whether memory was removed from a memfd since it was lent: touching it would allocate node memory.
   bool has_hole(LentRegions& lent, TimePoint now);
 
   void map(std::shared_ptr<LentRegions::Loan> loan) { loan_ = std::move(loan); }

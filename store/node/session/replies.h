@@ -20,8 +20,7 @@
 namespace kv {
 
 /// Builds the table of an answer and queues its frame.
-///   1. An answer to a request that came as a message goes back as a message, if it fits; all others go by the stream,
-///      in the order of the calls.
+///   1. An answer to a message goes back as a message, if it fits; others go by the stream, in the order of the calls.
 ///   2. Queuing does not write. After a batch the caller calls flush(), so that many answers leave in one system call.
 /// Thread safety: none; on the session's executor.
 class Replies {

@@ -23,8 +23,8 @@ inline bool is_of_blocks(FrameType type) {
   }
 }
 
-/// Requests bounded by a tenant's rate: those that cost the store's time. Exempt are requests that end something or
-/// continue an admitted one, and keep-alives.
+/// Requests that a tenant's rate bounds: those that cost the store's time. Exempt are requests that end or continue
+/// something, and pings.
 inline bool counts_for_tenant(FrameType type) {
   switch (type) {
     case FrameType::kOpen:

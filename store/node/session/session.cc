@@ -24,7 +24,7 @@ namespace {
 
 constexpr Duration kWatchInterval = 1s;
 constexpr std::uint64_t kProgressBytes = 64 * 1024;
-/// Bounds of a turn, after which other sessions of this thread run: reads from a busy peer never suspend.
+/// A turn ends after so many frames or bytes: reads from a busy peer never suspend, and sessions share the thread.
 constexpr std::size_t kTurnFrames = 64;
 constexpr std::uint64_t kTurnBytes = 1 << 20;
 constexpr std::size_t kInlineGetsMax = 4;
@@ -105,7 +105,6 @@ asio::awaitable<void> Session::write(std::shared_ptr<Session> self, [[maybe_unus
   if (!self->is_ending) self->terminate(SessionEnd::kBroken);
 }
 
-/// Reads requests until the session is over.
 asio::awaitable<void> Session::read() {
   std::size_t frames_in_turn = 0;
   std::uint64_t turn_began = 0;  // in bytes
@@ -386,8 +385,7 @@ void Session::serve(const Frame& frame) {
   if (node.slow.is_slow(took)) tell_slow(*this, details_of(frame, spaces_, phases), took, false);
 }
 
-/// A request that came over the lane for messages. Breaking a rule ends the session: such a client may not have posted
-/// a RECV for its answer.
+/// A request over the message lane. Breaking a rule ends the session: such a client may lack a RECV for the answer.
 void Session::on_message(std::span<const std::byte> message) {
   if (is_ending) return;
   const auto bad = [&](FrameType type, std::uint64_t request_id, const std::string& why) {

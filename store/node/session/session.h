@@ -3,8 +3,7 @@
 // Depends on frames, the store and the disk tier; opens no sockets, files or devices itself. RDMA is confined to
 // session_rdma.h. Files, in reading order:
 //   session.h          lives, dispatches, ends; admits requests
-//   session_core.h     shared by its parts: the client's stream, the way answers leave, the node (node_context.h,
-//                      session_limits.h)
+//   session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h, session_limits.h)
 //   get.h              blocks of a chain leave, set_get.h: those of a set; store_guards.h keeps them in place meanwhile,
 //                      and get_in_progress.h is the common base
 //   put.h              blocks enter

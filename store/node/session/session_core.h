@@ -18,9 +18,9 @@
 
 namespace kv {
 
-/// Gives requests and transfers access to the node and the client. They hold it by shared_ptr: a device may use slots,
-/// and the writer borrow them, for longer than the session serves. Session is the only derived class. Thread safety:
-/// none; on the executor.
+/// Access of requests and transfers to the node and the client. They hold it by shared_ptr: a device may use slots, and
+/// the writer borrow them, for longer than the session serves. Only Session derives from it.
+/// Thread safety: none; on the executor.
 class SessionCore : public std::enable_shared_from_this<SessionCore> {
  public:
   using Frame = FrameReader::Frame;
@@ -86,8 +86,7 @@ class SessionJob {
   void end() {  ///< Ends early, for objects that another thread may destroy.
     if (const auto session = std::exchange(session_, nullptr)) session->job_ended();
   }
-  SessionJob(SessionJob&&) noexcept =
-      default;  ///< Passed to its coroutine, so that it counts from before the beginning.
+  SessionJob(SessionJob&&) noexcept = default;  ///< Handed to a coroutine, to count from before its beginning.
   SessionJob& operator=(SessionJob&&) = delete;
 
  private:

@@ -28,8 +28,7 @@ void SessionRdma::on_broken(std::uint32_t lane, error_code why) {
            (carried_messages ? "requests were on it, so the session ends"
                              : "the client is told, and may offer it again");
   });
-  // An answer on the lane is lost, and the client would wait for it until its deadline. Ending the session informs it
-  // now.
+  // An answer on the lane is lost, and the client would wait until its deadline. Ending the session informs it now.
   if (carried_messages && !session_.is_ending) session_.terminate(SessionEnd::kBroken);
 }
 
@@ -161,8 +160,7 @@ void SessionRdma::send_message(std::span<const std::byte> message, MessageCargo 
 
 std::optional<std::vector<verbs::Stretch>> SessionRdma::cargo(std::span<const Placement> placements,
                                                               const RemoteMemory& memory, std::uint32_t reach) const {
-  // Cargo and answer are posted as one chain. Beyond a few blocks the other lanes together are faster, even with their
-  // extra round of completions.
+  // Cargo and answer are posted as one chain. Beyond a few blocks the other lanes are faster, despite an extra round.
   if (!has_room() || placements.size() > kCargoBlocksMax || (reach & 1) == 0)  // lane 0's keys are good for messages
     return std::nullopt;
   auto stretches = lanes_->stretches_before_message(placements, memory.slices);

@@ -69,8 +69,7 @@ class SessionRdma final : public MessageChannel {
   std::uint32_t message_count_max() const override { return lanes_ ? lanes_->message_count_max() : 0; }
   void send_message(std::span<const std::byte> message, MessageCargo cargo) override;
   bool has_sent_messages() const { return !lanes_ || lanes_->has_sent_messages(); }
-  /// The stretches of blocks to go right before a message; nullopt if impossible: the client has no key for that lane,
-  /// or they lie in too many pieces.
+  /// The stretches of blocks right before a message; nullopt: too many, or the client lacks a key for that lane.
   std::optional<std::vector<verbs::Stretch>> cargo(std::span<const Placement> placements, const RemoteMemory& memory,
                                                    std::uint32_t reach) const;
   static constexpr std::size_t kCargoBlocksMax = SessionLanes::kCargoStretchesMax;

@@ -22,8 +22,7 @@ Result<std::shared_ptr<SessionTable::Seat>, SessionTable::Refusal> SessionTable:
     const auto found = peers_.find(peer);
     return found == peers_.end() ? 0 : found->second;
   };
-  // A seat being vacated counts as free at once, although its session ends a little later: otherwise two newcomers
-  // would end two sessions for one seat.
+  // A seat being vacated counts as free at once: otherwise two newcomers would end two sessions for one seat.
   while (size_ >= config_.count_max) {  // more than once where count_max was lowered
     if (!end_one_idle(nullptr, now)) return Refusal::kFull;
   }
@@ -54,8 +53,7 @@ bool SessionTable::end_one_idle(const std::string* peer, TimePoint now) {
   if (!oldest) return false;
   oldest->is_leaving = true;
   take_off(*oldest);
-  // Under the lock, since it only posts to the session's executor. There the session checks again whether it is idle,
-  // and may stay().
+  // Under the lock, since it only posts to the session, which checks again whether it is idle, and may stay().
   oldest->end();
   return true;
 }

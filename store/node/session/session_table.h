@@ -31,9 +31,8 @@ struct SessionTableConfig {
 ///   2. A peer gets another session only while it holds fewer than s / (1 - s) times as many as are free, with s =
 ///      peer_share_max, and always a first one. So alone it gets the share s, and each peer that takes all it gets
 ///      leaves 1 - s of the free ones: 4 of 4096 behind five such peers.
-///   3. Where 1 or 2 refuses, the longest idle session of that peer (1: of any peer) is ended for the new one, if it is
-///      idle for idle_min. A session is idle while it lends no memory, holds no lease and moves no blocks: its worker
-///      reconnects without a loss.
+///   3. Where 1 or 2 refuses, the longest idle session of that peer (1: of any peer) is ended for the new one, if idle
+///      for idle_min. An idle session lends no memory, holds no lease and moves no blocks: its worker can reconnect.
 /// Thread safety: all calls from any thread. Cost: admit() O(1), at a limit O(sessions).
 class SessionTable {
  public:

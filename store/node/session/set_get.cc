@@ -134,7 +134,7 @@ std::size_t SetGet::next_part(Path way) const {
   return count;
 }
 
-/// Into shared memory. False: its memory was removed after it was lent, and touching it would charge the node.
+/// Into shared memory. False: its memory was removed after it was lent, and touching it would allocate node memory.
 bool SetGet::copy(std::span<const ReadyBlock> part) {
   if (path_.has_hole(*node_.lent, node_.clock.now())) return false;
   for (const ReadyBlock& block : part) {
@@ -208,7 +208,7 @@ asio::awaitable<void> SetGet::read_from_disk() {
   }
   wake_ = nullptr;
   if (is_stopped()) co_return;
-  // Late rather than lost: the blocks exist, and the client may ask again.
+  // Unread at the deadline: the blocks exist, and the client may ask again.
   for (const Store::SpilledBlock& block : ahead.rest()) unread_.push_back(first + block.index);
 }
 
@@ -230,8 +230,7 @@ void SetGet::tell_of(std::span<const ReadyBlock> part, Path way) {
       payload.push_back(block.bytes);
       if (block.owner) owners.push_back(block.owner);
     }
-    // Keeps the bytes in place until they have left. Also called if the session ends first; then they were not sent,
-    // and the get counts as failed.
+    // Keeps the bytes in place until they have left. Also called if the session ends first, which fails the get.
     done = [window = window_, owners = std::move(owners)](bool sent) {
       window->get->has_failed = window->get->has_failed || !sent;
     };

@@ -12,10 +12,10 @@ namespace kv {
 /// Opens namespaces, and finds the one that a request refers to.
 ///   1. A request is carried out in the namespace that the client means: under a handle that this session opened, and
 ///      with the check of that namespace. A mix-up is an error, never another namespace.
-///   2. A client to which the policy assigns a tenant sees only that tenant's namespaces, and those of shares that its
-///      tenant may use, by the policy as it is now.
-///   3. With a secret, a client's namespaces are stored under names derived from its tenant (PeerAccess::stored), so
-///      its requests can never find another tenant's.
+///   2. A client to which the policy assigns a tenant sees only that tenant's namespaces and the shares that it may
+///      use, by the policy as it is now.
+///   3. With a secret, names in the store derive from the tenant (PeerAccess::stored): requests never find another
+///      tenant's.
 /// Thread safety: none; on the session's executor.
 class SpaceDoor {
  public:

@@ -33,7 +33,6 @@ std::uint32_t SessionSpaces::open(const OpenSpace& space) {
     found->second.used = ++use_last_;
     return found->first;
   }
-  // A session may open any number of namespaces, but only the most recently used handles are kept.
   make_room();
   entries_.emplace(++handle_last_, Entry{space, ++use_last_});
   return handle_last_;

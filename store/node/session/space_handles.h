@@ -1,5 +1,4 @@
-// store/node/session/space_handles.h: the numbers by which clients refer to namespaces. A number is valid only in the
-// session that received it.
+// store/node/session/space_handles.h: a client's numbers for namespaces, valid only in the session that received them.
 #pragma once
 
 #include <array>

@@ -9,8 +9,7 @@
 
 namespace kv {
 
-/// Unpins at its end, under the store's lock. All transfers of the bytes hold it by shared_ptr: the last one, perhaps a
-/// slow device, unpins.
+/// Unpins at its end, under the store's lock. All transfers share it: the last, perhaps a slow device, unpins.
 class PinnedPrefixGuard {
  public:
   PinnedPrefixGuard(LockedStore& store, Store::PinnedPrefix prefix) : store_(store), prefix_(std::move(prefix)) {}

@@ -19,8 +19,8 @@ namespace kv {
 /// withhold that byte: 1,000 sessions with 4 MiB each would fill a node's memory.
 ///   1. All sessions together have bytes_max for such tables; one peer alone kShareMax of that, and less as others come
 ///      (as in SessionTable).
-///   2. Without room, the request is refused as busy, and the sessions of the peer with the most (at its own share: of
-///      that peer) are asked to give back their room. A session that keeps it for long ends.
+///   2. Without room, the request is refused as busy, and sessions of the largest peer (at its own share: of that peer)
+///      are asked to give back their room. A session that keeps it for long ends.
 /// Thread safety: all calls from any thread.
 class TableBudget {
  public:

@@ -1,9 +1,8 @@
 // store/node/spill/: the disk tier at work. Start here.
 //
-// Carries out the Store's decisions about its disk (store/spiller.h), so that neither sessions nor the Store's lock
-// ever wait for a disk. Also holds the tool that inspects a directory offline. Has no dependency on sockets or
-// sessions: a reader passes a callback. Uses a disk only as kv::Disk; only the tool depends on RocksDB. Files, in
-// reading order:
+// Carries out the Store's disk decisions (store/spiller.h), so that sessions and the Store's lock never wait for a
+// disk; and has the offline tool. Independent of sockets and sessions: readers pass callbacks. Uses a disk only as
+// kv::Disk; only the tool depends on RocksDB. Files, in reading order:
 //   spill.h            the disk tier as sessions see it
 //   spill_driver.h     the daemon's implementation: threads that open, load, write, flush and keep drops
 //   spill_reader.h     the threads that read, and the bound on bytes being read

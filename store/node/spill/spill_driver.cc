@@ -101,8 +101,7 @@ std::string SpillDriver::start(Duration patience) {
   writer_ = std::thread([this] {
     yield_to_others();
     while (!within_border(NodeThread::kSpill, [this] { write_loop(); })) std::this_thread::sleep_for(kPollInterval);
-    // The others end first: a load still running would bring back blocks that are being saved, and a drop that came
-    // before the stop is to be kept.
+    // The others end first: a load would bring back blocks being saved, and a drop from before the stop is to be kept.
     opener_.join();
     dropper_.join();
     within_border(NodeThread::kSpill, [this] {
@@ -158,8 +157,7 @@ bool SpillDriver::flush() {
   return !error;
 }
 
-/// Writes all blocks in memory, as long as the disk works. Sessions are over by now, so the loop ends when memory is
-/// empty or the disk takes no further block.
+/// Writes all blocks in memory. Sessions are over, so the loop ends when memory is empty or the disk takes no block.
 void SpillDriver::save() {
   const auto in_memory = [this] { return store_.with([](Store& store) { return store.stats().allocated_bytes; }); };
   spdlog::info("spill: writing what is in memory, {} MiB", in_memory() >> 20);
@@ -177,8 +175,7 @@ void SpillDriver::save() {
   }
 }
 
-/// Called for every put. Once the writer is notified, further calls only check a flag, under a lock that is nearly
-/// always free.
+/// Called for every put. Once the writer is notified, further calls only check a flag, under a nearly always free lock.
 void SpillDriver::notify() {
   {
     const std::lock_guard lock(mutex_);
@@ -207,8 +204,7 @@ void SpillDriver::write_loop() {
       else if (drain_)
         drain_->failing_since.reset();  // the directory is not asked meanwhile
       if (worked == 0) {
-        // The next call after the pause is a trial. If a directory was disabled just now, the trial is immediate: the
-        // other directories may well work.
+        // The next call after the pause is a trial; at once if a directory was left out just now: others may work.
         if (!is_on_ && disk_->places() == places_) allowed_from = clock_.now() + config_.retry_after;
         break;
       }
@@ -387,8 +383,7 @@ DiskTier::PlaceUse SpillDriver::count_drained(const SpillWork& work, const Spill
   return moved;
 }
 
-/// The directory yields no blocks. Blocks that it does not yield in time are lost: removing a broken device must not
-/// take for ever.
+/// Blocks that the directory does not yield in time are lost: removing a broken device must not take for ever.
 std::uint64_t SpillDriver::drain_fails(const DiskTier::PlaceUse& use, const std::string& why) {
   const TimePoint now = clock_.now();
   drain_due_ = now + std::min(config_.retry_after, config_.drain_give_up_after / 4);

@@ -27,8 +27,7 @@ namespace kv {
 
 struct SpillDriverConfig {
   std::size_t read_threads = 4;
-  /// Size of one write batch, which is pinned meanwhile. At most an eighth of the memory, so that a hanging disk leaves
-  /// the rest to puts.
+  /// Of one write, pinned meanwhile: at most an eighth of the memory, so that a hanging disk leaves the rest to puts.
   std::uint64_t batch_bytes = 8 << 20;
   std::uint64_t write_bytes_per_second = 0;          ///< 0: as fast as the disk takes it.
   std::uint64_t drain_bytes_per_second = 128 << 20;  ///< Moved out of a leaving directory; 0: as fast as possible.
@@ -42,15 +41,13 @@ struct SpillDriverConfig {
   Duration drain_give_up_after = 60s;
 };
 
-/// Carries out the Store's disk work. One thread opens the disk, loads its index and scrubs; one writes; one keeps
-/// drops; several read.
+/// Carries out the Store's disk work. One thread opens, loads and scrubs; one writes; one keeps drops; several read.
 ///   1. Only these threads wait for the disk. Requests from other threads are queued or answered from memory.
 ///   2. A disk that fails, even to open, is left alone for retry_after and then tried again. Meanwhile the tier is off:
 ///      blocks are evicted unwritten. Reads go on, since a full disk is still readable.
 ///   3. A disk that does not answer counts as stuck, and reads stop too, until a call ends.
 ///   4. Queues have bounds: read_queue_bytes_max, drop_queue_max, batch_bytes.
-///   5. The writer empties a leaving directory between other work, in batches and at a rate of its own. Moved blocks
-///      are durable before the directory is closed.
+///   5. The writer empties a leaving directory in batches, at its own rate, and flushes before the directory is closed.
 /// Thread safety: start() and stop() from one thread; the others from any.
 class SpillDriver final : public Spill {
  public:

@@ -35,8 +35,7 @@ class HeldBytes {
 };
 
 /// Reads and verifies, a bounded amount at a time.
-///   1. A block counts against the bound from the request until its receiver releases it: a client that does not drain
-///      its connection holds blocks for long.
+///   1. A block counts against the bound until its receiver releases it: a slow client holds blocks for long.
 /// Thread safety: all from any thread but the constructor.
 class SpillReader {
  public:

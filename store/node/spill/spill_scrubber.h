@@ -1,5 +1,4 @@
-// store/node/spill/spill_scrubber.h: reads blocks on disk ahead of any request, so that damage is found before a client
-// needs the block.
+// store/node/spill/spill_scrubber.h: reads blocks on disk to find damage before a client needs them.
 #pragma once
 
 #include <atomic>

@@ -169,8 +169,7 @@ int verify(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   return result.damages.empty() ? 0 : 1;
 }
 
-/// The only command that writes. It opens the directory as a start would: it takes the lock, repairs damage, and cannot
-/// run beside a node.
+/// The only command that writes. It opens the directory like a start: with the lock and repairs, never beside a node.
 int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
   const auto disk = open_disk(options, /*read_only=*/false, err);
   Contents contents;
