@@ -15,8 +15,7 @@ struct BackOffConfig {
   /// The random share of each pause, so that clients that failed together do not return together. 0: a fixed pause; 1:
   /// anything from 0 to the full length.
   double jitter = 0;
-  /// A failure this long after the last pause ended counts as a first one, since it worked meanwhile. Zero: only
-  /// succeeded() starts over.
+  /// A failure this long after the last pause counts as a first one. Zero: only succeeded() starts over.
   Duration forget_after{};
 };
 

@@ -21,8 +21,7 @@ struct AlarmState {
   }
   void end() {
     ++generation;
-    ring = nullptr;  // at once, not when the queued handler runs: it may own an object that the caller is about to
-                     // destroy
+    ring = nullptr;  // at once, not when the queued handler runs: it may own objects about to be destroyed
   }
 };
 

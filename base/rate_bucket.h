@@ -9,9 +9,9 @@
 
 namespace kv {
 
-/// Fills at a rate and holds a second's worth; at least one, or a small rate would let nothing through. So over any
-/// time t at most rate * (t + 1 s) is taken. Full at first. Callers subtract from `left`, which may go below 0: a debt.
-/// Thread safety: none.
+/// Fills at a rate and holds a second's worth, but at least one, so that small rates work. So over any time t at most
+/// rate * (t + 1 s) is taken. Full at first. Callers subtract from `left`, which may go below 0: a debt. Thread safety:
+/// none.
 struct RateBucket {
   double left = 0;
   TimePoint filled{};

@@ -75,8 +75,7 @@ std::vector<std::string> unknown_node_variables(const char* const* environment, 
       unknown.push_back(meaningless(name, "kvstore-node", words));
       continue;
     }
-    // KVSTORE_CAPACITY, exact or misspelt: a node's option without NODE. Names nearer to a client's variable are left
-    // to clients.
+    // KVSTORE_CAPACITY, exact or misspelt: a node's option without NODE. Clients handle names nearer to theirs.
     if (!nearest_word(name, kClientVariables).empty()) continue;
     const std::string meant = nearest_word(std::string(kNode) + std::string(name.substr(kAll.size())), words);
     if (!meant.empty()) unknown.push_back(meaningless(name, "kvstore-node", {}) + "; did you mean '" + meant + "'?");

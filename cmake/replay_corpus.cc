@@ -1,6 +1,5 @@
 // Stands in for libFuzzer where that is absent: runs LLVMFuzzerTestOneInput once over every file of the given
-// directories. Unless KV_STARTS_THREADS is defined, they must not start threads: ThreadSanitizer's build omits the
-// program.
+// directories. Unless KV_STARTS_THREADS is defined, they must not start threads: ThreadSanitizer omits them.
 #include <sys/single_threaded.h>
 
 #include <cstddef>

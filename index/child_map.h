@@ -12,8 +12,7 @@
 namespace kv {
 
 /// A flat open-addressing map from a 32-bit fingerprint of the child's first hash to the child's node. Made for both
-/// ends of a skewed distribution: the root of a busy tree has tens of thousands of children, most other nodes at most
-/// two.
+/// ends of a skewed distribution: a busy tree's root has tens of thousands of children, most nodes at most two.
 ///   1. Entries lie at or after their home (fingerprint modulo capacity), with no empty entry between.
 ///   2. A flat map holds at most kFlatMax entries; a larger one is cut into 256 by the fingerprint's top bits, so that
 ///      one insert rehashes at most kFlatMax entries.

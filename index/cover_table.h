@@ -11,8 +11,8 @@
 
 namespace kv {
 
-/// A cover is a block that counts together with all blocks above it (PrefixIndex::cover). Covers are few, so they are
-/// kept in this table; an edge fills its cache line already.
+/// A cover is a block that counts together with all above it (PrefixIndex::cover). The few covers are kept in this
+/// table; an edge fills its cache line already.
 ///   1. A node is covered iff it has covers or covered children. The table has only covered nodes.
 ///   2. With a covered child, the node's whole run counts. Otherwise, its blocks up to the deepest cover.
 /// Cost: O(log covers).

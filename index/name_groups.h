@@ -1,5 +1,4 @@
-// index/name_groups.h: names of a set whose blocks are useful only together: a layer's state and its convolution
-// window, or separate K and V.
+// index/name_groups.h: names of a set whose blocks are useful only together, such as separate K and V.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +19,7 @@ inline constexpr std::size_t kGroupNamesMax = 64;
 
 /// Whether `counts` cut a list of `name_count` names completely, each from 1 to kGroupNamesMax. Empty counts always do.
 bool are_groups_of(std::span<const std::uint32_t> counts, std::size_t name_count);
-/// The same, and that each group's names differ. Empty, or the fault, with the numbers. `field`: the caller's name for
-/// its counts.
+/// The same, and that each group's names differ. Empty, or the fault in words. `field`: the caller's name for `counts`.
 std::string check_groups(std::span<const BlockHash> names, std::span<const std::uint32_t> counts,
                          const char* field = "group_counts");
 

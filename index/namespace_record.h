@@ -1,5 +1,5 @@
-// index/namespace_record.h: everything that shapes a block's bytes besides its tokens. Equal hashes in two namespaces
-// name two blocks.
+// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes name a block per
+// namespace.
 #pragma once
 
 #include <cstddef>
@@ -32,8 +32,7 @@ class NamespaceRecord {
  public:
   static constexpr std::string_view kShare = "share", kNodeSalt = "node_salt", kNodeTenant = "node_tenant";
 
-  /// Parses and checks a canonical text. Errors: kBadRequest; the text names the field, its value and the allowed
-  /// values.
+  /// Parses and checks a canonical text. Errors: kBadRequest; the text names field, value and allowed values.
   static Result<NamespaceRecord, Failure> parse(std::string_view text);
   /// From fields in any order. Same checks.
   static Result<NamespaceRecord, Failure> from_fields(std::map<std::string, std::string> fields);

@@ -24,9 +24,8 @@ using NodeId = std::uint32_t;
 constexpr NodeId kNoNode = 0xFFFFFFFF;        // as a block's node: the BlockId is free
 constexpr NodeId kUnlinkedNode = 0xFFFFFFFE;  // as a block's node: pinned, but no longer in a tree
 
-// A join undoes a split and moves the blocks of one edge. Where prefixes come and go, joins and splits may alternate;
-// these bounds keep each under some microseconds. A longer edge stays split: one more hop in hundreds of blocks is
-// free.
+// A join undoes a split and moves one edge's blocks. Both may alternate as prefixes come and go; these bounds keep each
+// under some microseconds. A longer edge stays split: one more hop in hundreds of blocks is free.
 constexpr std::size_t kJoinMovedMax = 256;
 constexpr std::size_t kJoinBlocksMax = 4096;
 
@@ -83,8 +82,7 @@ struct Tree {
 struct Detached {
   NodeId root;
   std::uint32_t label;
-  /// The block above the cut, which inherits their recency (invariant 3). It may be gone by then, and its id reused;
-  /// the hash detects this.
+  /// The block above the cut, which inherits their recency (invariant 3). The hash detects a reused id.
   BlockId above = kNoBlock;
   BlockHash above_hash = {};
   std::uint64_t recency = 0;  ///< The latest of the removed blocks.
@@ -808,8 +806,7 @@ void PrefixIndex::find_each(TreeId set, std::span<const BlockHash> hashes, std::
   const ChildMap& children = impl.nodes[impl_->at(set).root].children;
   std::array<std::uint32_t, kFoundAtOnce> prints;
   std::array<NodeId, kFoundAtOnce> likely;
-  // In rounds over a few names: each round reads the lines that the round before prefetched, so the misses of all names
-  // overlap.
+  // In rounds over a few names: each round reads what the last one prefetched, so all misses overlap.
   for (std::size_t first = 0; first < hashes.size(); first += kFoundAtOnce) {
     const auto some = hashes.subspan(first, std::min(kFoundAtOnce, hashes.size() - first));
     for (std::size_t k = 0; k < some.size(); ++k) children.prefetch(prints[k] = impl.fingerprint(some[k]));
@@ -1003,8 +1000,7 @@ void PrefixIndex::unpin(BlockId block) {
   if (is_leaf_end(block)) impl_->update_leaf(unpinned.node);  // oldest_leaf_end() may have taken it out of the heap
 }
 
-/// From the last block up. The count of fresh pins is carried along, so that each edge above is written once, not for
-/// every block.
+/// From the last block up. Carries the count of fresh pins along, so that each edge above is written once.
 void PrefixIndex::pin(std::span<const BlockId> prefix) {
   Impl& impl = *impl_;
   std::uint32_t fresh = 0;
@@ -1226,8 +1222,7 @@ std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
     top = impl.at(block).node;
     KV_ASSERT(impl.nodes[top].parent == upper);
   }
-  // Now `top` is a whole edge that begins with the block. Move it below a root of its own, and subtract its count from
-  // the edges above.
+  // Now `top` is a whole edge that begins with the block. Move it below its own root, and subtract its counts above.
   const NodeId old_parent = impl.nodes[top].parent;
   impl.unlink_child(old_parent, top);
   impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);

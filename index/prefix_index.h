@@ -1,7 +1,6 @@
 // index/: the names of blocks, and which blocks are here. Start here.
 //
-// The folder has no block memory, disk, network, threads or clock: recency is a count of uses, handed in. Files, in
-// reading order:
+// No block memory, disk, network, threads or clock: recency is a count of uses, handed in. In reading order:
 //   block_hash.h        a block's name: 32 bytes for its tokens and all tokens before them
 //   namespace_record.h  everything else that shapes a block's bytes: model, element type, layout, tenant
 //   reuse_hint.h        a caller's hint about a request's future
@@ -78,16 +77,14 @@ struct LeafQueues {
 ///   8. In a set no block is above another. Blocks of a set may belong to several groups; those of a chain to the
 ///      tree's.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
-/// and more (a prompt of one block takes 230), without token ids. Growth never copies a whole table; a split or a join
-/// moves the blocks of one edge at most. Equal calls give equal answers and orders on every machine. Thread safety: the
-/// Store's lock.
+/// and more (a prompt of one block takes 230), without token ids. Growth never copies a whole table; a split or join
+/// moves one edge's blocks. Results are equal on every machine. Thread safety: the Store's lock.
 class PrefixIndex {
  public:
   struct NewBlock {
     BlockHash hash;
     SlotId slot;
-    /// In its whole prefix, 0 for the first; a node with part of a chain sees gaps. In a set, which has no positions,
-    /// the block's length in bytes.
+    /// In its whole prefix, from 0; a node with part of a chain sees gaps. In a set, the length in bytes.
     std::uint32_t position;
     std::span<const std::uint32_t> token_ids = {};  ///< Optional; copied.
     ExtraDigest extra = {};                         ///< With token ids.
@@ -152,8 +149,7 @@ class PrefixIndex {
   // -- removal in bounded steps: cut off at once, freed later
   /// Cuts the block and all below it off the tree: match() and find_child() no longer find them. Until reap() frees
   /// them they are still linked, below a hidden root, and still counted. reap() returns `label` with each of them.
-  /// Their covers go too: returns how many of the blocks above are no longer covered. Cost: one split, and the edges
-  /// above.
+  /// Their covers go too: returns how many blocks above were uncovered. Cost: one split, and the edges above.
   std::size_t detach(BlockId block, std::uint32_t label);
   void detach_all(TreeId tree, std::uint32_t label);  ///< The same for all blocks of a tree. O(1).
   bool has_detached() const;
@@ -180,8 +176,7 @@ class PrefixIndex {
 
   // -- covers: blocks that count together with all above them, shared ones once
   /// Makes the block a cover. Returns how many blocks (this one and those above, up to the root) become covered.
-  /// Requires: is_linked(block), pinned, not a cover; the block stays pinned until uncover(). Cost: O(newly covered
-  /// edges).
+  /// Requires: linked, pinned until uncover(), not a cover. Cost: O(newly covered edges).
   std::size_t cover(BlockId block);
   std::size_t uncovered_count(BlockId block) const;  ///< The result that cover() would return.
   /// The reverse. Returns how many blocks are no longer covered, and counts the visited edges in `steps`.

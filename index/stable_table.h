@@ -1,5 +1,4 @@
-// index/stable_table.h: a growing array whose elements stay in place: growth to ten million entries copies none of
-// them.
+// index/stable_table.h: a growing array whose elements stay in place, up to ten million.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +11,8 @@
 namespace kv {
 
 /// A doubling std::vector copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk. Cost:
-/// one more load per access, from a list of chunks that stays in cache. No bounds check on this hot path; callers check
-/// ids on entry (PrefixIndex).
+/// one more load per access, from a list of chunks that stays in cache. Unchecked, on the hot path: PrefixIndex checks
+/// ids.
 template <class T, std::uint32_t kChunk = 2048>
 class StableTable {
  public:

@@ -7,8 +7,8 @@
 namespace kv {
 
 /// Counts work in steps of some 10 ns each. Not in time: a bound in steps holds on every machine and in a simulation,
-/// and a test can assert it. Code without steps left stops and goes on from there in a later call. The last piece of
-/// work may exceed the budget.
+/// and a test can assert it. Code without steps left stops, and a later call goes on. The last piece may exceed the
+/// budget.
 class Steps {
  public:
   explicit constexpr Steps(std::size_t count_max) : left_(count_max) {}

@@ -11,8 +11,7 @@
 namespace kv {
 
 /// Counts blocks, and records the count at up to kMarksMax ticks, evenly spaced, over the last `span` blocks. Between
-/// two marks the count is interpolated; before the first it is unknown and that mark's count stands in. Cost: used_at()
-/// O(log marks).
+/// two marks the count is interpolated; the first one's also stands for all earlier ones. Cost: used_at() O(log marks).
 class AgeClock {
  public:
   static constexpr std::size_t kMarksMax = 4096;

@@ -118,8 +118,7 @@ struct Arena::Impl {
   }
   bool is_closed(const Slab& slab) const { return slab.first_granule + slab.granule_count > end_granule; }
   static constexpr std::uint64_t kNever = ~std::uint64_t{0};
-  /// A granule's last use, for a search of the class: 0 if the granule is free, kNever if it cannot be cleared for that
-  /// class.
+  /// A granule's last use, for a search of the class: 0 if free, kNever if not clearable for it.
   std::uint64_t last_use(std::size_t granule, std::uint32_t class_index) const {
     const std::uint32_t first = slab_of_granule[granule];
     if (first == kNoSlab) return 0;
@@ -345,7 +344,7 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
     }
-    run = free_by_length.lower_bound({2 * length - 1, 0});  // long enough to certainly hold a multiple of the length
+    run = free_by_length.lower_bound({2 * length - 1, 0});
     if (run != free_by_length.end()) {
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
@@ -444,8 +443,7 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
 }
 
 /// Runs without the lock, for a slot that the caller owns or pinned. So this must not read `is_used`: the bits of a
-/// slab's other slots share its words and change under the lock meanwhile. The members read here are constant while the
-/// slab lives.
+/// slab's other slots share its words and change under the lock meanwhile. Its members read here are constant.
 std::span<std::byte> Arena::bytes(SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;

@@ -36,9 +36,8 @@ namespace kv {
 ///      that reaches over the end is closed as a whole.
 /// Two exceptions to the 3 %: the slab at the arena's end may be a shorter run, because its granules would be useless
 /// to its class otherwise; and blocks under 2 KiB are padded to a multiple of 64 bytes. Thread safety: none for the
-/// bookkeeping (the Store's lock); bytes() and checksums() of an owned or pinned slot may be used without the lock,
-/// during any call. Cost: allocate() and free() O(log slabs); a new slab O(its slots); a whole search O(granules), over
-/// any number of calls.
+/// bookkeeping (the Store's lock); bytes() and checksums() of an owned or pinned slot need no lock. Cost: allocate()
+/// and free() O(log slabs); a new slab O(its slots); a whole search O(granules), over any number of calls.
 class Arena {
  public:
   /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory does not exist); kBadRequest
@@ -84,8 +83,7 @@ class Arena {
 
   std::span<std::byte> memory() const;  ///< The committed memory, which devices register to move blocks.
   std::size_t capacity_bytes() const;
-  std::size_t free_bytes() const;            ///< Not allocated; 0 while a shrinking arena has more allocated than its
-                                             ///< capacity.
+  std::size_t free_bytes() const;            ///< 0 while a shrinking arena is over its capacity.
   std::size_t allocated_bytes() const;       ///< Invariant 2.
   std::size_t slab_bytes() const;            ///< Granules that belong to a slab.
   bool uses_huge_pages() const;              ///< Huge pages were reserved for it.
@@ -106,8 +104,7 @@ class Arena {
   BlockId owner(SlotId slot) const;
   bool is_allocated(SlotId slot) const;  ///< Accepts any value.
   void use(SlotId slot, Tick tick);      ///< The slab was used at `tick`. Ticks only grow.
-  /// A held slot, with a staged or pinned block, cannot be cleared; nor can its slab. At most one hold per slot; a slab
-  /// counts its own.
+  /// A held slot, staged or pinned, cannot be cleared; nor can its slab, which counts its holds. One hold per slot.
   void hold(SlotId slot);
   void end_hold(SlotId slot);
   bool is_held(SlotId slot) const;

@@ -46,8 +46,7 @@ Result<std::unique_ptr<ArenaMemory>> ArenaMemory::create(const ArenaConfig& conf
     if (!why) why = memory->commit(config.capacity_bytes);
     memory->progress_ = nullptr;  // only for the start
     if (!why) return memory;
-    // Too few huge pages may be reserved, which shows when they are mapped; or a control group may forbid them, which
-    // shows when they are touched.
+    // Huge pages may be too few, which shows in mmap; or forbidden by a control group, which shows in touching.
   }
   return why;
 }
@@ -86,8 +85,7 @@ error_code ArenaMemory::commit(std::size_t bytes) {
     KV_ASSERT(ftruncate(fd_, static_cast<off_t>(before)) == 0);
     return why;
   }
-  // Both are advice: transparent huge pages where the kernel allows them for shared memory, and core files without
-  // prompts.
+  // Advice: transparent huge pages, where allowed for shared memory; core files without prompts.
   if (page_bytes_ == kPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
   madvise(fresh, end - before, MADV_DONTDUMP);
   committed_bytes_ = end;

@@ -24,16 +24,14 @@ struct ArenaConfig {
   std::size_t bytes_max() const { return capacity_bytes_max > capacity_bytes ? capacity_bytes_max : capacity_bytes; }
 };
 
-/// A memfd and its mapping. All addresses are reserved at the start, so the memory never moves; the committed part has
-/// memory behind it.
+/// A memfd and its mapping. All addresses are reserved at the start, so it never moves; the committed part has memory.
 ///
 ///     | committed: read, written, touched    | reserved: no memory, and no access |
 ///     0                                committed_bytes()                     bytes_max()
 /// Thread safety: commit() and discard() from one thread at a time, while others use the part that stays committed.
 class ArenaMemory {
  public:
-  /// With config.capacity_bytes committed. Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the
-  /// memory does not exist).
+  /// Commits config.capacity_bytes. Errors: of memfd_create, ftruncate, mmap, or of touching (too little memory).
   static Result<std::unique_ptr<ArenaMemory>> create(const ArenaConfig& config);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
@@ -43,8 +41,7 @@ class ArenaMemory {
   std::size_t committed_bytes() const { return committed_bytes_; }  ///< Whole pages.
   bool uses_huge_pages() const { return page_bytes_ != 4096; }      ///< Huge pages were reserved for it.
 
-  /// Makes the first `bytes` usable, and touches them if the config says so: 0.3 s a GiB and more. An error leaves
-  /// everything unchanged.
+  /// Makes the first `bytes` usable, touched if configured: 0.3 s a GiB and more. Unchanged after an error.
   error_code commit(std::size_t bytes);
   /// Returns the memory behind the first `bytes` to the system, contents included. It must not be in use.
   void discard(std::size_t bytes);

@@ -69,8 +69,7 @@ std::span<const std::uint64_t> BlockPool::checksums(BlockId block) const {
   return arena_->checksums(index_.slot(block)).first(stripe_count(length(block)));
 }
 
-// Around a pin: hold() reads the count before, end_hold() the count after. So hold() comes before the index's pin, and
-// end_hold() after its unpin.
+// Around a pin: hold() reads the count before, end_hold() the count after. So they enclose the index's pin and unpin.
 
 void BlockPool::pin(BlockId block) {
   hold(block);

@@ -29,11 +29,9 @@ namespace kv {
 ///                  | fills, in no index      | dropped while pinned                              |
 ///                  +- unstage(): slot freed  +-> unlinked ------------- last pin ends -----------+
 ///
-///   1. A slot is held in the arena iff it is staged or its block is pinned. So pinned blocks are not cleared for
-///      another size class.
+///   1. A slot is held in the arena iff it is staged or its block is pinned. So pinned blocks are never cleared.
 ///   2. A block's slot is freed exactly when it is out of the index and its last pin has ended.
-///   3. Once there are two size classes (before, it is not needed), a slab's last use is the latest use of any block in
-///      it.
+///   3. With two size classes or more, a slab's last use is the latest use of its blocks.
 ///   4. Retained blocks are pinned, and take at most the share that the Store allows.
 /// Thread safety: the Store's lock.
 class BlockPool {
@@ -96,13 +94,11 @@ class BlockPool {
   /// other pointer to its bytes exists.
   void move(BlockId block, SlotId to);
   void remove_leaf_end(BlockId block);
-  /// Reasons for removing many blocks: they are first cut off from lookups (PrefixIndex::detach), and then freed by
-  /// reap().
+  /// Reasons for removing many blocks: PrefixIndex::detach hides them from lookups, then reap() frees them.
   enum class Removal : std::uint32_t { kEviction, kDrop };
   void detach(BlockId block, Removal why);
   void detach_all(TreeId tree, Removal why);
-  /// Frees cut-off blocks and ends their retention, as long as there are steps. Each is first handed to `removed`
-  /// (children first).
+  /// Frees cut-off blocks, children first, and ends their retention, within the steps. Calls `removed` before each.
   void reap(Steps& steps, const std::function<void(BlockId, Removal)>& removed);
 
   bool has_disk() const { return disk_ != nullptr; }

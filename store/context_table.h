@@ -21,11 +21,9 @@ namespace kv {
 
 struct ContextLimits {
   std::size_t count_max = 16384, blocks_max = 1 << 20;             ///< In the node, over all owners.
-  std::size_t owner_count_max = 1024, owner_blocks_max = 1 << 18;  ///< Blocks as named; shared ones count for each
-                                                                   ///< context.
+  std::size_t owner_count_max = 1024, owner_blocks_max = 1 << 18;  ///< Shared blocks count for each context.
   std::size_t owner_text_bytes_max = 1 << 20;                      ///< Names and tags.
-  std::size_t owners_remembered_max = 1024;  ///< Owners without contexts whose counters are kept; the counters of
-                                             ///< further ones are summed.
+  std::size_t owners_remembered_max = 1024;  ///< Without contexts; further ones' counters are summed.
 };
 
 /// One owner's current contexts, and counters since the node started.
@@ -100,8 +98,7 @@ class ContextTable {
 
   std::size_t count() const { return by_id_.size(); }
   std::size_t block_count() const { return block_count_; }
-  std::vector<ContextTotals> totals() const;  ///< By owner; "(other)", if present, is the last and sums forgotten
-                                              ///< owners.
+  std::vector<ContextTotals> totals() const;  ///< By owner, then "(other)": the sum of forgotten ones.
   std::size_t used_bytes() const { return used_bytes_; }
   std::string check() const;  ///< For tests; empty, or the broken invariant.
 

@@ -15,8 +15,7 @@ namespace kv {
 /// So each learns from the counts of all. A node reports only its own counts, so each use is counted once.
 ///   1. Reported counts are bounded (read_yield_counts), and a node weighs at most twice as much as the lower median of
 ///      all, this node's own counts included; kUsesFree uses always count, so that a newcomer learns at once. In one
-///      class and age, where one node's uses in no time could look like a rule, a node counts at most four times the
-///      lower median.
+///      class and age, a node counts at most four times the lower median.
 ///   2. The counts of a silent node remain, so that a partition changes little: in full for kFresh, then halved each
 ///      kHalfLife, and dropped after kGone.
 ///   3. Ages are in blocks, and nodes are offered more or fewer: each other node's ages are converted by the recent

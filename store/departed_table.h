@@ -21,9 +21,8 @@
 
 namespace kv {
 
-/// Eight bytes a block: a fingerprint of 28 bits, the reason, the time (in seconds) and the time since its last use by
-/// then (to an eighth). A line of 8 is a queue of its own: the 9th entry pushes the first out. A wrong answer: one
-/// lookup in 30 million.
+/// Eight bytes a block: a fingerprint of 28 bits, the reason, the time in seconds and the idle time (to an eighth). A
+/// line of 8 is a queue of its own: the 9th entry pushes the first out. A wrong answer: one lookup in 30 million.
 ///   1. A block that left and was entered is found, unless 8 others of its line left later.
 ///   2. The table reveals no facts about another namespace's blocks: names are mixed with the namespace's and with a
 ///      secret seed.

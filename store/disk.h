@@ -37,12 +37,10 @@ struct DiskRecord {
   BlockHash parent;            ///< The block above on this node; all zero for a first block.
   std::uint32_t position = 0;  ///< In its whole prefix; for a set block_bytes again.
   std::uint32_t block_bytes = 0;
-  DiskKey moved_from{};  ///< 0, or where the block lay before the log's old end was given back: the block is no newer
-                         ///< than that key.
+  DiskKey moved_from{};  ///< 0, or its key before a move within the log: it is no newer than that.
 };
 
-/// A drop that restarts must honour: blocks written under keys below `before` must not come back if they are named here
-/// or lie below one that is.
+/// A drop that restarts must honour: blocks with keys below `before` must not come back if named here or below one.
 struct DiskDrop {
   NamespaceId space;
   BlockHash hash;  ///< All zero: the whole namespace.
@@ -67,8 +65,7 @@ struct DiskBlock {
 struct DiskStats {
   std::uint64_t file_bytes = 0;            ///< On the device, in all files.
   std::uint64_t written_bytes = 0;         ///< Written by write() since open: blocks and their checksums.
-  std::uint64_t device_written_bytes = 0;  ///< The resulting writes on the device; the ratio is the write
-                                           ///< amplification.
+  std::uint64_t device_written_bytes = 0;  ///< On the device; the ratio is write amplification.
   std::uint64_t read_bytes = 0;
   std::uint32_t left_out_count = 0;  ///< Failed directories that take no writes for now.
   std::uint32_t directory_count = 1;
@@ -99,11 +96,9 @@ class Disk {
 
   /// The places that take blocks now; never empty. With several, a block's hash chooses its place.
   virtual std::vector<DiskPlace> places() const { return {0}; }
-  /// Stores the blocks; their keys grow from call to call and within. After an error all of them count as not stored,
-  /// though some may be.
+  /// Stores the blocks; their keys grow from call to call and within. After an error all count as not stored.
   virtual error_code write(std::span<const DiskWrite> blocks) = 0;
-  /// Errors: kNotFound when the key has no block (any more), kCorruptBlock when the disk itself sees damage,
-  /// kDiskFailed otherwise.
+  /// Errors: kNotFound (no block under the key), kCorruptBlock (damage seen by the disk itself), else kDiskFailed.
   virtual Result<DiskBlock> read(DiskKey key) const = 0;
   /// Forgets single blocks: after a later flush(), load() does not name them again. drop_before() frees their bytes.
   virtual error_code erase(std::span<const DiskKey> keys) = 0;
@@ -146,8 +141,7 @@ class Disk {
   }
   virtual std::vector<LeavingDirectory> leaving() const { return {}; }
   /// Lets a leaving directory go: it is not read any more. Its drops move to the other directories first. Then it is
-  /// emptied and closed in the background, however long that takes. Errors: kNotFound if it is not leaving (any more).
-  /// Threads: as write().
+  /// emptied and closed in the background. Errors: kNotFound if it is not leaving. Threads: as write().
   virtual error_code remove([[maybe_unused]] DiskPlace place) { return Errc::kNotFound; }
   /// Forgets all blocks and namespaces, durably, and gives their files back. Threads: as write().
   virtual error_code clear() { return drop_before(DiskKey{~std::uint64_t{0}}); }

@@ -40,8 +40,8 @@ struct DiskTierConfig {
 ///     | segment 0: dead live dead | segment 1 ... | segment n: live live live <- next key |
 ///       next to go: what still lives there is written again at the end, or evicted
 ///
-/// A block may lie in memory and on disk. Then the two are linked as *copies*, and memory can release its copy without
-/// a write.
+/// A block may lie in memory and on disk. Then they are linked as *copies*, and memory releases its copy without a
+/// write.
 ///   1. With a block, all blocks above it are on disk, so that a restart can find it.
 ///   2. A block with a copy in memory is pinned here, so neither it nor the blocks above it are evicted.
 ///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
@@ -55,11 +55,8 @@ class DiskTier {
   explicit DiskTier(const DiskTierConfig& config);
   /// Before the first block. The table counts additions and removals, and says which blocks may go.
   void use_tenants(TenantTable* tenants) { tenants_ = tenants; }
-  void use_departed(DepartedTable& departed) {
-    departed_ = &departed;
-  }                                                        ///< Records blocks that are in no tier any
-                                                           ///< more.
-  void use_events(EventLog* events) { events_ = events; }  ///< Records all changes.
+  void use_departed(DepartedTable& departed) { departed_ = &departed; }  ///< Records departures.
+  void use_events(EventLog* events) { events_ = events; }                ///< Records all changes.
 
   /// Adds the namespace's tree. Add and remove in the order of memory's trees: both have the same TreeId.
   /// `block_bytes`: of every block of a chain; of a set's largest.
@@ -143,8 +140,7 @@ class DiskTier {
   };
   PlaceUse in_place(DiskPlace place) const { return in_place_[place]; }  ///< Its live blocks.
   /// Makes room for blocks to be moved: evicts the least recently used ones, this many bytes or one block; at most some
-  /// hundred blocks. Until the last directory has left, the log is kept as short as its live blocks allow. Returns how
-  /// many were evicted.
+  /// hundred blocks. Until the last directory has left, the log is kept short. Returns how many were evicted.
   std::size_t evict_oldest(std::uint64_t bytes);
   /// The directory is empty. Requires: in_place() is zero.
   void forget_place(DiskPlace place);
@@ -156,8 +152,7 @@ class DiskTier {
     std::size_t entry = 0;
     bool operator==(const Cursor&) const = default;
   };
-  /// The live blocks in the next `entries_max` entries of the log. Moves the cursor behind them, and back to the
-  /// beginning at the log's end.
+  /// The live blocks in the next `entries_max` entries of the log. Moves the cursor on; at the log's end, back.
   std::vector<BlockId> live_from(Cursor& cursor, std::size_t entries_max) const;
   /// The same for one directory: up to `bytes_max`, or one block.
   std::vector<BlockId> live_in_place(Cursor& cursor, DiskPlace place, std::uint64_t bytes_max,

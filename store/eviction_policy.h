@@ -93,8 +93,7 @@ class EvictionPolicy {
   virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
   /// A block has left memory, and lies on disk or in no tier.
   virtual void left(TreeId tree, const BlockHash& hash, Usage usage) = 0;
-  /// Fills `uses` with the use counts of absent blocks before they left, up to the first that is not remembered.
-  /// Returns how many are.
+  /// Fills `uses` with the use counts of absent blocks before they left, up to the first unknown one. Returns how many.
   virtual std::size_t remembered_uses(TreeId /*tree*/, std::span<const BlockHash> /*hashes*/,
                                       std::span<std::uint8_t> /*uses*/) const {
     return 0;
@@ -102,8 +101,7 @@ class EvictionPolicy {
   /// The block is here again: its record goes.
   virtual void came(TreeId tree, const BlockHash& hash) = 0;
 
-  /// The worth of keeping a queue's leaf end that was last used `age` blocks ago. Values compare only while version()
-  /// stays; larger is better.
+  /// The worth of keeping a queue's leaf end that was last used `age` blocks ago. Comparable while version() stays.
   virtual double worth(std::uint32_t queue, std::uint64_t age) const = 0;
   /// For a step function: the age above `age` at which worth() changes next.
   virtual std::uint64_t next_step(std::uint64_t age) const = 0;
@@ -125,10 +123,7 @@ class EvictionPolicy {
 
   /// Learns for some twenty microseconds. Returns whether there is more.
   virtual bool learn() = 0;
-  virtual std::uint64_t unlearned_uses() const {
-    return 0;
-  }  ///< For lack of room, because learn() was not called in
-     ///< time.
+  virtual std::uint64_t unlearned_uses() const { return 0; }  ///< learn() came too late.
   virtual std::size_t memory_bytes() const = 0;
 };
 

@@ -12,8 +12,7 @@ namespace kv {
 namespace {
 
 constexpr Duration kRestPerStep = std::chrono::nanoseconds(200);  ///< Twenty times a step's cost.
-/// A slab above a pinned block is not examined again for this long. Without shields, each of many leases would cost a
-/// search.
+/// A slab above a pinned block is not examined for this long, or each of many leases would cost a search.
 constexpr Duration kShieldDuration = std::chrono::seconds(1);
 
 }  // namespace

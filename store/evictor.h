@@ -112,13 +112,11 @@ class Evictor {
   /// The progress of one size class in taking memory from the others.
   struct Hunt {
     TenantId asker{};                      ///< The last one. With tenants.
-    bool may_take_own = false;             ///< No block may go for every tenant, so the asker's own blocks may go for
-                                           ///< the asker.
+    bool may_take_own = false;             ///< Only the asker's own blocks may go for it.
     std::size_t block_bytes = 0;           ///< Shows whether the class's number was another size's before.
     std::optional<Arena::Search> search;   ///< Under way.
     std::vector<Arena::Window> found;      ///< Results of the last search; the oldest last.
-    std::vector<Arena::Window> unwritten;  ///< Taken from `found`: some of their blocks are not on disk. The oldest
-                                           ///< first.
+    std::vector<Arena::Window> unwritten;  ///< From `found`, with blocks not on disk. Oldest first.
     std::optional<Arena::Window> window;   ///< Being cleared.
     bool has_block = false;                ///< The window contains a block.
     bool is_checked = false;               ///< No block in the window, or below one in it, is pinned.

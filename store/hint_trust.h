@@ -12,12 +12,10 @@ namespace kv {
 /// Decides which hints of which tenant to believe: those that have come true. For each tenant and hint it counts how
 /// often blocks were used again for the time that they waited, against all blocks of the tenant. A hint of "soon" has
 /// to be followed by more uses than the tenant's mean, "never" by fewer. A tenant whose hints are constant or random is
-/// treated as silent, and cannot spoil the learning from true hints. Until enough is known, a tenant is believed if its
-/// hints vary between requests.
+/// treated as silent, and cannot spoil the learning from true hints. Until enough is known, varied hints are believed.
 ///
 /// Only blocks with one use are counted: for a shared beginning, one request's hint means little. Bounded: the kTenants
-/// most recent tenants are kept; the predecessor's remains in a tenant's place are a small error. Thread safety: none,
-/// as EvictionPolicy.
+/// most recent tenants are kept; a predecessor's remains are a small error. Thread safety: as EvictionPolicy.
 class HintTrust {
  public:
   static constexpr std::uint32_t kTenants = 64;

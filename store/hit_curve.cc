@@ -23,8 +23,7 @@ constexpr double kSure = 2.13;  ///< Standard errors; of 16 groups, 19 times in 
 /// more than the node, .003 on average (docs/cache-quality.md).
 constexpr double kModel = 0.0075;
 constexpr std::uint64_t kFar = ~std::uint64_t{0};
-constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< In memory and on disk; larger capacities are not
-                                                              ///< distinguished.
+constexpr std::uint64_t kBlocksMax = std::uint64_t{1} << 29;  ///< Larger capacities count as this.
 
 /// In a long run of heavy blocks these stand for those up to the next: all have the same uses except at the ends.
 constexpr std::size_t next_heavy(std::size_t i) { return i + (i < 4 ? 1 : i < 16 ? 4 : i < 64 ? 16 : 64); }
@@ -418,8 +417,7 @@ HitCurve::Estimate HitCurve::estimate(Hits&& hits) const {
   return {(hits(kGroups) + rate * (asked - heavy)) / asked, error * share};
 }
 
-/// Blocks used since are judged by the sample's: for a memory of c blocks it has c / one_in of them, plus or minus the
-/// root of that.
+/// Blocks used since are judged by the sample's: for c blocks of memory it has c / one_in, plus or minus the root.
 HitCurve::Estimate HitCurve::lru(const Sums& sums, std::uint64_t block_count) const {
   const auto at = [&](double blocks) {
     const double place = std::min(std::log2(std::max(blocks, 1.0)) * kStepsPerOctave, double{kDistances - 2});

@@ -29,8 +29,7 @@ struct HitCurveConfig {
 /// block is no older than those behind it, and LRU has it exactly if its memory is larger than the weight of all blocks
 /// used since. Sampling whole sessions is off by points. LRU's hits are counted by that weight, which gives those of
 /// any capacity; the other policy's hits come from small caches (ShadowCache), one per capacity. Blocks that many
-/// requests begin with (HeavyBlocks) are counted separately, without sampling; in long runs of these some blocks stand
-/// for their neighbours.
+/// requests begin with (HeavyBlocks) are counted separately, without sampling; in long runs some stand for others.
 ///
 ///   1. A request is counted as a whole or not at all, so that a full queue does not favour short ones.
 ///   2. Counts age with a half-life of an hour.
@@ -149,8 +148,7 @@ class HitCurve {
   std::vector<std::uint16_t> chain_;
   bool is_ending_ = false;                  ///< Its blocks are being put in order, last to first.
   std::uint64_t distance_ = 0;              ///< The largest so far.
-  std::uint32_t missed_ = 0, refused_ = 0;  ///< One bit per cache: its leading run is over; it stores no more of the
-                                            ///< request.
+  std::uint32_t missed_ = 0, refused_ = 0;  ///< Bits per cache: leading run over; stores no more.
   // Counted.
   std::array<Counts, kGroups + 1> counts_{};
   double asked_ = 0, found_memory_ = 0, found_ = 0;

@@ -64,8 +64,7 @@ struct NameSample {
   std::uint32_t mask = 0, wanted = 0;
   friend bool operator==(const NameSample&, const NameSample&) = default;
 
-  /// A word of the hash that is not part of the names in shadow and curve: otherwise the table of a sample would use
-  /// only a part of its slots.
+  /// A word of the hash outside the names in shadow and curve, or their tables would use only part of their slots.
   static std::uint32_t word(const BlockHash& hash) {
     std::uint32_t word = 0;
     std::memcpy(&word, hash.bytes.data() + 16, sizeof word);

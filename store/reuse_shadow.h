@@ -13,8 +13,7 @@ namespace kv {
 /// Follows sampled blocks, least recently used ones dropped first, over more uses than memory does: this shows which
 /// departed blocks would have been used again. Counts in a YieldTable each use at its age, and all time in between,
 /// including that of waiting blocks; these are visited in turn, a few with each use. Its own order is that of LRU, so
-/// it also shows exactly which uses LRU would have found: those of its first entries, as many as the sample's share of
-/// the memory.
+/// it also shows exactly which uses LRU would have found: those of its first entries, the sample's share of memory.
 class ReuseShadow {
  public:
   ReuseShadow(YieldTable& table, HintTrust& trust) : table_(table), trust_(trust) {}

@@ -18,8 +18,7 @@ struct ShadowBlock {
   std::uint32_t used_at = 0;  ///< By the policy's clock.
   std::uint32_t weight = 0;   ///< Blocks that it stands for.
   std::uint16_t parent = kNone;
-  std::uint8_t parent_life = 0;  ///< The parent's `life` when it became the parent: a different one means that its
-                                 ///< number was reused.
+  std::uint8_t parent_life = 0;  ///< The parent's `life` then; detects a reused number.
   std::uint8_t life = 0;
   std::uint16_t trait = 0;  ///< For the latest use, as in Usage;
   std::uint8_t passed = 0;  ///< and this.
@@ -45,8 +44,7 @@ class ShadowCache {
   bool has(std::uint16_t block) const { return states_[block].is_here; }
 
   void use(std::uint16_t block);  ///< Requires: has(block). The shared block has this use already.
-  /// Stores an absent block, if there is room or it is worth more than its victims; `forced`: in any case. Returns
-  /// whether it is here now.
+  /// Stores an absent block if it fits or is worth more than its victims; `forced`: always. Returns whether it is here.
   bool offer(std::uint16_t block, const EvictionPolicy& policy, std::uint32_t now, bool forced);
   void forget(std::uint16_t block);                            ///< Frees its number.
   void set_parent(std::uint16_t block, std::uint16_t parent);  ///< Before the shared block is updated.

@@ -131,8 +131,8 @@ void SpillLoader::drop(TreeId tree, std::span<const BlockHash> hashes) {
     dropped_.insert({tree, hashes.back()});
 }
 
-/// nullptr if no block of that name was placed, or it was evicted or dropped since. Ids are reused, so name and key are
-/// compared.
+/// nullptr if no block of that name was placed, or it was evicted or dropped since. Compares name and key, since ids
+/// are reused.
 const SpillLoader::Known* SpillLoader::find_known(const Name& name) const {
   const auto it = known_.find(name);
   if (it == known_.end()) return nullptr;

@@ -47,8 +47,8 @@ class SpillLoader {
   /// False once the tier is full: all later records were used longer ago. Then call place_some(). Skips records already
   /// seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
-  /// As add, for a block without a namespace: it takes room on disk but is not found. `is_for_good`: later starts must
-  /// not find it either.
+  /// As add, for a block without a namespace: it takes room on disk, but is not found; `is_for_good`: by later starts
+  /// either.
   bool skip(const DiskRecord& record, bool is_for_good);
   /// Places at most `count_max` of the blocks whose place is known by now, and returns how many; a first block may have
   /// a million waiting blocks below it.

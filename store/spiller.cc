@@ -170,8 +170,7 @@ void Spiller::write_oldest(SpillWork& work, std::uint64_t bytes_max, TimePoint n
   }
 }
 
-/// A block's time on disk is in the policy's age: the disk's capacity in blocks, times the clock's progress per block
-/// written so far.
+/// A block's time on disk in the policy's age: the disk's blocks times the clock's progress per written block.
 bool Spiller::is_worth_a_write(BlockId leaf_end) const {
   if (config_.chance_min <= 0 || !tier_.is_full()) return true;
   const std::uint64_t written = tier_.written_count();
@@ -185,8 +184,8 @@ bool Spiller::is_worth_a_write(BlockId leaf_end) const {
 
 bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }
 
-/// Adds the block and those above that are not on disk, first ones first, so that a prefix lies on disk in order. False
-/// if some did not fit.
+/// Adds the block and those above that are not on disk, top down, so that prefixes lie on disk in order. False if some
+/// did not fit.
 bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max) {
   std::vector<BlockId> chain;
   for (; block != kNoBlock && tier_.copy_on_disk(block) == kNoBlock && !taken_.contains(block);

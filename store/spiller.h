@@ -35,8 +35,7 @@ struct SpillerConfig {
 
 /// A spill thread's next work, done outside the lock: read the blocks to move, write, erase, drop.
 struct SpillWork {
-  std::vector<DiskWrite> writes;  ///< Keys grow. The spans show memory that stays until finish(), except for moved
-                                  ///< blocks (sources).
+  std::vector<DiskWrite> writes;  ///< Keys grow. Spans stay valid until finish(); see sources.
   /// Per write: 0, or the block's present key on disk. Such a block is read and verified first.
   std::vector<DiskKey> sources;
   std::vector<std::pair<NamespaceId, std::string>> spaces;  ///< Records to keep before the blocks.
@@ -100,13 +99,9 @@ class Spiller {
   void remove_record(const NamespaceId& id) { gone_spaces_.insert(id); }
   /// A directory without records may have joined: each namespace's record is written again, with its next block.
   void tell_records_again();
-  /// Takes blocks in the directory off the disk, with all below. Visits up to `entries_max` entries of the log. Returns
-  /// how many blocks there were.
+  /// Drops blocks in the directory, with all below. Visits up to `entries_max` log entries. Returns the block count.
   std::size_t give_up_place(DiskPlace place, std::size_t entries_max);
-  void found_record(TreeId tree) {
-    records_[static_cast<std::size_t>(tree)].may_be_on_disk = true;
-  }  ///< The record is
-     ///< on disk.
+  void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }  ///< On disk.
   bool may_have_record(TreeId tree) const { return records_[static_cast<std::size_t>(tree)].may_be_on_disk; }
   /// While a load adds to the log's old end, that end is not cut off.
   void keep_log() { keep_log_ = true; }
@@ -151,8 +146,7 @@ class Spiller {
   DiskKey drop_before_{};                 ///< Until the disk has done it.
   std::unordered_set<DiskKey> suspects_;  ///< Failed to be read for a move, the last time.
   DiskTier::Cursor drained_to_;
-  std::vector<BlockId> fresh_;  ///< Stored, to be written through. Unpinned: a block may be gone, and its number
-                                ///< reused.
+  std::vector<BlockId> fresh_;  ///< To be written through. Unpinned: ids may be reused.
   std::unordered_set<BlockId> taken_;
   StableTable<StoredAt> stored_at_;  ///< By BlockId in memory; only for skip_unused.
   std::uint64_t skipped_count_ = 0, lost_count_ = 0;

@@ -532,8 +532,7 @@ void Store::Impl::tidy(TimePoint now, Steps& steps) {
 void Store::end_session(SessionId session) {
   Impl::Call call(*impl_);
   impl_->spaces.end_session(session);
-  // Puts end in this call, because only their session could end them. Leases of a large session end over several
-  // calls.
+  // Puts end in this call, because only their session could end them. Many leases take several calls.
   for (auto it = impl_->puts_by_session.lower_bound({session, PutId{}});
        it != impl_->puts_by_session.end() && it->first == session;) {
     const PutId put = it->second;

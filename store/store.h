@@ -29,7 +29,7 @@
 //   tree_sample.h   size and use of the trees, from a sample
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
-// Follow a block (put): it enters as a hash in offer(), gets a staged slot that a mover fills, and becomes visible in
+// Follow a block (put): it enters as a hash in offer(), gets a slot that a mover fills, and becomes visible in
 // commit().
 #pragma once
 
@@ -77,9 +77,8 @@ struct StoreConfig {
   ContextLimits contexts;
   double leased_fraction_max = 0.5;      ///< Share of the arena that leases may keep; shared blocks count once.
   std::size_t chain_blocks_max = 65536;  ///< Per request.
-  /// Bound on StoreStats::index_used_bytes, the memory for blocks besides their bytes. Beyond this bound, blocks are
-  /// evicted as if the arena were full. Blocks on disk get at most half of the bound. 0: 256 MiB plus a 16th of the
-  /// arena.
+  /// Bound on StoreStats::index_used_bytes; beyond it, blocks are evicted as if the arena were full. Blocks on disk get
+  /// at most half. 0: 256 MiB plus a 16th of the arena.
   std::size_t index_bytes_max = 0;
   std::uint64_t hash_seed = 0;  ///< As in PrefixIndex.
   bool has_tenants = false;     ///< Namespaces belong to the `tenant` of their record, and set_tenants() may be called.
@@ -97,11 +96,9 @@ struct StoreConfig {
 
 /// Counters since start and gauges now. Counters only grow.
 struct StoreStats {
-  std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules that belong to a
-                                                                          ///< size class.
+  std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules of classes.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
-  std::uint64_t set_block_count = 0, set_bytes = 0;  ///< The sets' share of block_count, and the sum of those blocks'
-                                                     ///< lengths.
+  std::uint64_t set_block_count = 0, set_bytes = 0;  ///< The sets' blocks, and their lengths.
   std::uint64_t leased_bytes = 0;  ///< Blocks kept by leases, each counted once; at most leased_fraction_max.
   std::uint64_t index_bytes = 0;   ///< Heap, including free entries for later blocks.
   std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
@@ -112,8 +109,7 @@ struct StoreStats {
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
   std::uint64_t not_admitted_blocks = 0;  ///< Not counted in refused_blocks.
   std::uint64_t unlearned_uses = 0;       ///< Uses in the policy's sample that it did not learn; see Store::learn().
-  /// Incomplete chain matches, by the reason why the first missed block was absent; [0]: the match found no block, [1]:
-  /// it found some.
+  /// Incomplete chain matches, by why the first missed block was absent; [0]: found no block, [1]: found some.
   std::array<std::array<std::uint64_t, kMissKindCount>, 2> match_misses{};
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
@@ -143,13 +139,12 @@ struct NamespaceStats {
   RootSample::Counts roots = {};
 };
 
-/// A node's blocks and all decisions about them. The daemon reaches the Store only through LockedStore (store/node/),
-/// for microseconds at a time.
+/// A node's blocks and all decisions about them. The daemon reaches it only through LockedStore (store/node/), for
+/// microseconds.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
 ///   2. A slot is reused only when its block has no pin: no lease, no running move, no put below it.
 ///   3. offer() refuses for lack of memory only if every block is pinned. A block with a pinned block below counts as
-///      pinned. With several block sizes in use: only if every run of granules long enough for a slab of the size holds
-///      a pin.
+///      pinned. With several block sizes: only if every run of granules that fits its slab has a pin.
 ///   4. Among blocks of one size, eviction takes leaf ends in the policy's order (eviction_policy.h). Between sizes
 ///      memory moves by slabs, when the ages of the next victims are far apart (evictor.h).
 ///   5. StoreStats::allocated_bytes = blocks linked + staged + unlinked but pinned, byte for byte; a set's blocks count
@@ -183,7 +178,7 @@ class Store {
 
   // -- another capacity and other limits at run time
   // Growing: commit the pages, then set_capacity(). Shrinking: set_capacity(); then relocate(), copy and
-  // end_relocation() until is_shrunk(); then discard the pages. In steps of a GiB or less: a step's cost grows with its
+  // end_relocation() until is_shrunk(); then discard the pages. In steps of at most a GiB: the cost grows with the
   // granules.
   struct CapacityBounds {
     std::uint64_t now_bytes, min_bytes, max_bytes, granule_bytes;  ///< min: the largest block of any namespace.
@@ -280,8 +275,7 @@ class Store {
   /// The pins that unpin() ends: a chain's prefix, or a set's found blocks.
   struct PinnedPrefix {
     std::vector<PinnedBlock> blocks;    ///< First to last.
-    std::vector<SpilledBlock> spilled;  ///< A chain's blocks after those, on disk; a set's blocks that are only on
-                                        ///< disk.
+    std::vector<SpilledBlock> spilled;  ///< On disk: a chain's next, or a set's others.
     SpaceKind kind = SpaceKind::kChain;
   };
   struct GetOptions {
@@ -332,11 +326,9 @@ class Store {
     bool may_lose = true;
     ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
     ChainPart chain = {};               ///< As MatchOptions.
-    bool is_admitted = false;           ///< Stored regardless of the policy's worth, because a context keeps them.
-                                        ///< Never kNotAdmitted.
+    bool is_admitted = false;           ///< A context keeps them: never kNotAdmitted.
   };
-  /// Token ids are kept only if they are small beside the block itself. Else the block is stored without them and has
-  /// no partial matches.
+  /// Token ids are kept only if small beside the block. Without them, the block has no partial matches.
   static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
     return block_bytes / 4 > 1024 ? block_bytes / 4 : 1024;
   }
@@ -345,8 +337,7 @@ class Store {
   /// to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no hashes, or positions,
   /// token_ids, extras or chain do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
-  /// Tries again to stage refused blocks. The plan's `staged` has only those staged by this call. Errors: kBadRequest
-  /// for an unknown put.
+  /// Tries again to stage refused blocks; the plan has only this call's. Errors: kBadRequest for an unknown put.
   Result<OfferPlan> offer_more(PutId put, TimePoint now, bool may_lose = true);
 
   enum class CommitStatus : std::uint8_t { kStored, kAlreadyStored, kConflict, kRefused };
@@ -374,8 +365,7 @@ class Store {
   struct SetMatchOptions {
     SessionId session{};
     bool lease = false;
-    LeaseId rest{};  ///< The lease on the earlier parts. It grows; if it cannot, it is released and the list has no
-                     ///< lease.
+    LeaseId rest{};  ///< The lease on the earlier parts; grows, or is released.
     /// How the hashes are cut into groups, each without repeats (check_groups); empty: each hash is alone. A lease
     /// covers the groups that are completely in memory.
     std::span<const std::uint32_t> group_counts = {};
@@ -405,8 +395,7 @@ class Store {
     std::vector<TooLong> too_long;  ///< Held, but longer than their rooms.
   };
   /// Pins the held blocks among `hashes` for a move, and marks them as used. Then as pin_prefix; unpin() ends it. A
-  /// group is pinned as a whole or not at all: not if a member is absent, or on disk without `disk`, or longer than its
-  /// room.
+  /// group is pinned only as a whole: not if a member is absent, on disk without `disk`, or longer than its room.
   Result<PinnedSet> pin_set(SpaceId set, std::span<const BlockHash> hashes, const SetGetOptions& options,
                             TimePoint now);
   struct SetOfferOptions {
@@ -418,8 +407,7 @@ class Store {
     PutId put{};                                       ///< The put of the earlier parts, if they have one.
     std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
     bool is_part = false;                              ///< More parts follow: this call stages no slots.
-    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. All parts of a list have groups, or no
-                                                       ///< part has.
+    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. In all parts, or in none.
     ReuseHint hint = ReuseHint::kNone;                 ///< As MatchOptions.
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
@@ -439,8 +427,8 @@ class Store {
   Result<std::size_t> erase(SpaceId set, std::span<const BlockHash> hashes, std::vector<DiskDrop>* kept, TimePoint now);
 
   // -- paths, to hand on to other nodes
-  /// A path is one tree's chain in memory from its first block to a leaf end. The id is valid as long as the block
-  /// there still has this hash.
+  /// A path is one tree's chain in memory from its first block to a leaf end. The id is valid while its block has this
+  /// hash.
   struct PathEnd {
     SpaceId space;
     BlockId block;
@@ -454,8 +442,7 @@ class Store {
   /// Appends the ends of paths used at `since` or later, some in each call until `cursor` is done. Changes between the
   /// calls may be missed, or come twice.
   void list_paths(PathCursor& cursor, TimePoint since, std::vector<PathEnd>& ends) const;
-  /// The names of the path's blocks, first to last. Errors: kNotFound, if the end is no longer here; kTooLarge
-  /// (chain_blocks_max).
+  /// The names of the path's blocks in order. Errors: kNotFound (the end is gone); kTooLarge (chain_blocks_max).
   Result<std::vector<BlockHash>> path_of(const PathEnd& end) const;
   /// The largest use count among the path's blocks behind its first `skipped`, the storing put included: more than 1
   /// means that a block was asked for again. Errors: as path_of.
@@ -534,8 +521,7 @@ class Store {
   // -- reasons of misses (store_misses.cc)
   struct Miss {
     std::size_t memory_block_count = 0, disk_block_count = 0;  ///< As Match.
-    MissKind why = MissKind::kUnknown;  ///< Why the first block behind these is absent. kUnknown: the whole chain is
-                                        ///< here.
+    MissKind why = MissKind::kUnknown;  ///< Of the next block. kUnknown: the whole chain is here.
     Duration left{};                    ///< Time since it left, or was refused.
     Duration idle{};                    ///< For an evicted block: how long it had been unused when it left.
     Duration remembers{};               ///< kNotRemembered: a departure within this time would be known.
@@ -605,8 +591,7 @@ class Store {
     std::uint64_t written_tokens = 0, read_tokens = 0;
     double stored_token_seconds = 0;
     bool is_warming = false;
-    /// Only from find_context() and warm_context(): the leading blocks in memory, kept or not, and the blocks after
-    /// them on disk.
+    /// Only from find_context() and warm_context(): leading blocks in memory, kept or not, and the next on disk.
     std::optional<std::size_t> memory_count = {}, disk_count = {};
   };
   /// Keeps the leading blocks of each chain that are in memory; tend_contexts() adds blocks that come later. Replaces a
@@ -615,8 +600,7 @@ class Store {
   /// kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy (StoreConfig::contexts). After
   /// an error nothing changed, and its text names the given value and the exceeded bound.
   Result<ContextView, Failure> create_context(ContextOrder order, TimePoint now);
-  /// Sets another life, from now on, and another priority if one is given. Errors: kNotFound, the owner has no such
-  /// context; kBadRequest.
+  /// Sets another life, from now on, and, if given, another priority. Errors: kNotFound (no such context), kBadRequest.
   Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now,
                                      std::optional<std::uint8_t> priority = std::nullopt);
   /// Returns the context's last state; its blocks are released over later calls. Errors: kNotFound.
@@ -636,8 +620,7 @@ class Store {
                                          TimePoint now);
   /// Ends all of the owner's contexts, some in each call; false: none are left.
   bool delete_contexts(std::string_view owner, TimePoint now);
-  /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Has no effect without a disk
-  /// tier. Errors: kNotFound.
+  /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Errors: kNotFound.
   Result<ContextView> warm_context(std::string_view owner, std::string_view name, bool is_wanted, TimePoint now);
   /// Blocks of a context to read, offer as admitted, and commit. Then keep_context(), end_put() and unpin().
   struct WarmWork {
@@ -723,8 +706,8 @@ class Store {
     std::size_t block_bytes;
   };
   /// Blocks on disk due for reading and verification, oldest first; call read_failed() for damaged ones. Moves the
-  /// cursor on, and back to its default after the last block. Visits `entries_max` keys, dead ones included: the result
-  /// may be empty before the end.
+  /// cursor on, and back to its default after the last one. Visits `entries_max` keys, dead ones too: may be empty
+  /// before the end.
   std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
   /// Puts a disk's blocks into the index, while the node serves. In this order: begin_load(), before any spill_work(),
@@ -747,8 +730,7 @@ class Store {
   /// Ends expired leases and goes on freeing released memory, some of it in each call. Call this periodically; match
   /// and offer also do some of it.
   void expire_leases(TimePoint now);
-  /// Ends every lease and put of a session. No move of the session may be running. If there are many leases, later
-  /// calls end the last ones.
+  /// Ends every lease and put of a session, which must have no move running. Many leases end over later calls.
   void end_session(SessionId session);
 
   /// Runs one 30 us slice of the policy's and the curve's background learning. No request pays for it. Returns whether

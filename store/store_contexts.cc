@@ -63,8 +63,8 @@ void Store::Impl::keep_nothing(Context& context) {
   }
 }
 
-/// A drop takes a block and all below it, and frees them from below: so each chain has one place from which on all
-/// blocks are gone.
+/// A drop takes a block and all below it, and frees them from below: so each chain has one place where the rest is
+/// gone.
 void Store::Impl::look_for_drops(Context& context) {
   const auto is_here = [&](const Context::Kept& kept) {
     return pool.is_kept(kept.block, kept.retention) && pool.index().is_attached(kept.block);
@@ -167,8 +167,7 @@ bool Store::Impl::make_room(const Context& context, const Space& space, Steps& s
   return true;
 }
 
-/// Keeps further blocks behind the kept ones, as far as memory has them and the bounds allow. `room_steps`: for blocks
-/// that other contexts give up.
+/// Keeps further blocks, as far as memory has them and the bounds allow. `room_steps`: for other contexts' blocks.
 void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, TimePoint now) {
   if (are_contexts_closed || context.kept_count == context.hashes.size()) {
     context.why = context.kept_count == context.hashes.size() ? Errc{} : Errc::kDraining;
@@ -348,8 +347,7 @@ Store::Impl::Warmable Store::Impl::look_for_warm(Context& context, std::uint64_t
     const PrefixIndex::Prefix on_disk = tier->index().match(space->tree, hashes);
     if (on_disk.block_count <= kept) continue;
     std::size_t end = kept + std::min(count_max, on_disk.block_count - kept);
-    // Blocks that contexts of lower priority would give up count as room: they are taken once the warm blocks have
-    // come.
+    // Room includes blocks that contexts of lower priority would give up, once the warm blocks have come.
     std::vector<Given> given;
     if (!has_room_to_keep(*space, (end - kept) * block_bytes))
       given = take_for(context, *space, (end - kept) * block_bytes, steps, now);

@@ -1,5 +1,4 @@
-// store/store_impl.h: the parts of a Store, shared by store.cc, store_put.cc, store_spill.cc and the other store_*.cc.
-// Only these include it.
+// store/store_impl.h: the parts of a Store. Only store.cc and the other store_*.cc include it.
 #pragma once
 
 #include <algorithm>
@@ -45,8 +44,7 @@ struct Store::Put {
   std::vector<SlotId> slots;
   std::size_t committed_count = 0;  ///< Slots before this left the put: linked, or freed by commit.
   std::size_t told_count = 0;       ///< Slots before this were in some plan.
-  /// For a set with groups: the groups with wanted blocks. In each of the three lists, a group's part begins at the end
-  /// of the group before.
+  /// For a set with groups: those with wanted blocks. A group's part of each list begins at the last one's end.
   struct Group {
     std::size_t end;                      ///< In `hashes`.
     std::size_t pinned_end, on_disk_end;  ///< In `pinned` and `on_disk`.
@@ -231,8 +229,7 @@ struct Store::Impl {
     return found;
   }
 
-  /// A request has named all kept blocks of some contexts: postpones their ends. `is_read`: the blocks were delivered
-  /// too.
+  /// Postpones the ends of contexts whose kept blocks a request names. `is_read`: it received the blocks.
   void use_contexts(const Found& found, std::span<const BlockHash> hashes, bool is_read, TimePoint now);
   /// As use(), and counts the request. Returns how many leading blocks the node knows.
   std::size_t ask(const Found& found, std::span<const BlockHash> hashes, ReuseHint hint, const ChainPart& chain,
@@ -296,8 +293,7 @@ struct Store::Impl {
   CommitStatus commit_set(Put& put, std::size_t i, CommitStatus status, std::span<const std::uint64_t> checksums,
                           TimePoint now);
   CommitStatus status_in_set(const Put& put, std::size_t i, std::span<const std::uint64_t> checksums) const;
-  /// Makes or finds the arena's class for such slots, and counts it as the namespace's. False: the maximum of classes
-  /// is reached.
+  /// Makes or finds the arena's class for such slots, and counts it as the namespace's. False: too many classes.
   bool use_class(Space& space, std::size_t slot_bytes);
   /// The slot size for a set's block of that length.
   std::size_t slot_bytes(const Space& set, std::size_t length) const {
@@ -314,8 +310,7 @@ struct Store::Impl {
   Result<std::size_t> drop_all(SpaceId id, DiskDrop* kept);
   DiskDrop disk_drop(const Space& space, const BlockHash& hash) const;
 
-  /// The top blocks that a drop of `hashes` removes, each with all below: the last of `hashes`; without hashes, every
-  /// first block of the tree.
+  /// The top blocks that a drop removes, each with all below: the last of `hashes`; without, every first block.
   static std::vector<BlockId> tops_of(const PrefixIndex& index, TreeId tree, std::span<const BlockHash> hashes);
   Result<std::vector<BlockId>> path(const PathEnd& end) const;
   const PrefixIndex* index_of(Tier of) const;  ///< nullptr without such a tier.

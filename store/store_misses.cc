@@ -1,5 +1,4 @@
-// store/store_misses.cc: why a block is absent: its recorded departure, its namespace's activity, and other namespaces
-// that have it.
+// store/store_misses.cc: why a block is absent: its departure, its namespace's activity, other namespaces.
 
 #include <algorithm>
 

@@ -180,8 +180,7 @@ void Store::Impl::not_admit_rest(Put& put) {
 }
 
 /// The number of blocks that fit, if later ones are like the present ones. While memory fills up, a half, a quarter and
-/// so on of that, at most four times the present count: the first blocks are a poor sample, and any client may make
-/// them small.
+/// so on of that, at most four times the present count: the first blocks may be untypical.
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
@@ -222,8 +221,7 @@ bool Store::Put::ends_group(std::size_t i) const {
   return group != groups.end() && group->end == i + 1;
 }
 
-/// Everything that clients can make grow: the index and its side tables, including the entries that puts under way will
-/// add when they commit.
+/// Everything that clients can make grow: the index, its side tables, and the future entries of running puts.
 std::size_t Store::Impl::index_used_bytes() const {
   // Bytes of an element of a hash set, and of a staged block: its future index entry, its hash and its slot in the put.
   constexpr std::size_t kSetNodeBytes = 40, kRetentionBytes = 64, kStagedBytes = 256;
@@ -232,8 +230,7 @@ std::size_t Store::Impl::index_used_bytes() const {
          put_ids_bytes + (tier ? tier->used_bytes() : 0);
 }
 
-/// Evicts until there is room for one more block: of the size with the least recently used leaf end, the block of least
-/// worth.
+/// Makes room for one more block: evicts the block of least worth, of the size with the oldest leaf end.
 Store::Impl::Room Store::Impl::make_index_room(TimePoint now, Steps& steps) {
   while (index_used_bytes() >= config.index_bytes_max) {
     if (pool.index().has_detached()) {

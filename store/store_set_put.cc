@@ -67,8 +67,7 @@ Result<Store::OfferPlan> Store::offer_set(SpaceId set, std::span<const BlockHash
   return plan;
 }
 
-/// Whether each group could lie in an otherwise empty arena. Else everything would be evicted for a group that never
-/// fits.
+/// Whether each group fits an empty arena. Else everything would be evicted for a group that never fits.
 bool Store::Impl::could_hold_groups(const Space& set, const SetOfferOptions& options) const {
   if (options.group_counts.empty()) return true;  // a single name is within the set's bound, which fits
   bool could = true;

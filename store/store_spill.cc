@@ -41,9 +41,7 @@ Store::SpilledBlock Store::Impl::pin_on_disk(const Space& space, BlockId block, 
 /// `block` was just linked in memory. If it lies on disk as well, memory can later release it without a write.
 void Store::Impl::add_copy(TreeId tree, BlockId block, BlockId parent) {
   const BlockId above = parent == kNoBlock ? kNoBlock : tier->copy_on_disk(parent);
-  if (parent != kNoBlock && above == kNoBlock)
-    return;  // without the parent, the disk has no blocks below (invariant
-             // 1)
+  if (parent != kNoBlock && above == kNoBlock) return;  // the disk needs the parent (invariant 1)
   const BlockId disk = tier->index().find_child(tree, above, pool.index().hash(block));
   if (disk != kNoBlock && tier->copy_in_memory(disk) == kNoBlock) tier->add_copy(block, disk);
 }

@@ -63,8 +63,7 @@ class TenantTable {
 
   // -- limits
   /// Sets the limits of all tenants; the others lose theirs. Holdings over a new maximum go with the tenant's next put.
-  /// There may be more tenants than numbers: one without a number holds no blocks, and receives its limits when it
-  /// enters.
+  /// If numbers run out, a tenant without one holds no blocks, and receives its limits when it enters.
   void set_limits(const std::vector<TenantLimits>& limits);
   std::vector<TenantStats> stats() const;  ///< For each tenant with limits or namespaces, by name.
 
@@ -99,8 +98,7 @@ class TenantTable {
   void evicted(TreeId tree) { ++at(of(tree)).usage.evicted_blocks; }
 
   // -- admission and eviction
-  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< One more such block would exceed the
-                                                                         ///< maximum.
+  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< With one more such block.
   bool is_over_disk_max(TenantId tenant) const {
     return at(tenant).usage.disk_bytes > at(tenant).limits.disk_bytes_max;
   }

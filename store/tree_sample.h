@@ -13,8 +13,7 @@
 namespace kv {
 
 /// Merges edges that came path by path into a tree of namespaces and edges, with sums over all edges below.
-///   1. A sum is that of the weights of the edges at and below: exact for a list of all edges, else an estimate whose
-///      mean is the truth.
+///   1. A sum is that of the weights of the edges at and below: exact for all edges, else an unbiased estimate.
 ///   2. select() returns at most `count_max` parts; the other blocks are in the sum of a part above.
 /// Edges that were split or joined during the sampling may appear in both forms; sums count each visited block once.
 /// Thread safety: none. Cost: O(log edges) for each edge.
@@ -25,8 +24,7 @@ class TreeSample {
 
     std::size_t parent =
         kNone;             ///< In the result of select(), always before it. kNone: a namespace, or the scope's top.
-    Store::EdgeView edge;  ///< The last visited form, but `used` is the latest of all at and below. For a namespace:
-                           ///< only `space`.
+    Store::EdgeView edge;  ///< Last form; latest `used` at and below. Namespace: only `space`.
     bool is_space = false;
     std::uint64_t block_count = 0, bytes = 0, copied_count = 0;  ///< At and below.
     double uses = 0;                                             ///< At and below; one edge counts at most 255.

@@ -10,9 +10,8 @@ namespace kv {
 /// Entries in order of their last use, each with a weight; returns the weight of all entries used later than a given
 /// one. With blocks as weights that is an entry's *stack distance*: LRU has it exactly if its memory is larger.
 ///
-/// There are twice as many places as entries. A use takes the next place, and leaves a hole. A Fenwick tree has the
-/// sums over places. When three quarters are used, entries move down into the holes, some with each use, always in
-/// order:
+/// There are twice as many places as entries. A use takes the next place, and leaves a hole. A Fenwick tree sums over
+/// places. When three quarters are used, entries move down into the holes in order, some with each use:
 ///
 ///     | moved down, no holes | empty | not looked at yet | free |
 ///     0                    write_   read_              head_   2 * entry_count_max
@@ -29,8 +28,7 @@ class UseOrder {
   void use(std::uint16_t entry, std::uint32_t weight);         ///< It becomes the last used one.
   void set_weight(std::uint16_t entry, std::uint32_t weight);  ///< Requires: has(entry).
   void remove(std::uint16_t entry);                            ///< Requires: has(entry).
-  std::uint64_t newer(std::uint16_t entry) const;              ///< The weight of all entries used later. Requires:
-                                                               ///< has(entry).
+  std::uint64_t newer(std::uint16_t entry) const;              ///< Weight of all used later. Requires: has(entry).
   std::uint16_t oldest();                                      ///< kNone: empty.
   std::uint64_t total() const { return total_; }
   std::size_t memory_bytes() const;

@@ -15,8 +15,7 @@ namespace kv {
 
 /// One node's counts (YieldTable). Ages and times are in blocks that this node was offered.
 struct YieldCounts {
-  std::array<std::uint8_t, 16> instance{};  ///< Identifies the node's life: a node that receives its own has asked
-                                            ///< itself.
+  std::array<std::uint8_t, 16> instance{};  ///< Names the node's life, to detect its own reports.
   double unit = 0;                          ///< Of ages, in blocks. 0: the node keeps no counts.
   std::uint64_t clock = 0;                  ///< Blocks offered so far.
   std::vector<YieldTable::Counts> classes;  ///< Class 0 and on; classes beyond the end have zero counts.
@@ -33,7 +32,7 @@ inline constexpr std::size_t kYieldCountsBytesMax = 128 * 1024;
 ///   for each class, in order: its number: u16, the first age and how many: u8 each, then uses and time: f32 each
 /// Classes and ages with zero counts are left out. Some kilobytes, ten times as much with all hints.
 std::string write_yield_counts(const YieldCounts& counts);
-/// Parses another node's report, which is untrusted. Errors: kBadRequest; the text names field, value and the allowed
+/// Parses another node's report, which is untrusted. Errors: kBadRequest; the text names field, value and allowed
 /// values.
 Result<YieldCounts, Failure> read_yield_counts(std::string_view bytes);
 

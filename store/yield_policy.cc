@@ -17,9 +17,8 @@ constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; further ones are not 
 /// Per call of learn(), of some 200 ns and some 2 us.
 constexpr std::size_t kEventsPerCall = 32;
 constexpr int kLessonStepsPerCall = 2;
-constexpr std::size_t kGhostsPerCall = 128, kGhostsMin = 64;  ///< Departures, of some 50 ns; fewer wait.
-constexpr std::uint64_t kFirstLesson = 64;                    ///< Events until the first lesson; the intervals then
-                                                              ///< grow.
+constexpr std::size_t kGhostsPerCall = 128, kGhostsMin = 64;         ///< Departures, of some 50 ns; fewer wait.
+constexpr std::uint64_t kFirstLesson = 64;                           ///< Events; later intervals grow.
 constexpr std::uint64_t kLessonMax = 4096, kHintedLessonMax = 2048;  ///< Hints take more learning.
 constexpr std::uint64_t kSpell = 4;                                  ///< Capacities.
 constexpr std::uint64_t kPenalty = 1, kPenaltyMax = 64;              ///< Spells.
@@ -27,8 +26,7 @@ constexpr double kLead = 0.02;
 constexpr std::uint64_t kSettled = 2;      ///< Capacities of uses.
 constexpr double kUsesBeforeMax = 16'384;  ///< From an earlier life.
 constexpr double kHalfLife = 82'000;       ///< Of counts, in events.
-/// A trait: 3 bits for the new part, 1 for a set, 4 for the number of blocks in a request's last tokens, 3 for the
-/// hint.
+/// A trait: 3 bits for the new part, 1 for a set, 4 for the blocks of a request's last tokens, 3 for the hint.
 constexpr std::uint16_t kNewClassMask = 0x07;
 /// In a set. Such blocks are sorted by the request alone and not by their own uses. Often the names of a set are a
 /// chain all the same, and different worths within one request would leave holes in it.

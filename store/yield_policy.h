@@ -19,8 +19,7 @@ namespace kv {
 
 /// Expected yield (YieldTable), learned at run time from a sample of blocks (ReuseShadow); blocks that left keep their
 /// use count for a while (GhostTable). Acts as LRU until it has learned enough, and for a while after a spell in which
-/// LRU would have found more of the sample than was found: learning by class does not help with every load, and must
-/// then do no harm.
+/// LRU would have found more of the sample than was found: learning by class must do no harm to any load.
 class YieldPolicy final : public EvictionPolicy {
  public:
   /// `lru_unless_pooled`: as StoreConfig.
@@ -28,8 +27,8 @@ class YieldPolicy final : public EvictionPolicy {
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
-  /// Changes the sample and forgets blocks that left. Counts stay if there are more than the first few uses, or counts
-  /// from before a restart.
+  /// Changes the sample and forgets blocks that left. Counts stay beyond the first few uses, or if from before a
+  /// restart.
   void set_capacity(std::uint64_t block_count) override;
   void expect_miss(TreeId tree, const BlockHash& missed) const override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;
@@ -107,8 +106,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t capacity_ = 0;
   std::uint64_t spell_ = 0;                              ///< The contest's length, in uses of the shadow's sample.
   std::uint64_t learned_at_ = 0, learn_at_ = 0;          ///< In the shadow's events.
-  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the last change of the capacity; the number that
-                                                         ///< settles the counts.
+  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the capacity's change; enough.
   bool is_settled_ = false;                              ///< The counts survive a change of the capacity.
   bool is_learning_ = false;
   bool is_told_anew_ = false;  ///< Counts from elsewhere, or a new unit, arrived since the last lesson began.

@@ -15,8 +15,7 @@ namespace kv {
 /// A block's class combines its use count, the new blocks of its latest request, and the caller's hint. For each class
 /// and age the table counts uses and time at risk, and derives the worth of keeping a block: its *expected yield*, the
 /// maximum over all horizons of P(used before the horizon) / E[time until then or use]. That is the Gittins index of a
-/// block's next use. The plain rate of the moment is no substitute: it evicts blocks just before a use that follows a
-/// pause.
+/// block's next use. The present rate is no substitute: it evicts blocks just before a use that follows a pause.
 ///
 /// Ages are in units of `unit` blocks, in half octaves. Rates lean on those of coarser classes, with the weight of
 /// eight uses, until a class has uses of its own.
@@ -71,24 +70,18 @@ class YieldTable {
   /// The same for a known bucket(from). Returns bucket(to).
   std::uint32_t add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to, std::uint32_t in_bucket);
 
-  /// Learns from the counts, in steps of some microseconds each; the last step puts the new values in force and returns
+  /// Learns from the counts, in steps of some microseconds each; the last puts the new values in force and returns
   /// true.
   bool learn_step();
-  void use_hints() {
-    hint_classes_ = kHintClasses;
-  }                            ///< From the next lesson on, the classes with a hint are learned
-                               ///< too.
-  void forget(double factor);  ///< Scales past counts by this factor.
+  void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on.
+  void forget(double factor);                         ///< Scales past counts by this factor.
 
   double unit() const { return unit_; }
   std::size_t memory_bytes() const {  ///< Without the object itself.
     return 2 * sizeof(Values) + (before_.counts.capacity() + before_.here.capacity()) * sizeof(Counts);
   }
   const Counts& counts(std::uint32_t of_class) const { return counts_[of_class]; }  ///< The table's own.
-  std::uint32_t class_count() const {
-    return hint_classes_ * kSilentClasses;
-  }  ///< Classes in use are numbered
-     ///< below this.
+  std::uint32_t class_count() const { return hint_classes_ * kSilentClasses; }      ///< Classes in use.
   /// Other nodes' counts, in ages of the same unit, supplement the own ones in lessons; replaces the earlier ones.
   /// Classes beyond the end have zero counts. nullptr: no other nodes.
   using Pooled = std::shared_ptr<const std::vector<Counts>>;
