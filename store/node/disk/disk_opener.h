@@ -39,8 +39,7 @@ class SpillKeys;
 /// added later. A directory keeps the place in the keys that it was first given, in any order of `paths`; a new one
 /// gets the lowest free place. `patience`: if one of several directories takes longer to answer a call, it is left out
 /// until it answers. `keys`: seal blocks; nullptr: plain text. Requires: 1 to kPlaceCount paths. Keeps a reference to
-/// the clock. Errors: those of RocksDisk::open, for any directory; kMismatch if two have the same place, as from two
-/// nodes.
+/// the clock. Errors: those of RocksDisk::open, for any directory; kMismatch if two from different nodes share a place.
 OpenDisk disk_opener(std::vector<std::string> paths, Clock& clock, Duration patience = 2s,
                      std::shared_ptr<SpillKeys> keys = nullptr);
 

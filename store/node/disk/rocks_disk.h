@@ -25,8 +25,8 @@ namespace kv {
 ///   1. A block and its record are one write without WAL, and all column families are flushed together (atomic_flush):
 ///      after kill -9 both are there or neither is, and the surviving writes are a prefix of all writes.
 ///   2. load() names a record only if a live file of the block family covers its key. Files are never merged: they are
-///      moved, dropped whole, or rewritten one by one by a purge, without blocks that lack a record. So a covered key
-///      is present.
+///      moved, dropped whole, or rewritten one by one by a purge, without blocks that lack a record: covered means
+///      present.
 ///   3. After a failed write, the next write call reopens the database if RocksDB cannot resume by itself. Memtables
 ///      are then lost together with their records, as in 1.
 ///   4. The WAL is unused. Erasures and namespaces are flushed with the blocks around them, or by flush(); the epoch is

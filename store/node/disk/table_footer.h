@@ -16,8 +16,7 @@
 //   footer: checksum type 1 | 3e 00 7a 00 | checksum 4 | context 4 | metaindex size 4 | zeros 24 | version 4 | magic 8
 //
 // That checksum covers the 53 bytes, with zeros in its own place, and then adds the context XORed with the footer's
-// offset in the file (its two halves summed). Our builds never write version 6; such tables' properties are left to
-// RocksDB.
+// offset in the file (its two halves summed). Our builds never write version 6; their properties are left to RocksDB.
 #pragma once
 
 #include <cstddef>

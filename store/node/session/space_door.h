@@ -14,8 +14,7 @@ namespace kv {
 ///      with the check of that namespace. A mix-up is an error, never another namespace.
 ///   2. A client to which the policy assigns a tenant sees only that tenant's namespaces and the shares that it may
 ///      use, by the policy as it is now.
-///   3. With a secret, names in the store derive from the tenant (PeerAccess::stored): requests never find another
-///      tenant's.
+///   3. With a secret, names in the store derive from the tenant (PeerAccess::stored): requests find only its own.
 /// Thread safety: none; on the session's executor.
 class SpaceDoor {
  public:
