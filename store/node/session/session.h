@@ -3,7 +3,8 @@
 // Depends on frames, the store and the disk tier; opens no sockets, files or devices itself. RDMA is confined to
 // session_rdma.h. Files, in reading order:
 //   session.h          lives, dispatches, ends; admits requests
-//   session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h, session_limits.h)
+//   session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h), its limits
+//                      (session_limits.h, live_limits.h)
 //   get.h              blocks of a chain leave, set_get.h: those of a set; store_guards.h keeps them in place meanwhile,
 //                      and get_in_progress.h is the common base
 //   put.h              blocks enter
@@ -20,6 +21,7 @@
 //   session_table.h    the node's sessions by peer, and which one makes room for a new one
 //   table_budget.h     bounds the memory of all sessions for large requests
 //   request_kinds.h    classes of request types
+//   session_wire.h     how tables are read and built
 #pragma once
 
 #include <cstdint>
