@@ -1,4 +1,4 @@
-// client/c/c_api.cc: kvstore.h over BlockingClient. No exception leaves it.
+// client/c/c_api.cc: kvstore.h over BlockingClient. Exceptions stop here.
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -24,17 +24,17 @@ namespace {
 using c_api::fail, c_api::hashes_of, c_api::microseconds, c_api::parse_record, c_api::read_struct, c_api::status_of,
     c_api::write_struct;
 
-/// Runs `body`, which returns a status; turns what it throws into one. Every call that needs a client goes through
-/// here. Both states are looked at first because neither client can serve: a child of fork() has no I/O thread, so a
-/// call would wait without end; a disabled one has failed an assertion, and its state can no longer be trusted.
+/// Runs `body`, which returns a status; turns exceptions into one. Every call that needs a client goes through here.
+/// Two states are refused first: a child of fork() lacks the I/O thread, so a call would wait for ever; a disabled
+/// client has failed an assertion, so its state cannot be trusted.
 template <class Body>
 int guarded(kvs_client* client, Body body) noexcept {
   if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
   return c_api::guarded([&] {
     if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
     if (client->client.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
-    // This call may be the one that failed an assertion. Then the I/O thread ended it as unavailable, which would
-    // invite a retry that can never succeed.
+    // This call may have failed the assertion. Then the I/O thread ended it as unavailable, which would invite a
+    // useless retry.
     const int status = body(client->client);
     if (status != KVS_OK && client->client.is_disabled()) {
       return fail(KVS_INTERNAL, "the client is disabled after an internal error");
@@ -43,8 +43,8 @@ int guarded(kvs_client* client, Body body) noexcept {
   });
 }
 
-/// Calls of one shape: hashes in, a count of blocks out. `*blocks` is left alone on failure, so a
-/// caller who ignores the status still reads what it put there.
+/// Calls with hashes in, and a count of blocks out. `*blocks` is unchanged on failure, for callers that ignore the
+/// status.
 using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
 
 int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
@@ -108,19 +108,19 @@ const char* kvs_status_text(int status) {
   }
 }
 
-// Not through guarded(): here invalid_argument is the caller's mistake in some field and names it, where elsewhere the
-// same exception would be a bug of ours.
+// Not through guarded(): here invalid_argument is the caller's mistake and names the field; elsewhere it would be a bug
+// here.
 int kvs_client_open(const kvs_options* given, kvs_client** client) {
   try {
-    // Cleared before anything can fail: a caller that ignores the status then closes NULL, not a stray pointer.
+    // Cleared first: a caller that ignores the status then closes NULL, not a stray pointer.
     if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
     *client = nullptr;
     kvs_options options;
     if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
     if (options.nodes == nullptr && options.node_count > 0) return fail(KVS_BAD_REQUEST, "nodes is NULL");
     ClientConfig config;
-    // All fields: zero stands for "not given", since an older caller's shorter struct reads as zeros. So a default is
-    // never written here; ClientConfig's own stays.
+    // In all fields zero means "not given", as an older caller's shorter struct reads as zeros. ClientConfig has the
+    // defaults.
     for (std::size_t i = 0; i < options.node_count; ++i) {
       const kvs_node& node = options.nodes[i];
       if (node.endpoint == nullptr) return fail(KVS_BAD_REQUEST, "nodes: an endpoint is NULL");
@@ -136,8 +136,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (options.region_bytes_max != 0) config.region_bytes_max = options.region_bytes_max;
     if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
     if (options.rdma_devices != nullptr) {
-      // Spaces around a name are dropped. An empty name is passed on, to be refused with the field's name by the
-      // client.
+      // Spaces around a name are dropped. The client refuses an empty name, with the field's name.
       std::istringstream names(options.rdma_devices);
       for (std::string name; std::getline(names >> std::ws, name, ',');) {
         name.erase(name.find_last_not_of(' ') + 1);
@@ -179,12 +178,12 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
 
 void kvs_client_close(kvs_client* client) {
   try {
-    delete client;  // in a forked child: forgets it
+    delete client;  // in a forked child: only discards it
   } catch (...) {
   }
 }
 
-// Not guarded: nothing here allocates or throws.
+// Not guarded: it does not allocate or throw.
 int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest) {
   if (digest == nullptr || (extra == nullptr && bytes > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
   const ExtraDigest made = extra_digest({static_cast<const std::byte*>(extra), bytes});
@@ -201,8 +200,8 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
     const auto record = parse_record(record_text);
     if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
     if (record->is_set()) return fail(KVS_UNSUPPORTED, "record: a set has no chains of hashes");
-    // Told before the capacity is looked at: who gets KVS_TOO_LARGE knows how much room to bring. Tokens of a last
-    // block that is not full have no hash.
+    // Set before the capacity check: after KVS_TOO_LARGE the caller has the required size. A partial last block has no
+    // hash.
     *count = token_count / record->block_size();
     if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
@@ -253,8 +252,7 @@ int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
     const auto match = blocking.match(Space{space}, chain, options);
     if (!match) return fail(match.error());
     KV_ASSERT(match->disk_block_count <= match->block_count && match->block_count <= count);
-    // Should write_struct() refuse `result`, a lease is lost to the caller. It then ends by itself, after the node's
-    // lease duration.
+    // If write_struct() refuses `result`, the lease is lost to the caller, and ends after the node's lease duration.
     kvs_match_result out = KVS_MATCH_RESULT_INIT;
     out.block_count = match->block_count;
     out.why = status_of(match->why);
@@ -274,8 +272,8 @@ int kvs_release(kvs_client* client, kvs_lease lease) {
   });
 }
 
-// `blocks` has an address for each hash and no lengths: each is taken for block_bytes of the space. A space that was
-// never opened has 0, and the call itself refuses it.
+// `blocks` has an address for each hash, each of block_bytes of the space. An unopened space has 0, which the call
+// refuses.
 int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
             const kvs_get_options* given, kvs_get_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
@@ -289,7 +287,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
     }
     const auto got = blocking.get(Space{space}, chain, to, options);
     if (!got) return fail(got.error());
-    // The engine skips prefill for so many blocks: a count too high would read memory that nobody filled.
+    // The engine skips prefill for these blocks: too high a count would read unfilled memory.
     KV_ASSERT(got->block_count <= count);
     kvs_get_result out = KVS_GET_RESULT_INIT;
     out.block_count = got->block_count;
@@ -322,8 +320,8 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
   });
 }
 
-// The names pin and unpin are public and stay; inside they are retain and unretain, since a pin is also what a lease or
-// a move holds.
+// The names pin and unpin are public and stay; inside they are retain and unretain, since leases and moves also hold
+// pins.
 int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
               uint64_t* blocks) {
   return count_blocks(client, &BlockingClient::touch, space, hashes, count, deadline_us, blocks);
@@ -336,7 +334,7 @@ int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
               uint64_t* blocks) {
   return count_blocks(client, &BlockingClient::unretain, space, hashes, count, deadline_us, blocks);
 }
-// Not count_blocks(): no hashes at all is allowed and means the whole namespace, and there is a second result.
+// Not count_blocks(): an empty list is allowed and means the whole namespace, and there is a second result.
 int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
              uint64_t* blocks, int* until_restart) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
@@ -366,7 +364,7 @@ int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, siz
     out.disk_us = static_cast<std::uint64_t>(match->disk_time.count());
     out.why = status_of(match->why);
     out.lease = static_cast<kvs_lease>(match->lease);
-    // The struct first: its size may be refused, and then the caller's lists are untouched too.
+    // The struct first: if its size is refused, the caller's lists stay untouched.
     if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
     c_api::write_held(*match, count, held, block_bytes);
     return KVS_OK;
@@ -382,8 +380,7 @@ int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
-    // A room beyond the longest block of the set is of no use, and the node would be offered more memory than it can
-    // fill: read_rooms() cuts it.
+    // read_rooms() cuts rooms to the set's longest block: the node could not fill more.
     const std::size_t bytes_max = blocking.block_bytes(Space{set});
     if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
     if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
@@ -594,8 +591,7 @@ int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     kvs_device_memory memory;
     if (const int bad = read_struct(given, &memory); bad != KVS_OK) return bad;
-    // 0 is no descriptor here: a caller who zeroed the struct, or an older one without the field, would otherwise lend
-    // its standard input.
+    // 0 is not a descriptor here: a zeroed struct, or an older one without the field, would lend standard input.
     const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
                                                    .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
                                                    .dmabuf_offset = memory.dmabuf_offset});

@@ -10,17 +10,16 @@
 namespace kv::c_api {
 namespace {
 
-/// The caller's list as our type, without a copy: both are 16 bytes, and the assertion keeps it so.
+/// The caller's list as our type, without a copy: both are 16 bytes, as asserted.
 std::span<const ExtraDigest> extras_of(const kvs_extra* extras, std::size_t count) {
   static_assert(sizeof(kvs_extra) == sizeof(ExtraDigest) && alignof(kvs_extra) == alignof(ExtraDigest));
   return {reinterpret_cast<const ExtraDigest*>(extras), count};
 }
 
-/// A list that is counted but not there would be read.
+/// NULL, although counted.
 bool is_missing(const void* list, std::size_t count) { return list == nullptr && count > 0; }
 
-/// An address for each block. Null is refused here, by the call that brought it; later it would be a crash on the I/O
-/// thread, which is nobody's call.
+/// An address for each block. Null is refused here, in the caller's call; later it would crash the I/O thread.
 template <class Byte, class Address>
 int read_addresses(Address* blocks, std::size_t count, std::size_t block_bytes, BlockList<Byte>& list) {
   if (is_missing(blocks, count)) return fail(KVS_BAD_REQUEST, "blocks is NULL");
@@ -33,7 +32,7 @@ int read_addresses(Address* blocks, std::size_t count, std::size_t block_bytes, 
   return KVS_OK;
 }
 
-/// Of the options of the three calls for sets.
+/// From the options of the three set calls.
 template <class SetOptions>
 int read_groups(const SetOptions& own, std::span<const std::uint32_t>& group_counts) {
   if (is_missing(own.group_counts, own.group_count)) return fail(KVS_BAD_REQUEST, "group_counts is NULL");
@@ -44,8 +43,8 @@ int read_groups(const SetOptions& own, std::span<const std::uint32_t>& group_cou
 }  // namespace
 
 std::chrono::microseconds microseconds(std::uint64_t count) {
-  constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // more is refused by the client
-  // One more than what is allowed is still refused, and no longer overflows when it is added to a time.
+  constexpr std::uint64_t kMax = 24ull * 3600 * 1'000'000;  // the client's limit
+  // Cut to one over the limit: still refused, and cannot overflow when added to a time.
   return std::chrono::microseconds(std::min(count, kMax + 1));
 }
 
@@ -61,10 +60,10 @@ int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockH
 }
 
 int read_context_time(std::uint64_t ttl_us, int sliding, std::uint64_t until_us, ContextTime& life) {
-  constexpr std::uint64_t kLast = 9'000'000'000'000'000;  // in the year 2255: as nanoseconds it still fits
+  constexpr std::uint64_t kLast = 9'000'000'000'000'000;  // in the year 2255: fits in nanoseconds
   if ((ttl_us > 0) == (until_us > 0) || ttl_us > kLast || until_us > kLast || (sliding != 0 && ttl_us == 0))
     return fail(KVS_BAD_REQUEST, "ttl_us, or until_us, and not both; sliding goes with ttl_us");
-  life.ttl = std::chrono::microseconds(ttl_us);  // a day is not too long here
+  life.ttl = std::chrono::microseconds(ttl_us);  // may exceed a day
   life.is_sliding = sliding != 0;
   if (until_us > 0) life.until = std::chrono::system_clock::time_point(std::chrono::microseconds(until_us));
   return KVS_OK;
@@ -79,7 +78,7 @@ int read_priority(int priority, std::optional<std::uint8_t>& wanted) {
 int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
                std::span<const BlockHash>& names) {
   if (const int bad = read_chain(hashes, count, names); bad != KVS_OK) return bad;
-  // The client refuses them as well, but has no words for it.
+  // The client refuses them too, but without a text.
   const std::string why = check_groups(names, group_counts);
   return why.empty() ? KVS_OK : fail(KVS_BAD_REQUEST, why);
 }
@@ -97,7 +96,7 @@ int read_rooms(void* const* blocks, const std::size_t* rooms, std::size_t count,
                BlockList<std::byte>& list) {
   if (is_missing(rooms, count)) return fail(KVS_BAD_REQUEST, "rooms is NULL");
   if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
-  // 0 is allowed: a block that is asked for by name, and has no room, is told as too long with its length.
+  // 0 is allowed: a block named without room is reported as too long, with its length.
   for (std::size_t i = 0; i < count; ++i) list[i] = list[i].first(std::min(rooms[i], bytes_max));
   return KVS_OK;
 }
@@ -107,7 +106,7 @@ int read_lengths(const void* const* blocks, const std::size_t* lengths, std::siz
   if (is_missing(lengths, count)) return fail(KVS_BAD_REQUEST, "lengths is NULL");
   if (const int bad = read_addresses(blocks, count, bytes_max, list); bad != KVS_OK) return bad;
   for (std::size_t i = 0; i < count; ++i) {
-    // By its index: a set call may have thousands of blocks, of which one is wrong.
+    // With its index: a set call may have thousands of blocks.
     if (lengths[i] == 0 || lengths[i] > bytes_max) {
       return fail(KVS_BAD_REQUEST, "lengths[" + std::to_string(i) + "]: " + std::to_string(lengths[i]) + ", not 1.." +
                                        std::to_string(bytes_max) + ", the set's block_bytes_max");
@@ -143,8 +142,7 @@ int read_match(const kvs_match_options* given, MatchOptions& options) {
   return KVS_OK;
 }
 
-// The lists of the options are borrowed, not copied. A blocking call ends before they may go; a submitting one copies
-// what it keeps.
+// The lists of the options are borrowed. A blocking call ends before they may go; a submit copies those it keeps.
 int read_get(const kvs_get_options* given, GetOptions& options) {
   kvs_get_options own;
   if (const int bad = read_struct(given, &own); bad != KVS_OK) return bad;

@@ -1,4 +1,4 @@
-// client/c/c_handles.h: what the pointers of the C ABI point to.
+// client/c/c_handles.h: the types behind the pointers of the C ABI.
 #pragma once
 
 #include <utility>

@@ -8,7 +8,7 @@
 
 namespace kv::c_api {
 namespace {
-// Of each thread, as errno is: two threads that fail at once do not read each other's text.
+// Per thread, like errno: threads that fail at once do not read each other's text.
 thread_local char text_of_last_error[512] = "";
 }  // namespace
 
@@ -23,7 +23,7 @@ int fail(error_code error) { return fail(status_of(error), error.message()); }
 
 int status_of(error_code error) {
   if (!error) return KVS_OK;
-  // The one error of Asio's that callers act upon. All others come from the system, and are for people to read.
+  // The one Asio error that callers act upon. All others come from the system, for people to read.
   if (error == asio::error::timed_out) return KVS_TIMED_OUT;
   // Errc's numbers are the statuses: kvstore.h and base/result.h give each the same.
   if (error.category() == errc_category()) return error.value();
@@ -32,7 +32,7 @@ int status_of(error_code error) {
 
 int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length) {
   if (length == nullptr || (to == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-  // Without the zero byte, also when there is too little room: then it says how much is needed, less one.
+  // Without the zero byte; also set if the text does not fit.
   *length = text.size();
   if (text.size() + 1 > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
   std::memcpy(to, text.c_str(), text.size() + 1);
@@ -41,8 +41,8 @@ int write_text(const std::string& text, char* to, std::size_t capacity, std::siz
 
 Result<NamespaceRecord, Failure> parse_record(const char* text) {
   const std::string_view all(text);
-  // parse() wants the canonical form, byte for byte, as it travels. People write lines in any order: those become the
-  // canonical record, unless a field comes twice, where no order is right.
+  // parse() wants the canonical form, byte for byte, as on the wire. Lines in any order become the canonical record,
+  // unless a field comes twice.
   auto record = NamespaceRecord::parse(all);
   if (record) return record;
   std::map<std::string, std::string> fields;
@@ -53,7 +53,7 @@ Result<NamespaceRecord, Failure> parse_record(const char* text) {
     if (line.empty()) continue;
     const std::size_t equals = line.find('=');
     if (equals == std::string_view::npos || !fields.emplace(line.substr(0, equals), line.substr(equals + 1)).second) {
-      return record;  // neither: what parse() says is clearer
+      return record;  // parse()'s own error is clearer
     }
   }
   return NamespaceRecord::from_fields(std::move(fields));

@@ -1,5 +1,5 @@
-// client/c/c_status.h: what the functions of the C ABI have in common: statuses, the last error's text, structs of
-// other versions, and that no exception leaves.
+// client/c/c_status.h: the common part of all C calls: statuses, the last error's text, structs of other versions,
+// exceptions.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,15 @@
 
 namespace kv::c_api {
 
-/// The text for kvs_last_error(), of this thread. Fixed memory: an error must be told also when there is no memory.
+/// The text for kvs_last_error(), per thread. Fixed memory: errors must be reported even when memory is exhausted.
 const char* last_error() noexcept;
-/// Keeps the text, cut to what fits, and returns the status.
+/// Stores the text, cut to size, and returns the status.
 int fail(int status, const char* text) noexcept;
 int fail(int status, const std::string& text) noexcept;
 int fail(error_code error);
 int status_of(error_code error);
 
-/// A struct as this library knows it, from a caller's that may be older or newer: what it lacks is zero, what we do not
-/// know must be zero.
+/// Reads a caller's struct, which may be older or newer: missing members are zero, and unknown ones must be zero.
 template <class T>
 int read_struct(const T* from, T* to) {
   if (from == nullptr) return fail(KVS_BAD_REQUEST, "a struct pointer is NULL");
@@ -50,13 +49,13 @@ int write_struct(T value, T* to) {
   return KVS_OK;
 }
 
-/// Writes text and a zero byte, as kvs_stats() describes it.
+/// Writes text and a zero byte, as in kvs_stats().
 int write_text(const std::string& text, char* to, std::size_t capacity, std::size_t* length);
 
 /// A record from its canonical text, or from its lines in any order.
 Result<NamespaceRecord, Failure> parse_record(const char* text);
 
-/// Runs `body`, which returns a status; turns what it throws into one.
+/// Runs `body`, which returns a status; turns exceptions into one.
 template <class Body>
 int guarded(Body body) noexcept {
   try {

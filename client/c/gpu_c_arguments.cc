@@ -9,13 +9,13 @@
 namespace kv::c_api {
 namespace {
 
-// The last of each list, as public numbers are cast: one more in the middle of either list moves it.
+// The last of each list, as public numbers are cast: an insertion in the middle of either list moves it.
 static_assert(KVS_ROTATE == static_cast<int>(Operation::Kind::kRotate));
 static_assert(KVS_SCALE_NVFP4 == static_cast<int>(ScaleRule::kNvfp4));
 static_assert(KVS_NEOX - 1 == static_cast<int>(RopeStyle::kNeox) && KVS_GPTJ - 1 == static_cast<int>(RopeStyle::kGptj));
 static_assert(KVS_ROWS_BLOCKS64 == static_cast<int>(Rows::Kind::kBlocks64));
 
-/// The CUDA module, looked for once and never unloaded: CUDA may be gone before the process's last destructors run.
+/// The CUDA module, loaded once and never unloaded: CUDA may be gone before the process's last destructors run.
 const Result<std::shared_ptr<const CudaModule>, Failure>& found_module() {
   static const auto* const found = new Result<std::shared_ptr<const CudaModule>, Failure>(CudaModule::load());
   return *found;
@@ -23,7 +23,7 @@ const Result<std::shared_ptr<const CudaModule>, Failure>& found_module() {
 
 int read_scales(const char* field, const float* from, float* to) {
   for (int i = 0; from != nullptr && i < kRoleCount; ++i) {
-    // Written so that a NaN, for which every comparison is false, is refused as well.
+    // Also refuses NaN, for which every comparison is false.
     if (!(from[i] > 0) || !std::isfinite(from[i])) {
       return fail(KVS_BAD_REQUEST,
                   std::string("operation: ") + field + ": " + std::to_string(from[i]) + " is not positive and finite");
@@ -33,8 +33,7 @@ int read_scales(const char* field, const float* from, float* to) {
   return KVS_OK;
 }
 
-/// How many elements share one scale follows from the element and from what the component is; engines fixed these, not
-/// we.
+/// The element and the component's role determine how many elements share a scale, as fixed by the engines.
 ScaleRule scale_rule_of(const Component& component) {
   if (component.element == Element::kE2M1x2) return ScaleRule::kNvfp4;
   switch (component.role) {
@@ -43,7 +42,7 @@ ScaleRule scale_rule_of(const Component& component) {
     default: return ScaleRule::kTokenHead;
   }
 }
-/// The rule that the target's components need, or an error if they need two.
+/// The rule for the target's components, or an error if they need two.
 int find_scale_rule(const Layout& to, RoleMask roles, ScaleRule* rule) {
   const Component* first = nullptr;
   for (const Component& each : to.components) {
@@ -66,15 +65,15 @@ int use_device(int number, Run* run, std::initializer_list<const kvs_cache*> cac
   if (const int bad = read_device_number(*run->cuda, "run: device_number", number, &device); bad != KVS_OK) return bad;
   for (const kvs_cache* cache : caches) {
     if (cache == nullptr || cache->bound.bases.empty()) continue;
-    // Layers of one cache lie on one device: the first one's place stands for all. On the wrong device a launch either
-    // fails without naming a reason or reads over the bus between devices, many times slower.
+    // Layers of one cache lie on one device, so the first one's place is enough. On the wrong device a launch fails
+    // without a reason, or reads over the bus between devices, many times slower.
     const auto place = run->cuda->place_of(cache->bound.bases.front());
     if (place.kind == CudaModule::MemoryKind::kDevice && place.device != device) {
       return fail(KVS_BAD_REQUEST, "run: device_number: names CUDA device " + std::to_string(device) + ", and " +
                                        cache->bound.layout.name + " lies on device " + std::to_string(place.device));
     }
   }
-  // Given back when `run` goes: which device is current is the engine's own state, of this thread.
+  // Restored when `run` goes: the current device is the engine's own state, per thread.
   run->device.emplace(*run->cuda, device);
   return run->device->status ? KVS_OK : fail_cuda(run->device->status.error());
 }
@@ -111,8 +110,7 @@ int read_device_number(const CudaModule& cuda, const char* field, int number, in
   if (number < 0 || number > count) {
     return fail_value(field, number, ("0, or KVS_DEVICE_NUMBER of an ordinal below " + std::to_string(count)).c_str());
   }
-  // One more than the ordinal, so that 0 of a zeroed struct means "not given" and not device 0. -1: whichever is
-  // current.
+  // One more than the ordinal, so that 0 in a zeroed struct means "not given", not device 0. -1: the current device.
   *ordinal = number - 1;
   return KVS_OK;
 }
@@ -128,8 +126,8 @@ int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cac
   if (!found_module()) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().error().text);
   run->cuda = *found_module();
   run->stream = from.stream;
-  // Of a launch's grid, to leave multiprocessors to the model: a caller may ask for less than the module's own bound,
-  // not more.
+  // Bounds a launch's grid, to leave multiprocessors to the model: callers may lower the module's own bound, not raise
+  // it.
   if (from.block_count_max != 0) run->block_count_max = std::min(from.block_count_max, run->block_count_max);
   return from.device_number == 0 ? KVS_OK : use_device(from.device_number, run, caches);
 }
@@ -139,7 +137,7 @@ int read_host_run(const kvs_run* given, const char* what) {
   return run.cuda ? fail(KVS_UNSUPPORTED, std::string(what) + " runs on the host only") : KVS_OK;
 }
 
-/// The rows of a call on one side of it.
+/// The rows of a call on one of its sides.
 int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows) {
   kvs_rows from;
   if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
@@ -161,14 +159,14 @@ int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_coun
   const bool is_32 = from.kind == KVS_ROWS_SLOTS32 || from.kind == KVS_ROWS_BLOCKS32;
   if (from.block_tokens < 0) return fail_value("rows: block_tokens", from.block_tokens, "0 or more");
   if (is_blocks) rows->block_tokens = from.block_tokens == 0 ? layout.block_tokens : from.block_tokens;
-  // Ids, rounded up: the last block may be used in part.
+  // Number of ids, rounded up: the last block may be partly used.
   const std::int64_t needed = row_count == 0 ? 0 : (row_count - 1) / rows->block_tokens + 1;
   if (needed > 0 && from.ids == nullptr) return fail(KVS_BAD_REQUEST, "rows: ids is NULL");
   if (static_cast<std::uint64_t>(needed) > from.id_count) {
     return fail(KVS_BAD_REQUEST, "rows: id_count: " + std::to_string(from.id_count) + " for " +
                                      std::to_string(row_count) + " rows, which need " + std::to_string(needed));
   }
-  // A GPU reads words at their own alignment only, and x86 would hide the mistake.
+  // A GPU reads words only at their own alignment, and x86 would hide the mistake.
   if (reinterpret_cast<std::uintptr_t>(from.ids) % (is_32 ? 4 : 8) != 0) {
     return fail(KVS_BAD_REQUEST, "rows: ids is not aligned");
   }
@@ -193,7 +191,7 @@ int read_operation(const kvs_operation* given, std::int64_t row_count, const Lay
   }
   operation->kind = static_cast<Operation::Kind>(from.kind);
   if (from.roles != 0) operation->roles = from.roles;
-  // Only these two write scales. For others the rule is unused, and a target without a clear one must not be refused.
+  // Only these two write scales. For others the rule is unused, and a target without a unique rule must be accepted.
   const bool makes_scales = from.kind == KVS_QUANTISE || from.kind == KVS_ROTATE;
   if (from.scale_rule == KVS_SCALE_OF_TARGET && makes_scales) {
     const int bad = find_scale_rule(to, operation->roles, &operation->scale_rule);

@@ -1,4 +1,4 @@
-// client/c/gpu_c_arguments.h: a C caller's arguments, checked, as the C++ functions take them.
+// client/c/gpu_c_arguments.h: a C caller's arguments, checked, in the types of the C++ functions.
 #pragma once
 
 #include <cstdint>
@@ -25,26 +25,26 @@ int gpu_call(Body body) noexcept {
 /// "field: value is not allowed".
 int fail_value(const char* field, std::int64_t value, const char* allowed);
 
-/// Where a call runs. The device that the caller names, if any, is the thread's as long as this lives.
+/// Where a call runs. The caller's device, if named, is the thread's current one during this object's life.
 struct Run {
   std::shared_ptr<const CudaModule> cuda;  ///< Null: on the host.
   void* stream = nullptr;
   int block_count_max = CudaModule::kBlockCountMax;
   std::optional<CudaModule::DeviceScope> device;
 };
-/// `caches`: those of the call, which must not lie on another device than the one that the caller names.
+/// `caches`: the call's, which must lie on the device that the caller names, if any.
 int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches = {});
-/// Device `ordinal` of a number counted from 1, or -1 for 0: the thread's.
+/// Device `ordinal` from a number counted from 1; -1 for 0: the thread's.
 int read_device_number(const CudaModule& cuda, const char* field, int number, int* ordinal);
-/// For a call that only the host knows.
+/// For calls that run on the host only.
 int read_host_run(const kvs_run* given, const char* what);
 
-/// The rows of a call on the side of `layout`. Ids are not looked at: they may be the device's.
+/// The rows of a call on the side of `layout`. Ids are unchecked: they may be in device memory.
 int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows);
-/// `to`: the layout that says which scales a quantised component gets.
+/// `to`: the layout that determines the scales of quantised components.
 int read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to, Operation* operation);
 
-/// The status and text for an error of the CUDA module that no argument explains.
+/// The status and text for an error of the CUDA module that the arguments do not explain.
 int fail_cuda(error_code error);
 /// The status and text for an error of permute() and its like.
 int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);

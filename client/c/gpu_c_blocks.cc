@@ -1,5 +1,4 @@
-// client/c/gpu_c_blocks.cc: the calls of kvstore_gpu.h that know checksums, and those of caches that keep less than all
-// tokens. No exception leaves it.
+// client/c/gpu_c_blocks.cc: kvstore_gpu.h's calls with checksums, and those of pruned caches. Exceptions stop here.
 #include <vector>
 
 #include "base/checksum.h"
@@ -16,15 +15,15 @@ namespace {
 using namespace c_api;
 
 static_assert(KVS_KEEP_DROP == static_cast<int>(KeepMode::kDrop));
-// Rows are passed on to the device as the caller wrote them, without a copy: so the two structs must agree to the byte.
+// The caller's rows go to the device without a copy, so the two structs must agree to the byte.
 static_assert(sizeof(kvs_keep_row) == sizeof(KeepRow) && offsetof(kvs_keep_row, token) == offsetof(KeepRow, token) &&
               offsetof(kvs_keep_row, head) == offsetof(KeepRow, head) &&
               offsetof(kvs_keep_row, token_count) == offsetof(KeepRow, token_count));
 
-/// Of one call: more would be a mistake, and take all memory.
+/// Per call: a higher number would be a mistake, and exhaust memory.
 constexpr std::int64_t kKeepRowsMax = std::int64_t{1} << 32;
 
-/// What both calls with checksums take.
+/// The arguments shared by both calls with checksums.
 struct BlockCall {
   Rows rows;
   Operation operation;
@@ -37,12 +36,12 @@ int read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_rows* row
   if (block_count > 0 && (seeds == nullptr || sums == nullptr)) return fail(KVS_BAD_REQUEST, "seeds or sums is NULL");
   const Layout& layout = blocks->bound.layout;
   const std::int64_t block_bytes = dense_block_bytes(layout);
-  // Checksums cover a block's bytes in the store's order; only a block without gaps has just those bytes.
+  // Checksums cover a block's bytes in the store's order, which only a block without gaps has.
   if (block_bytes == 0) return fail(KVS_MISMATCH, layout.name + ": is not the layout of store blocks");
   if (block_count > static_cast<std::uint64_t>(layout.block_count)) {
     return fail_value("block_count", static_cast<std::int64_t>(block_count), "at most what blocks holds");
   }
-  // Cannot overflow: block_count is at most what a layout holds, whose bytes were counted when it was made.
+  // Cannot overflow: block_count is bounded by the layout, whose bytes were computed when it was made.
   if (sum_count != block_count * stripe_count(static_cast<std::size_t>(block_bytes))) {
     return fail_value("sum_count", static_cast<std::int64_t>(sum_count), "one for each 64 KiB stripe of each block");
   }
@@ -80,8 +79,7 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
     const int bad =
         read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
-    // It returns how many blocks passed. On a device that would be a wait inside; the enqueued form writes verdicts
-    // instead.
+    // Its result, the number of good blocks, would need a wait on a device; the enqueued form writes verdicts instead.
     if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
                                        call.operation);
@@ -101,7 +99,7 @@ int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, c
         read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
     if (bad != KVS_OK) return bad;
     if (call.run.cuda) {
-      // Checksums are made where the bytes are: reading them back over the bus would cost what staging saves.
+      // Computed where the bytes are: reading them back over the bus would cost as much as staging saves.
       const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
       const auto enqueued = call.run.cuda->gather_with_checksums(
           blocks->bound, cache->bound, call.rows, all, call.operation, call.run.stream, call.run.block_count_max);
@@ -152,7 +150,7 @@ int plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, s
   std::int64_t row_count_max = 0;
   for (std::size_t b = 0; b < sequence_count; ++b) {
     if (seq_lens[b] < 0) return fail_value("seq_lens", seq_lens[b], "0 or more");
-    // At most 2^31 x 2^16 a step, and looked at after each: no overflow.
+    // At most 2^31 x 2^16 per step, checked after each: cannot overflow.
     row_count_max += seq_lens[b] * head_count;
     if (row_count_max > kKeepRowsMax) return fail(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
   }
@@ -174,7 +172,7 @@ int plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, s
   if (!planned) {
     return fail(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
   }
-  // Before the capacity is looked at: the caller learns how many rows to bring.
+  // Set before the capacity check: tells the caller the required number of rows.
   *count = planned->size();
   if (planned->size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
   if (!planned->empty()) std::memcpy(rows, planned->data(), planned->size() * sizeof(kvs_keep_row));

@@ -1,5 +1,5 @@
-// client/c/gpu_c_calls.cc: the calls of kvstore_gpu.h that move rows, on the host or in the CUDA module. No exception
-// leaves it.
+// client/c/gpu_c_calls.cc: kvstore_gpu.h's calls that move rows, on the host or in the CUDA module. Exceptions stop
+// here.
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -33,7 +33,7 @@ int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* 
   Rows to_list, from_list;
   Operation operation;
   Run run;
-  // Rows before the run: what is wrong with numbers is told on machines without CUDA as well.
+  // Rows before the run, so that wrong numbers are reported on machines without CUDA too.
   int bad = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count, &to_list);
   if (bad == KVS_OK) bad = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count, &from_list);
   if (bad == KVS_OK) bad = read_operation(given, row_count, to->bound.layout, &operation);
@@ -41,18 +41,18 @@ int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* 
   return bad == KVS_OK ? run_permute(*to, to_list, *from, from_list, row_count, operation, run) : bad;
 }
 
-/// So many whole blocks: ids `step` apart, for `step` 2 one column of pairs.
+/// `count` whole blocks: ids are `step` apart; `step` 2 is one column of pairs.
 int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_cache& from,
                 const std::int64_t* from_blocks, std::int64_t step, std::size_t count, const kvs_operation* given,
                 const Run& run) {
   const std::int64_t tokens = to.bound.layout.block_tokens;
-  // Block ids on both sides name the same tokens only if blocks are of one size. Others go row by row, by kvs_permute.
+  // Block ids on both sides name the same tokens only at equal block sizes. Others go row by row, by kvs_permute.
   if (from.bound.layout.block_tokens != tokens) {
     return fail(KVS_MISMATCH, "token axis: blocks of " + std::to_string(from.bound.layout.block_tokens) +
                                   " tokens go to blocks of " + std::to_string(tokens));
   }
   std::int64_t row_count = 0;
-  // The first bound keeps the cast positive; the second sees the product, which is 63 bits at most.
+  // The first bound keeps the cast positive; the second limits the product to 63 bits.
   if (count > (std::size_t{1} << 56) || __builtin_mul_overflow(static_cast<std::int64_t>(count), tokens, &row_count)) {
     return fail(KVS_TOO_LARGE, "count: more rows than can be counted");
   }
@@ -63,11 +63,11 @@ int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_ca
                      row_count, operation, run);
 }
 
-/// No block is written twice, or read and written. Negative ones are skipped.
+/// Checks that every block is written once, or only read. Negative ids are skipped.
 int check_disjoint(const std::int64_t* sources, std::size_t source_count, const std::int64_t* targets,
                    std::size_t target_count, std::size_t step) {
-  // Blocks are copied in no particular order, by several threads of a kernel: with one block on both sides, some tokens
-  // would be copied before and some after their source was overwritten.
+  // Blocks are copied in no particular order, by several threads of a kernel: a block on both sides would be copied
+  // partly before and partly after it was overwritten.
   std::unordered_set<std::int64_t> written;
   for (std::size_t i = 0; i < target_count; ++i) {
     const std::int64_t target = targets[i * step];
@@ -79,15 +79,15 @@ int check_disjoint(const std::int64_t* sources, std::size_t source_count, const 
   return KVS_OK;
 }
 
-/// The device, for calls that are about nothing else.
+/// The device, for calls without other arguments.
 int read_cuda_run(Run* run) {
   kvs_run cuda = KVS_RUN_INIT;
   cuda.device = KVS_CUDA;
   return read_run(&cuda, run);
 }
 
-/// Slots as Ascend's operators and most tables have them. Planned in 64 bits and then narrowed: a product of page and
-/// page size that wraps in 32 bits would be a valid slot of some other sequence.
+/// Slots as in Ascend's operators and most tables. Planned in 64 bits and then narrowed: a product of page and page
+/// size that wraps in 32 bits would be a valid slot of another sequence.
 int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
   for (const std::int64_t slot : slots) {
     if (slot > std::numeric_limits<std::int32_t>::max()) {
@@ -97,20 +97,20 @@ int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
   }
   return KVS_OK;
 }
-/// Rows of all lengths together; those that are no lengths count 0, and are refused where they are read.
+/// Sum of all lengths; invalid ones count 0, and are refused later.
 std::size_t count_rows(std::span<const std::int64_t> lengths) {
   std::size_t rows = 0;
   for (const std::int64_t length : lengths) rows += static_cast<std::size_t>(std::max<std::int64_t>(length, 0));
   return rows;
 }
 
-/// Memory that neither CUDA allocated nor kvs_lock_pages registered: a kernel that touches it faults, and the process's
-/// CUDA context with it.
+/// Memory neither allocated by CUDA nor registered by kvs_lock_pages: a kernel that touches it faults, and destroys the
+/// process's CUDA context.
 bool is_plain_host(const CudaModule& cuda, const void* memory) {
   return cuda.place_of(memory).kind == CudaModule::MemoryKind::kHost;
 }
 
-/// Whole blocks by the copy engine; `pairs` is read here.
+/// Whole blocks by the copy engine; reads `pairs` before returning.
 int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std::int64_t> pairs, const Run& run) {
   const auto copies = plan_swap(to.bound, from.bound, pairs);
   if (!copies && copies.error() == Errc::kMismatch) {
@@ -142,7 +142,7 @@ int kvs_device_count(int* count) {
     if (count == nullptr) return fail(KVS_BAD_REQUEST, "count is NULL");
     Run run;
     const int found = read_cuda_run(&run);
-    // No CUDA on this machine is an answer, 0 devices, and no error.
+    // A machine without CUDA has 0 devices, which is not an error.
     if (found != KVS_OK && found != KVS_UNAVAILABLE) return found;
     *count = found == KVS_OK ? run.cuda->device_count() : 0;
     return KVS_OK;
@@ -153,8 +153,7 @@ int kvs_warm_up(const kvs_run* where) {
   return gpu_call([&]() -> int {
     Run run;
     if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
-    // The host has nothing to load, and what it does is over when its call returns: so callers need not ask where they
-    // run.
+    // Succeeds on the host too, which has nothing to load, so that callers need not distinguish.
     if (!run.cuda) return KVS_OK;
     const auto loaded = run.cuda->warm_up();
     return loaded ? KVS_OK : fail_cuda(loaded.error());
@@ -195,7 +194,7 @@ int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* ex
   return gpu_call([&]() -> int {
     if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
     kvs_device_memory out = KVS_DEVICE_MEMORY_INIT;
-    // Checked before: else its descriptor would be lost. The descriptor becomes the caller's, who closes it.
+    // Checked first, or its descriptor would be lost. The caller owns and closes the descriptor.
     if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
       return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
     }
@@ -219,7 +218,7 @@ int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_ope
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");
     Operation operation;
-    // 0 rows: a rotation's deltas, one for each row, are the call's affair and not the layouts'.
+    // 0 rows: a rotation's deltas, one per row, belong to the call, not to the layouts.
     if (const int bad = read_operation(given, 0, to->layout, &operation); bad != KVS_OK) return bad;
     const auto flaw = explain_mismatch(to->layout, from->layout, operation);
     return flaw ? fail(KVS_MISMATCH, flaw->text) : KVS_OK;
@@ -231,7 +230,7 @@ namespace {
 
 bool is_block_tokens(std::int64_t tokens) { return tokens >= 1 && tokens <= std::int64_t{1} << 31; }
 
-/// Of a block table, in the caller's width.
+/// From a block table, in the caller's width.
 template <class Id>
 int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::int64_t width, std::int64_t block_tokens,
                    const Id* starts, const Id* lengths, int drop_missing, Id* slots, std::size_t capacity,
@@ -256,7 +255,7 @@ int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::i
   } else {
     const std::vector<std::int64_t> wide_starts(starts, starts + (starts == nullptr ? 0 : sequence_count));
     const std::vector<std::int64_t> wide_lengths(lengths, lengths + sequence_count);
-    // Not `capacity` alone: that is the caller's word, and may be a number that no memory has.
+    // Not `capacity` alone: the caller may give a number beyond all memory.
     std::vector<std::int64_t> wide(std::min(capacity, count_rows(wide_lengths)));
     rows = plan_table_rows(wide, blocks, block_tokens, wide_starts, wide_lengths, missing);
     if (rows) {
@@ -402,8 +401,8 @@ int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t co
       const int bad = check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
       if (bad != KVS_OK) return bad;
     }
-    // No kernel may touch plain host memory, and a copy of it on the device would be an allocation: the copy engine.
-    // Pairs in device memory cannot be checked here without a wait for the device; their caller answers for them.
+    // Kernels must not touch plain host memory, and copying it to the device would allocate: use the copy engine. Pairs
+    // in device memory cannot be checked without waiting for the device; the caller is responsible.
     if (run.cuda && is_read_here) return enqueue_swap(*cache, *cache, {pairs[0], 2 * count}, run);
     return move_blocks(*cache, pairs[0] + 1, *cache, pairs[0], 2, count, nullptr, run);
   });
@@ -416,7 +415,7 @@ int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int
         (targets == nullptr && target_count > 0)) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    // A device's caller has kvs_copy_blocks for this, with the pairs written out.
+    // For a device, callers use kvs_copy_blocks, with the pairs written out.
     if (const int bad = read_host_run(where, "kvs_fan_out_blocks"); bad != KVS_OK) return bad;
     if (const int bad = check_disjoint(sources, source_count, targets, target_count, 1); bad != KVS_OK) return bad;
     const auto copied =

@@ -1,4 +1,4 @@
-// client/c/gpu_c_layers.cc: caches by layer of kvstore_paging.h. No exception leaves it.
+// client/c/gpu_c_layers.cc: kvstore_paging.h's caches by layer. Exceptions stop here.
 #include <cmath>
 #include <memory>
 #include <span>
@@ -25,7 +25,7 @@ namespace {
 
 using namespace c_api;
 
-/// What layouts::batched() has against so many tokens of this shape, or KVS_OK.
+/// layouts::batched()'s error for this many tokens of this shape, or KVS_OK.
 int check_tokens(const TokenShape& shape, std::int64_t token_count) {
   const auto layout = layouts::batched({.block_count = shape.batch_count,
                                         .block_tokens = token_count,
@@ -65,7 +65,7 @@ int make_quantised(const kvs_layer_options& from, kvs_layer* layer) {
   QuantisedCache::Config config;
   if (from.bits != 0) config.bits = from.bits;
   if (from.group_size != 0) config.group_size = from.group_size;
-  // 0 is the default, as in every struct; so -1 has to stand for none.
+  // 0 is the default, as in every struct; so -1 means zero tokens.
   if (from.residual_tokens != 0) config.residual_tokens = from.residual_tokens == -1 ? 0 : from.residual_tokens;
   if (config.bits != 2 && config.bits != 4 && config.bits != 8) {
     return fail_value("options: bits", config.bits, "2, 4 or 8");
@@ -87,8 +87,7 @@ int make_layer(const kvs_layer_options& from, kvs_layer* layer) {
   if (from.kind < KVS_LAYER_GROWING || from.kind > KVS_LAYER_QUANTISED) {
     return fail_value("options: kind", from.kind, "one of KVS_LAYER_*");
   }
-  // These two calculate with what they hold, by rotating or quantising; bytes and narrow floats cannot be calculated
-  // with here.
+  // These two compute with their content, by rotating or quantising, which bytes and narrow floats do not allow here.
   const bool is_computed = from.kind == KVS_LAYER_SINK || from.kind == KVS_LAYER_QUANTISED;
   if (from.element < (is_computed ? KVS_FP16 : KVS_BYTE) || from.element > KVS_FP32) {
     return fail_value("options: element", from.element,
@@ -101,8 +100,7 @@ int make_layer(const kvs_layer_options& from, kvs_layer* layer) {
   if (is_bounded && from.token_capacity < 1) {
     return fail_value("options: token_capacity", from.token_capacity, "1 or more");
   }
-  // A bounded cache allocates for its capacity at once, so the sizes are checked before. A growing one is checked at
-  // each update.
+  // A bounded cache allocates its capacity at once, so sizes are checked before; a growing one at each update.
   if (const int bad = check_tokens(layer->shape, is_bounded ? from.token_capacity : 1); bad != KVS_OK) return bad;
   switch (from.kind) {
     case KVS_LAYER_GROWING: layer->cache = std::make_unique<GrowingCache>(); return KVS_OK;
@@ -142,11 +140,11 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
   return gpu_call([&]() -> int {
     if (layer == nullptr || keys == nullptr || values == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     kvs_layer_view out = KVS_LAYER_VIEW_INIT;
-    // Checked before: an update whose view cannot be told has been made all the same.
+    // Checked before an update is made whose view could not be returned.
     if (const int bad = write_struct(out, view); bad != KVS_OK) return bad;
     if (token_count < 1) return fail_value("token_count", token_count, "1 or more");
     if (const int bad = check_tokens(layer->shape, token_count); bad != KVS_OK) return bad;
-    // A copy: a cache keeps tensors beyond this call, and the caller's memory is lent for the call alone.
+    // A copy: a cache keeps tensors beyond this call, which only borrows the caller's memory.
     KvTensor added(layer->shape, token_count);
     const BoundLayout& bound = added.layout();
     std::memcpy(bound.base(0, 0), keys, static_cast<std::size_t>(bound.layout.tensor_bytes(0)));
@@ -163,7 +161,7 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     out.token_capacity = seen->tensor->token_count();
     out.begin = seen->begin;
     out.end = seen->end;
-    KV_ASSERT(out.begin >= 0 && out.begin <= out.end && out.end <= out.token_capacity);  // what the caller may read
+    KV_ASSERT(out.begin >= 0 && out.begin <= out.end && out.end <= out.token_capacity);  // bounds of the caller's reads
     return write_struct(out, view);
   });
 }
@@ -220,7 +218,7 @@ int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count) {
     selected.batch_count = static_cast<std::int64_t>(count);
     if (const int bad = check_tokens(selected, 1); bad != KVS_OK) return bad;
     layer->cache->select({sequences, count});
-    // After select(), which reads the old batch: the next update brings as many sequences as were chosen.
+    // After select(), which reads the old batch: the next update has the selected number of sequences.
     layer->shape = selected;
     return KVS_OK;
   });

@@ -1,4 +1,4 @@
-// client/c/gpu_c_layout.cc: layouts and caches of kvstore_gpu.h. No exception leaves it.
+// client/c/gpu_c_layout.cc: kvstore_gpu.h's layouts and caches. Exceptions stop here.
 #include <array>
 #include <string_view>
 #include <utility>
@@ -26,8 +26,7 @@ struct NamedMaker {
   std::string_view name;
   Maker make;
 };
-// Each name is a layout that some engine has; docs/kernels.md says which. A table, so that C, Python and the tests know
-// the same ones.
+// Each name is an engine's layout; see docs/kernels.md. One table for C, Python and the tests.
 constexpr NamedMaker kMakers[] = {
     {"nhd", layouts::nhd},
     {"hnd", layouts::hnd},
@@ -55,7 +54,7 @@ constexpr NamedMaker kMakers[] = {
     {"chunk", layouts::chunk},
 };
 
-/// What libraries call elements; each element's first name is the one that is given back.
+/// Libraries' names of elements; the first name of each is the one returned.
 struct ElementName {
   std::string_view name;
   Element element;
@@ -64,7 +63,7 @@ constexpr ElementName kElementNames[] = {
     {"byte", Element::kByte},        {"uint8", Element::kByte},
     {"int8", Element::kInt8},        {"float8_e4m3fn", Element::kE4M3},
     {"e4m3", Element::kE4M3},        {"e4m3fn", Element::kE4M3},
-    {"fp8_e4m3", Element::kE4M3},    {"fp8", Element::kE4M3},  // as vLLM and SGLang mean it
+    {"fp8_e4m3", Element::kE4M3},    {"fp8", Element::kE4M3},  // as in vLLM and SGLang
     {"float8_e5m2", Element::kE5M2}, {"e5m2", Element::kE5M2},
     {"fp8_e5m2", Element::kE5M2},    {"float4_e2m1fn_x2", Element::kE2M1x2},
     {"e2m1x2", Element::kE2M1x2},    {"fp4", Element::kE2M1x2},
@@ -75,7 +74,7 @@ constexpr ElementName kElementNames[] = {
     {"fp32", Element::kFp32},
 };
 
-// Elements are numbered without a gap from KVS_BYTE to KVS_FP32.
+// Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
 bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
 
 int fail_value(const char* field, int value, int most) {
@@ -83,8 +82,8 @@ int fail_value(const char* field, int value, int most) {
               std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
 }
 
-// The caller owns what is made here and frees it by the function of its kind. A cache has a copy of its layout, so
-// either may be freed first.
+// The caller owns the result and frees it by the function of its kind. A cache has a copy of its layout, so either may
+// be freed first.
 int give(Checked<Layout> layout, kvs_layout** to) {
   if (!layout) return fail(KVS_BAD_REQUEST, layout.error().text);
   *to = new kvs_layout{*std::move(layout)};
@@ -96,7 +95,7 @@ int give(Checked<BoundLayout> bound, kvs_cache** to) {
   return KVS_OK;
 }
 
-/// Runs `body` once the handles that it needs are known to be there; the result is null until it succeeds.
+/// Runs `body` if the required handles are given; the result is null until it succeeds.
 template <class Handle, class... Given, class Body>
 int make(Handle** result, Body body, const Given*... given) {
   return guarded([&]() -> int {
@@ -112,7 +111,7 @@ int read_tensor(const kvs_tensor& from, Tensor* to) {
     return fail(KVS_BAD_REQUEST, "tensors: axes, shape or roles is NULL");
   }
   to->axes = from.axes;
-  // Before the shape is read: it has as many numbers as there are letters.
+  // Before reading the shape, which has as many numbers as there are letters.
   if (to->axes.size() > 9) return fail(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
   if (!is_element(from.element)) return fail_value("tensors: element", from.element, KVS_FP32);
   if (from.role_count > kRoleCount) return fail(KVS_BAD_REQUEST, "tensors: more roles than there are");
@@ -128,7 +127,7 @@ int read_tensor(const kvs_tensor& from, Tensor* to) {
     }
     to->roles.push_back(static_cast<Role>(from.roles[i]));
   }
-  // 1 for the first tensor, since 0 of a zeroed struct means an allocation of its own.
+  // Counted from 1: 0 in a zeroed struct means an allocation of its own.
   to->allocation = static_cast<int>(from.shares) - 1;
   to->offset_bytes = from.offset_bytes;
   return KVS_OK;
@@ -139,7 +138,7 @@ std::size_t allocation_count(const Layout& layout) {
          static_cast<std::size_t>(layout.has_all_layers_in_tensor ? 1 : layout.layer_count);
 }
 
-/// What is wrong with an allocation, or nothing.
+/// The fault of an allocation, or empty.
 std::string find_problem(const Layout& layout, int tensor, const void* memory, const std::uint64_t* bytes) {
   if (memory == nullptr) return "is NULL";
   const auto needed = static_cast<std::uint64_t>(layout.tensor_bytes(tensor));
@@ -147,7 +146,7 @@ std::string find_problem(const Layout& layout, int tensor, const void* memory, c
     return "has " + std::to_string(*bytes) + " bytes, the layout reaches over " + std::to_string(needed);
   }
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
-  // Such a size is a mistake in the layout; the kernels' 64-bit offsets would wrap to memory that exists.
+  // Such a size is a mistake in the layout; the kernels' 64-bit offsets would wrap to existing memory.
   if (address > std::numeric_limits<std::uintptr_t>::max() - needed) return "reaches beyond the end of memory";
   for (const Component& each : layout.components) {
     if (each.tensor == tensor && address % static_cast<std::uintptr_t>(element_bytes(each.element)) != 0) {
@@ -191,8 +190,7 @@ int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout*
     if (!is_element(from.value_element)) return fail_value("value_element", from.value_element, KVS_FP32);
     const CacheShape shape{.block_count = from.block_count,
                            .block_tokens = from.block_tokens,
-                           // A latent cache has one head and a single layer's cache one layer: both are what a zeroed
-                           // struct means.
+                           // A zeroed struct means one head (a latent cache) and one layer.
                            .heads = from.heads == 0 ? 1 : from.heads,
                            .key_size = from.key_size,
                            .value_size = from.value_size,
@@ -282,7 +280,7 @@ int kvs_cache_bind(const kvs_layout* layout, void* const* allocations, const uin
   return make(
       cache,
       [&]() -> int {
-        // With another count no allocation can be told from another: bind_layout() then says how many there should be.
+        // With another count, allocations cannot be told apart: bind_layout() then reports the right number.
         for (std::size_t i = 0; i < count && count == allocation_count(layout->layout); ++i) {
           const auto tensor = static_cast<int>(i % static_cast<std::size_t>(layout->layout.tensor_count));
           const std::string problem =

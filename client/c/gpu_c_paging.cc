@@ -1,4 +1,4 @@
-// client/c/gpu_c_paging.cc: pools, sequences and masks of kvstore_paging.h. No exception leaves it.
+// client/c/gpu_c_paging.cc: kvstore_paging.h's pools, sequences and masks. Exceptions stop here.
 #include <array>
 #include <memory>
 #include <optional>
@@ -10,7 +10,7 @@
 #include "gpu/paging/packed_mask.h"
 #include "gpu/paging/paged_cache.h"
 
-// Shared: a pool may be freed while caches over it live, in whichever order a garbage collector likes.
+// Shared: a pool may be freed before its caches, in a garbage collector's order.
 struct kvs_page_pool {
   std::shared_ptr<kv::PagePool> pool;
 };
@@ -30,7 +30,7 @@ namespace {
 
 using namespace c_api;
 
-/// Far beyond every cache; no arithmetic on it, times the tokens of a block, overflows.
+/// Far beyond every cache; multiplied by the tokens of a block, it does not overflow.
 constexpr std::size_t kTokensMax = std::size_t{1} << 40;
 constexpr std::size_t kBlockTokensMax = std::size_t{1} << 31;
 constexpr std::size_t kGroupsMax = 64;
@@ -49,7 +49,7 @@ std::vector<BlockName> names_of(const kvs_hash* hashes, std::size_t count, std::
   return names;
 }
 
-/// A cache and one of its sequences, which C callers may get wrong.
+/// Checks a C caller's cache and sequence.
 int check_sequence(const kvs_paged_cache* cache, kvs_sequence sequence) {
   if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
   if (cache->cache.has(SequenceId{sequence})) return KVS_OK;
@@ -62,12 +62,11 @@ int check_prefix_call(const kvs_hash* hashes, std::size_t hash_count, std::size_
   return token_count <= kTokensMax ? KVS_OK : fail_size("token_count", token_count, "at most 2^40");
 }
 
-/// Users of the pages of prefixes, until it goes: what one group takes must not be what another group has hit.
+/// Holds the pages of prefixes: pages taken by one group must not be those that another group has hit.
 class HeldPrefixes {
  public:
   HeldPrefixes(PagePool& pool, std::span<const CachedPrefix> prefixes) : pool_(pool), prefixes_(prefixes) {
-    // All prefixes first, then sequences: opening the first group may need pages, and would take free ones that still
-    // hold what the second group was just told it has.
+    // All prefixes before any sequence: opening the first group may take free pages that hold the second group's hits.
     for (const CachedPrefix& each : prefixes_) pool_.touch(each.pages);
   }
   ~HeldPrefixes() {
@@ -81,7 +80,7 @@ class HeldPrefixes {
   std::span<const CachedPrefix> prefixes_;
 };
 
-/// A sequence in each cache, or in none.
+/// A sequence in each cache, or an error and none.
 int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::span<const BlockName>> names,
                 std::size_t token_count, kvs_sequence* sequences, std::size_t* cached) {
   PagePool& pool = *caches.front()->pool;
@@ -96,13 +95,13 @@ int open_groups(std::span<kvs_paged_cache* const> caches, std::span<const std::s
   for (std::size_t g = 0; g < caches.size(); ++g) {
     const auto sequence = caches[g]->cache.open(prefixes[g], token_count);
     if (!sequence) {
-      // The prefixes are still held here, so what was cached stays cached after a failure for want of pages.
+      // The prefixes are still held, so cached blocks stay cached after a failure for want of pages.
       for (std::size_t i = opened.size(); i-- > 0;) caches[i]->cache.close(opened[i]);
       return fail(sequence.error());
     }
     opened.push_back(*sequence);
   }
-  // Written only now: a caller whose call failed has no half of a sequence.
+  // Written last: a failed call leaves the caller without partial results.
   for (std::size_t g = 0; g < caches.size(); ++g) sequences[g] = static_cast<kvs_sequence>(opened[g]);
   KV_ASSERT(opened.size() == caches.size() && prefixes.front().token_count <= token_count);
   *cached = prefixes.front().token_count;
@@ -118,13 +117,13 @@ int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, voi
   return gpu_call([&]() -> int {
     if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
     *pool = nullptr;
-    // At least one page besides the one that is never given out; page numbers are engines' 32-bit ones.
+    // At least one page besides the reserved one; page numbers are engines' 32-bit ones.
     if (page_count < 2 || page_count >= std::size_t{0x7FFFFFFF}) {
       return fail_size("page_count", page_count, "from 2 to 2^31 - 2");
     }
     std::function<void(const BlockName&)> tell;
     if (on_removed != nullptr) {
-      // Called in the middle of an operation of the pool: it must not call back into it (kvstore_paging.h).
+      // Called in the middle of a pool operation: must not call back into the pool (kvstore_paging.h).
       tell = [on_removed, context](const BlockName& name) {
         kvs_hash hash;
         std::memcpy(hash.bytes, name.hash.data(), sizeof hash.bytes);
@@ -210,11 +209,11 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
                      size_t capacity, size_t* pair_count) {
   return gpu_call([&]() -> int {
     if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
-    // Checked before: a copy that is not told would be bytes that two sequences write.
+    // Checked before: with an unreported copy, two sequences would write the same bytes.
     if (pairs == nullptr || pair_count == nullptr) return fail(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
     if (capacity < 1) return fail_size("capacity", capacity, "1 or more");
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
-    // Both: the sum of two sizes that are each allowed cannot wrap, while one that is not could.
+    // Both: the sum of two allowed sizes cannot wrap.
     if (token_count > kTokensMax || before + token_count > kTokensMax) {
       return fail_size("token_count", token_count, "within 2^40 tokens of one sequence");
     }
@@ -244,7 +243,7 @@ int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_c
     if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
     if (cache->cache.crop(SequenceId{sequence}, token_count)) return KVS_OK;
-    // The cache says no more than "bad request"; which of the two limits it was can be told from the counts.
+    // The cache reports only "bad request"; the counts tell which limit it was.
     return token_count > before ? fail_size("token_count", token_count, "within the sequence")
                                 : fail_size("token_count", token_count, "behind what the window has left behind");
   });
@@ -299,7 +298,7 @@ int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t 
     }
     if (slots == nullptr && begin < end) return fail(KVS_BAD_REQUEST, "slots is NULL");
     const auto found = cache->cache.slot_mapping(SequenceId{sequence}, begin, end);
-    KV_ASSERT(found.size() == end - begin);  // the caller has room for just these
+    KV_ASSERT(found.size() == end - begin);  // the size of the caller's list
     std::copy(found.begin(), found.end(), slots);
     return KVS_OK;
   });
@@ -325,7 +324,7 @@ int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t
     for (std::size_t r = 0; r < request_count; ++r) {
       bits += static_cast<std::size_t>(query_counts[r]) * static_cast<std::size_t>(kv_counts[r]);
     }
-    // Engines want either or both of these: a missing one is an empty list to pack_masks().
+    // Engines want either or both; a missing one is an empty list for pack_masks().
     const auto told = [&](std::int32_t* indptr) {
       return std::span(indptr, indptr == nullptr ? 0 : request_count + 1);
     };

@@ -1,4 +1,4 @@
-// client/c/gpu_c_plans.cc: plans of kvstore_paging.h for what a batch shares. No exception leaves it.
+// client/c/gpu_c_plans.cc: kvstore_paging.h's plans for a batch's shared prefixes. Exceptions stop here.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -14,7 +14,7 @@ struct kvs_cascade {
   std::vector<std::size_t> order;
   kv::CascadePlan plan;
 };
-// Views point into these lists: they live as long as the plan, and are never changed.
+// Views point into these lists, which live as long as the plan and never change.
 struct kvs_chunks {
   std::vector<std::size_t> order;
   std::vector<std::int32_t> pages;
@@ -39,12 +39,12 @@ class Batch {
     if (from_.sequence_count > 0 && from_.last_page_tokens == nullptr && from_.page_tokens == nullptr) {
       return fail(KVS_BAD_REQUEST, "batch: last_page_tokens and page_tokens are NULL");
     }
-    // page_indptr has one entry more than there are sequences, but need not be there for none.
+    // page_indptr has one more entry than there are sequences, but may be missing for zero sequences.
     if (from_.sequence_count == 0) return KVS_OK;
     if (from_.page_indptr[0] < 0) return fail_value("batch: page_indptr[0]", from_.page_indptr[0], "0 or more");
     const auto end = static_cast<std::size_t>(std::max(from_.page_indptr[from_.sequence_count], 0));
     if (end > 0 && from_.pages == nullptr) return fail(KVS_BAD_REQUEST, "batch: pages is NULL");
-    // Once and for all: the sequences' spans point into it.
+    // Sized once: the sequences' spans point into it.
     blocks_.resize(end);
     for (std::size_t s = 0; s < from_.sequence_count; ++s) {
       if (const int bad = read_sequence(s); bad != KVS_OK) return bad;
@@ -80,7 +80,7 @@ class Batch {
 
   int read_sequence(std::size_t s) {
     const std::int32_t begin = from_.page_indptr[s], end = from_.page_indptr[s + 1];
-    // The last entry gave blocks_ its size. One in the middle may be larger, and would read pages beyond the list.
+    // The last entry gave blocks_ its size. A larger one in the middle would read pages beyond the list.
     if (begin < 0 || end <= begin || static_cast<std::size_t>(end) > blocks_.size()) {
       return fail_entry("page_indptr", s + 1, end, "above the one before, and at most the last");
     }
@@ -90,7 +90,7 @@ class Batch {
       const std::int32_t* tokens = from_.page_tokens != nullptr ? &from_.page_tokens[i]
                                    : is_last                    ? &from_.last_page_tokens[s]
                                                                 : &full;
-      // Page 0 is nobody's: a sequence that reads it would read what a window has left behind.
+      // Page 0 is reserved: a sequence that reads it would read pages left behind by a window.
       if (from_.pages[i] < 1) return fail_entry("pages", i, from_.pages[i], "1 or more");
       if (*tokens < 1 || *tokens > full) {
         return from_.page_tokens != nullptr ? fail_entry("page_tokens", i, *tokens, "from 1 to block_tokens")
@@ -109,7 +109,7 @@ class Batch {
     if (from_.hashes == nullptr) return std::nullopt;
     BlockName name;
     std::memcpy(name.hash.data(), from_.hashes[page].bytes, sizeof from_.hashes[page].bytes);
-    // All zero means a block without a name, for instance the last one that is not full: nobody shares it.
+    // All zero means a block without a name, such as a partial last one: it is not shared.
     if (name == BlockName{}) return std::nullopt;
     return name;
   }
@@ -119,7 +119,7 @@ class Batch {
   std::vector<PlannedSequence> sequences_;
 };
 
-/// What every plan begins with: a place for it, and the tree of what the batch shares. `given` outlives `tree`.
+/// Common start of every plan: clears the result, and builds the tree of shared prefixes. `given` outlives `tree`.
 template <class Plan>
 int begin_plan(const kvs_batch* batch, Plan** plan, Batch& given, SharedPrefixTree& tree) {
   if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
@@ -138,7 +138,7 @@ int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade
     Batch given;
     SharedPrefixTree tree;
     if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
-    // Not more than so many: each level is a launch of its own, and pays only if its blocks are read by several.
+    // Bounded: each level is a launch of its own, and pays only if several sequences read its blocks.
     auto planned = plan_cascade(tree, level_count_max == 0 ? SIZE_MAX : level_count_max);
     if (!planned) {
       return fail(KVS_UNSUPPORTED, "level_count_max: " + std::to_string(level_count_max) +
@@ -184,7 +184,7 @@ int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks
     Batch given;
     SharedPrefixTree tree;
     if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
-    // A chunk shared by fewer than the threshold is given to each as its own. 1: all that can be shared is.
+    // A chunk shared by fewer than the threshold goes to each sequence as its own. 1: all sharing is used.
     auto planned = plan_chunks(tree, sharing_threshold == 0 ? 1 : sharing_threshold);
     if (!planned) return fail(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");
     auto made = std::make_unique<kvs_chunks>();

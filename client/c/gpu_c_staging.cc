@@ -1,5 +1,4 @@
-// client/c/gpu_c_staging.cc: staging of kvstore_gpu.h: blocks between host memory and a device's pages. No exception
-// leaves it.
+// client/c/gpu_c_staging.cc: kvstore_gpu.h's staging between host memory and a device's pages. Exceptions stop here.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -13,7 +12,7 @@
 
 struct kvs_staging {
   std::unique_ptr<kv::CudaStagingDevice> device;
-  std::unique_ptr<kv::Staging> staging;  // after its device: it waits there when it goes
+  std::unique_ptr<kv::Staging> staging;  // after its device, for which its destructor waits
 };
 
 namespace kv {
@@ -21,8 +20,8 @@ namespace {
 
 using namespace c_api;
 
-/// 0 means no deadline here, other than in kvstore.h: staging waits for a device, which does not go away as a node
-/// does. Longer than a day is cut to a day, so that the sum cannot overflow.
+/// 0 means an unlimited wait here, unlike in kvstore.h: a device does not disappear as a node may. Cut to a day, so
+/// that the sum cannot overflow.
 TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
   constexpr std::uint64_t kMax = 24ULL * 3600 * 1'000'000;
   if (microseconds == 0) return TimePoint::max();
@@ -35,7 +34,7 @@ int read_mark(kvs_mark from, Mark* mark) {
   return KVS_OK;
 }
 
-/// A call's arguments as Staging takes them.
+/// A call's arguments in Staging's types.
 struct StagedCall {
   StagedBlocks blocks;
   std::int64_t first_layer = 0, layer_count = 0;
@@ -60,8 +59,7 @@ int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, 
   call->first_layer = from.first_layer;
   call->layer_count = from.layer_count == 0 ? rest : from.layer_count;
   KV_ASSERT(call->first_layer >= 0 && call->first_layer + call->layer_count <= blocks.layer_count);
-  // A mark for each layer is the most there can be. Checked before anything is enqueued: a mark that the caller never
-  // sees is pages that it cannot tell are ready.
+  // At most one mark per layer. Checked before enqueuing: without its mark the caller cannot tell when pages are ready.
   if (capacity < static_cast<std::size_t>(call->layer_count)) {
     return fail_value("capacity", static_cast<std::int64_t>(capacity),
                       ("at least " + std::to_string(call->layer_count) + ", the number of layers").c_str());
@@ -69,7 +67,7 @@ int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, 
   const std::int64_t row_count = from.block_count * blocks.block_tokens;
   StagedBlocks& to = call->blocks;
   if (const int bad = read_rows(from.rows, pages, row_count, &to.rows); bad != KVS_OK) return bad;
-  // Scales are made on the side that is written: the pages of a load, the blocks of a store.
+  // Scales are made on the written side: the pages of a load, the blocks of a store.
   if (const int bad = read_operation(from.operation, row_count, is_load ? pages : blocks, &to.operation);
       bad != KVS_OK) {
     return bad;
@@ -96,7 +94,7 @@ int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
                  : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
 }
 
-/// Where page-locked buffers for device number `ordinal` are to lie.
+/// The place of page-locked buffers for device number `ordinal`.
 int read_numa(const CudaModule& module, const char* given, int ordinal, NumaChoice* numa) {
   if (given != nullptr) {
     auto place = find_numa_place(given);
@@ -104,7 +102,7 @@ int read_numa(const CudaModule& module, const char* given, int ordinal, NumaChoi
     *numa = std::move(place->choice);
     return KVS_OK;
   }
-  // Nobody asked: a device that is not to be found has its buffers anywhere.
+  // By default, the buffers of a device that is not found lie anywhere.
   if (const auto address = module.pci_address(ordinal)) {
     if (auto place = find_numa_place("pci:" + *address)) *numa = std::move(place->choice);
   }
@@ -122,14 +120,14 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
   StagedCall call;
   if (const int bad = read_staged(*staging->device, from, is_load, capacity, &call); bad != KVS_OK) return bad;
   if (from.is_after_stream != 0) {
-    // Loads write pages that the stream's kernels may still read, stores read what they may still write. Both lanes:
-    // with few bytes there is a kernel alone.
+    // Loads write pages that the stream's kernels may still read; stores read pages that they may still write. Both
+    // lanes, since few bytes use the kernel alone.
     for (const Lane lane : {Lane::kCopy, Lane::kKernel}) {
       const auto ordered = staging->device->wait_for_stream(lane, from.stream);
       if (!ordered) return fail_cuda(ordered.error());
     }
   }
-  // Filled on failure too: the layers of these marks are right, and the caller may use them.
+  // Filled on failure too: the layers of these marks are right and usable.
   std::vector<StagedLayers> marks;
   const auto done = is_load ? staging->staging->load(call.blocks, call.first_layer, call.layer_count, marks)
                             : staging->staging->store(call.blocks, call.first_layer, call.layer_count, marks);
@@ -173,7 +171,7 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     if (from.slot_bytes != 0) config.slot_bytes = from.slot_bytes;
     if (from.slot_count != 0) config.slot_count = from.slot_count;
     if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
-    // Left alone, create() measures on the device what is best, which takes a moment.
+    // By default, create() measures the best value on the device, which takes a moment.
     if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
     NumaChoice numa;
     if (const int bad = read_numa(*run.cuda, from.numa_nodes, ordinal, &numa); bad != KVS_OK) return bad;
@@ -182,7 +180,7 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     if (!device) return fail_cuda(device.error());
     made->device = *std::move(device);
     auto created = Staging::create(*made->device, config);
-    // Told with the numbers, since the remedy is in them: fewer or smaller buffers.
+    // With the numbers, since the remedy is fewer or smaller buffers.
     if (!created && created.error() == Errc::kOutOfMemory) {
       return fail(KVS_OUT_OF_MEMORY, "options: " + std::to_string(config.slot_count) + " buffers of " +
                                          std::to_string(config.slot_bytes) + " bytes: the device has no room");

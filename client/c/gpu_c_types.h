@@ -1,4 +1,4 @@
-// client/c/gpu_c_types.h: what lies behind the handles of kvstore_gpu.h.
+// client/c/gpu_c_types.h: the types behind the handles of kvstore_gpu.h.
 #pragma once
 
 #include "client/kvstore_gpu.h"

@@ -10,8 +10,8 @@
 namespace kv::c_api {
 namespace {
 
-/// Bytes from 0x7F on are escaped one by one. Names that others chose need not be UTF-8, which JSON must be; so a
-/// reader gets them as Latin-1 instead of a document that does not parse.
+/// Bytes from 0x7F on are escaped one by one. Names chosen by others need not be UTF-8, which JSON must be: readers get
+/// them as Latin-1 instead of an invalid document.
 void append_json(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) {
@@ -29,11 +29,10 @@ void append_json(std::string& out, std::string_view text) {
   out += '"';
 }
 
-/// JSON has no word for infinity or for not a number.
+/// JSON cannot express infinity or NaN.
 void append_number(std::string& out, double value) {
   char number[40];
-  // 17 digits bring every double back as it was. Not printf: an engine may have set a locale whose decimal point is a
-  // comma.
+  // 17 digits preserve every double. Not printf: an engine's locale may have a decimal comma.
   const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
   out += std::isfinite(value) ? std::string_view(number, end) : "null";
 }
@@ -49,7 +48,7 @@ void append_values(std::string& out, const std::vector<std::pair<std::string, do
   }
 }
 
-/// `chosen` and `nodes` as a node's status page has them; processors as the kernel writes them, such as "0-3,8".
+/// `chosen` and `nodes` as in a node's status page; processors in the kernel's format, such as "0-3,8".
 void append_numa(std::string& out, const NumaStatus& numa) {
   out += "{\"nodes\":" + std::to_string(numa.place.node_count) + ",\"chosen\":[";
   for (const unsigned node : numa.place.choice.memory) {
@@ -70,12 +69,11 @@ void append_numa(std::string& out, const NumaStatus& numa) {
 std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa) {
   std::string out = "{\"nodes\":[";
   for (const NodeStats& node : nodes) {
-    // The list's opening bracket, or the end of the node before.
+    // After the list's opening bracket, or the previous node.
     if (out.back() == '}') out += ',';
     out += "{\"name\":";
     append_json(out, node.name);
-    // A node that did not answer stays in the list, with empty values: which node is silent is what its reader came
-    // for.
+    // A silent node stays in the list, with empty values: readers look for it.
     if (node.error) {
       out += ",\"error\":";
       append_json(out, node.error.message());
@@ -119,7 +117,7 @@ std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& nu
 
 std::string miss_json(const MissReport& report) {
   const auto number = [](std::uint64_t value) { return std::to_string(value); };
-  // Whole milliseconds: no locale's decimal point can come in between.
+  // From whole milliseconds, so that the locale's decimal point cannot appear.
   const auto seconds = [](std::chrono::microseconds time) {
     const auto ms = static_cast<std::uint64_t>(time.count()) / 1000;
     const std::string rest = std::to_string(ms % 1000);
@@ -201,7 +199,7 @@ std::string context_json(const NamedContext& context) {
   add_time("used_us", context.used);
   add("written_tokens", context.written_tokens);
   add("read_tokens", context.read_tokens);
-  // Whole ones: no locale's decimal point can come in between.
+  // A whole number, so that the locale's decimal point cannot appear.
   add("stored_token_seconds", static_cast<std::uint64_t>(std::clamp(context.stored_token_seconds, 0.0, 1e18)));
   out += std::string(",\"warming\":") + (context.is_warming ? "true" : "false");
   if (context.memory_blocks) add("memory_blocks", *context.memory_blocks);

@@ -1,4 +1,4 @@
-// client/c/stats_json.h: the documents that kvs_stats(), kvs_why() and kvs_context_...() write.
+// client/c/stats_json.h: the JSON documents of kvs_stats(), kvs_why() and kvs_context_...().
 #pragma once
 
 #include <string>
@@ -9,17 +9,17 @@
 
 namespace kv::c_api {
 
-/// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}],"numa":{...}}, with "error" where a
-/// node did not answer. Pure ASCII, whatever nodes say of themselves.
+/// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}],"numa":{...}}, with "error" for a node
+/// that did not answer. Pure ASCII, like the others, even for names with other bytes.
 std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa);
-/// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds. As pure.
+/// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds.
 std::string miss_json(const MissReport& report);
 
-/// {"name":...,"tags":[...],"wanted_blocks":...,"kept_blocks":...,...}; times in microseconds since 1970. As pure.
+/// {"name":...,"tags":[...],"wanted_blocks":...,"kept_blocks":...,...}; times in microseconds since 1970.
 std::string context_json(const NamedContext& context);
-/// {"name":...,"blocks":...,"bytes":...}, and of an import more. As pure.
+/// {"name":...,"blocks":...,"bytes":...}, and more for an import.
 std::string archived_json(const ArchivedContext& archived, bool is_imported);
-/// {"contexts":[...],"silent":[{"node":...,"error":...}]}. As pure.
+/// {"contexts":[...],"silent":[{"node":...,"error":...}]}.
 std::string contexts_json(const ContextList& list);
 
 }  // namespace kv::c_api
