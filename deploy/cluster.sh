@@ -52,7 +52,7 @@ wait_for_nodes() {
 clean_up() {
   local code=$? each
   trap - EXIT
-  for each in node0 node1 node2 etcd; do  # etcd last: nodes that leave tell it
+  for each in node0 node1 node2 etcd; do  # etcd last: leaving nodes write to it
     [ -z "${pids[$each]:-}" ] || kill -TERM "${pids[$each]}" 2> /dev/null || true
     [ "$each" != node2 ] || wait_for_nodes
   done
@@ -81,7 +81,7 @@ start_node() {
     --threads 1 --etcd "$etcd_url" --etcd-lease-seconds 3 >> "$scratch/node$1.log" 2>&1 &
   pids[node$1]=$!
 }
-# show_members N: waits until there are N members which all know the same map, and prints them
+# show_members N: waits until N members have the same map, and prints them
 show_members() {
   local until=$((SECONDS + 60))
   until "$ctl" cluster status -e "$(endpoint_of 0)" > "$scratch/status" 2>&1 && [ "$(grep -c ' serving ' "$scratch/status")" = "$1" ]; do

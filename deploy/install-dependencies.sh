@@ -74,13 +74,13 @@ if [ "$with_lint" = yes ]; then
 fi
 if [ "$with_kubernetes" = yes ]; then
   packages+=(python3-pytest python3-yaml)
-  # Debian 12's kubectl is older than what `kubectl kustomize` has to know; any other that is here will do.
+  # Debian 12's kubectl is too old for `kubectl kustomize`; any other that is installed will do.
   command -v kubectl > /dev/null || command -v kustomize > /dev/null || packages+=(kubernetes-client)
 fi
 if [ "$with_rdma" = yes ]; then
   packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)
 fi
-services=()  # Debian starts these when it installs them
+services=()  # Debian starts these at installation
 if [ "$with_observe" = yes ]; then
   services+=(prometheus prometheus-alertmanager)
   packages+=(prometheus prometheus-alertmanager python3-pytest)
@@ -119,18 +119,18 @@ apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 "$@" < /dev/null > "$log" 2>&1 ||
     { tail -n 30 "$log" >&2; return 1; }
 }
-# Package lists can be stale or, in a fresh container, absent. A failed refresh is harmless if the packages can be had anyway.
+# Package lists can be stale or, in a fresh container, absent. A failed refresh is harmless if the packages are available anyway.
 apt update || echo 'install-dependencies: apt-get update failed; going on with the package lists that are here' >&2
 
-# Never remove what somebody else installed here.
+# Never remove other software of this machine.
 removed=$("${as_root[@]}" apt-get -s install --no-install-recommends "${missing[@]}" 2> /dev/null | awk '/^Remv /{print $2}' | xargs)
 if [ -n "$removed" ]; then
   fail "installing ${missing[*]} would remove: $removed
 If nothing else here needs those, remove them first (apt-get remove $removed), then run this again."
 fi
 
-# Tests start programs, not services: for the time of the installation no service may be started, and afterwards the new ones do not
-# start with the machine either. Those that were here before are somebody's, and stay as they are.
+# Tests start programs, not services: services must not start during the installation, nor later with the machine. Services that were
+# installed before stay as they are.
 new_services=()
 for service in "${services[@]}"; do is_installed "$service" || new_services+=("$service"); done
 if [ ${#new_services[@]} -gt 0 ]; then
@@ -144,7 +144,7 @@ if [ ${#new_services[@]} -gt 0 ]; then
 fi
 apt install -y --no-install-recommends "${missing[@]}" || fail "apt-get could not install: ${missing[*]}"
 for service in "${new_services[@]}"; do
-  service=${service%-server}  # etcd-server's is named etcd
+  service=${service%-server}  # etcd-server's service is named etcd
   if command -v systemctl > /dev/null; then
     "${as_root[@]}" systemctl disable -q "$service"
   else

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: The man section of each program. kvstore-node tells of its command `spill` in no list, since `kvstorectl spill` is that.
+# The man section of each program. The lists omit kvstore-node's command `spill`, which `kvstorectl spill` documents.
 PROGRAMS = {"kvstore-node": 8, "kvstorectl": 1, "kvstore-bench": 1}
 UNLISTED = {"kvstore-node": ["spill"]}
 WORDS_OF_LISTS = {"positionals", "subcommands"}

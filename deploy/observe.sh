@@ -51,7 +51,7 @@ fi
 
 is_taken() { (exec 3<> "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }
 taken=' '
-# choose NAME OPTION PORT FROM: sets the variable NAME to PORT if it is free, or without one to the first free port from FROM on
+# choose NAME OPTION PORT FROM: sets NAME to PORT if it is free, or without PORT to the first free port from FROM on
 choose() {
   local port=${3:-$4}
   while is_taken "$port" || [[ $taken == *" $port "* ]]; do
@@ -71,7 +71,7 @@ done
 
 scratch=$(mktemp -d)
 pids=() names=()
-# end PID: also what is stopped, and within 15 s
+# end PID: within 15 s, also a stopped process
 end() {
   local deadline=$((SECONDS + 15))
   kill -TERM "$1" 2> /dev/null || return 0
@@ -91,7 +91,7 @@ clean_up() {
 trap clean_up EXIT
 trap 'echo; echo stopping; exit 0' INT TERM
 
-# start NAME COMMAND...: in a session of its own, so that Ctrl-C comes to this script alone, which ends all in order
+# start NAME COMMAND...: in its own session, so that Ctrl-C reaches this script alone, which ends all in order
 start() {
   local name=$1
   shift
@@ -99,7 +99,7 @@ start() {
   pids+=($!) names+=("$name")
 }
 
-# answers PORT PATH: bash itself asks, since curl may be absent
+# answers PORT PATH: by bash itself, since curl may be absent
 answers() {
   local line=
   exec 3<> "/dev/tcp/127.0.0.1/$1" || return 1
@@ -108,14 +108,14 @@ answers() {
   [[ $line == *" 200 "* ]]
 }
 
-# has_ended NUMBER: of what was started; says how its log ends
+# has_ended NUMBER: of a started process; prints the end of its log
 has_ended() {
   ! kill -0 "${pids[$1]}" 2> /dev/null || return 1
   printf 'observe: %s has ended. Its log ends:\n' "${names[$1]}" >&2
   tail -n 20 "$scratch/${names[$1]}.log" >&2
 }
 
-# wait_for PORT PATH: until what was started last answers there
+# wait_for PORT PATH: until the latest process answers there
 wait_for() {
   local deadline=$((SECONDS + 60)) last=$((${#pids[@]} - 1))
   until answers "$1" "$2" 2> /dev/null; do
@@ -139,7 +139,7 @@ start alertmanager prometheus-alertmanager --config.file=deploy/prometheus/alert
   --web.listen-address="127.0.0.1:$alertmanager_port" --cluster.listen-address=
 wait_for "$alertmanager_port" /-/ready
 
-# The shipped configuration, with these ports, and a scrape every five seconds to see something soon.
+# The shipped configuration, with these ports, and a scrape every five seconds for quick results.
 cp deploy/prometheus/kvstore.rules.yml "$scratch/"
 sed "s/127.0.0.1:9093/127.0.0.1:$alertmanager_port/; s/_interval: 15s/_interval: 5s/" deploy/prometheus/prometheus.yml > "$scratch/prometheus.yml"
 printf -- '- targets: [%s]\n' "$(IFS=,; echo "${targets[*]}")" > "$scratch/kvstore.targets.yml"
@@ -148,7 +148,7 @@ start prometheus prometheus --config.file="$scratch/prometheus.yml" --storage.ts
   --web.listen-address="127.0.0.1:$prometheus_port"
 wait_for "$prometheus_port" /-/ready
 
-# run_load: until it is ended itself. kvstore-bench fails while a node is away; the load goes on
+# run_load: until it is ended. kvstore-bench fails while a node is away; the load goes on
 run_load() {
   local at child='' number
   trap 'kill "$child" 2> /dev/null; exit 0' TERM

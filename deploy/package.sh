@@ -36,10 +36,10 @@ deploy/install-dependencies.sh "${wanted[@]}"
 # shellcheck source=/dev/null
 release=$(. /etc/os-release && echo "${VERSION_ID%%.*}")
 version=$(sed -nE 's/^project\(kvstore VERSION ([0-9.]+) .*/\1/p' CMakeLists.txt)
-# The same version built for Debian 12 is older than that for Debian 13, so that an upgrade of Debian replaces it.
+# The build for Debian 12 has a lower version than that for Debian 13, so that an upgrade of Debian replaces it.
 debian_version=$version~deb$release
 
-# A copy, always in the same place, so that the compiler cache knows it; files that did not change keep their time.
+# A copy, always in the same place for the compiler cache; unchanged files keep their time.
 work=$root/build/packages-work
 tree=$work/kvstore
 rm -rf "$tree"
@@ -51,7 +51,7 @@ grep -q "^kvstore ($version)" deploy/debian/changelog || fail "deploy/debian/cha
 
 profiles=()
 [ $cuda = no ] || profiles=(--build-profiles=pkg.kvstore.cuda)
-# debhelper gives the build a home directory of its own; the compiler cache stays where it is.
+# debhelper gives the build its own home directory; the compiler cache stays in place.
 cache=${CCACHE_DIR:-$(ccache -k cache_dir 2> /dev/null || true)}
 log=$work/build.log
 if ! (cd "$tree" && env ${cache:+CCACHE_DIR="$cache"} CCACHE_BASEDIR="$tree" CCACHE_NOHASHDIR=1 PATH="$PATH:/usr/local/cuda/bin" \

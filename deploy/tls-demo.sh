@@ -69,9 +69,9 @@ pki=${pki:-$scratch}
 mkdir -p "$pki"
 chmod 700 "$pki"
 
-# -- certificates. In production the CA's key lies elsewhere: whoever has it is everybody.
+# -- certificates. In production the CA's key lies elsewhere: its holder can impersonate anyone.
 
-# make_ca: one that signs nodes and clients alike, with the list of what it has revoked
+# make_ca: signs nodes and clients alike, with the list of its revoked certificates
 make_ca() {
   openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj '/CN=kvstore demo CA' \
     -keyout "$pki/ca.key" -out "$pki/ca.pem" -addext 'basicConstraints=critical,CA:TRUE' \
@@ -104,7 +104,6 @@ make_cert() {
   mv "$pki/$1.key.new" "$pki/$1.key"
   mv "$pki/$1.pem.new" "$pki/$1.pem"
 }
-# write_config I: the configuration of node I
 write_config() {
   cat > "$pki/node$1.toml" << END
 node-id = "node$1"
@@ -149,7 +148,7 @@ done
 
 # -- three hosts, or three addresses of one
 
-# at I COMMAND...: runs it where host I is
+# at I COMMAND...: runs it on host I
 at() {
   local host=$1
   shift
@@ -181,7 +180,7 @@ as() {
 
 say 'Two nodes'
 for i in 1 2; do
-  # Not by at(): a function in the background is a shell of its own, and its pid no node's.
+  # Not by at(): a function in the background is a separate shell, and its pid not the node's.
   if [ "$spaces" = yes ]; then
     ip netns exec "kvtls-$$-$i" "$node" --config "$pki/node$i.toml" > "$scratch/node$i.log" 2>&1 &
   else
@@ -201,7 +200,7 @@ if command -v curl > /dev/null; then
     "https://${addresses[0]}:$((port + 1))/metrics" | grep -E '^kvstore_tls_'
 fi
 
-# expect_refused WHAT COMMAND...: it must fail, and says why
+# expect_refused WHAT COMMAND...: requires that the command fails, and shows its reason
 expect_refused() {
   local what=$1
   shift

@@ -6,7 +6,7 @@
 
 namespace kv {
 
-/// The document may hold a node's own words. Bytes that are no UTF-8 become U+FFFD; dump() alone would throw.
+/// The document may hold a node's own words. Bytes that are not UTF-8 become U+FFFD; dump() alone would throw.
 inline std::string json_text(const nlohmann::json& document, int indent = 2) {
   return document.dump(indent, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,4 +1,4 @@
-// client/tools/latency_histogram.h: how long calls took, in bounded memory and to within 1 %.
+// client/tools/latency_histogram.h: durations of calls, in bounded memory and to within 1 %.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,8 @@
 
 namespace kv {
 
-/// Counts durations in buckets that are 1/128 of their power of two wide: within 1 %, and 58 KiB however long the run.
-/// All durations of a long run would fill the memory, and a sample of them would miss the slowest calls, which matter
-/// most.
+/// Counts durations in buckets that are 1/128 of their power of two wide: within 1 %, and 58 KiB for a run of any
+/// length. Storing all durations would fill the memory, and a sample would miss the slowest calls, which matter most.
 /// Thread safety: none; one per thread, then add().
 class LatencyHistogram {
  public:

@@ -11,7 +11,7 @@ std::string misspelt_verb(const CLI::App& app, int argc, const char* const* argv
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const std::vector<const CLI::App*> verbs = at->get_subcommands([](const CLI::App*) { return true; });
-    if (verbs.empty() || word.starts_with("-")) return "";  // what follows belongs to the verb
+    if (verbs.empty() || word.starts_with("-")) return "";  // the rest belongs to the verb
     std::vector<std::string> names;
     const CLI::App* next = nullptr;
     for (const CLI::App* each : verbs) {

@@ -1,4 +1,4 @@
-// client/tools/misspelt_verb.h: which command somebody meant who wrote another one.
+// client/tools/misspelt_verb.h: suggests a command for a misspelt one.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -6,7 +6,7 @@
 
 namespace kv {
 
-/// "no command 'staus'; did you mean 'status'?" if the command line has another word where a command is due; else "".
+/// "no command 'staus'; did you mean 'status'?" if the command line has an unknown word in place of a command; else "".
 std::string misspelt_verb(const CLI::App& app, int argc, const char* const* argv);
 
 }  // namespace kv

@@ -107,9 +107,8 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
   }
 }
 
-/// Whoever names nothing means the node of this machine: its socket if there is one,
-/// since shared memory is the faster way, else its TCP port. A transport that does
-/// not fit an endpoint is refused here; the client would only show it by being slow.
+/// The default is this machine's node: its socket if there is one, since shared memory is faster, else its TCP port. A
+/// transport that does not fit an endpoint is refused here; the client would only be slow.
 Transport complete(ConnectionOptions& options) {
   if (options.endpoints.empty()) {
     const bool want_unix = options.transport.empty() ? default_socket_exists() : needs_unix(options.transport);
@@ -174,7 +173,7 @@ std::string describe(const error_code& error) {
 
 ToolClient::ToolClient(ClientConfig config, Duration busy_poll)
     : busy_poll_(context_, busy_poll), client_(std::make_unique<Client>(context_.get_executor(), std::move(config))) {
-  // The client leaves its caller's threads alone; this one is the tool's. Before it touches memory of its own.
+  // The client leaves its caller's threads alone; this one is the tool's. Before this thread touches memory of its own.
   const NumaChoice& numa = client_->numa_place().choice;
   if (!numa.processors.empty()) static_cast<void>(keep_to_processors(numa.processors));
 }
@@ -192,8 +191,8 @@ void check_all_answer(const ConnectionOptions& options) {
   if (!silent.empty()) throw std::runtime_error(silent);
 }
 
-/// Two steps: open() without waiting only makes the client know the record, and wait_open() tells whether a node took
-/// it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.
+/// Two steps: open() without waiting only registers the record with the client, and wait_open() reports whether a node
+/// accepted it. open() alone succeeds while all nodes are away, which is right for a worker and wrong for a person.
 Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::microseconds deadline) {
   const auto space = run(client_->open(record, 0us));
   if (!space) return space;
@@ -204,8 +203,8 @@ Result<Space> ToolClient::open(const NamespaceRecord& record, std::chrono::micro
 
 ToolClient::~ToolClient() {
   KV_ASSERT(std::this_thread::get_id() == thread_);
-  // The client must be destroyed on its executor. The coroutines of its sessions end after that, while what they post
-  // to still exists; the bound keeps one that never ends from hanging the tool.
+  // The client must be destroyed on its executor. The coroutines of its sessions end after that, while their executor
+  // still exists; the bound keeps an endless one from hanging the tool.
   asio::post(context_, [this] { client_.reset(); });
   for (int i = 0; i < 1000 && context_.poll() > 0; ++i) {
   }
@@ -225,7 +224,7 @@ void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
 }
 
 /// run() would go on after the last call, since a client's timers are always pending: one event at a time instead,
-/// until the caller's own count is down.
+/// until the caller's own count is zero.
 void ToolClient::run_until_zero(const std::size_t& running) {
   KV_ASSERT(std::this_thread::get_id() == thread_);
   while (running > 0) busy_poll_.run_some();

@@ -1,15 +1,15 @@
-// client/tools/tool_client.h: a Client that runs on the calling thread. Every tool uses it. The folder holds the two
-// programs for people, which use the client library as a worker does. What both programs share, in reading order:
+// client/tools/tool_client.h: a Client on the calling thread, for every tool. The folder holds the two programs for
+// people, which use the client library as a worker does. Shared files, in reading order:
 //
 //   options.h             sizes and durations as people write them
 //   text_table.h          tables for people; numbers, sizes and times as text
 //   json_text.h           documents for scripts
-//   latency_histogram.h   how long calls took
+//   latency_histogram.h   durations of calls
 //   tool_client.h         a client on the calling thread, and the options that name nodes
 //
-// The rooms:
-//   ctl/     ctl.h      kvstorectl: looks at nodes and changes what they keep
-//   bench/   bench.cc   kvstore-bench: how fast a node is, and whether every byte is right
+// The subfolders:
+//   ctl/     ctl.h      kvstorectl: inspects nodes and changes the blocks they keep
+//   bench/   bench.cc   kvstore-bench: speed of a node, with every byte checked
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -34,11 +34,11 @@ enum class Transport { kTcp, kTls, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
 struct ConnectionOptions {
-  std::vector<std::string> endpoints;     ///< At least one after complete().
-  std::string transport;                  ///< "tcp", "tls", "unix", "shm", "verbs"; empty: what the endpoints suggest.
-  std::vector<std::string> rdma_devices;  ///< With "verbs".
-  std::size_t rdma_lanes = 0;             ///< With "verbs"; as ClientConfig.
-  std::size_t rdma_messages = 16;         ///< With "verbs"; as ClientConfig.
+  std::vector<std::string> endpoints;       ///< At least one after complete().
+  std::string transport;                    ///< "tcp", "tls", "unix", "shm", "verbs"; empty: by the endpoints.
+  std::vector<std::string> rdma_devices;    ///< With "verbs".
+  std::size_t rdma_lanes = 0;               ///< With "verbs"; as ClientConfig.
+  std::size_t rdma_messages = 16;           ///< With "verbs"; as ClientConfig.
   std::chrono::microseconds deadline = 5s;  ///< Of each call.
   std::size_t extent_blocks = ClientConfig{}.extent_blocks;
   double hedge_share = ClientConfig{}.hedge_share;
@@ -52,34 +52,34 @@ struct ConnectionOptions {
 /// --tls-... (KVSTORE_TLS_...) and --token-file (KVSTORE_TOKEN_FILE); with `with_transport` also --transport
 /// and --numa-nodes.
 void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_transport);
-/// Fills in what was not given and checks that all of it fits together. Throws CLI::ValidationError.
+/// Fills in defaults and checks that the options fit together. Throws CLI::ValidationError.
 Transport complete(ConnectionOptions& options);
 ClientConfig client_config(const ConnectionOptions& options, std::string identity);
-/// KVSTORE_TOKEN, where no file with a token was named. There is no flag for it: others on the machine see flags.
+/// KVSTORE_TOKEN, unless a token file was named. Not a flag, since others on the machine see flags.
 const char* token_of_environment(const ConnectionOptions& options);
 
 /// An error as a part of a sentence. A missed deadline is named as that: "Connection timed out" would mislead.
 std::string describe(const error_code& error);
 
-/// Asks each node once, when a measurement is over: the numbers of one that was dead are no numbers. Throws
-/// std::runtime_error with the name and the reason of those that do not answer within the deadline.
+/// Asks each node once after a measurement, since a dead node invalidates the numbers. Throws std::runtime_error with
+/// the name and the reason of nodes that do not answer within the deadline.
 void check_all_answer(const ConnectionOptions& options);
 
-/// Owns an io_context and a Client on it. Calls run on the calling thread, so that no hop to another thread adds to a
-/// latency. Between calls nothing runs: a back-off or a reconnect waits for the next call. From its construction on the
-/// thread keeps to the processors that ClientConfig::numa_nodes comes to.
-/// Thread safety: none; made, used and destroyed on one thread.
+/// Owns an io_context and a Client on it. Calls run on the calling thread, so that latencies exclude thread hops. The
+/// client stands still between calls: a back-off or a reconnect waits for the next one. From its construction on the
+/// thread keeps to the processors of ClientConfig::numa_nodes. Thread safety: none; made, used and destroyed on one
+/// thread.
 class ToolClient {
  public:
-  /// With `busy_poll` > 0 the thread asks for events without sleeping until nothing has come for that long.
+  /// With `busy_poll` > 0 the thread polls for events, and sleeps after that long without one.
   explicit ToolClient(ClientConfig config, Duration busy_poll = Duration(0));
   ~ToolClient();
 
   Client* operator->() { return client_.get(); }
   Client& operator*() { return *client_; }
 
-  /// Returns once at least one node has opened the namespace. A worker
-  /// would go on without nodes; a tool says that they are away.
+  /// Returns once at least one node has opened the namespace. A worker would go on without nodes; a tool reports that
+  /// they are away.
   Result<Space> open(const NamespaceRecord& record, std::chrono::microseconds deadline);
 
   /// Runs one call to its end.

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parent
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, STAT_WIDTH, STAT_HEIGHT = 24, 12, 8, 6, 4
 
-Step = tuple[str, float | None]  # colour, and the value from which it holds; None: from the start
+Step = tuple[str, float | None]  # colour, and its lowest value; None: from the start
 
 
 def good_below(bad: float, worse: float | None = None) -> list[Step]:
@@ -47,9 +47,9 @@ class Panel:
     unit: str  # of Grafana: s, bytes, Bps, percentunit (0 to 1), cps (counts a second), ops, short
     steps: list[Step]
     queries: list[Query]
-    about: str = ""  # what the answer means, and what to do
-    is_stat: bool = False  # one number that is read from across the room
-    mappings: dict[str, str] = field(default_factory=dict)  # values that are better told in words
+    about: str = ""  # meaning of the answer, and actions
+    is_stat: bool = False  # one number, large enough to read from afar
+    mappings: dict[str, str] = field(default_factory=dict)  # values that are better shown as words
 
     def to_json(self, number: int, place: dict[str, int]) -> dict[str, Any]:
         defaults: dict[str, Any] = {
@@ -94,7 +94,7 @@ def one(expr: str, legend: str = "{{instance}}") -> list[Query]:
 HIT_RATIO_NOW = "instance:kvstore_match_hit_ratio:rate5m"
 HIT_RATIO_USUAL = "instance:kvstore_match_hit_ratio:avg1d"
 NODE = 'job="kvstore",instance=~"$node"'
-#: Of the what-if curve: what the node has.
+# Of the hit rate curve: the node's present size.
 TIER = 'tier="memory"'
 OWN_MEMORY = f'{TIER},scale="1",policy="own"'
 LRU_MEMORY = f'{TIER},scale="1",policy="lru"'
@@ -718,7 +718,7 @@ def seen_by(metric: str, by: str, only: str = "") -> str:
 
 
 SECONDS_OF_GETS = seen("call_duration_seconds_sum", 'call="get"')
-#: Blocks and not tokens: engines store sets mostly, of whose blocks a client does not know how many tokens they have.
+# Blocks, not tokens: engines mostly store sets, whose token counts a client does not have.
 FOUND_BLOCKS = seen("match_blocks_total", 'tier!="none"')
 CLIENTS = [
     Panel(
@@ -805,7 +805,7 @@ CLIENTS = [
 ]
 
 
-#: The doors of engines to the store, by the beginning of their metrics' names in the engines' own /metrics (docs/operating.md).
+# The doors of engines to the store, by the beginning of their metrics' names in the engines' own /metrics (docs/operating.md).
 CONNECTOR, TIER_OF_VLLM, ENCODER, HICACHE = (
     "vllm:kvstore",
     "vllm:kvstore_tier",

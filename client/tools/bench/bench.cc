@@ -1,17 +1,17 @@
-// kvstore-bench: how fast a node is, next to what the machine allows, and whether every byte is right.
+// kvstore-bench: speed of a node, beside the machine's limits, with every byte checked.
 //
 // Files, in reading order:
 //   touched_memory.h   memory without page faults, and cheap random numbers
-//   work_memory.h      block buffers, lent to the node where the transport wants that
-//   block_pattern.h    what a block must hold, from its name alone
-//   run.h              one call in one shape; run_thread.h is one thread of it
-//   prompt.h           what a worker does for one prompt; replay and chat use it
+//   work_memory.h      block buffers, lent to the node where the transport needs it
+//   block_pattern.h    a block's expected bytes, from its name alone
+//   run.h              one call in one shape; run_thread.h is one of its threads
+//   prompt.h           a worker's calls for one prompt; used by replay and chat
 //   replay.h           recorded requests, which trace_reader.h reads
 //   submit.h           calls that never block
 //   chat.h             conversations that grow
-//   limit.h            what this machine allows: memcpy, and bare sockets against raw_server.h
-//   policies/policies.h  what each eviction policy makes of a trace, in this process
-//   loads/generate.h   traces of made-up loads
+//   limit.h            the machine's limits: memcpy, and bare sockets against raw_server.h
+//   policies/policies.h  each eviction policy on a trace, in this process
+//   loads/generate.h   traces of synthetic loads
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>

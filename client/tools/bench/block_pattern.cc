@@ -28,7 +28,7 @@ std::uint64_t pattern_seed(const NamespaceId& space, const BlockHash& block) {
   return seed;
 }
 
-/// Each word depends on its index alone, so that the processor can work on several at a time; a chain of words would be
+/// Each word depends on its index alone, so that the processor can compute several at a time; a chain of words would be
 /// bound by the latency of three multiplications.
 void fill_pattern(std::uint64_t seed, std::span<std::byte> block) {
   const std::size_t words = block.size() / 8, rest = block.size() % 8;
@@ -40,8 +40,8 @@ void fill_pattern(std::uint64_t seed, std::span<std::byte> block) {
   std::memcpy(block.data() + words * 8, &last, rest);
 }
 
-/// Counts bytes and not words: how much is wrong tells a lost stripe from a flipped bit. The slow path is taken for
-/// wrong words only, and in a good run there are none.
+/// Counts bytes, not words: the count distinguishes a lost stripe from a flipped bit. Only wrong words take the slow
+/// path.
 std::size_t count_wrong_bytes(std::uint64_t seed, std::span<const std::byte> block) {
   const std::size_t words = block.size() / 8, rest = block.size() % 8;
   std::size_t wrong = 0;

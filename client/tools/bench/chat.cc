@@ -27,7 +27,7 @@ struct ChatOptions {
   bool json = false;
 };
 
-/// With a salt of its own in each run, unless one is given: then no run finds what an earlier one stored.
+/// With a random salt per run, unless one is given: then a run cannot hit an earlier run's blocks.
 NamespaceRecord chat_record(const ChatOptions& options) {
   auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-chat"},
                                               {"block_size", std::to_string(options.block_size)},
@@ -37,7 +37,7 @@ NamespaceRecord chat_record(const ChatOptions& options) {
   return *std::move(record);
 }
 
-/// Tokens of a vocabulary of 128,000, as models of today have.
+/// Tokens of a vocabulary of 128,000, as in present models.
 void append_tokens(std::vector<std::uint32_t>& tokens, std::size_t count, std::mt19937& random) {
   for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random() % 128'000));
 }
@@ -93,7 +93,7 @@ void print_table(const ChatOptions& options, Transport transport, const std::vec
 
 void run_chat(ChatOptions options) {
   const Transport transport = complete(options.node);
-  // Each run has names of its own: on a node that is in use the first turn must be cold, or its hit rate means nothing.
+  // Each run has its own names: on a busy node the first turn must be cold, or its hit rate is meaningless.
   if (options.salt.empty()) options.salt = std::to_string(std::random_device()());
   const NamespaceRecord record = chat_record(options);
   ToolClient client(client_config(options.node, "kvstore-bench chat"));
@@ -110,13 +110,13 @@ void run_chat(ChatOptions options) {
   conversations.resize(options.session_count, conversations[0]);
   std::vector<PromptTotals> turns(options.turn_count);
   for (PromptTotals& turn : turns) {
-    // Conversations take turns, as users of one model do. Between two turns of one, all others touch the cache: that is
-    // what a node has to survive.
+    // Conversations take turns, as users of one model do. Between two turns of one, all others touch the cache, which a
+    // node must survive.
     for (auto& tokens : conversations) {
       append_tokens(tokens, options.turn_block_count * options.block_size, random);
-      // From the start each turn, as an engine without state of its own has to.
+      // From the start each turn, as in an engine without state of its own.
       const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
-      KV_ASSERT(chain.size() <= longest);  // or the prompt would not fit the memory that was lent
+      KV_ASSERT(chain.size() <= longest);  // or the prompt would not fit the lent memory
       memory.renew_if_quarantined();
       const auto done = client.run(run_prompt(context, chain, memory.bytes(), turn));
       if (!done) throw std::runtime_error(describe(done.error()));

@@ -31,7 +31,7 @@ struct CaseResult {
 double median(std::vector<double> values) {
   KV_ASSERT(!values.empty());  // every case is measured in every round
   std::sort(values.begin(), values.end());
-  // Of an even number the upper one: a value that was measured, rather than a mean of two.
+  // For an even count the upper one: a measured value rather than a mean of two.
   return values[values.size() / 2];
 }
 double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
@@ -60,7 +60,7 @@ void print_json(const LimitOptions& options, const std::vector<LimitCase>& cases
   std::cout << json_text(document) << '\n';
 }
 
-/// Medians with their range: where the range is wide, the machine was not quiet, and ratios to it mean nothing.
+/// Medians with their range: a wide range means a busy machine and meaningless ratios.
 void print_table(const LimitOptions& options, const std::vector<LimitCase>& cases,
                  const std::vector<CaseResult>& results) {
   std::cout << "\nWhat this machine allows: blocks of " << format_bytes(options.shape.block_bytes) << ", batches of "
@@ -80,8 +80,8 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
   table.print(std::cout);
 }
 
-/// A whole name asks for that case alone, so that "tcp_stream_1" is not "tcp_stream_16" too. A part of a name asks for
-/// all cases that have it.
+/// A whole name selects that case alone, so that "tcp_stream_1" excludes "tcp_stream_16". A part of a name selects all
+/// cases that contain it.
 bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::string>& only, const std::string& name) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& part) {
            const bool is_whole =
@@ -103,8 +103,8 @@ void run_limit(const LimitOptions& options) {
 
   std::vector<CaseResult> results(cases.size());
   const bool progress = ::isatty(STDERR_FILENO) != 0;
-  // Each round measures all cases, so that a slow minute of the machine touches them alike. Medians over rounds then
-  // compare cases fairly; a case measured in one piece would be compared with another minute.
+  // Each round measures all cases, so that a slow minute of the machine affects them alike, and medians over rounds
+  // compare cases fairly.
   for (std::size_t round = 0; round < options.round_count; ++round) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (progress) {

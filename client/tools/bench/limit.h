@@ -1,10 +1,8 @@
-// client/tools/bench/limit.h: `kvstore-bench limit`: what this
-// machine allows, in the shapes that `kvstore-bench run` uses.
+// client/tools/bench/limit.h: `kvstore-bench limit`: the machine's limits, in the shapes of `kvstore-bench run`.
 //
-// A speed means little by itself: machines differ, and so do two minutes on one
-// machine. Each of our figures therefore stands next to what plain memcpy, or a bare
-// socket with nothing behind it, does at the same time. Files, in reading order:
-//   limit.h           the cases, measured in rounds, and how they are shown
+// A speed alone says little: machines differ, and so do two minutes on one machine. Each of our figures therefore
+// stands beside a plain memcpy, or a bare socket, at the same time. Files, in reading order:
+//   limit.h           the cases, measured in rounds, and the table
 //   limit_memory.cc   memcpy, memcpy with checksums
 //   raw_server.h      a bare blocking socket server; raw_tls.h: OpenSSL on such a socket
 //   limit_sockets.cc  streams, round trips and pipelined requests against it
@@ -29,7 +27,7 @@ struct LimitShape {
   std::size_t block_bytes = 2u << 20;
   std::size_t batch = 16;                               ///< Blocks per request.
   std::vector<std::size_t> connection_counts = {1, 4};  ///< Of the streams.
-  std::size_t memory_bytes = 512u << 20;                ///< On each side; more than the caches hold.
+  std::size_t memory_bytes = 512u << 20;                ///< On each side; exceeds the caches.
   std::chrono::milliseconds duration{1000};             ///< Of one case in one round.
 };
 
@@ -41,16 +39,15 @@ struct LimitSample {
 struct LimitCase {
   std::string name;        ///< Stable, for scripts: "tcp_stream_4".
   std::string about;       ///< For people.
-  bool is_stream = false;  ///< GB/s matters; otherwise the round trip does.
+  bool is_stream = false;  ///< Judged by GB/s; otherwise by the round trip.
   std::function<LimitSample()> measure;
 };
 
 std::vector<LimitCase> memory_limits(const LimitShape& shape);
-/// The cases share one server process, which ends with the last of them. Call before any thread is started: the server
-/// is forked, and a fork has only the thread that made it.
+/// The cases share one server process, which ends with the last case. Call before any thread is started: the server is
+/// forked, and a fork has only its caller's thread.
 std::vector<LimitCase> socket_limits(const LimitShape& shape);
 
-/// Adds the subcommand to `app`.
 void add_limit_command(CLI::App& app);
 
 }  // namespace kv

@@ -9,14 +9,14 @@
 namespace kv {
 namespace {
 
-/// Both sides of a copy. More than the caches hold, as an arena is.
+/// Both sides of a copy. Larger than the caches, as an arena is.
 struct MemoryPair {
   explicit MemoryPair(std::size_t bytes) : from(bytes), to(bytes) {}
   TouchedMemory from, to;
 };
 
-/// Blocks in random order on both sides, as in a node: an arena's slots and an engine's pages have no order that a
-/// prefetcher could use beyond one block.
+/// Blocks in random order on both sides, as in a node: the order of an arena's slots and an engine's pages defeats
+/// prefetchers beyond one block.
 template <class Copy>
 LimitSample measure_copies(const LimitShape& shape, MemoryPair& memory, Copy copy) {
   const std::size_t block_count = memory.from.bytes().size() / shape.block_bytes;
@@ -26,7 +26,7 @@ LimitSample measure_copies(const LimitShape& shape, MemoryPair& memory, Copy cop
   const auto start = std::chrono::steady_clock::now();
   auto now = start;
   while (now - start < shape.duration) {
-    // The clock is read once a batch, as by a caller who waits for a batch.
+    // The clock is read once a batch, as by a caller that waits for a batch.
     for (std::size_t i = 0; i < shape.batch; ++i) {
       copy(memory.to.bytes().subspan(random.below(block_count) * shape.block_bytes, shape.block_bytes),
            memory.from.bytes().subspan(random.below(block_count) * shape.block_bytes, shape.block_bytes));

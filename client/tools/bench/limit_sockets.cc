@@ -23,7 +23,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 enum class Kind { kTcp, kUnix, kTls };
 
-/// What all cases share.
+/// Shared by all cases.
 struct Bench {
   explicit Bench(const LimitShape& s)
       : shape(s), memory_bytes(std::max(s.memory_bytes, s.block_bytes)), server(memory_bytes), memory(memory_bytes) {}
@@ -32,16 +32,16 @@ struct Bench {
 
   LimitShape shape;
   std::size_t memory_bytes;
-  RawServer server;  // forks, and so comes before the memory that only this side needs
+  RawServer server;  // forks, so it comes before this side's own memory
   TouchedMemory memory;
 };
 
 [[noreturn]] void fail() { throw std::runtime_error("the raw server went away"); }
 
-/// Each connection has a thread: 64 bytes ask for a batch, which lands in random blocks of memory.
+/// Each connection has a thread: 64 bytes request a batch, which lands in random blocks of memory.
 LimitSample measure_stream(const Bench& bench, Kind kind, std::size_t connection_count) {
   const LimitShape& shape = bench.shape;
-  // Each thread has places of its own. Two that received into one place would race, and share its cache lines.
+  // Each thread has its own places: two that received into one place would race, and share its cache lines.
   const std::size_t place_count_all = bench.memory_bytes / shape.block_bytes;
   KV_ASSERT(place_count_all > 0 && connection_count > 0);
   const std::size_t place_count = std::max<std::size_t>(1, place_count_all / connection_count);
@@ -52,7 +52,7 @@ LimitSample measure_stream(const Bench& bench, Kind kind, std::size_t connection
   };
   std::vector<Result> results(connection_count);
   std::vector<int> fds(connection_count);
-  // Connected before the clock starts: connecting is no part of a stream.
+  // Connected before the clock starts.
   for (int& fd : fds) fd = bench.connect(kind);
   std::vector<std::unique_ptr<RawTls::Connection>> encrypted;
   for (std::size_t i = 0; kind == Kind::kTls && i < fds.size(); ++i) {
@@ -99,8 +99,8 @@ LimitSample measure_stream(const Bench& bench, Kind kind, std::size_t connection
   return sample;
 }
 
-/// One request at a time: `request_bytes` there, `answer_bytes` back. Nothing else runs on either side, so this is the
-/// least that any protocol over these sockets can take for a round trip.
+/// One request at a time: `request_bytes` there, `answer_bytes` back. Both sides are otherwise idle, so this is the
+/// lower bound for a round trip of any protocol over these sockets.
 LimitSample measure_ping(const Bench& bench, bool is_tcp, bool spin, std::size_t request_bytes,
                          std::size_t answer_bytes) {
   const int fd = bench.connect(is_tcp);
@@ -126,16 +126,16 @@ LimitSample measure_ping(const Bench& bench, bool is_tcp, bool spin, std::size_t
   return sample;
 }
 
-/// Many small requests in flight: one thread with epoll keeps `depth` of them on each of `connection_count`
+/// Many small requests in flight: one thread with epoll keeps `depth` requests on each of `connection_count`
 /// connections. One thread, since a node's I/O thread serves many connections as well.
 LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t connection_count, std::size_t depth,
                               std::size_t answer_bytes) {
   const RawRequest request{sizeof(RawRequest), answer_bytes, 1, 0, {}};
   KV_ASSERT(answer_bytes > 0 && depth > 0);
-  // Sent in one piece, as a client under load sends them.
+  // Sent in one piece, as a client under load does.
   const std::vector<RawRequest> requests(depth, request);
   std::vector<std::byte> sink(depth * answer_bytes);
-  std::vector<std::size_t> received(connection_count, 0);  // bytes of answers not counted yet
+  std::vector<std::size_t> received(connection_count, 0);  // bytes of incomplete answers
   std::vector<int> fds(connection_count);
   const int epoll = ::epoll_create1(EPOLL_CLOEXEC);
   for (std::size_t i = 0; i < connection_count; ++i) {
@@ -149,7 +149,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
   SteadyTime now = start;
   std::array<epoll_event, 64> events;
   while (now - start < bench.shape.duration) {
-    // A second at most, so that a server which has gone away ends the case.
+    // A second at most, so that a dead server ends the case.
     const int ready = ::epoll_wait(epoll, events.data(), static_cast<int>(events.size()), 1000);
     for (int i = 0; i < ready; ++i) {
       const std::size_t connection = events[static_cast<std::size_t>(i)].data.u64;
@@ -159,7 +159,7 @@ LimitSample measure_pipelined(const Bench& bench, bool is_tcp, std::size_t conne
       received[connection] += static_cast<std::size_t>(got);
       const std::size_t complete = received[connection] / answer_bytes;  // an answer may come in pieces
       received[connection] %= answer_bytes;
-      KV_ASSERT(complete <= depth);  // as many as were asked for, and `requests` has no more to send again
+      KV_ASSERT(complete <= depth);  // as many as were requested; `requests` holds no more to repeat
       answered += complete;
       if (complete > 0 && !send_all(fds[connection], requests.data(), complete * sizeof request, false)) fail();
     }

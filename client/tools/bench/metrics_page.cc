@@ -43,7 +43,7 @@ void MetricsPage::accept() {
   });
 }
 
-/// Blocking, with a bound: nobody else waits for this thread.
+/// Blocking, with a bound: this thread serves no other purpose.
 void MetricsPage::answer(asio::ip::tcp::socket socket) {
   constexpr int kPatienceMs = 1000;
   pollfd readable{socket.native_handle(), POLLIN, 0};

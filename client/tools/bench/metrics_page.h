@@ -1,4 +1,4 @@
-// client/tools/bench/metrics_page.h: what a replay's client has seen, for a Prometheus that looks at this process.
+// client/tools/bench/metrics_page.h: the metrics of a replay's client, for a Prometheus that scrapes this process.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -11,9 +11,8 @@
 
 namespace kv {
 
-/// An HTTP page on a thread of its own: whatever is asked for, the answer is the text that was set last. For loopback
-/// and for the time of a replay, one request after the other, each with a second to come.
-/// Thread safety: set() from any thread.
+/// An HTTP page on its own thread: every request gets the text that was set last. For loopback and the time of a
+/// replay, one request after the other, each with a second to arrive. Thread safety: set() from any thread.
 class MetricsPage {
  public:
   explicit MetricsPage(const std::string& listen);  ///< HOST:PORT. Throws std::runtime_error.

@@ -11,20 +11,19 @@
 namespace kv {
 namespace {
 
-/// Counts a call that did less than it could. The node's own words
-/// go along: they name the limit, the field or the connection.
+/// Counts a call that did less than it could, with the node's own words: they name the limit, the field or the
+/// connection.
 void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
   if (!why) return;
   std::string reason = std::string(verb) + ": " + describe(why);
-  // The text of each node's last failure may be older than this call. It is the best there is, and failures are rare
-  // here.
+  // A node's last failure may be older than this call, but failures are rare here.
   for (const NodeStatus& node : client.nodes()) {
     if (!node.last_error_text.empty()) reason += " (" + node.name + ": " + node.last_error_text + ")";
   }
   ++totals.reasons[reason];
 }
 
-/// How many nodes a call goes to: those that have had more requests after it than before.
+/// Counts the nodes of a call: those that have had more requests after it than before.
 class AskedNodes {
  public:
   explicit AskedNodes(const Client& client) : client_(client) {
@@ -33,7 +32,7 @@ class AskedNodes {
   std::uint64_t count() const {
     std::uint64_t count = 0;
     for (const NodeStatus& node : client_.nodes()) {
-      const auto found = before_.find(node.name);  // none: it came to the cluster meanwhile
+      const auto found = before_.find(node.name);  // absent: it joined the cluster meanwhile
       count += node.calls > (found == before_.end() ? 0 : found->second);
     }
     return count;
@@ -46,11 +45,11 @@ class AskedNodes {
 
 }  // namespace
 
-/// As a connector does it: match first, under a lease, because a scheduler must know how much is there before it plans;
-/// then get what was promised; then put the whole chain once the rest is computed.
+/// As a connector does: match first, under a lease, since a scheduler plans with the count of cached blocks; then get
+/// them; then put the whole chain once the rest is computed.
 Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
                        PromptTotals& totals) {
-  KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);  // a node writes there, up to its end
+  KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);  // a node writes up to its end
   const auto now = [] { return std::chrono::steady_clock::now(); };
   ++totals.prompts;
   totals.references += chain.size();
@@ -87,7 +86,7 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     count_reason(totals, context.client, "get", got->why);
     hit_count = got->block_count;
     KV_ASSERT(hit_count <= match->block_count && match->disk_block_count <= match->block_count);
-    // The lease promised what was in memory; what was on disk may fail, or be late, and counts here too.
+    // The lease promised the blocks in memory; those on disk may fail, or be late, and count here too.
     totals.promised_not_got += match->block_count - hit_count;
     const std::size_t in_memory = match->block_count - match->disk_block_count;  // these are delivered first
     totals.disk_hits += std::max(hit_count, in_memory) - in_memory;
@@ -106,10 +105,10 @@ Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> 
     }
     sources.push_back(block);
   }
-  // Nothing was computed, so a connector has nothing to store.
+  // A fully cached prompt leaves a connector with no block to store.
   if (hit_count == chain.size()) co_return Result<void>();
 
-  // The whole chain is offered, hits included: the node takes what it lacks and marks the rest as used.
+  // The whole chain is offered, hits included: the node takes missing blocks and marks the rest as used.
   const PutOptions put_options{.deadline = context.deadline, .reuse = context.reuse};
   start = now();
   auto put = co_await context.client.put(context.space, chain, sources, put_options);

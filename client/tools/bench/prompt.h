@@ -1,4 +1,4 @@
-// client/tools/bench/prompt.h: what a serving worker does with the store for one prompt, with every byte checked.
+// client/tools/bench/prompt.h: a serving worker's use of the store for one prompt, with every byte checked.
 #pragma once
 
 #include <chrono>
@@ -16,15 +16,16 @@ namespace kv {
 /// Sums over prompts.
 struct PromptTotals {
   std::uint64_t prompts = 0;
-  std::uint64_t references = 0;  ///< Blocks of all prompts, however often one occurs.
+  std::uint64_t references = 0;  ///< Blocks of all prompts, repetitions included.
   std::uint64_t hits = 0;        ///< Blocks got, verified by checksum here.
-  std::uint64_t disk_hits = 0;   ///< Those of `hits` that lay on disk.
+  std::uint64_t disk_hits = 0;   ///< The part of `hits` that lay on disk.
   std::uint64_t stored = 0, already_stored = 0, refused = 0;
   std::uint64_t promised_not_got = 0;  ///< Blocks matched under a lease that get did not deliver.
-  /// Nodes that had at least one request of a match, of a get; summed over the calls.
+  /// Nodes with at least one request of a match, of a get; summed over the calls.
   std::uint64_t match_nodes = 0, get_nodes = 0;
-  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but not what the block's name says. Must be 0.
-  std::map<std::string, std::uint64_t> reasons;  ///< How many calls did less than they could, by reason.
+  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but different from the block's pattern. Must be
+                                                 ///< 0.
+  std::map<std::string, std::uint64_t> reasons;  ///< Calls that did less than they could, by reason.
   Duration get_time{}, put_time{};
   LatencyHistogram match_latency, get_latency, put_latency;
 
@@ -40,10 +41,10 @@ struct PromptContext {
   ReuseHint reuse = ReuseHint::kNone;
 };
 
-/// Matches the chain under a lease, gets what is there, compares every byte with the pattern of its name, "computes"
-/// the rest (fills it with the pattern) and puts the chain. `memory` has room for chain.size() blocks; all spans live
-/// until completion. After a missed deadline `memory` may be quarantined (Client::get); the caller then takes other
-/// memory. Errors are those of calls that were used wrongly. A node that is gone shows in totals.reasons.
+/// Matches the chain under a lease, gets the cached blocks, compares every byte with the pattern of its name,
+/// "computes" the rest (fills it with the pattern) and puts the chain. `memory` has room for chain.size() blocks; all
+/// spans live until completion. After a missed deadline `memory` may be quarantined (Client::get); the caller then uses
+/// other memory. Errors are those of misused calls. A failed node shows in totals.reasons.
 Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
                        PromptTotals& totals);
 

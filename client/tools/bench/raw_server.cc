@@ -32,15 +32,15 @@ void set_no_delay(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on a Unix socket, which has no such delay
 }
 
-/// Answers requests until the peer closes. Buffered, so that pipelined requests cost one recv() together: the bare side
-/// shall be as good as it can be.
+/// Answers requests until the peer closes. Buffered, so that pipelined requests share one recv(): the reference must be
+/// as fast as possible.
 void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   set_no_delay(fd);
   QuickRandom random(seed);
   std::vector<std::byte> buffer(2 * kRawRequestBytesMax);
   std::size_t begin = 0, end = 0;
   bool spin = false;
-  // Moved to the front only when the rest of the buffer is too short: a move for each request would cost more than the
+  // Moved to the front only when the rest of the buffer is too short: a move per request would cost more than the
   // recv() that it saves.
   const auto fill_to = [&](std::size_t want) {
     if (begin + want > buffer.size()) {
@@ -63,21 +63,20 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
     if (!fill_to(sizeof(RawRequest))) break;
     RawRequest request;
     std::memcpy(&request, buffer.data() + begin, sizeof request);
-    // Only this program connects, but the abstract name and the port are open to anybody on the host.
+    // Only this program connects, but every process of the host may use the abstract name and the port.
     if (request.request_bytes < sizeof request || request.request_bytes > kRawRequestBytesMax ||
         request.block_bytes > memory.size() || !fill_to(request.request_bytes)) {
       break;
     }
     begin += request.request_bytes;
     if (begin == end) begin = end = 0;
-    // Of the requests to come: the client says so with its first one.
+    // For later requests: the client sets it in its first one.
     spin = request.spin != 0;
     const std::size_t place_count = memory.size() / std::max<std::size_t>(request.block_bytes, 1);
     bool is_sent = true;
     for (std::uint64_t i = 0; i < request.block_count && is_sent; ++i) {
       is_sent =
-          // From a random place: one block sent again and again would come from the cache, at a speed that no store
-          // has.
+          // From a random place: a repeated block would come from the cache, faster than in any store.
           send_all(fd, memory.data() + random.below(place_count) * request.block_bytes, request.block_bytes, spin);
     }
     if (!is_sent) break;
@@ -85,7 +84,7 @@ void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   ::close(fd);
 }
 
-/// The same over TLS: one request at a time, as streams ask.
+/// The same over TLS: one request at a time, as streams do.
 void serve_tls(int fd, const RawTls& tls, std::span<const std::byte> memory, std::uint64_t seed) {
   set_no_delay(fd);
   {
@@ -104,16 +103,16 @@ void serve_tls(int fd, const RawTls& tls, std::span<const std::byte> memory, std
   ::close(fd);
 }
 
-/// The forked process, from its first to its last instruction. It returns nowhere: the stack above belongs to the
+/// The forked process, from its first to its last instruction. It never returns: the stack above belongs to the
 /// parent's program, whose destructors must not run twice.
 [[noreturn]] void run_server(int tcp, int unix_fd, int tls_fd, const RawTls& tls, std::size_t memory_bytes) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // or this process would outlive a parent that is killed
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // or this process would outlive a killed parent
   const TouchedMemory memory(memory_bytes);
   ::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes without MSG_NOSIGNAL
   const auto accept_all = [&memory, &tls, tls_fd](int listener) {
     for (std::uint64_t seed = 1;; ++seed) {
       const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      // A thread for each connection is the fastest that a bare server can be on few connections: no dispatch at all.
+      // A thread per connection is the fastest form of a bare server on few connections, free of dispatch.
       const std::span<const std::byte> bytes = memory.bytes();
       if (fd < 0) continue;
       if (listener == tls_fd) {
@@ -176,18 +175,18 @@ RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + s
   socklen_t length = 0;
   const sockaddr_un local = unix_address(unix_name_, &length);
   if (::bind(unix_fd, as_sockaddr(local), length) != 0 || ::listen(unix_fd, 128) != 0) throw_errno("listen");
-  // A process, not a thread: a node is one too, and the cost of switching between address spaces belongs to the bound.
+  // A process, not a thread, like a node: the bound includes the cost of switching between address spaces.
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("fork");
   if (pid_ == 0)
-    run_server(tcp, unix_fd, tls_fd, tls_, memory_bytes);  // both listen already: a connect() cannot come too early
+    run_server(tcp, unix_fd, tls_fd, tls_, memory_bytes);  // all listen already: a connect() cannot come too early
   ::close(tcp);
   ::close(tls_fd);
   ::close(unix_fd);
 }
 
 RawServer::~RawServer() {
-  // No request to stop: there is nothing to lose in it, and it might be in a send() that nobody reads.
+  // Killed without a request: it has no state to lose, and might hang in a send().
   ::kill(pid_, SIGKILL);
   ::waitpid(pid_, nullptr, 0);
 }

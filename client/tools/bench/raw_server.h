@@ -1,4 +1,4 @@
-// client/tools/bench/raw_server.h: a bare socket server: what a store on the same sockets is compared with.
+// client/tools/bench/raw_server.h: a bare socket server, the reference for a store on the same sockets.
 #pragma once
 
 #include <sys/types.h>
@@ -13,18 +13,18 @@ namespace kv {
 
 /// The first 64 bytes of every request, padded with zeros up to request_bytes.
 struct RawRequest {
-  std::uint64_t request_bytes;  ///< 64 up to kRawRequestBytesMax.
-  std::uint64_t block_bytes;    ///< Of the answer's blocks,
-  std::uint64_t block_count;    ///< and how many: each is one send() from a random place of the server's memory.
+  std::uint64_t request_bytes;  ///< 64 to kRawRequestBytesMax.
+  std::uint64_t block_bytes;    ///< Of the answer's blocks.
+  std::uint64_t block_count;    ///< In the answer: each is one send() from a random place of the server's memory.
   std::uint64_t spin;  ///< 1: this connection's thread polls its socket from now on, instead of sleeping in recv().
   std::uint64_t unused[4];
 };
 static_assert(sizeof(RawRequest) == 64);
 inline constexpr std::size_t kRawRequestBytesMax = 64 * 1024;
 
-/// A forked process with a blocking thread per connection, over TCP on a loopback
-/// port, over a Unix socket, and over TLS on another port. It sends the bytes that it is asked for and does
-/// nothing else: no index, no checksum, no lock. A process of its own, as a node is.
+/// A forked process with a blocking thread per connection, over TCP on a loopback port, over a Unix socket, and over
+/// TLS on another port. It sends the requested bytes, without index, checksum or lock. A separate process, as a node
+/// is.
 class RawServer {
  public:
   /// Requires a process with one thread. Throws std::system_error.
@@ -43,7 +43,7 @@ class RawServer {
   pid_t pid_ = -1;
   RawTls tls_;
   std::uint16_t port_ = 0, tls_port_ = 0;
-  std::string unix_name_;  ///< In the abstract namespace: nothing to clean up.
+  std::string unix_name_;  ///< In the abstract namespace, which needs no clean-up.
 };
 
 /// Send or receive exactly `bytes`; `spin` polls instead of sleeping. False once the peer is gone.

@@ -1,4 +1,4 @@
-// client/tools/bench/raw_tls.h: OpenSSL on a blocking socket, with nothing around it: what tls:// is compared with.
+// client/tools/bench/raw_tls.h: bare OpenSSL on a blocking socket, the reference for tls://.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@ struct ssl_st;
 
 namespace kv {
 
-/// Both ends of bare TLS 1.3 with a key of this process, which nobody checks: it is for measuring only. Ciphers are
-/// those of tls:// in the same order, and reads take in as much at once. Made before a fork, it serves both sides.
+/// Both ends of bare TLS 1.3 with an unverified key of this process: for measuring only. Ciphers are those of tls:// in
+/// the same order, and reads are as large. Made before a fork, it serves both sides.
 class RawTls {
  public:
   RawTls();  ///< Throws std::runtime_error.
@@ -21,7 +21,7 @@ class RawTls {
   /// One connection over a connected blocking socket, which the caller closes after it.
   class Connection {
    public:
-    Connection(const RawTls& tls, int fd, bool is_server);  ///< Shakes hands; `is_up()` says whether that went well.
+    Connection(const RawTls& tls, int fd, bool is_server);  ///< Shakes hands; `is_up()` has the result.
     ~Connection();
     Connection(const Connection&) = delete;
     Connection& operator=(const Connection&) = delete;

@@ -71,30 +71,30 @@ NamespaceRecord replay_record(const ReplayOptions& options) {
   return *std::move(record);
 }
 
-/// Bytes a second over the time spent in calls, not over the run: pauses between requests are the trace's.
+/// Bytes a second over the time spent in calls, not over the run: the trace has pauses between requests.
 double rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
   const double seconds = std::chrono::duration<double>(time).count();
   return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
 }
 
-/// The requests of a window, and where in the run they lie.
+/// The requests of a window, and their place in the run.
 struct WindowTotals {
   RequestWindow window;
   std::uint64_t references = 0, hits = 0;
   double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }
 };
 
-/// Of each so many requests, what was hit: how a change under way shows.
+/// Hits of each `count` requests, to show a change in progress.
 struct SeriesEntry {
   std::size_t first, count;
-  double seconds;  ///< From the start to the last of them.
+  double seconds;  ///< From the start to the last request.
   std::uint64_t references, hits;
 };
 
-/// When the client took up another map of the cluster.
+/// When the client adopted another map of the cluster.
 struct MapChange {
   std::uint64_t epoch;
-  std::size_t request;  ///< The one after which it was seen.
+  std::size_t request;  ///< The last request before it was seen.
   double seconds, unix_seconds;
 };
 
@@ -218,8 +218,8 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
 }
 
-/// A client with what it needs, made anew when a node's death is played. The order of members is the order of use:
-/// memory goes before the client that lent it.
+/// A client with its memory, recreated for a simulated death of a node. Members are in the order of use: memory goes
+/// before the client that lent it.
 struct ReplayClient {
   ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
                std::size_t memory_bytes)
@@ -256,7 +256,7 @@ void run_replay(ReplayOptions options) {
   if (!options.window.empty()) {
     report.window.emplace(parse_window(options.window, trace.size()));
   } else if (death) {
-    // 200 requests are what a death is judged by: after those the blocks that were lost have been computed again.
+    // A death is judged by 200 requests: after those the lost blocks have been computed again.
     report.window.emplace(RequestWindow{death->request, std::min<std::size_t>(200, trace.size() - death->request)});
   }
 
@@ -277,8 +277,8 @@ void run_replay(ReplayOptions options) {
   std::uint64_t references_told = 0, hits_told = 0, epoch = replay->client->cluster().epoch;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
-      // The name stays, and with it what the node owns; nobody answers at the endpoint. Rendezvous hashing goes by the
-      // name, and an unnamed node's is its endpoint.
+      // The name stays, and with it the node's blocks, but the endpoint refuses connections. Rendezvous hashing uses
+      // the name, which defaults to the endpoint.
       config.nodes[death->node].name = config.nodes[death->node].endpoint;
       config.nodes[death->node].endpoint = nobody.emplace().endpoint();
       // The old one first: both together would lend twice the memory.

@@ -35,11 +35,11 @@ double value_of(const NodeStats& stats, std::string_view name) {
 std::optional<PlayedDeath> parse_death(const std::string& text, const std::vector<std::string>& endpoints,
                                        std::size_t request_count) {
   if (text.empty()) return std::nullopt;
-  // From the right: a Unix socket's path may have an '@' of its own.
+  // From the right: a Unix socket's path may contain '@'.
   const std::size_t at = text.rfind('@');
   const auto request = at == std::string::npos ? std::nullopt : parse_number(std::string_view(text).substr(at + 1));
   if (!request) throw CLI::ValidationError("--fail", "'" + text + "' is not NODE@N; write for example 2@6015");
-  // A number is tried first. An endpoint has a scheme in front, so none can be taken for the other.
+  // A number is tried first; endpoints begin with a scheme, so the two are distinct.
   const std::string name = text.substr(0, at);
   const auto found = std::ranges::find(endpoints, name);
   const std::size_t node =
@@ -73,7 +73,7 @@ RequestWindow parse_window(const std::string& text, std::size_t request_count) {
   return {*first, *count};
 }
 
-/// Bound and never listening: the kernel answers with a reset, and gives the port to nobody else.
+/// Bound and never listening: the kernel answers with a reset, and reserves the port.
 RefusingPort::RefusingPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
   sockaddr_in address{};
@@ -98,17 +98,17 @@ std::string RefusingPort::endpoint() const {
 void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDeath>& death) {
   shares_.clear();
   for (std::size_t i = 0; i < after.size(); ++i) {
-    // Of a cluster nodes may have come and gone meanwhile. One that came began with nothing.
+    // Nodes of a cluster may have come and gone meanwhile. A new one began empty.
     const auto before = std::ranges::find(before_, after[i].name, &NodeStats::name);
     const NodeStats none;
     const NodeStats& then = before == before_.end() ? none : *before;
     Share& share = shares_.emplace_back();
     share.name = after[i].name;
     share.is_dead = death && death->node == i;
-    // A node that was asked once has no difference to tell. It stays in the table, as silent.
+    // A node that answered only once has no difference. It stays in the table, as silent.
     share.answers = !after[i].error && !then.error;
     if (!share.answers) continue;
-    // What it holds is a state; the other two are counters since its start, and so the run's share is a difference.
+    // `blocks` is a state; the other two count since the node's start, so the run's share is a difference.
     share.blocks = value_of(after[i], "blocks");
     share.got = value_of(after[i], "get_hit_blocks") - value_of(then, "get_hit_blocks");
     share.put = value_of(after[i], "stored_blocks") - value_of(then, "stored_blocks");
@@ -124,7 +124,7 @@ double NodeShares::imbalance(double Share::*value) const {
     sum += share.*value;
     ++count;
   }
-  // 1 is even. Nodes that do not answer are left out, since they would make the rest look uneven.
+  // 1 is even. Silent nodes are skipped, since they would make the rest look uneven.
   return sum > 0 ? most * static_cast<double>(count) / sum : 0;
 }
 

@@ -1,5 +1,4 @@
-// client/tools/bench/replay_nodes.h: what a replay does with several nodes: it plays the death of one, and tells each
-// one's share.
+// client/tools/bench/replay_nodes.h: a replay over several nodes: the simulated death of one, and each one's share.
 #pragma once
 
 #include <cstddef>
@@ -14,26 +13,26 @@
 
 namespace kv {
 
-/// The replay stops talking to a node before request `request`, as if it had died with all it holds. It stays in the
-/// list of nodes, so nobody's blocks move: the time until a new map is played. The node itself is not touched.
+/// The replay stops talking to a node before request `request`, as if it had died with all its blocks. It stays in the
+/// list of nodes, so blocks keep their owners: this simulates the time until a new map. The node itself is not touched.
 struct PlayedDeath {
   std::size_t node = 0;  ///< Index into the endpoints.
   std::size_t request = 0;
 };
-/// Of "NODE@N": NODE is an index into `endpoints`, or one of them. Throws CLI::ValidationError.
+/// Parses "NODE@N": NODE is an index into `endpoints`, or one of them. Throws CLI::ValidationError.
 std::optional<PlayedDeath> parse_death(const std::string& text, const std::vector<std::string>& endpoints,
                                        std::size_t request_count);
 
-/// Requests looked at on their own: "FIRST" or "FIRST+COUNT".
+/// Requests reported separately: "FIRST" or "FIRST+COUNT".
 struct RequestWindow {
   std::size_t first = 0, count = 200;
   bool begins_at(std::size_t request) const { return request == first; }
   bool ends_at(std::size_t request) const { return request == first + count; }
 };
-/// Throws CLI::ValidationError, also when the trace ends before the window does.
+/// Throws CLI::ValidationError, also when the trace ends before the window.
 RequestWindow parse_window(const std::string& text, std::size_t request_count);
 
-/// A TCP port of this host that refuses connections for as long as this lives, as that of a killed process does.
+/// A TCP port of this host that refuses connections during its lifetime, as that of a killed process does.
 class RefusingPort {
  public:
   RefusingPort();  ///< Throws std::system_error.
@@ -53,7 +52,7 @@ class NodeShares {
   void end(std::vector<NodeStats> after, const std::optional<PlayedDeath>& death);
 
   nlohmann::json json() const;
-  void print(std::ostream& out) const;  ///< A table; nothing of a single node.
+  void print(std::ostream& out) const;  ///< A table; empty for a single node.
 
  private:
   struct Share {
@@ -62,7 +61,7 @@ class NodeShares {
     double blocks = 0;        ///< Held now.
     double got = 0, put = 0;  ///< Blocks, of this replay.
   };
-  /// The largest of the nodes' values over their mean, of those that answer; 0: there is nothing.
+  /// The largest of the answering nodes' values over their mean; 0 if all are 0.
   double imbalance(double Share::*value) const;
 
   std::vector<NodeStats> before_;

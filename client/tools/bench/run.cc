@@ -20,14 +20,14 @@
 namespace kv {
 namespace {
 
-/// Processor time of this process, and of the nodes together if they tell theirs.
+/// Processor time of this process, and of the nodes together if they report theirs.
 struct CpuTimes {
   double client = 0;
   std::optional<double> node;
 };
 
-/// The client's time is this whole process's, the observer included, which costs next to nothing. An older node does
-/// not tell its own; then the column shows "-" and not 0.
+/// The client's time is this whole process's, including the observer's, which is negligible. An older node does not
+/// report its own; then the column shows "-", not 0.
 CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
   CpuTimes times;
   rusage usage{};
@@ -133,9 +133,9 @@ void show_progress(const RunOptions& options, const RunWindow& window, TimePoint
             << std::flush;
 }
 
-/// The order: threads fill their working sets, all of them reach the latch, then the window is set and they go
-/// together. Filling is slower than getting, so a thread that began on its own would be measured while others still
-/// fill. Processor time is read by a client of its own, outside the threads that are measured.
+/// In this order: threads fill their working sets, all reach the latch, then the window is set and they start together.
+/// Filling is slower than getting, so an early thread would be measured while others still fill. A separate client
+/// outside the measured threads reads processor time.
 RunReport measure(const RunOptions& options) {
   RunWindow window(options.thread_count);
   std::vector<RunResult> results(options.thread_count);
@@ -167,7 +167,7 @@ RunReport measure(const RunOptions& options) {
   window.begin = start + options.warm_up;
   window.end = window.begin + options.duration;
   window.go.count_down();
-  // This thread only watches. It wakes five times a second, which a measurement does not notice.
+  // This thread only watches: five wake-ups a second do not affect the measurement.
   for (TimePoint now = start; now < window.end && !window.is_cancelled; now = std::chrono::steady_clock::now()) {
     if (progress && now > start) show_progress(options, window, now, start);
     std::this_thread::sleep_until(std::min(now + 200ms, window.end));
@@ -178,7 +178,7 @@ RunReport measure(const RunOptions& options) {
     report.client_cores = (after.client - before.client) / passed;
     if (before.node && after.node) report.node_cores = (*after.node - *before.node) / passed;
   }
-  // Joins: from here on the results are ours to read. The processor time was read before, since a thread's last call
+  // Joins: from here on the results are safe to read. The processor time was read before, since a thread's last call
   // may end long after the window.
   threads.clear();
   if (progress) std::cerr << "\r\033[K";
@@ -198,8 +198,8 @@ RunReport measure(const RunOptions& options) {
   return report;
 }
 
-/// How many blocks get and match work on: 512 MiB, which no cache holds, but at most 32,768 blocks, so that filling
-/// takes seconds. Rounded up to whole chains for every thread, at least four of them if nobody asked for a number.
+/// Number of blocks for get and match: 512 MiB, which exceeds any cache, but at most 32,768 blocks, so that filling
+/// takes seconds. Rounded up to whole chains for every thread, at least four unless a number was given.
 std::size_t working_set(const RunOptions& options) {
   const std::size_t chain_step = options.batch * options.thread_count;
   KV_ASSERT(chain_step > 0 && options.block_bytes > 0);

@@ -20,7 +20,7 @@ NamespaceRecord run_record(const RunOptions& options) {
   std::map<std::string, std::string> fields = {
       {"model", "kvstore-bench-run"}, {"salt", options.salt}, {"tenant", options.tenant}};
   if (options.is_set) fields["kind"] = "set";
-  // Any number would do: no token is hashed here.
+  // Any number would do: tokens are not hashed here.
   if (!options.is_set) fields["block_size"] = "16";
   fields[options.is_set ? "block_bytes_max" : "block_bytes"] = std::to_string(options.block_bytes);
   auto record = NamespaceRecord::from_fields(std::move(fields));
@@ -28,8 +28,7 @@ NamespaceRecord run_record(const RunOptions& options) {
   return *std::move(record);
 }
 
-/// Names for the blocks of one chain. Any 32 bytes do, as long
-/// as no two are alike; hashing tokens would be measured too.
+/// Names for the blocks of one chain: any distinct 32 bytes; hashing tokens would be measured too.
 std::vector<BlockHash> make_chain(std::uint64_t seed, std::size_t block_count) {
   std::vector<BlockHash> chain(block_count);
   fill_pattern(seed, std::as_writable_bytes(std::span(chain)));
@@ -49,7 +48,7 @@ class RunThread {
       : options_(options),
         window_(window),
         record_(run_record(options)),
-        // Of each thread and batch size: threads must not share chains, or one would get what another has put.
+        // Per thread and batch size: threads must not share chains, or one would get another's puts.
         seed_(0x5EED0000 + thread * 0x1000000 + options.batch),
         client_(make_config(options), options.busy_poll),
         space_(open()),
@@ -124,9 +123,8 @@ class RunThread {
     }
   }
 
-  /// One call after the other until the window ends. Each task has places of its own, chosen at random among them: two
-  /// calls into one place would race, and one place used again and again would stay in the processor's cache, which no
-  /// engine's pages do.
+  /// One call after the other until the window ends. Each task chooses among its own places at random: two calls into
+  /// one place would race, and a reused place would stay in the processor's cache, unlike an engine's pages.
   asio::awaitable<void> call_repeatedly(std::size_t task) {
     const std::size_t own_count = place_count_ / options_.concurrency;  // this task's places
     KV_ASSERT(own_count > 0 && (options_.call == RunCall::kPut || !chains_.empty()));
@@ -138,8 +136,7 @@ class RunThread {
     asio::steady_timer pace(co_await asio::this_coro::executor, now());
     TimePoint start = now();
     do {
-      // Paced: turns that a slow call has missed are not made up
-      // for, since a burst afterwards would measure its own queue.
+      // Paced: turns missed by a slow call are dropped, since a burst afterwards would measure its own queue.
       if (options_.calls_per_second > 0) {
         pace.expires_at(std::max(pace.expiry(), start) +
                         std::chrono::duration_cast<Duration>(1s) / static_cast<long>(options_.calls_per_second));
@@ -149,7 +146,7 @@ class RunThread {
       std::span<const BlockHash> chain;
       if (options_.call == RunCall::kPut) {
         sources.assign(targets.begin(), targets.end());
-        // A put of known blocks would move no byte, so each has new names.
+        // A put of known blocks would move no bytes, so each has new names.
         fresh = make_chain(static_cast<std::uint64_t>(start.time_since_epoch().count()) ^ (seed_ + task) << 40,
                            options_.batch);
         chain = fresh;
@@ -164,7 +161,7 @@ class RunThread {
         case RunCall::kMatch: outcome = co_await match_blocks(chain); break;
       }
       const TimePoint end = now();
-      // A bug in this program: all further calls would be as fast, and as empty, and would look like a good result.
+      // A bug in this program: further calls would be as fast, and as empty, and would look like a good result.
       if (outcome.why == Errc::kBadRequest) throw std::runtime_error(describe(outcome.why));
       count(outcome, start, end);
       if (options_.check && options_.call == RunCall::kGet) check(chain.first(outcome.block_count), targets);
@@ -172,7 +169,7 @@ class RunThread {
     } while (start < window_.end);
   }
 
-  // One call of the kind asked for. The spans live until it is complete.
+  // The kinds of call. The spans live until completion.
 
   asio::awaitable<Outcome> get_blocks(std::span<const BlockHash> hashes,
                                       std::span<const std::span<std::byte>> targets) {
@@ -211,7 +208,7 @@ class RunThread {
 
   void count(const Outcome& outcome, TimePoint start, TimePoint end) {
     KV_ASSERT(outcome.block_count <= options_.batch && start <= end);
-    // All calls, measured or not: the progress line shows that something moves during the warm-up too.
+    // All calls, measured or not: the progress line also moves during the warm-up.
     window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
     // By its end: a call that began in the warm-up counts, one that ends late does not. Over the window this evens out,
     // for any length of call.
@@ -238,7 +235,7 @@ class RunThread {
   std::uint64_t seed_;
   ToolClient client_;
   Space space_;
-  std::size_t place_bytes_, place_count_;  ///< A place holds one batch. No two calls in flight share one.
+  std::size_t place_bytes_, place_count_;  ///< A place holds one batch, of one call in flight at a time.
   WorkMemory memory_;
   std::vector<std::vector<BlockHash>> chains_;  ///< The working set.
   RunResult result_;
@@ -246,8 +243,8 @@ class RunThread {
 
 }  // namespace
 
-/// The latch is counted down whichever way filling ends: the main thread waits for all, and one that failed in silence
-/// would leave it waiting for ever.
+/// The latch is counted down however filling ends: the main thread waits for all threads, and a silent failure would
+/// block it for ever.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window) {
   std::unique_ptr<RunThread> work;
   try {

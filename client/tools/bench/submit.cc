@@ -1,4 +1,4 @@
-// Question: what does a call that never blocks cost the thread that makes it, while the I/O thread is busy with large
+// Question: how long does a call that never blocks take its caller's thread, while the I/O thread is busy with large
 // gets? Budget: 5 us at p99 with 64 gets of 2 MiB x 16 in flight. Through the C ABI, as engines call it.
 #include "client/tools/bench/submit.h"
 
@@ -28,7 +28,7 @@ constexpr Duration kProbePause = 1ms;      // A scheduler's step is longer.
 
 struct SubmitOptions {
   ConnectionOptions node;
-  Transport transport = Transport::kUnix;  ///< What `node` says.
+  Transport transport = Transport::kUnix;  ///< Parsed from `node`.
   std::size_t block_bytes = 2u << 20;
   std::size_t batch = 16;
   std::size_t concurrency = 64;
@@ -57,7 +57,7 @@ struct CloseQueue {
 };
 
 /// One thread that submits and reaps, as an engine's scheduler does. The gets keep the I/O thread busy and the queue's
-/// lock contended; what is measured is what this thread pays.
+/// lock contended; this thread's cost is measured.
 class SubmitBench {
  public:
   explicit SubmitBench(const SubmitOptions& options) : options_(options) {
@@ -67,7 +67,7 @@ class SubmitBench {
   }
 
   Measured run() {
-    // Measured after some time only: the first gets find neither warm sockets nor mapped regions.
+    // Measured after a warm-up: the first gets lack warm sockets and mapped regions.
     const TimePoint begin = now() + options_.warm_up;
     const TimePoint end = begin + options_.duration;
     for (std::size_t place = 0; place < options_.concurrency; ++place) submit_get(place);
@@ -75,7 +75,7 @@ class SubmitBench {
     // As many as can be in flight, so that one reap empties the queue.
     std::vector<kvs_completion> ended(options_.concurrency + 2);
     while (now() < end) {
-      // Outside the timed part: reading the clock costs as much as a part of what is measured.
+      // Outside the timed part: reading the clock costs a notable part of the measured time.
       is_measuring_ = now() >= begin;
       std::size_t count = 0;
       const TimePoint before = now();
@@ -86,7 +86,7 @@ class SubmitBench {
         probe();
         next_probe = now() + kProbePause;
       } else if (count == 0) {
-        // Nothing to do: wait in the queue, or this thread would take a core from the I/O thread and measure that.
+        // Idle: wait in the queue, or this thread would take a core from the I/O thread and measure that.
         check(kvs_reap(queue_.get(), ended.data(), sizeof(kvs_completion), ended.size(), 1, 1000, &count), "reap");
         for (std::size_t i = 0; i < count; ++i) take(ended[i]);
       }
@@ -118,10 +118,10 @@ class SubmitBench {
     own.node_count = nodes.size();
     own.identity = "kvstore-bench submit";
     own.connections_per_node = static_cast<std::uint32_t>(options_.connections);
-    // Twice what is used: the working set's puts have no memory of their own, but a quarantined region would count.
+    // Twice the need: the working set's puts have no memory of their own, but a quarantined region would count.
     own.region_bytes_max = 2 * options_.concurrency * place_bytes();
     own.busy_poll_us = static_cast<std::uint64_t>(options_.busy_poll.count());
-    // The node maps lent memory page by page, which takes longer than the default second where there is much of it.
+    // The node maps lent memory page by page, which may exceed the default second for large memory.
     own.connect_timeout_us = static_cast<std::uint64_t>(options_.node.deadline.count());
     own.rdma_off = options_.transport == Transport::kVerbs ? 0 : 1;
     kvs_client* client = nullptr;
@@ -134,8 +134,8 @@ class SubmitBench {
     check(kvs_open(client, record.c_str(), deadline_us, &space_), "cannot open a namespace");
     check(kvs_wait_open(client, space_, deadline_us), "cannot open a namespace at the node");
     kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
-    bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and one that is cancelled
-    // A get counts its blocks and the copies of its lists; the bound must never be what is measured.
+    bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and a cancelled one
+    // A get counts its blocks and the copies of its lists; the bound must never become the bottleneck.
     bounds.bytes_max = 2 * options_.concurrency * (place_bytes() + 4096) + (1 << 20);
     kvs_queue* queue = nullptr;
     check(kvs_queue_open(client, &bounds, &queue), "cannot make a queue");
@@ -156,7 +156,7 @@ class SubmitBench {
             "cannot lend memory");
       if (connections == 0) throw std::runtime_error("no node takes the memory");
     } else {
-      // Touched before: else the first gets would pay for page faults, which no engine's pages have.
+      // Touched before: the first gets would otherwise pay for page faults, which engines' pages do not have.
       ordinary_ = std::make_unique<TouchedMemory>(bytes);
       memory_ = ordinary_->bytes();
     }
@@ -170,7 +170,7 @@ class SubmitBench {
   void fill() {
     kvs_put_options put = KVS_PUT_OPTIONS_INIT;
     put.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
-    // All chains get the same bytes. Only their names differ, and nothing here compares bytes.
+    // All chains get the same bytes under different names; bytes are not compared here.
     fill_pattern(1, memory_.first(place_bytes()));
     for (std::size_t c = 0; c < options_.chain_count; ++c) {
       auto& chain = chains_.emplace_back(options_.batch);
@@ -199,10 +199,10 @@ class SubmitBench {
     const TimePoint before = now();
     const int status =
         kvs_submit_match(queue_.get(), space_, probe_hashes_.data(), kProbeHashes, &match, kProbe, &call);
-    if (status == KVS_BUSY) return;  // the last two have not ended yet
+    if (status == KVS_BUSY) return;  // the last two are still running
     check(status, "submit a match");
     record(measured_.match, before);
-    // Some are cancelled and most are not: an engine gives up few requests.
+    // One in eight is cancelled: an engine gives up few requests.
     if (++probe_count_ % 8 != 0) return;
     const TimePoint before_cancel = now();
     check(kvs_cancel(queue_.get(), call), "cancel");
@@ -224,7 +224,7 @@ class SubmitBench {
   const SubmitOptions& options_;
   std::unique_ptr<kvs_client, CloseClient> client_;
   std::unique_ptr<TouchedMemory> ordinary_;
-  std::unique_ptr<kvs_queue, CloseQueue> queue_;  ///< Closed first: the memory below it is in use until then.
+  std::unique_ptr<kvs_queue, CloseQueue> queue_;  ///< Closed first: it uses the memory above until then.
   kvs_space space_ = 0;
   std::span<std::byte> memory_;  ///< A place for each get in flight.
   std::vector<void*> addresses_;

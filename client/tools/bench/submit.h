@@ -1,4 +1,4 @@
-// client/tools/bench/submit.h: `kvstore-bench submit`: what a call that never blocks costs the thread that makes it.
+// client/tools/bench/submit.h: `kvstore-bench submit`: the cost of a call that never blocks, to its caller's thread.
 #pragma once
 
 #include <CLI/CLI.hpp>

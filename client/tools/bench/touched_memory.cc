@@ -15,7 +15,7 @@ TouchedMemory::TouchedMemory(std::size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
   bytes_ = {static_cast<std::byte*>(memory), bytes};
-  std::memset(memory, 0x5A, bytes);  // the touch
+  std::memset(memory, 0x5A, bytes);
 }
 
 TouchedMemory::~TouchedMemory() { ::munmap(bytes_.data(), bytes_.size()); }

@@ -1,4 +1,4 @@
-// client/tools/bench/touched_memory.h: memory whose pages are all there, so that a measurement times no page faults.
+// client/tools/bench/touched_memory.h: memory with all pages present, so that a measurement excludes page faults.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class TouchedMemory {
   std::span<std::byte> bytes_;
 };
 
-/// Cheap random numbers (xorshift64*), so that choosing a block costs nothing beside copying it.
+/// Cheap random numbers (xorshift64*): choosing a block is negligible beside copying it.
 class QuickRandom {
  public:
   explicit QuickRandom(std::uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15 | 1) {}  ///< | 1: 0 would stay 0.

@@ -47,7 +47,7 @@ std::vector<ReuseHint> trace_hints(const std::vector<TraceRequest>& requests, Hi
                                    std::uint64_t seed) {
   std::vector<ReuseHint> hints(requests.size(), ReuseHint::kNone);
   if (kind == HintKind::kNone) return hints;
-  std::unordered_map<std::uint64_t, std::uint64_t> next_use_ms;  // of a block, after the request that is looked at
+  std::unordered_map<std::uint64_t, std::uint64_t> next_use_ms;  // of a block, after the present request
   for (std::size_t i = requests.size(); i-- > 0;) {
     const std::vector<std::uint64_t>& ids = requests[i].hash_ids;
     if (!ids.empty()) {

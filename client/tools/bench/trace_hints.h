@@ -1,4 +1,4 @@
-// client/tools/bench/trace_hints.h: what callers could have said of a trace's requests.
+// client/tools/bench/trace_hints.h: reuse hints that callers could have given for a trace's requests.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,14 +13,14 @@
 
 namespace kv {
 
-/// What callers know: nothing; whether a request is the last of its session; that, and whether the next one comes
-/// within ten minutes; within which of the four times.
+/// A caller's knowledge: none; whether a request is the last of its session; also whether the next one comes within ten
+/// minutes; the interval of the next one, out of four.
 enum class HintKind : std::uint8_t { kNone, kFinal, kSoon, kWhen };
 inline constexpr std::array<std::string_view, 4> kHintKindNames = {"none", "final", "soon", "when"};
 
-/// A hint for each request, made from what follows it in the trace: the next request that has its last block but one
-/// (its only block, if it has one). Who else uses the beginning that it shares does not count. A share `wrong` of the
-/// requests, drawn by `seed`, says something else, each other thing as often.
+/// A hint for each request, from its future in the trace: the next request that has its last block but one (its only
+/// block, if it has one). Other users of its shared beginning do not count. A share `wrong` of the requests, drawn by
+/// `seed`, gets a different hint, each other one equally often.
 std::vector<ReuseHint> trace_hints(const std::vector<TraceRequest>& requests, HintKind kind, double wrong,
                                    std::uint64_t seed);
 

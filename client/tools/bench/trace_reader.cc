@@ -12,15 +12,15 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kLineBytesMax = 64u << 20;  ///< A file that is no trace must not take all memory.
+constexpr std::size_t kLineBytesMax = 64u << 20;  ///< Bounds memory for a file that is not a trace.
 
 struct CloseGzip {
   void operator()(gzFile_s* file) const noexcept { gzclose(file); }
 };
 using GzipFile = std::unique_ptr<gzFile_s, CloseGzip>;
 
-/// The next line without its end. False at the end of the file. gzgets() does not tell how much it has read, and a NUL
-/// byte would hide the rest of its line and the line's end: the position in the file shows such bytes.
+/// The next line without its newline. False at the end of the file. gzgets() does not report its length, and a NUL byte
+/// would hide the rest of its line and the newline: the position in the file reveals such bytes.
 bool read_line(gzFile_s* file, std::string* line, const std::string& path) {
   line->clear();
   z_off_t begin = gztell(file);
@@ -40,7 +40,7 @@ bool read_line(gzFile_s* file, std::string* line, const std::string& path) {
   }
   int error = Z_OK;
   const char* message = gzerror(file, &error);
-  // A truncated gzip file ends like a complete one, but for this: the hit rates of half a trace would look plausible.
+  // A truncated gzip file differs from a complete one only here: the hit rates of half a trace would look plausible.
   if (error != Z_OK && error != Z_STREAM_END) throw std::runtime_error(path + ": " + message);
   return !line->empty();
 }
@@ -57,7 +57,7 @@ TraceRequest parse_request(const nlohmann::json& object) {
 }  // namespace
 
 std::vector<TraceRequest> read_trace(const std::string& path, std::size_t request_count_max) {
-  errno = 0;                                         // gzopen leaves it alone when memory is what is missing
+  errno = 0;                                         // gzopen leaves it alone when out of memory
   const GzipFile file(gzopen(path.c_str(), "rbe"));  // plain files too; e: O_CLOEXEC
   if (!file) throw std::runtime_error(path + ": " + (errno != 0 ? std::strerror(errno) : "out of memory"));
   std::vector<TraceRequest> requests;

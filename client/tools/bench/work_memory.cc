@@ -9,7 +9,7 @@ namespace kv {
 
 WorkMemory::WorkMemory(ToolClient& client, Transport transport, std::size_t bytes) : client_(client) {
   if (transport == Transport::kShm || transport == Transport::kVerbs) {
-    bytes_ = {static_cast<std::byte*>(nullptr), bytes};  // only the size: lend() takes it from here
+    bytes_ = {static_cast<std::byte*>(nullptr), bytes};  // only the size, for lend()
     lend();
     if (transport == Transport::kVerbs) wait_for_rdma();
   } else {
@@ -22,16 +22,16 @@ WorkMemory::~WorkMemory() {
   if (!ordinary_) (void)client_->free_memory(bytes_);
 }
 
-/// Quarantined memory cannot be used until its node has closed the session, which may take as long as the node hangs.
-/// A tool goes on with other memory: only the contents are lost, and every user fills or gets them anew.
+/// Quarantined memory is unusable until its node has closed the session, which may take as long as the node hangs. A
+/// tool goes on with other memory: only the contents are lost, and every user fills or gets them anew.
 bool WorkMemory::renew_if_quarantined() {
   if (ordinary_ || !client_->is_quarantined(bytes_)) return false;
-  (void)client_->free_memory(bytes_);  // the client frees it once no node can touch it any more
+  (void)client_->free_memory(bytes_);  // the client frees it once all nodes have let go
   lend();
   return true;
 }
 
-/// Without this the first calls would go through the socket, and be measured as RDMA.
+/// Otherwise the first calls would go through the socket, and be measured as RDMA.
 void WorkMemory::wait_for_rdma() {
   constexpr auto kDeadline = 30s;  // registering takes 0.2 s a GiB, more in a virtual machine
   const auto lent = client_.run(client_->lend(bytes_, kDeadline));

@@ -15,8 +15,7 @@ namespace kv {
 /// Thread safety: none; used on the client's thread. Must end before the client does.
 class WorkMemory {
  public:
-  /// Throws std::runtime_error or std::system_error if there is not
-  /// so much memory, or if with kVerbs no node takes it by RDMA.
+  /// Throws std::runtime_error or std::system_error if memory is short, or if with kVerbs all nodes refuse it by RDMA.
   WorkMemory(ToolClient& client, Transport transport, std::size_t bytes);
   ~WorkMemory();
   WorkMemory(const WorkMemory&) = delete;

@@ -65,11 +65,11 @@ void check_clocks(const std::vector<MemberWord>& words, Findings& findings) {
 void check_pairs(const std::vector<MemberWord>& words, Findings& findings) {
   std::string unreached;
   std::size_t pairs = 0;
-  bool is_tls = false;  // one of them, at least
+  bool is_tls = false;  // of at least one
   for (const MemberWord& word : words) {
     for (const MemberWord& other : words) {
       const std::string name = "cluster_node/" + other.id + "/reached";
-      if (!word.values.contains(name) || !other.has_answered) continue;  // one that is away is reported as that
+      if (!word.values.contains(name) || !other.has_answered) continue;  // a silent node is reported as such
       ++pairs;
       if (value_of(word, name) != 0) continue;
       const bool is_refused = word.values.contains("cluster_node/" + other.id + "/refused_by_tls");
@@ -109,7 +109,7 @@ void check_leases(const std::vector<MemberWord>& words, Findings& findings) {
     if (!word.values.contains("cluster_lease_left_seconds")) continue;
     const double left = value_of(word, "cluster_lease_left_seconds"),
                  whole = value_of(word, "setting/etcd-lease-seconds");
-    // It is kept when a third of it has passed.
+    // A healthy node renews it after a third of its time.
     if (whole <= 0 || left > whole / 2) continue;
     findings.push_back({"lease of " + word.id, left <= 0 ? Verdict::kFailed : Verdict::kWarning,
                         left <= 0 ? "has ended: the node is off the list, or will be"
@@ -160,7 +160,7 @@ void check_settings(const std::vector<MemberWord>& words, Findings& findings) {
   if (are_equal && !names.empty()) findings.push_back({"settings", Verdict::kOk, "all nodes have the same", ""});
 }
 
-/// Nodes count for themselves, so lists differ a little most of the time.
+/// Nodes count independently, so lists usually differ a little.
 void check_hot(const std::vector<MemberWord>& words, Findings& findings) {
   std::size_t hot = 0, by_all = 0, answered = 0;
   for (const MemberWord& word : words) answered += word.has_answered;

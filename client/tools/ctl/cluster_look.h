@@ -1,4 +1,4 @@
-// client/tools/ctl/cluster_look.h: what the nodes of a cluster say, laid side by side: what is hot, and what is wrong.
+// client/tools/ctl/cluster_look.h: compares the reports of a cluster's nodes: hot blocks, and faults.
 #pragma once
 
 #include <cstdint>
@@ -12,28 +12,28 @@
 
 namespace kv {
 
-/// What one node said when it was asked.
+/// One node's report.
 struct MemberWord {
   std::string id;
   bool has_answered = false;
   std::map<std::string, double> values;  ///< Of its stats.
-  double asked_at = 0;                   ///< By this machine's clock on the wall, when it was asked. Seconds.
+  double asked_at = 0;                   ///< By this machine's wall clock, in seconds.
 };
 MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at);
 
-/// What a node could not hand over the last time that owners changed: paths by reason. Empty: nothing.
+/// Paths that a node could not hand over at the last change of owners, by reason. Empty: none.
 std::map<std::string, std::uint64_t> unmoved_paths(const std::map<std::string, double>& values);
 /// "12 paths (node unavailable; n2: refused), 3 paths (out of memory)".
 std::string unmoved_text(const std::map<std::string, std::uint64_t>& unmoved);
 
-/// Blocks that many prompts begin with, by the last of them.
+/// Blocks that many prompts begin with, named by the last block.
 struct HotBeginning {
   std::uint64_t space = 0, last = 0;  ///< The first 48 bits of the namespace's id, and of the last block's hash.
   std::uint64_t block_count = 0;
-  bool is_hot = false;  ///< For some node.
+  bool is_hot = false;  ///< On some node.
   struct Word {
     std::string node;
-    double share = 0;  ///< Of the matches that this node has counted lately.
+    double share = 0;  ///< Of this node's recent matches.
     bool is_hot = false;
     std::uint64_t version = 0;  ///< Of the namespace's list there.
   };

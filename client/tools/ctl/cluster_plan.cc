@@ -19,7 +19,7 @@ std::vector<NodePlan> plan_change(const std::vector<PlanNode>& nodes) {
   const double after = stayed + added;
   KV_ASSERT(after > 0);
   std::vector<NodePlan> plans(nodes.size());
-  // What leaves `from`, in bytes, is shared among those that may have it by their weights.
+  // Bytes that leave `from` go to their possible receivers by weight.
   const auto share_out = [&](std::size_t from, double bytes, bool to_all, double weight) {
     if (bytes <= 0 || weight <= 0) return;
     plans[from].sent_bytes += bytes;
@@ -33,7 +33,7 @@ std::vector<NodePlan> plan_change(const std::vector<PlanNode>& nodes) {
     if (!node.is_added && before > 0) plans[i].share_before = node.weight / before;
     if (!node.is_removed) plans[i].share_after = node.weight / after;
     if (node.is_added || before <= 0) continue;
-    const double taken = node.held_bytes * added / (before + added);  // an added one comes first
+    const double taken = node.held_bytes * added / (before + added);  // the share for which an added node comes first
     share_out(i, taken, /*to_all=*/false, added);
     if (node.is_removed) share_out(i, node.held_bytes - taken, /*to_all=*/true, after);
   }

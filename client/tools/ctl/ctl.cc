@@ -1,6 +1,6 @@
-// kvstorectl: look at nodes and change what they keep, from a shell.
+// kvstorectl: inspects nodes and changes the blocks they keep, from a shell.
 //
-// Exit status: 0: done; 1: it failed, or something is wrong; 2: the command line is wrong. ctl.h has the folder's map.
+// Exit status: 0: done; 1: it failed, or found a fault; 2: the command line is wrong. ctl.h has the folder's map.
 #include "client/tools/ctl/ctl.h"
 
 #include <unistd.h>

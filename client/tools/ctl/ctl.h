@@ -1,7 +1,7 @@
-// client/tools/ctl/ctl.h: what the commands of kvstorectl share. Start here. Each command is a file: it asks nodes
+// client/tools/ctl/ctl.h: shared code of kvstorectl's commands. Start here. Each command is a file: it asks nodes
 // through client/tools/tool_client.h, and prints a table for people or a JSON document for scripts.
 //
-//   ctl.cc            main(), and how a command's end becomes an exit status
+// main(), and the mapping of results to exit status
 //   ctl_status.cc     status, namespaces, top; node_counts.h: a node's values by name
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
@@ -10,8 +10,7 @@
 //   ctl_contexts.cc   contexts create, list, show, extend, warm, delete; ctl_context_archive.cc: export, import
 //   ctl_slowlog.cc    slowlog
 //   ctl_ping.cc       ping
-//   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h lays nodes' words side
-//                     by side
+//   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h compares nodes' reports
 //   ctl_doctor.cc     doctor; doctor.h lists its files
 //   ctl_size.cc       size; model_config.h reads a model's shape
 //   ctl_config.cc     config list, config get, config set
@@ -47,7 +46,7 @@ void add_tenants_command(CLI::App& app);
 void add_erase_command(CLI::App& app);
 void add_contexts_commands(CLI::App& app);
 
-/// Ends the program with exit status 1. `is_said`: the output says why already, and main() adds no line.
+/// Ends the program with exit status 1. `is_said`: the output has the reason already, and main() adds no line.
 struct ToolFailed : std::runtime_error {
   explicit ToolFailed(const std::string& why) : std::runtime_error(why) {}
   static ToolFailed said() {
@@ -58,10 +57,9 @@ struct ToolFailed : std::runtime_error {
   bool is_said = false;
 };
 
-/// Before what nobody can take back, such as "drop all blocks of m". `is_sure`: --yes was given. Else a person at a
-/// terminal is asked, and without one the command line is wrong: a script has to say so.
+/// Asks before an irreversible act, such as "drop all blocks of m". `is_sure`: --yes was given. Otherwise a person at a
+/// terminal is asked; without a terminal the command line is wrong.
 void confirm(const std::string& verb, const std::string& what, bool is_sure);
-/// --yes
 void add_sure_flag(CLI::App& command, bool& is_sure);
 
 struct CtlOptions {
@@ -79,18 +77,18 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
   return command;
 }
 
-/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits. If the nodes
-/// belong to a cluster, they are all of its nodes.
+/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits. In a cluster it
+/// has all of the cluster's nodes.
 ClientConfig ctl_config(ConnectionOptions& node);
 struct CtlCluster {
   ClientConfig config;  ///< As ctl_config().
-  ClusterStatus map;    ///< Its nodes are those of the config, in order. Epoch 0: they are no cluster.
+  ClusterStatus map;    ///< In the order of the config's nodes. Epoch 0: no cluster.
 };
-/// Errors: of Client::learn_cluster(), if no node answers; then the config is of the endpoints alone.
+/// Errors: of Client::learn_cluster(), if all nodes are silent; then the config has the endpoints alone.
 CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error = nullptr);
-/// What each node of the cluster says of itself, in the map's order. Throws ToolFailed if there is none.
+/// The report of each node of the cluster, in the map's order. Throws ToolFailed without a cluster.
 std::vector<MemberWord> ask_members(CtlOptions& options);
-/// The same with the endpoints alone, as they were given.
+/// The same with only the given endpoints.
 ClientConfig seed_config(ConnectionOptions& node);
 
 }  // namespace kv

@@ -49,8 +49,8 @@ nlohmann::json json_of(const MissReport& report) {
   return document;
 }
 
-/// With token ids the chain can be named as any namespace would name it: so here, other than at a node, it can be said
-/// for sure that another one has the same prompt.
+/// Token ids give the chain's name in every namespace: so the tool, unlike a node, can tell for certain that another
+/// namespace has the same prompt.
 std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& options, const NamespaceRecord& own,
                                         std::span<const std::uint32_t> tokens, nlohmann::json& found) {
   std::vector<std::string> lines;
@@ -62,7 +62,7 @@ std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& 
   }
   for (const std::string& text : records) {
     const auto record = NamespaceRecord::parse(text);
-    // Of an engine's own hashes nobody here knows how they are made.
+    // The hash function of an engine's own hashes is unknown here.
     if (!record || text == own.text() || record->is_set() || !record->has_own_chain()) continue;
     const auto hashes = hash_chain(record->digest(), tokens, record->block_size());
     const auto space = client.open(*record, options.node.deadline);
@@ -127,7 +127,7 @@ void run_command(const std::string& name, BlockOptions options) {
     throw CLI::ValidationError(name, "name the namespace with --space or --record");
   }
   const std::vector<BlockHash> hashes = parse_hashes(options);
-  // To the node an empty chain means the whole namespace. An empty hash file must not drop it, so --all has to ask.
+  // To the node an empty chain means the whole namespace. An empty hash file must not drop it, so --all is required.
   if (hashes.empty() != options.all) {
     throw CLI::ValidationError(name, name == "drop" ? "give the hashes of a chain, or --all for the whole namespace"
                                                     : "give the hashes of a chain, first block first");
@@ -140,7 +140,7 @@ void run_command(const std::string& name, BlockOptions options) {
                 ") on all nodes",
             options.is_sure);
   }
-  // Only now, with a record that is complete: opening makes the namespace on a node that does not have it.
+  // Only now, with a complete record: opening creates the namespace on a node without it.
   const auto space = client.open(record, options.node.deadline);
   if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
 
@@ -148,7 +148,7 @@ void run_command(const std::string& name, BlockOptions options) {
   std::string sentence;
   error_code why;
   if (name == "match" && record.is_set()) {
-    // A set's blocks have lengths of their own, so bytes are a sum; of a chain they are a product.
+    // A set's blocks differ in length, so their bytes are a sum; a chain's are a product.
     const SetMatchOptions match_options{.deadline = options.node.deadline};
     const auto match = client.run(client->match_set(*space, hashes, match_options));
     if (!match) throw ToolFailed(describe(match.error()));
@@ -197,7 +197,7 @@ void run_command(const std::string& name, BlockOptions options) {
   } else {
     std::cout << sentence << (why ? "; not more because: " + describe(why) : "") << '\n';
   }
-  if (why) throw ToolFailed::said();  // not every node answered: the number is a lower bound, and scripts must see that
+  if (why) throw ToolFailed::said();  // some node was silent: scripts must see that the number is a lower bound
 }
 
 void add_command(CLI::App& app, const std::string& name, const std::string& about, const std::string& footer) {

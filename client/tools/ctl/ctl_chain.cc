@@ -27,16 +27,16 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
 
 }  // namespace
 
-/// The namespace that --record or --space names. Only a whole record opens a namespace, and nobody types one: --space
-/// (the beginning of its id, or its model) picks among the records that the nodes hold. Two candidates are an error
-/// rather than a guess, since drop may follow.
+/// The namespace of --record or --space. Only a whole record opens a namespace, and it is too long to type: --space
+/// (the beginning of its id, or its model) selects among the nodes' records. Two candidates are an error rather than a
+/// guess, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
   const auto stats = client.run(client->stats(node.deadline));
   if (!stats) throw ToolFailed(describe(stats.error()));
   std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
   for (const NodeStats& each : *stats) {
-    // Told and not an error: the namespace may be found at another node. Drop asks every node again.
+    // A warning, not an error: another node may have the namespace. Drop asks every node again.
     if (each.error) std::cerr << "kvstorectl: " << each.name << ": " << describe(each.error) << '\n';
     for (const NodeStats::Namespace& space : each.namespaces) {
       NamespaceRecord record = parse_record(space.record, each.name);

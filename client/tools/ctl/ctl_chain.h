@@ -1,4 +1,4 @@
-// client/tools/ctl/ctl_chain.h: a namespace and a chain, as a person names them on the command line.
+// client/tools/ctl/ctl_chain.h: a namespace and a chain, as named on the command line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,11 +20,11 @@ struct ChainOptions {
 
 /// --space, --record, --hashes and hashes as words.
 void add_chain_options(CLI::App& command, ChainOptions& options);
-// These throw what main() tells: a file that cannot be read, a word that is no hash, a namespace that is not there.
+// These throw messages for main(): an unreadable file, a word that is not a hash, an unknown namespace.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options);
 std::vector<BlockHash> parse_hashes(const ChainOptions& options);
 std::vector<std::uint32_t> parse_tokens(const ChainOptions& options);
-/// The hashes that were given; or, if a file of tokens was, those of its tokens.
+/// The given hashes, or those of the file of tokens.
 std::vector<BlockHash> chain_of(const NamespaceRecord& record, const ChainOptions& options);
 
 }  // namespace kv

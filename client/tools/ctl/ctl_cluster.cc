@@ -1,4 +1,4 @@
-// kvstorectl cluster: which nodes belong together, and what each of them knows of it.
+// kvstorectl cluster: the members of the cluster, and each one's view of it.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -16,24 +16,24 @@
 namespace kv {
 namespace {
 
-/// What a node says of the cluster itself, beside the map that one of them gave.
+/// A node's own view of the cluster, beside the map of one node.
 struct MemberReport {
   ClusterStatus::Node member;
-  std::string endpoint;  ///< Where it was asked.
-  error_code error;      ///< If it did not answer.
+  std::string endpoint;  ///< The one it was asked at.
+  error_code error;      ///< If it was silent.
   std::string error_text;
   std::uint64_t epoch = 0;
-  double digest = 0;  ///< Of what it knows of the cluster.
+  double digest = 0;  ///< Of its view of the cluster.
   double allocated_bytes = 0, capacity_bytes = 0, uptime_seconds = 0;
-  double moved_blocks = 0, moved_bytes = 0, remaining_paths = 0;  ///< Handed to others; to be handed over.
-  std::map<std::string, std::uint64_t> unmoved;                   ///< Paths that could not be, by reason.
+  double moved_blocks = 0, moved_bytes = 0, remaining_paths = 0;  ///< Handed to others; still to hand over.
+  std::map<std::string, std::uint64_t> unmoved;                   ///< Paths that failed to move, by reason.
 };
 
 struct ClusterReport {
   ClusterStatus map;
   std::vector<MemberReport> members;
-  /// All that answer know the same. Else a change is under way, or a node has lost etcd. Epochs may differ: a node that
-  /// missed two changes which cancel each other has noticed none.
+  /// Whether all answering nodes have the same view. Otherwise a change is in progress, or a node has lost etcd. Epochs
+  /// may differ: a node that missed two changes which cancel each other has noticed none.
   bool is_agreed() const {
     std::set<double> digests;
     for (const MemberReport& each : members) {
@@ -288,7 +288,7 @@ struct DrainOptions : CtlOptions {
   double wait_seconds = 600;
 };
 
-/// What did not move on the way to the node's new state: of a drain from it, of an undrain to it. Empty: all did.
+/// Paths that failed to move with the node's change: from it in a drain, to it in an undrain. Empty: all moved.
 std::string unmoved_on_the_way(const ClusterReport& report, const std::string& node_id, bool drain) {
   const auto serves_beside = [&](const ClusterStatus::Node& each) {
     return each.id != node_id && each.is_serving && report.map.weight_of(each) > 0;
@@ -305,8 +305,8 @@ std::string unmoved_on_the_way(const ClusterReport& report, const std::string& n
   return text;
 }
 
-/// Until the node is where it is to be: with its blocks handed over, or serving again. What was not handed over then,
-/// in words.
+/// Waits until the node is drained, with its blocks handed over, or serves again. Returns the paths left behind, in
+/// words.
 std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool drain, double seconds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::string before;
@@ -321,7 +321,9 @@ std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool
     if (line != before && !options.json) std::cout << node_id << ": " << line << std::endl;
     before = line;
     const bool is_there = state == (drain ? "draining" : "serving");
-    if (is_there && !one->error) return unmoved_on_the_way(report, node_id, drain);  // it alone knows what it still has
+    if (is_there && !one->error)
+      return unmoved_on_the_way(report, node_id, drain);  // only the node itself knows the
+                                                          // rest
     if (std::chrono::steady_clock::now() >= until) {
       throw ToolFailed(is_there ? node_id + " does not say what it has handed over: " + one->error_text
                                 : node_id + " is still " + state +
@@ -338,7 +340,7 @@ void run_cluster_drain(DrainOptions options, bool drain) {
     for (const ClusterStatus::Node& node : cluster.map.nodes) known += " " + node.id;
     throw ToolFailed("no node '" + options.node_id + "' in the cluster, which has:" + known);
   }
-  // By the map, so that the node's own answer is for the right one even behind a name that several share.
+  // By the map, so that the answer is the right node's even behind a shared name.
   ClientConfig config = seed_config(options.node);
   ToolClient client(std::move(config));
   if (const auto learned = client.run(client->learn_cluster(options.node.deadline)); !learned)
@@ -357,7 +359,7 @@ void run_cluster_drain(DrainOptions options, bool drain) {
     if (options.waits) document["unmoved"] = unmoved;
     std::cout << json_text(document) << '\n';
   }
-  // The state is reached all the same: a node waits for none of its neighbours for ever.
+  // The state is reached all the same: a node does not wait for its neighbours for ever.
   if (!unmoved.empty()) throw ToolFailed(unmoved);
 }
 
@@ -379,7 +381,7 @@ void add_drain_command(CLI::App& cluster, const char* name, const std::string& a
 std::vector<MemberWord> ask_members(CtlOptions& options) {
   CtlCluster cluster = ask_map(options);
   ToolClient client(std::move(cluster.config));
-  (void)client.run(client->ping(options.node.deadline));  // so that connecting does not count as the way there
+  (void)client.run(client->ping(options.node.deadline));  // connects first, so that `asked_at` is close to the answer
   const double asked_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto stats = client.run(client->stats(options.node.deadline));
   if (!stats) throw ToolFailed(describe(stats.error()));

@@ -1,4 +1,4 @@
-// kvstorectl cluster hot: what many prompts begin with, and so lies on every node.
+// kvstorectl cluster hot: common beginnings of prompts, which lie on every node.
 #include <chrono>
 #include <cstdio>
 #include <iostream>

@@ -1,5 +1,5 @@
-// kvstorectl config: the options of a running node, over its admin server. Not over the data port: what a worker is
-// let in for, and what an operator is, are two doors.
+// kvstorectl config: the options of a running node, over its admin server. Not over the data port: workers and
+// operators have separate access.
 #include <boost/asio/this_coro.hpp>
 #include <iostream>
 #include <optional>
@@ -55,7 +55,7 @@ asio::awaitable<void> converse(Network& network, Endpoint endpoint, std::string 
       answer.append(bytes.data(), *got);
       continue;
     }
-    if (got.error() != asio::error::would_block) co_return;  // its end, where all is well
+    if (got.error() != asio::error::would_block) co_return;  // the normal end
     if (const auto ready = co_await (*stream)->wait_readable(); !ready) co_return;
   }
 }
@@ -91,7 +91,7 @@ HttpAnswer ask_admin(const ConfigOptions& options, const std::string& method, co
     tls = make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
   }
   std::string text, wrong;
-  asio::io_context context{1};  // its coroutine goes before what that uses
+  asio::io_context context{1};  // its coroutine uses the objects above, and goes first
   asio::co_spawn(context, converse(tls ? *tls : socket_network(), *endpoint, std::move(request), text, wrong),
                  asio::detached);
   context.run_for(options.node.deadline);
@@ -189,7 +189,6 @@ void run_set(const ConfigOptions& options) {
   if (!wrong.empty()) throw ToolFailed(wrong);
 }
 
-/// --admin, and certificates or a token as for the data port.
 CLI::App* add_verb(CLI::App& config, const char* name, const char* about,
                    const std::shared_ptr<ConfigOptions>& options) {
   CLI::App* const verb = config.add_subcommand(name, about);

@@ -1,4 +1,4 @@
-// kvstorectl contexts export, import: a context as a file, to have the same prefix on another cluster.
+// kvstorectl contexts export, import: a context as a file, to copy a prefix to another cluster.
 #include <unistd.h>
 
 #include <chrono>
@@ -25,7 +25,7 @@ struct ArchiveCtlOptions : CtlOptions, ContextKeepOptions {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-/// The first Ctrl-C ends the work between two calls, and nothing half done is left; the second ends the program.
+/// The first Ctrl-C stops between two calls, without partial results; the second ends the program.
 void watch_for_interrupt() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = 1; };
@@ -33,7 +33,7 @@ void watch_for_interrupt() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(signal, &action, nullptr);
 }
 
-/// One line that is written again, for a person who waits.
+/// One line that is rewritten, for a waiting person.
 class ProgressLine {
  public:
   explicit ProgressLine(bool is_wanted) : is_on_(is_wanted && ::isatty(STDERR_FILENO) == 1) {}

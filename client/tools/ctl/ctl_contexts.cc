@@ -28,7 +28,7 @@ struct ContextCtlOptions : CtlOptions, ChainOptions, ContextKeepOptions {
   bool warms = false, waits = false, stops = false;
 };
 
-/// Nothing of the time zone where the tool runs: nodes and billing have none.
+/// UTC, since nodes and billing have no time zone.
 WallTime parse_date(const std::string& text) {
   constexpr std::array kForms = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%dT%H:%MZ", "%Y-%m-%d"};
   for (const char* const form : kForms) {
@@ -57,7 +57,7 @@ ContextTime life_of(const ContextKeepOptions& options) {
   return *life;
 }
 
-/// Why not all of it is kept, in an operator's words.
+/// Why only a part is kept, in an operator's words.
 std::string shortfall_of(const NamedContext& context) {
   if (context.kept_blocks == context.wanted_blocks) return "";
   if (context.why == Errc::kNotFound) return "not in memory";
@@ -196,7 +196,7 @@ void run_contexts_list(ContextCtlOptions options) {
   } else {
     print_table(list->contexts);
   }
-  if (!list->silent.empty()) throw ToolFailed::said();  // the figures lack what these nodes keep
+  if (!list->silent.empty()) throw ToolFailed::said();  // the figures lack these nodes' blocks
 }
 
 void run_extend(ContextCtlOptions options) {
@@ -215,7 +215,7 @@ void run_delete(ContextCtlOptions options) {
   print_one(*last, options.json);
 }
 
-/// The one of that name, from all nodes: one that is silent has a part that nobody knows of.
+/// The context of that name, from all nodes: a silent node's part would be missing.
 NamedContext look_at(ToolClient& client, const ContextCtlOptions& options) {
   const auto list = client.run(client->list_contexts(options.name, options.node.deadline));
   if (!list) throw ToolFailed("contexts warm: " + describe(list.error()));

@@ -1,4 +1,4 @@
-// client/tools/ctl/ctl_contexts.h: what the commands about contexts share.
+// client/tools/ctl/ctl_contexts.h: shared code of the commands about contexts.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -13,21 +13,21 @@
 
 namespace kv {
 
-/// What is kept, how long, and before what else.
+/// Lifetime and priority of a context.
 struct ContextKeepOptions {
   std::string until;
   std::chrono::microseconds ttl{0};
   bool is_sliding = false;
   std::optional<std::uint8_t> priority;
 };
-/// --ttl, --sliding, --until and --priority, without which it is `priority_default`.
+/// --ttl, --sliding, --until and --priority, which defaults to `priority_default`.
 void add_keep_options(CLI::App& verb, const std::shared_ptr<ContextKeepOptions>& options,
                       const std::string& priority_default);
-/// Nothing: no time was given. Throws what main() tells: two times, a date that is none.
+/// nullopt: no time was given. Throws messages for main(): two times, an invalid date.
 std::optional<ContextTime> time_of(const ContextKeepOptions& options);
 
 nlohmann::json json_of(const NamedContext& context);
-/// A table, and what is amiss; or JSON.
+/// Prints a table and any faults, or JSON.
 void print_one(const NamedContext& context, bool as_json);
 
 void add_context_archive_commands(CLI::App& contexts);

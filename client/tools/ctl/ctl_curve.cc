@@ -1,4 +1,4 @@
-// kvstorectl curve: what the hit rate of each node would be with less memory, or more, from a sample that it keeps.
+// kvstorectl curve: the estimated hit rate of each node with less or more memory, from a sample that it keeps.
 #include <algorithm>
 #include <cmath>
 #include <iostream>
@@ -21,13 +21,13 @@ struct CurveOptions : CtlOptions {
 struct CurvePoint {
   double blocks, scale, lru, lru_error;
   bool has_disk;
-  std::optional<double> own, own_error;  ///< Not given where the policy is LRU.
+  std::optional<double> own, own_error;  ///< Absent where the policy is LRU.
 
   double best() const { return own.value_or(lru); }
   double best_error() const { return own_error.value_or(lru_error); }
 };
 
-/// As the node tells them: by tier, then by capacity. Empty: nothing was stored yet, or it keeps no sample.
+/// In the node's order: by tier, then by capacity. Empty: the node is empty, or keeps no sample.
 std::vector<CurvePoint> points_of(const NodeStats& node) {
   std::vector<CurvePoint> points;
   for (std::size_t i = 0;; ++i) {
@@ -48,8 +48,8 @@ std::vector<CurvePoint> points_of(const NodeStats& node) {
   }
 }
 
-/// What the node's policy would find with so many blocks of a tier more: along a line over the logarithm of the
-/// capacity. Nothing beyond the largest capacity that the node tells of.
+/// The policy's gain from `more_blocks` blocks more of a tier, interpolated over the logarithm of the capacity. nullopt
+/// beyond the largest reported capacity.
 std::optional<double> gain(const std::vector<CurvePoint>& points, bool has_disk, double more_blocks) {
   const CurvePoint* now = nullptr;
   for (const CurvePoint& point : points)

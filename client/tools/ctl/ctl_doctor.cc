@@ -1,7 +1,7 @@
-// kvstorectl doctor: is everything all right? Each check becomes a finding that says what to do.
+// kvstorectl doctor: checks nodes and machine. Each check becomes a finding with advice.
 //
-// Exit status 1 is for what keeps a store from serving (FAILED). Whatever only costs speed is a warning or a note, so
-// that a start script that runs doctor does not fail for advice.
+// Exit status 1 is for faults that keep a store from serving (FAILED). Faults that only cost speed are warnings or
+// notes, so that a start script with doctor does not fail on advice.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ const char* verdict_name(Verdict verdict) {
   return "?";
 }
 
-/// The first line of one of the kernel's files, or nothing.
+/// The first line of one of the kernel's files; empty if unreadable.
 std::string read_line(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -63,8 +63,7 @@ std::uint64_t meminfo_value(const std::string& name) {
 
 // -- the nodes
 
-/// The error that a client sees is about a socket. The advice
-/// is about what a person can look at, most likely cause first.
+/// The client's error is about a socket. The advice names causes that a person can check, the likeliest first.
 std::string reach_advice(const NodeStatus& node) {
   if (node.last_error == Errc::kUnsupported) {
     return "this kvstorectl and the node speak different wire versions: install the same release, or one apart";
@@ -89,11 +88,11 @@ std::string reach_advice(const NodeStatus& node) {
 }
 
 /// Whether one node answers, and how fast. Its own round trip alone decides: NodeStatus::last_error stays after the
-/// trouble is over, so a node that was away while another one was looked at would be reported as out of reach.
+/// trouble is over, so a node that was away during another one's check would be reported as out of reach.
 void check_node(ToolClient& client, const DoctorOptions& options, std::size_t index, Findings& findings) {
   const NodeStatus before = client->nodes()[index];
   LatencyHistogram latency;
-  // Fifty are enough for a steady median, and over in some milliseconds. The p99 of so few is the slowest one.
+  // Fifty suffice for a steady median, and take some milliseconds. The p99 of so few is the slowest.
   for (int i = 0; i < 50; ++i) {
     const auto round_trips = client.run(client->ping(options.node.deadline));
     const NodeStatus node = client->nodes()[index];
@@ -120,10 +119,9 @@ void check_node(ToolClient& client, const DoctorOptions& options, std::size_t in
                        "prefer a Unix socket; --busy-poll-us on both sides saves wake-ups"});
 }
 
-/// From counters alone, which count since the node's start: a burst of refusals long ago is still reported, and the
-/// finding says so.
+/// From counters since the node's start: the findings say so, since a burst of refusals long ago is still reported.
 void check_contents(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // check_node has said so
+  if (node.error) return;  // reported by check_node
   const double capacity = stat(node, "capacity_bytes"), used = stat(node, "allocated_bytes");
   if (capacity <= 0) return;
   const double full = used / capacity;
@@ -134,8 +132,8 @@ void check_contents(const NodeStats& node, Findings& findings) {
   const double evictions = stat(node, "evicted_blocks"), age_seconds = stat(node, "eviction_age_p50_seconds");
   if (evictions > 0)
     finding.found += "; half of the evicted blocks were last used less than " + format_seconds(age_seconds) + " before";
-  // A cache is full when it works, so fullness alone is no finding. Eviction within two minutes of the last use is: the
-  // next turn of a conversation comes about that late, and finds nothing.
+  // A working cache is full, so fullness alone is no finding. Eviction within two minutes of the last use is: the next
+  // turn of a conversation comes about that late, and misses.
   if (full > 0.97 && evictions > 0 && age_seconds < 120) {
     finding.verdict = Verdict::kWarning;
     finding.advice =
@@ -159,7 +157,7 @@ void check_contents(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// How long what a certificate or list says holds. Weeks before the end a person can still do something about it.
+/// Validity of a certificate or list. Warns weeks before the end, while a person can still act.
 void check_expiry(const NodeStats& node, const char* value, const std::string& what, const char* advice,
                   Findings& findings) {
   constexpr double kDay = 86400, kSoonDays = 14;
@@ -173,9 +171,9 @@ void check_expiry(const NodeStats& node, const char* value, const std::string& w
                       verdict == Verdict::kOk ? "" : advice});
 }
 
-/// Only of nodes that say something of it: those with TLS, or without where it should be.
+/// Only for nodes that report it: those with TLS, or without where they should have it.
 void check_security(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // check_node has said so
+  if (node.error) return;  // reported by check_node
   if (const double plain = stat(node, "plaintext_network_listeners"); plain > 0) {
     findings.push_back({"plain text of " + node.name, Verdict::kWarning,
                         format_count(static_cast<std::uint64_t>(plain)) +
@@ -207,9 +205,9 @@ void check_security(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// Only of nodes that encrypt what they write to disk.
+/// Only for nodes that encrypt their disk.
 void check_spill_keys(const NodeStats& node, Findings& findings) {
-  if (node.error) return;  // check_node has said so
+  if (node.error) return;  // reported by check_node
   if (stat(node, "spill_key_file_exposed") > 0) {
     findings.push_back(
         {"spill-key-file of " + node.name, Verdict::kWarning, "others than its owner may read or write it",
@@ -223,13 +221,13 @@ void check_spill_keys(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// What a person calls a namespace: its model, and enough of its id.
+/// A namespace's name for people: its model, and the beginning of its id.
 std::string space_name(const NamespaceRecord& record) {
   return std::string(record.field("model")) + " (" + to_hex(record.id().bytes).substr(0, 8) + ")";
 }
 
-/// "It writes and never reads": namespaces that are looked up where nothing is stored, beside those that are stored
-/// where nobody looks, with the fields in which they differ; and chains whose first blocks never meet.
+/// "It writes and never reads": namespaces that are looked up while empty, beside those that are stored but never
+/// looked up, with the fields in which they differ; and chains whose first blocks never meet.
 void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
   constexpr std::uint64_t kLookupsMin = 16;  // fewer may be chance
   constexpr std::uint32_t kRootsMin = 8;
@@ -239,7 +237,7 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
     std::uint64_t stored = 0, lookups = 0, empty_lookups = 0;
     std::uint32_t roots = 0, stored_only = 0, asked_only = 0;
   };
-  std::map<std::string, Use> spaces;  // by record, over all nodes: a chain's parts lie here and there
+  std::map<std::string, Use> spaces;  // by record, over all nodes: a chain's parts lie on several
   for (const NodeStats& node : nodes) {
     for (const NodeStats::Namespace& one : node.namespaces) {
       auto record = NamespaceRecord::parse(one.record);
@@ -263,12 +261,12 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
     if (use.lookups < kLookupsMin || use.empty_lookups < use.lookups) continue;
     const std::string looked = format_count(use.lookups) + " lookups, and none has found anything";
     if (use.stored > 0) {
-      // The same namespace, and other names for the same prompts.
+      // The same namespace, with different names for the same prompts.
       if (use.asked_only >= kRootsMin && use.stored_only >= kRootsMin)
         add(use, looked + ": stored under roots that nobody looks up, looked up under roots that nobody stores",
             "whoever stores and whoever looks up name the same prompts differently: one seed for both (vLLM: "
             "PYTHONHASHSEED), one block size, one version of the engine");
-      // Names of a set are not sampled, so whether any prompt comes again is not known.
+      // Names of a set are not sampled, so repetition of prompts is unknown.
       if (use.record.is_set() && findings.size() - before < kFindingsMax) {
         findings.push_back({"lookups in " + space_name(use.record), Verdict::kNote,
                             looked + ", though blocks are stored",
@@ -280,7 +278,7 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
     const Use* twin = nullptr;
     std::vector<FieldDifference> differences;
     for (const auto& [other_text, other] : spaces) {
-      if (other.stored == 0 || other.lookups > other.empty_lookups) continue;  // where something is found all is well
+      if (other.stored == 0 || other.lookups > other.empty_lookups) continue;  // a namespace with hits is fine
       auto differs = record_differences(use.record, other.record);
       if (differs.empty() || differs.size() > kDifferencesMax ||
           (twin != nullptr && differs.size() >= differences.size()))
@@ -312,16 +310,15 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
   }
 }
 
-constexpr std::size_t kPageBytesMax = 4 << 20;  ///< Of /metrics, the longest page that is asked for.
+constexpr std::size_t kPageBytesMax = 4 << 20;  ///< Of /metrics, the longest requested page.
 
-/// Of GET `path`.
 struct AdminPage {
   bool ok = false;
-  std::string status;  ///< The line without its "HTTP/1.1 ", or what went wrong.
+  std::string status;  ///< The line without its "HTTP/1.1 ", or the error.
   std::string text;    ///< Head and body.
 };
 
-/// Asio alone does it: one request is not worth an HTTP library.
+/// On bare Asio: one request does not justify an HTTP library.
 AdminPage http_page(const std::string& host, const std::string& port, const std::string& path, Duration timeout) {
   AdminPage page;
   asio::ip::tcp::iostream stream;
@@ -379,7 +376,7 @@ AdminPage https_page(const DoctorOptions& options, const Endpoint& endpoint, con
   const auto network =
       make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
   std::string& answer = page.text;
-  asio::io_context context{1};  // its coroutine goes before what that uses
+  asio::io_context context{1};  // its coroutine uses the objects above, and goes first
   std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + endpoint.host + "\r\nConnection: close\r\n\r\n";
   asio::co_spawn(context, fetch(*network, endpoint, std::move(request), answer), asio::detached);
   context.run_for(options.node.deadline);
@@ -389,14 +386,14 @@ AdminPage https_page(const DoctorOptions& options, const Endpoint& endpoint, con
   return page;
 }
 
-/// Where the node's blocks lie. Without the right `metrics` nothing is said: this is advice on speed.
+/// Placement of the node's blocks. Silent without the right `metrics`: this is advice on speed.
 void check_place(const AdminPage& metrics, Findings& findings) {
   if (!metrics.ok) return;
   const Findings found = check_numa(metrics.text);
   findings.insert(findings.end(), found.begin(), found.end());
 }
 
-/// A warning at most: a node serves without its admin server, and nobody but its operator knows where that listens.
+/// A warning at most: a node serves without its admin server, and only its operator knows its address.
 void check_admin(const DoctorOptions& options, Findings& findings) {
   constexpr std::string_view kHttps = "https://";
   if (options.admin.starts_with(kHttps)) {
@@ -425,10 +422,10 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
   check_place(http_page(host, port, "/metrics", options.node.deadline), findings);
 }
 
-// -- this machine: what slows a node down without anybody noticing
+// -- this machine: settings that slow a node down silently
 
-/// All of it is advice, never a failure: the node runs on a machine with any of these settings. Limits are those of
-/// this process, and the node's unit may have others; the advice says where they are set.
+/// Advice only: the node runs with any of these settings. Limits are those of this process, and the node's unit may
+/// have others; the advice says where they are set.
 void check_machine(Findings& findings) {
   const std::uint64_t huge_total = meminfo_value("HugePages_Total"), huge_free = meminfo_value("HugePages_Free");
   const std::uint64_t huge_bytes = meminfo_value("Hugepagesize") * 1024;
@@ -464,18 +461,18 @@ void check_machine(Findings& findings) {
   }
 }
 
-/// Of a cluster on etcd: what its nodes say, side by side.
+/// For a cluster on etcd: compares its nodes' reports.
 void check_members(DoctorOptions& options, Findings& findings) {
   if (ctl_cluster(options.node).map.epoch == 0) return;
   const Findings found = check_cluster(ask_members(options));
   findings.insert(findings.end(), found.begin(), found.end());
 }
 
-/// Nodes first, then the machine: what fails is at the top of the table, what could be faster at its end.
+/// Nodes first, then the machine: failures come first in the table, advice on speed last.
 Findings check_all(DoctorOptions& options) {
   Findings findings;
   ToolClient client(ctl_config(options.node));
-  // Of a cluster all its nodes, whichever was named.
+  // All nodes of a cluster, whichever was named.
   for (std::size_t i = 0, count = client->nodes().size(); i < count; ++i) check_node(client, options, i, findings);
   if (const auto stats = client.run(client->stats(options.node.deadline))) {
     for (const NodeStats& node : *stats) {

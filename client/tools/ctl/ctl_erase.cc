@@ -1,4 +1,4 @@
-// kvstorectl erase: all that a tenant has on all nodes goes, from memory and from the files of their disks.
+// kvstorectl erase: removes all data of a tenant on all nodes, from memory and from their disks' files.
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -30,7 +30,7 @@ std::string count_in(const NodeErasure& node, std::string_view name) {
   return format_count(static_cast<std::uint64_t>(value_in(node, name)));
 }
 
-/// What stays as it is whoever asks again: no use in waiting.
+/// Errors that retries cannot change.
 bool is_final(error_code error) {
   return error == Errc::kPermissionDenied || error == Errc::kUnsupported || error == Errc::kBadRequest ||
          error == Errc::kDiskFailed;
@@ -78,9 +78,9 @@ void run_erase(EraseOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.wait_seconds);
   std::map<std::string, NodeErasure> last;
-  std::map<std::string, bool> over;  ///< By node: all is gone there.
+  std::map<std::string, bool> over;  ///< By node: its erasure is complete.
   const TenantOrShare owner{options.name, options.is_share};
-  std::map<std::string, int> silent;  ///< Answers in a row that did not come.
+  std::map<std::string, int> silent;  ///< Missing answers in a row.
   constexpr int kSilentMax = 10;
   std::string said;
   for (;;) {
@@ -89,7 +89,7 @@ void run_erase(EraseOptions options) {
     bool is_final_everywhere = true;
     std::string progress;
     for (const NodeErasure& node : *asked) {
-      if (over[node.name]) continue;  // one that is done begins anew when it is asked again, and finds nothing
+      if (over[node.name]) continue;  // asking a finished node would start over
       over[node.name] = !node.error && value_in(node, "erase_done") > 0;
       last[node.name] = node;
       silent[node.name] = node.error && node.error != Errc::kBusy ? silent[node.name] + 1 : 0;

@@ -23,7 +23,7 @@ struct NodePing {
   std::string error;
 };
 
-/// One ping to each node, all at once. False if some node did not answer.
+/// One ping to each node, all at once. False if some node was silent.
 bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vector<NodePing>& pings) {
   const auto round_trips = client.run(client->ping(deadline));
   const std::vector<NodeStatus> nodes = client->nodes();
@@ -31,8 +31,8 @@ bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vect
   pings.resize(nodes.size());
   bool is_complete = true;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    // The round trip alone decides. NodeStatus::last_error stays
-    // after the node has come back, so --wait would never end.
+    // The round trip alone decides. NodeStatus::last_error stays after the node has come back, so --wait would never
+    // end.
     if (round_trips && (*round_trips)[i].count() > 0) {
       pings[i].latency.record((*round_trips)[i]);
       continue;

@@ -1,7 +1,6 @@
-// kvstorectl size: how large a model's cache is, and from which bandwidth on fetching it beats computing it.
+// kvstorectl size: size of a model's cache, and the bandwidth at which fetching beats computing.
 //
-// It is arithmetic on the model's shape (gpu/paging/cache_size.h)
-// and asks no node: people size a store before there is one.
+// Arithmetic on the model's shape (gpu/paging/cache_size.h), without nodes: people size a store before they have one.
 #include <fstream>
 #include <iostream>
 
@@ -26,7 +25,7 @@ struct SizeOptions {
   bool json = false;
 };
 
-/// The shape from the file, with what the command line says on top: a person who names both means the exception.
+/// The shape from the file, overridden by the command line.
 ModelShape shape_of(const SizeOptions& options, const CLI::App& command) {
   ModelShape shape = options.shape;
   if (!options.config_file.empty()) {
@@ -56,8 +55,7 @@ ModelShape shape_of(const SizeOptions& options, const CLI::App& command) {
   return shape;
 }
 
-/// Weights that a token meets, or 0 if the shape does not tell: with MLA, whose projections have shapes of their own,
-/// or without an FFN.
+/// Weights that apply to a token, or 0 if unknown: with MLA, whose projections differ, or without an FFN.
 double parameter_count(const SizeOptions& options, const ModelShape& shape) {
   if (options.parameter_count > 0) return options.parameter_count;
   const bool is_known =
@@ -65,7 +63,7 @@ double parameter_count(const SizeOptions& options, const ModelShape& shape) {
   return is_known ? layer_parameter_count(shape) : 0;
 }
 
-/// Without --format every format that fits the model: people compare before they choose.
+/// Without --format every format that fits the model, for comparison.
 std::vector<CacheFormat> formats_of(const SizeOptions& options, const ModelShape& shape) {
   std::vector<CacheFormat> formats;
   for (const CacheFormat format : kCacheFormats) {
@@ -93,7 +91,7 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
   const double parameters = parameter_count(options, shape), bandwidth = static_cast<double>(options.bandwidth);
   const auto tokens = static_cast<double>(options.token_count);
   // A multiplication and an addition for each weight and token. Attention grows with the square of the tokens, so long
-  // prompts gain more from a cache than the break-even of their first tokens says.
+  // prompts gain more from a cache than the break-even of their first tokens.
   const double flops = parameters > 0 ? 2 * parameters * tokens + attention_flops(shape, tokens) : 0;
 
   nlohmann::json document = {{"layers", shape.layer_count},    {"kv_heads", shape.kv_head_count},
@@ -107,7 +105,7 @@ void run_size(const SizeOptions& options, const CLI::App& command) {
                    "break-even"});
   for (const CacheFormat format : formats_of(options, shape)) {
     const std::uint64_t bytes = *cache_bytes_per_token(shape, format);
-    KV_ASSERT(bytes > 0);  // formats_of() leaves out what does not fit
+    KV_ASSERT(bytes > 0);  // formats_of() skips formats that do not fit
     const double total_bytes = static_cast<double>(bytes) * tokens, fetch_seconds = total_bytes / bandwidth;
     nlohmann::json entry = {{"format", cache_format_name(format)},
                             {"bytes_per_token", bytes},

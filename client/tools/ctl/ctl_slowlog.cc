@@ -1,4 +1,4 @@
-// kvstorectl slowlog: the requests that took long, and where their time went.
+// kvstorectl slowlog: slow requests, and the phases of their time.
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
@@ -33,7 +33,7 @@ std::string date_text(std::chrono::microseconds since_1970) {
   return text;
 }
 
-/// The phases that count, the longest first: "disk 0.21 s, client 0.04 s".
+/// The notable phases, the longest first: "disk 0.21 s, client 0.04 s".
 std::string phases_text(const Request& request) {
   std::vector<std::pair<std::chrono::microseconds, const char*>> phases = {
       {request.lock, "lock"}, {request.store, "store"},   {request.room, "room"},  {request.disk, "disk"},

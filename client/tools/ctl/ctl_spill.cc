@@ -1,5 +1,4 @@
-// kvstorectl spill: hands over to `kvstore-node spill`. Only the
-// node knows the format on disk, and so only the node links RocksDB.
+// kvstorectl spill: runs `kvstore-node spill`. Only the node links RocksDB and reads the disk format.
 #include <unistd.h>
 
 #include <cerrno>
@@ -11,8 +10,8 @@
 namespace kv {
 namespace {
 
-/// The kvstore-node beside this program, as packages and build directories have it, or the one in PATH. Beside it comes
-/// first: that one is of the same release, and so of the same format on disk.
+/// The kvstore-node beside this program, as in packages and build directories, or the one in PATH. The one beside comes
+/// first: it has the same release, and so the same disk format.
 std::string node_program() {
   std::error_code error;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -24,7 +23,7 @@ std::string node_program() {
   return "kvstore-node";
 }
 
-/// Replaces this process. A child would need its output, its signals and its exit status passed on.
+/// Replaces this process. For a child, output, signals and exit status would have to be passed on.
 [[noreturn]] void run_spill(const std::vector<std::string>& rest) {
   const std::string program = node_program();
   std::vector<std::string> arguments = {program, "spill"};
@@ -42,7 +41,7 @@ std::string node_program() {
 void add_spill_command(CLI::App& app) {
   CLI::App* const command =
       app.add_subcommand("spill", "Looks at the spill directory of a node that does not run: inspect, verify, compact");
-  command->prefix_command();  // whatever follows belongs to kvstore-node,
+  command->prefix_command();  // the remaining arguments belong to kvstore-node,
   command->set_help_flag();   // --help included
   command->callback([command] { run_spill(command->remaining()); });
 }

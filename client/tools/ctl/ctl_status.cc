@@ -1,6 +1,6 @@
-// kvstorectl status, top and namespaces: what nodes hold and do, for people as tables and for scripts as JSON.
+// kvstorectl status, top and namespaces: content and activity of nodes, for people as tables and for scripts as JSON.
 //
-// A count is "-" where a node does not tell it: an older node lacks newer counters, and 0 would be a lie.
+// A count is "-" where a node does not report it: an older node lacks newer counters, and 0 would be wrong.
 #include <poll.h>
 #include <termios.h>
 #include <unistd.h>
@@ -18,11 +18,8 @@
 
 namespace kv {
 
-/// One connection, since requests come one by one; a breaker that never opens, since a person who asks again wants to
-/// know how it is now.
-///
-/// Of a cluster the map is taken as it is now: what a command shows about nodes, and in which order, does not change
-/// under its hands.
+/// One connection, since requests come one by one; a breaker that never opens, since a repeated command asks for the
+/// present state. A cluster's map is read once, so a command's nodes and their order do not change during it.
 ClientConfig ctl_config(ConnectionOptions& node) { return ctl_cluster(node).config; }
 
 CtlCluster ctl_cluster(ConnectionOptions& node, error_code* error) {
@@ -48,7 +45,7 @@ ClientConfig seed_config(ConnectionOptions& node) {
   ClientConfig config = client_config(node, "kvstorectl");
   config.connections_per_node = 1;
   config.connect_timeout = std::min<Duration>(config.connect_timeout, node.deadline);
-  // A person looks at a node that is down or just starting: try again soon, and never stop asking.
+  // For a node that is down or just starting: retry soon, and for ever.
   config.backoff_max = 200ms;
   config.breaker_failures = 1'000'000;
   return config;
@@ -56,7 +53,7 @@ ClientConfig seed_config(ConnectionOptions& node) {
 
 namespace {
 
-/// A count as text, or "-" if the node does not tell it.
+/// A count as text, or "-" if the node does not report it.
 std::string count_cell(const NodeStats& stats, std::string_view name) {
   return has_stat(stats, name) ? format_count(static_cast<std::uint64_t>(stat(stats, name))) : "-";
 }
@@ -65,7 +62,7 @@ std::string fraction_cell(double part, double whole) {
   return whole > 0 ? format_number(100 * part / whole, 1) + " %" : "-";
 }
 
-/// Since the node's start, not of late: `kvstorectl top` has the rate of the last interval.
+/// Since the node's start; `kvstorectl top` has the rate of the last interval.
 std::string hit_rate_cell(const NodeStats& stats) {
   const LookupCounts lookups = lookups_since_start(stats);
   return fraction_cell(lookups.found, lookups.asked);
@@ -81,7 +78,7 @@ std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& 
   return *std::move(stats);
 }
 
-/// Status 1 if a node did not answer, after the answers of the others were printed: scripts and probes see it.
+/// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
 void fail_if_silent(const std::vector<NodeStats>& nodes) {
   if (std::any_of(nodes.begin(), nodes.end(), [](const NodeStats& node) { return bool(node.error); })) {
     throw ToolFailed::said();
@@ -98,7 +95,7 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   for (const NodeStats& node : stats) {
     nlohmann::json entry = {{"name", node.name}, {"answers", !node.error}};
     if (node.error) entry["error"] = describe(node.error);
-    // Of this client's own connection: the endpoint and the transport are the asker's view, not the node's.
+    // From this client's own connection: endpoint and transport are the client's view, not the node's.
     if (const NodeStatus* status = find_status(nodes, node.name)) {
       entry["endpoint"] = status->endpoint;
       entry["node_id"] = status->node_id;
@@ -113,8 +110,8 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
-/// "opening" and "loading" are states of their own: an operator who sees "off" after a restart would look for a fault,
-/// while a disk of some TB takes minutes to read its records.
+/// "opening" and "loading" are separate states: "off" after a restart would suggest a fault, while a disk of some TB
+/// takes minutes to read its records.
 std::string disk_state(const NodeStats& node) {
   const bool is_on = stat(node, "disk_is_on") != 0;
   if (stat(node, "disk_is_loading") == 0) {
@@ -130,12 +127,12 @@ std::string disk_state(const NodeStats& node) {
   return is_on ? "loading, " + count_cell(node, "disk_loaded_blocks") + " so far" : "opening";
 }
 
-/// One line for each node with a disk tier; nothing if there is none.
+/// One line per node with a disk tier; no table without one.
 void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
   bool has_any = false;
   for (const NodeStats& node : stats) {
-    // Also left out: a node too old to say. A row of dashes would claim that it has a disk.
+    // Skips nodes too old to report it: a row of dashes would imply a disk.
     if (node.error || !has_stat(node, "disk_is_on")) continue;
     has_any = true;
     const auto bytes_cell = [&](const char* name) {
@@ -150,7 +147,7 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
-/// One line for each node with RDMA; nothing if there is none.
+/// One line per node with RDMA; no table without one.
 void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
   bool has_any = false;
@@ -168,7 +165,7 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
-/// Who learns from whom: one line for each node that another one has heard; nothing if nodes learn alone.
+/// Sources of learned reuse: one line per node that another one learns from; no table if nodes learn alone.
 void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
   constexpr std::string_view kPrefix = "pool_node/", kUses = "/uses";
   TextTable table({"learns", "from", "uses told", "counted", "age"});
@@ -187,8 +184,7 @@ void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
   table.print(out);
 }
 
-/// A node that is down has a row too, with the reason in place of its numbers: a table without it would look like a
-/// smaller cluster.
+/// A node that is down has a row with the reason in place of its numbers; without it the cluster would look smaller.
 void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeStatus>& nodes) {
   TextTable table(
       {"node", "state", "over", "up", "blocks", "used", "of", "full", "hit rate", "evicted", "leases", "sessions"});
@@ -224,8 +220,7 @@ void run_status(CtlOptions options) {
   fail_if_silent(stats);
 }
 
-/// Each node tells its own: a namespace appears once for each node that holds blocks of it, since sums over nodes would
-/// hide an uneven spread.
+/// Per node: a namespace appears once for each node with its blocks, since sums would hide an uneven spread.
 void run_namespaces(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const std::vector<NodeStats> stats = fetch_stats(client, options.node);
@@ -236,7 +231,7 @@ void run_namespaces(CtlOptions options) {
       std::string other;
       const auto record = NamespaceRecord::parse(space.record);
       const std::string id = record ? to_hex(record->id().bytes) : "?";
-      // A record is lines, each with its end; those with a column of their own are left out of the last one.
+      // A record has one field per line; fields with their own column are omitted from the last one.
       for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {
         const std::string line = space.record.substr(begin, end - begin);
         const std::string key = line.substr(0, line.find('='));
@@ -278,7 +273,7 @@ struct TopOptions : CtlOptions {
   bool once = false;
 };
 
-/// Reads single keys, without a line end and unseen, while it lives. Afterwards the terminal is as before.
+/// Reads single keys, without newline and echo, during its lifetime; then restores the terminal.
 class RawKeys {
  public:
   RawKeys() : is_terminal_(::tcgetattr(STDIN_FILENO, &before_) == 0) {
@@ -293,8 +288,8 @@ class RawKeys {
   RawKeys(const RawKeys&) = delete;
   RawKeys& operator=(const RawKeys&) = delete;
 
-  /// The key pressed within `timeout`, or 0. A closed terminal is 'q', or top would run on for nobody. Without a
-  /// terminal it only waits, so that output can go through a pipe.
+  /// The key pressed within `timeout`, or 0. A closed terminal is 'q', to end top. Without a terminal it only waits, so
+  /// that output can go through a pipe.
   char wait(std::chrono::milliseconds timeout) const {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     char key = 0;
@@ -316,7 +311,7 @@ struct TopSample {
   TimePoint when;
 };
 
-/// Change of a counter per second. 0 after a restart of the node, whose counters then begin anew.
+/// Change of a counter per second. 0 after a restart of the node, which resets its counters.
 double rate_of(const NodeStats& before, const NodeStats& now, std::string_view name, double seconds) {
   return seconds > 0 ? std::max(0.0, stat(now, name) - stat(before, name)) / seconds : 0;
 }
@@ -369,8 +364,8 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
   table.print(out);
 }
 
-/// Rates need two samples: the first is taken before anything is shown. --once waits one interval and ends; otherwise
-/// each sample is the base of the next line, so no time between two looks is counted twice or left out.
+/// Rates need two samples: the first is taken before any output. --once waits one interval and ends; otherwise each
+/// sample is the base of the next line, so the intervals adjoin.
 void run_top(TopOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto sample = [&] { return TopSample{fetch_stats(client, options.node), std::chrono::steady_clock::now()}; };
@@ -397,7 +392,7 @@ void run_top(TopOptions options) {
       print_top(before, now, std::cout);
       std::cout << std::flush;
     }
-    if (!std::cout) return;  // whoever read this has gone
+    if (!std::cout) return;  // the reader has closed its end
     before = std::move(now);
   }
 }

@@ -1,10 +1,9 @@
-// kvstorectl support-bundle: what somebody far away needs to find out what is wrong, as one file. Text, so that whoever
-// sends it can read it first.
+// kvstorectl support-bundle: all data for a remote diagnosis, as one file. Text, so that its sender can read it first.
 //
-// No secrets by construction: of files only those named here are read, never a key or a password file; of the
-// configuration the lines that set something, no comments; and no namespace records, since a salt is one of their
-// fields. The other commands of this program are asked as programs: what they say is what a person would have seen, and
-// one that hangs costs its own time only.
+// Free of secrets by construction: reads only the files named here, never a key or a password file; of the
+// configuration only lines that set an option, without comments; and no namespace records, since they contain salts.
+// The other commands run as programs: their output is the one a person would see, and a hanging one costs its own time
+// only.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -40,7 +39,7 @@ struct Ended {
   std::string text;
 };
 
-/// Output and errors of a program, up to a size and a time. A shell would have to be told what to quote.
+/// Output and errors of a program, up to a size and a time. Without a shell and its quoting.
 Ended run(const std::vector<std::string>& words) {
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
@@ -87,13 +86,13 @@ std::string file_text(const std::string& path) {
   return file ? text.str().substr(0, kPartBytesMax) : std::string("cannot be read: ") + std::strerror(errno);
 }
 
-/// A command may have a password in it; the other options name files with secrets and never are one.
+/// A command may contain a password; the other options only name files with secrets.
 bool is_secret(std::string_view line) {
   const std::string_view name = line.substr(0, line.find_first_of(" \t="));
   return name.ends_with("-command") || name.ends_with("_command") || name.ends_with("_COMMAND");
 }
 
-/// Lines that set an option, without what stands behind '#': a comment may say anything.
+/// Lines that set an option, without comments, which may contain anything.
 nlohmann::json config_lines(const std::string& path) {
   std::ifstream file(path);
   if (!file) return std::string("cannot be read: ") + std::strerror(errno);
@@ -111,7 +110,7 @@ nlohmann::json config_lines(const std::string& path) {
   return lines;
 }
 
-/// A command of this program, with the nodes and certificates that this one was given.
+/// Runs a command of this program, with the same nodes and certificates.
 Ended ask(const SupportOptions& options, std::vector<std::string> words) {
   std::error_code error;
   words.insert(words.begin(), std::filesystem::read_symlink("/proc/self/exe", error).string());
@@ -130,7 +129,7 @@ Ended ask(const SupportOptions& options, std::vector<std::string> words) {
   return run(words);
 }
 
-/// A document where the command gave one, else its words.
+/// The command's JSON document, else its text.
 nlohmann::json document_of(const Ended& ended) {
   nlohmann::json document = nlohmann::json::parse(ended.text, nullptr, /*allow_exceptions=*/false);
   return {{"exit_status", ended.status},
@@ -168,7 +167,7 @@ void run_support(const SupportOptions& options) {
     std::cout << text;
     return;
   }
-  // Others on this machine need not read it, and what is there is not overwritten.
+  // Readable by its owner alone; existing files are not overwritten.
   const int file = ::open(options.out.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (file < 0) throw ToolFailed(options.out + ": " + std::strerror(errno));
   std::size_t written = 0;

@@ -1,4 +1,4 @@
-// kvstorectl tenants: what each tenant holds on each node, what it may hold, and what it was refused.
+// kvstorectl tenants: usage, limits and refusals of each tenant on each node.
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-/// Of a tenant; nothing if the node does not tell it, as with a limit that the tenant does not have.
+/// A tenant's value; nullopt if the node does not report it, such as an unset limit.
 std::optional<double> value_of(const NodeStats::Tenant& tenant, std::string_view name) {
   const auto found = std::ranges::find(tenant.values, name, [](const auto& value) { return value.first; });
   return found == tenant.values.end() ? std::nullopt : std::optional(found->second);
@@ -37,7 +37,7 @@ std::string count_of_cell(const NodeStats::Tenant& tenant, const std::string& wh
          (most ? " of " + format_count(static_cast<std::uint64_t>(*most)) : "");
 }
 
-/// What was refused, by the limit; without those that refused nothing.
+/// Refusals by limit, without zero counts.
 std::string refused_cell(const NodeStats::Tenant& tenant) {
   constexpr std::pair<const char*, const char*> kRefusals[] = {
       {"tenant_refused_memory_blocks", "blocks (memory)"},

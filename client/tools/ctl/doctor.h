@@ -1,12 +1,12 @@
-// client/tools/ctl/doctor.h: what `kvstorectl doctor` finds.
+// client/tools/ctl/doctor.h: findings of `kvstorectl doctor`.
 //
 // Files, in reading order:
 //   ctl_doctor.cc      the command: nodes and machine
-//   doctor_counters.h  what a node's counters say: disk, damage, connections
-//   rdma_machine.h     what the kernel tells about RDMA here
+//   doctor_counters.h  a node's counters: disk, damage, connections
+//   rdma_machine.h     the kernel's report on RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
-//   doctor_rdma.h      both, judged: what is wrong with RDMA, and what to do
-//   doctor_numa.h      where a node's memory for blocks lies
+//   doctor_rdma.h      both, judged: faults of RDMA, with advice
+//   doctor_numa.h      NUMA placement of a node's memory for blocks
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ namespace kv {
 
 enum class Verdict {
   kOk,
-  kNote,     ///< Worth knowing; nothing has to be done.
-  kWarning,  ///< Something should be done, but the store serves: the exit status stays 0.
+  kNote,     ///< Worth knowing; requires no action.
+  kWarning,  ///< Needs action, but the store serves: the exit status stays 0.
   kFailed,   ///< Does not work: exit status 1.
 };
 
@@ -25,7 +25,7 @@ struct Finding {
   std::string check;
   Verdict verdict;
   std::string found;
-  std::string advice;  ///< Empty if there is nothing to do.
+  std::string advice;  ///< Empty if no action is needed.
 };
 using Findings = std::vector<Finding>;
 

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-constexpr double kUnwrittenMax = 0.01;  ///< Of the blocks that left memory, as the alert KvstoreDiskSlow has it.
+constexpr double kUnwrittenMax = 0.01;  ///< Of the blocks that left memory, as in the alert KvstoreDiskSlow.
 
 std::string count_text(const NodeStats& node, const char* name) {
   return format_count(static_cast<std::uint64_t>(stat(node, name)));
@@ -18,7 +18,7 @@ void warn(Findings& findings, std::string check, std::string found, std::string 
   findings.push_back({std::move(check), Verdict::kWarning, std::move(found), std::move(advice)});
 }
 
-/// Works, opens, or is off: a node that has just started is still reading its records.
+/// On, opening, or off: a node that has just started is still reading its records.
 void check_disk_state(const NodeStats& node, Findings& findings) {
   const std::string check = "disk of " + node.name;
   if (stat(node, "disk_is_loading") > 0) {
@@ -48,7 +48,7 @@ void check_disk_state(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// What the disk was to keep and did not, and what it gave back damaged.
+/// Blocks that the disk failed to keep, and blocks that it returned damaged.
 void check_disk_losses(const NodeStats& node, Findings& findings) {
   const double unwritten = stat(node, "lost_unspilled_blocks"), evicted = stat(node, "evicted_blocks");
   if (unwritten > kUnwrittenMax * evicted) {
@@ -81,7 +81,7 @@ void check_disk_losses(const NodeStats& node, Findings& findings) {
   }
 }
 
-/// What arrived at the node.
+/// Damaged or conflicting puts, and refused connections.
 void check_arrivals(const NodeStats& node, Findings& findings) {
   if (has_stat(node, "checksum_failures")) {
     const bool has_failed = stat(node, "checksum_failures") > 0;
@@ -111,8 +111,8 @@ void check_arrivals(const NodeStats& node, Findings& findings) {
 
 Findings check_counters(const NodeStats& node) {
   Findings findings;
-  if (node.error) return findings;     // reported as that
-  if (has_stat(node, "disk_is_on")) {  // a node without a disk tells nothing of one
+  if (node.error) return findings;     // reported elsewhere
+  if (has_stat(node, "disk_is_on")) {  // absent on a node without a disk
     check_disk_state(node, findings);
     check_disk_losses(node, findings);
   }

@@ -1,4 +1,4 @@
-// client/tools/ctl/doctor_counters.h: what a node's own counters say is wrong with it: its disk, damage, connections.
+// client/tools/ctl/doctor_counters.h: faults that a node's own counters show: its disk, damage, connections.
 #pragma once
 
 #include "client/client.h"
@@ -6,8 +6,8 @@
 
 namespace kv {
 
-/// Counters count since the node's start, and the findings say so: what was wrong once is told until the next start.
-/// One finding for each alert of deploy/prometheus/kvstore.rules.yml that a node's counters can tell without a history.
+/// Counters count since the node's start, and the findings say so: a past fault is reported until the next start. One
+/// finding for each alert of deploy/prometheus/kvstore.rules.yml that counters without a history can show.
 Findings check_counters(const NodeStats& node);
 
 }  // namespace kv

@@ -8,7 +8,7 @@
 namespace kv {
 namespace {
 
-/// Of a metric without labels.
+/// A metric without labels.
 std::optional<double> metric_in(std::string_view text, const std::string& name) {
   const std::string begin = name + " ";
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// client/tools/ctl/doctor_numa.h: whether a node's memory for blocks lies on the NUMA nodes where it should.
+// client/tools/ctl/doctor_numa.h: whether a node's memory for blocks lies on its proper NUMA nodes.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kv {
 
-/// From the node's /metrics. Nothing where it tells of no NUMA nodes: an older node.
+/// From the node's /metrics. Empty if they lack NUMA nodes, as on an older node.
 Findings check_numa(std::string_view metrics);
 
 }  // namespace kv

@@ -25,9 +25,9 @@ constexpr const char* kMemlockAdvice =
     "IPC_LOCK); '* - memlock unlimited' in /etc/security/limits.conf for logins";
 constexpr const char* kDeviceFileAdvice =
     "give it to the container (--device /dev/infiniband), or to the systemd unit (PrivateDevices=no, DeviceAllow=)";
-// The largest that RDMA knows. On Ethernet it needs an interface's MTU somewhat above it, for the headers.
+// RDMA's largest. On Ethernet the interface's MTU must be somewhat above it, for the headers.
 constexpr std::uint32_t kFullMtuBytes = 4096;
-// Longer than a queue pair's own retries take, so that the device's error is seen and not only this deadline.
+// Longer than a queue pair's own retries, so that the device's error is seen, not just this deadline.
 constexpr Duration kTransferDeadline = 10s;
 
 std::string join(const std::string& separator, const std::vector<std::string>& parts) {
@@ -62,8 +62,8 @@ std::string inactive_advice(const verbs::PortInfo& port, const RdmaPort* kernel)
   return "cable, and the port at the other end (ibstat, iblinkinfo)";
 }
 
-/// A port that is down is a warning and not a failure: another port
-/// may carry everything, and check_rdma() fails only if none does.
+/// A port that is down is a warning, not a failure: another port may carry all traffic; check_rdma() fails only if none
+/// does.
 Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const RdmaPort* kernel) {
   Finding finding{device.name + " port " + std::to_string(port.number), Verdict::kOk, "", ""};
   const std::string kind = join(" on ", {port.is_ethernet ? "RoCE" : "InfiniBand", kernel ? kernel->interface : ""});
@@ -78,7 +78,7 @@ Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port,
   if (port.is_ethernet && kernel && kernel->interface_mtu_bytes > 0) {
     finding.found += " (" + format_count(kernel->interface_mtu_bytes) + " of the interface)";
   }
-  // A warning: everything works, at some tenths less bandwidth.
+  // A warning: RDMA works, at some tenths less bandwidth.
   if (port.mtu_bytes < kFullMtuBytes) {
     finding.verdict = Verdict::kWarning;
     finding.advice =
@@ -106,7 +106,7 @@ std::string gidless_advice(const verbs::PortInfo& port, const RdmaPort* kernel) 
 void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const std::optional<verbs::Gid>& wanted,
                 const verbs::Attachment* chosen, const RdmaPort* kernel, Findings& findings) {
   const std::string name = device.name + " port " + std::to_string(port.number) + " GID";
-  // The address that this port would have if no other port of the device came first.
+  // The port's address if it were the device's first port.
   const verbs::DeviceInfo alone{.name = device.name, .limits = device.limits, .ports = {port}};
   const auto own = verbs::attach(alone, wanted);
   for (const verbs::GidEntry& entry : port.gids) {
@@ -127,25 +127,24 @@ void judge_gids(const verbs::DeviceInfo& device, const verbs::PortInfo& port, co
     }
     findings.push_back(finding);
   }
-  // Silent where an address was asked for and this port has another: that is no fault of the port's.
+  // Silent if another address was requested than this port's: the port is not at fault.
   if (own || !port.is_active || verbs::attach(alone, std::nullopt)) return;
   findings.push_back({name, Verdict::kWarning, "none that kvstore can use", gidless_advice(port, kernel)});
 }
 
-/// Drivers say either of two errors for the limit, and say them for other reasons elsewhere: so the step counts too.
+/// Drivers report either of two errors for the limit, and use them for other causes too: so the step counts as well.
 bool is_memlock_refusal(const Loopback& loopback) {
   return loopback.step == Loopback::Step::kRegister &&
          (loopback.error == errc::not_enough_memory || loopback.error == errc::resource_unavailable_try_again);
 }
 
-/// What to do about the step that `loopback` ended with. The order is from the certain to the likely: wrong bytes mean
-/// a broken machine whatever the error, and an error that several causes share comes last, with the question that tells
-/// the causes apart.
+/// Advice for the step that `loopback` failed in, ordered from certain to likely: wrong bytes mean a broken machine
+/// whatever the error, and an error with several causes comes last, with the question that distinguishes them.
 std::string transfer_advice(const verbs::Attachment& attachment, const Loopback& loopback, const RdmaPort* kernel) {
   using Step = Loopback::Step;
   const error_code error = loopback.error;
   if (loopback.wrong_byte) {
-    // First of all: it has to be said even if an error came along.
+    // First, since it matters most even beside an error.
     return "do not use this device: dmesg (PCIe and memory errors), firmware, and the IOMMU's setting (iommu=pt)";
   }
   if (is_memlock_refusal(loopback)) return kMemlockAdvice;
@@ -185,12 +184,12 @@ std::string speed_text(std::size_t bytes, Duration time) {
          (seconds > 0 ? format_number(static_cast<double>(bytes) / seconds / 1e6, 0) : "?") + " MB/s)";
 }
 
-/// Whether the device takes dma-bufs, asked as NCCL does: with a bad descriptor. A device that takes them complains of
-/// the descriptor; any other says that it cannot.
+/// Whether the device takes dma-bufs, tested as NCCL does, with a bad descriptor: a capable device complains of the
+/// descriptor, others report no support.
 bool takes_dmabufs(verbs::Device& device) {
   const auto domain = device.create_domain();
   if (!domain) return false;
-  // No memory is needed for the question, so it can be asked on machines without a GPU.
+  // Needs no memory, so it also works on machines without a GPU.
   const auto region = (*domain)->register_dmabuf(-1, 0, 4096, 0, {.local_write = true});
   return region || region.error() != Errc::kUnsupported;
 }
@@ -212,8 +211,8 @@ Finding judge_module(const std::string& why) {
   return {"RDMA module", Verdict::kFailed, why.substr(found, advice - found), why.substr(advice + 2)};
 }
 
-/// The limit is compared with the machine's memory, since nobody here knows how much a node is going to register: less
-/// than the whole machine may still be enough, so it is a warning.
+/// The limit is compared with the machine's memory, since the node's registrations are unknown here: less than the
+/// whole machine may still suffice, so it is a warning.
 Finding judge_memlock(const RdmaMachine& machine) {
   Finding finding{"RDMA memlock limit", Verdict::kOk, "", ""};
   if (machine.memlock_bytes == RdmaMachine::kUnlimited) {
@@ -231,7 +230,7 @@ Finding judge_memlock(const RdmaMachine& machine) {
   return finding;
 }
 
-/// Causes in the order in which they hide each other: no file, no file here, no right to it, a driver that refuses, no
+/// In the order in which causes hide each other: no file, no file here, no right to it, a driver that refuses, no
 /// driver in user space.
 Finding judge_closed_device(const RdmaDevice& device, error_code error) {
   Finding finding{"RDMA device " + device.name, Verdict::kWarning, "", ""};
@@ -315,8 +314,8 @@ Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::s
   return finding;
 }
 
-/// All facts first, then transfers: a transfer takes up to its deadline on a network that drops packets, and what
-/// explains it should be known by then.
+/// All facts first, then transfers: on a network that drops packets a transfer takes up to its deadline, and its
+/// explanation should be known by then.
 asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
                                      const std::vector<std::string>& names, Clock& clock) {
   Findings findings;
@@ -342,7 +341,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
     dmabuf.emplace_back(name, takes_dmabufs(**device));
     open.emplace_back(name, std::move(*device));
   }
-  // Devices that the kernel has and libibverbs does not: no program can open them, and their owner wonders why.
+  // Devices that the kernel has but libibverbs does not list: programs cannot open them.
   for (const RdmaDevice& device : machine.devices) {
     if (std::find(present.begin(), present.end(), device.name) == present.end())
       findings.push_back(judge_closed_device(device, {}));
@@ -350,8 +349,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   findings.push_back(judge_memlock(machine));
   findings.push_back(judge_gpu(machine, dmabuf));
 
-  // By the same function that node and client use: the doctor must judge what they would do. -1: no processor is
-  // preferred.
+  // By the same function as node and client, to judge their choice. -1: without a preferred processor.
   const auto [chosen, left_out] = verbs::choose_devices(infos, -1, names);
   const bool can_any =
       std::any_of(chosen.begin(), chosen.end(), [](const auto& each) { return each.attachment.has_value(); });
@@ -365,13 +363,13 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
     findings.push_back({"RDMA devices", Verdict::kFailed, left_out, "kvstorectl doctor --rdma lists what is here"});
   }
   // An ordinary login may lock 8 MiB: a transfer of 1 MiB, with both of its ends, fits into that. Eight times as much
-  // where it is allowed: a speed over 1 MiB is mostly the latency of one transfer.
+  // if allowed: the speed over 1 MiB is mostly the latency of one transfer.
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {
       const auto info =
           std::find_if(infos.begin(), infos.end(), [&](const auto& each) { return each.name == choice.wish.device; });
-      KV_ASSERT(info != infos.end());  // choices are made among these
+      KV_ASSERT(info != infos.end());  // choices come from these
       const std::string reason = verbs::attach(*info, choice.wish.gid).error().text;
       findings.push_back({choice.wish.device + " transfer", Verdict::kFailed, "not possible: " + reason,
                           "it was asked for by name: see the findings on it above"});
@@ -391,7 +389,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
 Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names) {
   const RdmaMachine machine = read_rdma_machine();
   const auto provider = verbs::load_verbs();
-  // A machine without RDMA is not ill. With --rdma somebody expects a device, and its absence is the finding.
+  // RDMA is optional on a machine. With --rdma a device is expected, and its absence is the finding.
   if (!is_asked_for && machine.devices.empty()) {
     return {{"RDMA", Verdict::kNote, "not there; TCP and shared memory are used", ""}};
   }
@@ -404,7 +402,7 @@ Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& name
     findings.push_back({"RDMA module", Verdict::kOk, "libkvstore_verbs.so and libibverbs are here", ""});
     SteadyClock clock;
     asio::io_context io{1};
-    // Named on a line of its own, as GCC 12 would destroy it twice inside the call.
+    // A separate variable: GCC 12 would destroy it twice inside the call.
     auto checking = check_rdma(**provider, machine, names, clock);
     asio::co_spawn(io, std::move(checking), [&](const std::exception_ptr& thrown, const Findings& found) {
       if (thrown) std::rethrow_exception(thrown);

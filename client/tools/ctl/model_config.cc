@@ -19,7 +19,7 @@ const json* find(const json& config, std::string_view name) {
   return it == config.end() || it->is_null() ? nullptr : &*it;
 }
 
-/// A number of the model. Anything but a whole one is refused: a guess here is a wrong size later.
+/// A number of the model. Only whole ones are accepted: a guess here is a wrong size later.
 std::uint64_t number(const json& config, std::string_view name, std::uint64_t otherwise) {
   const json* const value = find(config, name);
   if (value == nullptr) return otherwise;
@@ -47,16 +47,16 @@ json object(const json& config, std::string_view name) {
   return *value;
 }
 
-// -- how many KV heads: families differ in the name, and in what its absence means
+// -- number of KV heads: families differ in the name, and in the meaning of its absence
 
 using KvHeads = std::uint64_t (*)(const json& config, std::uint64_t query_heads);
 
-/// Without the name, one for each query head: the family is older than grouped heads.
+/// Without the name, one per query head: the family predates grouped heads.
 std::uint64_t grouped(const json& config, std::uint64_t query_heads) {
   return number(config, "num_key_value_heads", query_heads);
 }
-/// Without the name, transformers takes the number of the family's first model, which says nothing of this one: an
-/// error here. Null: one for each query head.
+/// Without the name, transformers uses the number of the family's first model, which need not fit this one: an error
+/// here. Null: one per query head.
 std::uint64_t grouped_always(const json& config, std::uint64_t query_heads) {
   if (!config.contains("num_key_value_heads")) throw std::runtime_error("num_key_value_heads is missing");
   return grouped(config, query_heads);
@@ -69,7 +69,7 @@ std::uint64_t falcon(const json& config, std::uint64_t query_heads) {
   if (flag(config, "new_decoder_architecture", false)) return number(config, "num_kv_heads", query_heads);
   return flag(config, "multi_query", true) ? 1 : number(config, "num_kv_heads", query_heads);
 }
-/// Falcon's configuration before transformers had one of its own.
+/// Falcon's configuration before transformers supported it.
 std::uint64_t refined_web(const json& config, std::uint64_t query_heads) {
   return flag(config, "multi_query", false) ? 1 : number(config, "n_head_kv", query_heads);
 }
@@ -89,8 +89,8 @@ std::uint64_t dbrx(const json& config, std::uint64_t) { return needed(object(con
 using FfnSize = std::uint64_t (*)(const json& config, std::uint64_t hidden_size);
 
 std::uint64_t dense(const json& config, std::uint64_t) { return number(config, "intermediate_size", 0); }
-/// A token visits some experts of the many, and the shared ones always. Sizes of all experts together would say how
-/// large the model is, which is no measure of what one token costs.
+/// A token visits some of the experts, and always the shared ones. All experts together measure the model's size, not a
+/// token's cost.
 std::uint64_t experts(const json& config, std::uint64_t) {
   const std::uint64_t one = number(config, "intermediate_size", 0);
   const std::uint64_t visited =
@@ -138,12 +138,11 @@ struct Family {
   KvHeads kv_heads = grouped_always;
   FfnSize ffn_size = dense;
   bool has_gated_ffn = true;
-  std::uint64_t head_size = 0;  ///< Where the file names none; 0: the hidden size over the heads.
+  std::uint64_t head_size = 0;  ///< If absent in the file; 0: the hidden size over the heads.
 };
 
-/// The families whose layers all keep keys and values of one size for each token,
-/// or a latent row. Names and defaults are those of the configuration classes of
-/// transformers 4.57; for older families, of the file that came with the model.
+/// Families whose layers all keep keys and values of one size per token, or a latent row. Names and defaults are those
+/// of the configuration classes of transformers 4.57; for older families, of the model's own file.
 constexpr Family kFamilies[] = {
     {"arcee", kUsual, grouped, dense, false},
     {"baichuan", kUsual, one_each},
@@ -231,7 +230,7 @@ const Family& family_of(const json& config) {
   return *found;
 }
 
-/// Refuses models whose layers differ: layers that share their keys and values, or keep none, would be counted as full.
+/// Refuses models with unequal layers: layers that share keys and values, or keep none, would count as full.
 void refuse_odd_layers(const json& config) {
   for (const char* const name : {"num_kv_shared_layers", "cla_share_factor", "attn_layer_period", "block_configs"}) {
     const json* const value = find(config, name);
@@ -245,7 +244,7 @@ void refuse_odd_layers(const json& config) {
 ModelShape read_model_config(std::istream& text) {
   json config = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!config.is_object()) throw std::runtime_error("no JSON object");
-  // A multimodal model keeps the numbers of its language part one level down. The cache is the language part's alone.
+  // A multimodal model keeps its language part's numbers one level down. Only this part has a cache.
   for (const char* const inner_name : {"text_config", "llm_config", "language_config"}) {
     if (const json* const inner_config = find(config, inner_name); inner_config && inner_config->is_object()) {
       config = json(*inner_config);
@@ -259,7 +258,7 @@ ModelShape read_model_config(std::istream& text) {
   shape.hidden_size = needed(config, family.names.hidden);
   shape.query_head_count = needed(config, family.names.heads);
   shape.kv_head_count = family.kv_heads(config, shape.query_head_count);
-  KV_ASSERT(shape.query_head_count > 0);  // needed()
+  KV_ASSERT(shape.query_head_count > 0);  // by needed()
   const std::uint64_t head_size = family.head_size != 0 ? family.head_size : shape.hidden_size / shape.query_head_count;
   shape.head_size = number(config, family.names.head_size, head_size);
   shape.latent_size = number(config, "kv_lora_rank", 0);

@@ -1,4 +1,4 @@
-// client/tools/ctl/model_config.h: a model's shape from the config.json that lies beside its weights.
+// client/tools/ctl/model_config.h: a model's shape from the config.json beside its weights.
 #pragma once
 
 #include <istream>
@@ -7,10 +7,10 @@
 
 namespace kv {
 
-/// Reads the names that the family of "model_type" uses; in "text_config" if the model is multimodal. A family that is
-/// not in the table is refused: by another family's names, a model with one KV head would be taken for one with
-/// seventy. Of a mixture of experts, the FFN is that of the experts that one token visits. Layers that read only a
-/// window count as full ones. Throws std::runtime_error that says what is missing or wrong.
+/// Reads the names used by the family of "model_type"; in "text_config" if the model is multimodal. Unknown families
+/// are refused: under another family's names, a model with one KV head could appear to have seventy. For a mixture
+/// of experts, the FFN is that of the experts that one token visits. Layers with a window count as full ones. Throws
+/// std::runtime_error that names the missing or wrong entry.
 ModelShape read_model_config(std::istream& json);
 
 }  // namespace kv

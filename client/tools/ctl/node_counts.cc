@@ -16,7 +16,7 @@ bool has_stat(const NodeStats& stats, std::string_view name) {
 
 LookupCounts lookups_between(const NodeStats& before, const NodeStats& now) {
   const auto of = [&](const std::string& verb) {
-    const auto made = [&](const char* what) {  // 0 after a restart of the node, whose counters then begin anew
+    const auto made = [&](const char* what) {  // 0 after a restart of the node, which resets its counters
       return std::max(0.0, stat(now, verb + what) - stat(before, verb + what));
     };
     const double found = made("_hit_blocks") + made("_disk_blocks");

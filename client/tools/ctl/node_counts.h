@@ -7,13 +7,13 @@
 
 namespace kv {
 
-/// A value of a node, or `otherwise` if this node does not tell it.
+/// A value of a node, or `otherwise` if the node does not report it.
 double stat(const NodeStats& stats, std::string_view name, double otherwise = 0);
 bool has_stat(const NodeStats& stats, std::string_view name);
 
-/// Blocks that clients looked up at a node, and those of them that it had: the one meaning of "hit rate" everywhere,
-/// that of the status page. A match looks up. A get asks for what a match has found, so its own share is near 1 always;
-/// it counts only where nobody matches.
+/// Blocks that clients looked up at a node, and its hits: the one meaning of "hit rate" everywhere, including the
+/// status page. A match looks up. A get requests a match's hits, so its own share is always near 1; it counts only in
+/// the absence of matches.
 struct LookupCounts {
   double found = 0, asked = 0;
 };

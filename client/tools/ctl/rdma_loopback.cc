@@ -18,8 +18,8 @@ namespace {
 using verbs::Direction;
 using Step = Loopback::Step;
 
-/// Bytes that differ from place to place, so that a chunk that landed elsewhere shows, and between the two directions,
-/// so that the READ cannot pass with what the WRITE left.
+/// Bytes that differ from place to place, so that a misplaced chunk shows, and between the two directions, so that the
+/// READ cannot pass with the WRITE's bytes.
 void fill(std::span<std::byte> memory, std::uint64_t seed) {
   std::uint64_t state = seed;
   for (std::byte& byte : memory) {
@@ -34,7 +34,7 @@ struct Peer {
   std::unique_ptr<verbs::MemoryRegion> region;
 };
 
-/// Moves what `made` holds to `to`, or its error to `result`.
+/// Moves the value of `made` to `to`, or its error to `result`.
 template <class T>
 bool take(Result<T> made, T& to, Loopback& result) {
   if (made) to = std::move(*made);
@@ -48,8 +48,8 @@ bool take(Result<T, Failure> made, T& to, Loopback& result) {
   return made.has_value();
 }
 
-/// Everything of one transfer but the loop of completions, which has to run meanwhile. Members are declared parents
-/// first, so that no queue pair outlives its queue or domain.
+/// One transfer without the loop of completions, which runs meanwhile. Members are declared parents first, so that no
+/// queue pair outlives its queue or domain.
 class Transfer {
  public:
   Transfer(verbs::Device& device, const verbs::Attachment& attachment, Clock& clock, Loopback& result)
@@ -65,7 +65,7 @@ class Transfer {
 
   bool prepare(verbs::CompletionLoop& loop) {
     result_.step = Step::kRegister;
-    // As in production: the client allows everything, the node nothing.
+    // As in production: the client allows all access, the node none.
     const verbs::Access lent{.local_write = true, .remote_write = true, .remote_read = true};
     for (Peer* const peer : {&node_, &client_}) {
       const verbs::Access access = peer == &client_ ? lent : verbs::Access{.local_write = true};
@@ -96,7 +96,7 @@ class Transfer {
     std::vector<std::byte>& to = is_write ? client_.memory : node_.memory;
     KV_ASSERT(from.size() == result_.bytes && to.size() == from.size());  // the stretch spans all of both
     fill(from, is_write ? 1 : 2);
-    std::fill(to.begin(), to.end(), std::byte{0});  // a byte that never came must not pass for one that did
+    std::fill(to.begin(), to.end(), std::byte{0});  // a missing byte must not pass
     std::vector<verbs::Stretch> stretches = {{node_.memory, node_.region->lkey(),
                                               reinterpret_cast<std::uintptr_t>(client_.memory.data()),
                                               client_.region->rkey()}};
@@ -139,8 +139,8 @@ std::string_view name_of(Loopback::Step step) {
   return "done";
 }
 
-/// The order of the end matters: queue pairs before the loop that hands out their completions, the loop before its
-/// queue. The loop is a coroutine, so it is stopped and then waited for.
+/// The order of the end matters: queue pairs before the loop that dispatches their completions, the loop before its
+/// queue. The loop is a coroutine, so it is stopped and then awaited.
 asio::awaitable<Loopback> run_loopback(verbs::Device& device, const verbs::Attachment& attachment, std::size_t bytes,
                                        Clock& clock, Duration deadline) {
   Loopback result;
@@ -152,7 +152,7 @@ asio::awaitable<Loopback> run_loopback(verbs::Device& device, const verbs::Attac
   Event loop_ended(executor);
   asio::co_spawn(executor, loop.run(),
                  [&loop_ended](const std::exception_ptr&, const Result<void>&) { loop_ended.set(); });
-  {  // the mover goes before its loop stops
+  {  // the mover ends before its loop stops
     Transfer transfer(device, attachment, clock, result);
     bool is_good = transfer.open() && transfer.prepare(loop);
     if (is_good) is_good = co_await transfer.move(Direction::kToPeer, deadline, &result.write_time);

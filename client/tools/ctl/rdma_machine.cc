@@ -21,7 +21,7 @@ std::string read_line(const std::filesystem::path& path) {
   return line;
 }
 
-/// What stands behind `name` in a file of "name: value" lines.
+/// The value of `name` in a file of "name: value" lines.
 std::string value_of(const std::filesystem::path& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -45,8 +45,8 @@ std::string behind_colon(const std::string& line) {
   return begin == std::string::npos ? line : line.substr(begin + 2);
 }
 
-/// The kernel lists the network interface of each GID, one file a GID, and reading the file of an unused entry fails.
-/// All used ones name the same interface or a VLAN of it, so the first that can be read will do.
+/// The kernel lists each GID's network interface in a file, and reading that of an unused entry fails. All used ones
+/// name the same interface or a VLAN on it, so the first readable one will do.
 RdmaPort read_port(const std::filesystem::path& sys, const std::filesystem::path& port, const std::string& number) {
   RdmaPort read{.number = static_cast<std::uint8_t>(std::atoi(number.c_str())),
                 .state = behind_colon(read_line(port / "state")),
@@ -55,7 +55,7 @@ RdmaPort read_port(const std::filesystem::path& sys, const std::filesystem::path
                 .interface_mtu_bytes = 0};
   const std::filesystem::path interfaces = port / "gid_attrs/ndevs";
   for (const std::string& index : names_in(interfaces)) {
-    read.interface = read_line(interfaces / index);  // fails for an entry without a GID
+    read.interface = read_line(interfaces / index);
     if (!read.interface.empty()) break;
   }
   if (!read.interface.empty()) {

@@ -1,5 +1,5 @@
-// client/tools/ctl/rdma_machine.h: what the kernel tells about RDMA on this machine: its devices, why one of them may
-// not be opened, and how much memory may be registered. libibverbs takes no part, since it may be what is missing.
+// client/tools/ctl/rdma_machine.h: the kernel's report on RDMA of this machine: its devices, why one may not be opened,
+// and the limit on registered memory. Independent of libibverbs, which may be missing.
 #pragma once
 
 #include <cstdint>
@@ -30,17 +30,17 @@ struct RdmaMachine {
   static constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
   std::vector<RdmaDevice> devices;           ///< By name.
-  std::uint64_t memlock_bytes = kUnlimited;  ///< What this process may register.
+  std::uint64_t memlock_bytes = kUnlimited;  ///< Limit on this process's registrations.
   bool ignores_memlock = false;              ///< It has CAP_IPC_LOCK, and not only within a user namespace.
   std::uint64_t memory_bytes = 0;            ///< Of the machine.
   std::string nvidia_driver;                 ///< The driver's version line; empty: not loaded.
   bool has_nvidia_peermem = false;
 
-  const RdmaDevice* find(const std::string& name) const;  ///< Null if there is none.
+  const RdmaDevice* find(const std::string& name) const;  ///< Null: unknown.
   const RdmaPort* find(const std::string& device, std::uint8_t port) const;
 };
 
-/// Reads /sys, /proc and /dev below `root`, which tests set. What cannot be read stays at its default.
+/// Reads /sys, /proc and /dev below `root`, which tests set. Unreadable values stay at their defaults.
 RdmaMachine read_rdma_machine(const std::string& root = "");
 
 }  // namespace kv

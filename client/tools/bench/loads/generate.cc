@@ -31,7 +31,7 @@ class TraceWriter {
   explicit TraceWriter(std::string path) : path_(std::move(path)) {
     if (path_ == "-") return;
     errno = 0;
-    // "T": as it is, without compression.
+    // "T": uncompressed.
     file_ = gzopen(path_.c_str(), path_.ends_with(".gz") ? "wbe9" : "wbeT");
     if (file_ == nullptr) fail(errno != 0 ? std::strerror(errno) : "out of memory");
   }

@@ -1,4 +1,4 @@
-// client/tools/bench/loads/generate.h: `kvstore-bench generate`: writes traces of made-up loads (load.h).
+// client/tools/bench/loads/generate.h: `kvstore-bench generate`: writes traces of synthetic loads (load.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,7 +8,7 @@
 
 namespace kv {
 
-/// A request as a line of a trace, as read_trace() takes it, with the line's end.
+/// A request as a line of a trace for read_trace(), with its newline.
 std::string trace_line(const TraceRequest& request);
 
 void add_generate_command(CLI::App& app);

@@ -6,9 +6,9 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kDocumentsMax = 256;  ///< Nobody asks about older ones.
+constexpr std::size_t kDocumentsMax = 256;  ///< Older ones get no requests.
 
-/// Chats go on the likelier the longer they are, as they do in public traces; percent, by turns so far.
+/// Percent of chats that continue, by turns so far: longer ones more often, as in public traces.
 constexpr std::uint64_t kChatGoesOn[] = {45, 55, 62, 66, 70};
 
 bool is_later(std::uint64_t a_at, std::uint64_t a_order, std::uint64_t b_at, std::uint64_t b_order) {
@@ -42,14 +42,14 @@ std::optional<TraceRequest> Load::next() {
   return request;
 }
 
-/// Of sessions that begin now. In phases the last quarter's is a mixture, which is drawn in begin().
+/// Kind of sessions that begin now. The last quarter of `phases` is a mixture, drawn in begin().
 LoadKind Load::kind_now() const {
   if (kind_ != LoadKind::kPhases) return kind_;
   constexpr LoadKind kinds[] = {LoadKind::kChat, LoadKind::kAgent, LoadKind::kDocuments, LoadKind::kChatOneShot};
   return kinds[made_count_ * std::size(kinds) / request_count_];
 }
 
-/// Between two sessions that begin. So chosen that one to three requests come a second.
+/// Between two starts of sessions. Chosen for one to three requests a second.
 std::uint64_t Load::arrival_gap_ms(LoadKind kind) const {
   switch (kind) {
     case LoadKind::kChat: return 833;
@@ -104,7 +104,7 @@ std::unique_ptr<Load::Session> Load::begin(LoadKind kind) {
   return session;
 }
 
-/// The session's next request, and after what gap the one after it comes, if any does.
+/// The session's next request, and the gap to the one after it, if there is one.
 TraceRequest Load::step(Session& session, std::uint64_t at_ms, std::optional<std::uint64_t>* gap_ms) {
   Prompt& prompt = session.prompt;
   ++session.request_count;
@@ -122,11 +122,11 @@ TraceRequest Load::step(Session& session, std::uint64_t at_ms, std::optional<std
       const std::uint64_t call = 1 + random_.lognormal(180, 70);
       TraceRequest request = ask(prompt, at_ms, call);
       if (--session.requests_left > 0) *gap_ms = random_.lognormal(7'400, 80);
-      if (*gap_ms) grow(prompt, call + random_.lognormal(620, 80));  // and what the tool answered
+      if (*gap_ms) grow(prompt, call + random_.lognormal(620, 80));  // and the tool's answer
       return request;
     }
     case LoadKind::kDocuments: {
-      Prompt question = prompt;  // each is about the document alone
+      Prompt question = prompt;  // each question follows the document alone
       grow(question, 8 + random_.lognormal(60, 60));
       if (--session.requests_left > 0) *gap_ms = random_.lognormal(33'000, 100);
       return ask(question, at_ms, 1 + random_.lognormal(250, 70));
@@ -147,7 +147,7 @@ void Load::grow(Prompt& prompt, std::uint64_t tokens) {
   while (prompt.ids.size() < prompt.tokens / kBlockTokens) prompt.ids.push_back(id_count_++);
 }
 
-/// One of `count` prompts that many sessions begin with, made when the first of them is wanted.
+/// One of `count` prompts that many sessions begin with, created on first use.
 Load::Prompt Load::shared(std::vector<Prompt>& prompts, std::size_t index, std::size_t count, std::uint64_t blocks_min,
                           std::uint64_t blocks_max) {
   while (prompts.size() < count) {

@@ -1,4 +1,4 @@
-// client/tools/bench/loads/load.h: requests as kinds of users make them, for traces that nobody recorded.
+// client/tools/bench/loads/load.h: requests of typical users, for synthetic traces.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@
 namespace kv {
 
 enum class LoadKind : std::uint8_t {
-  kChat,       ///< Turns minutes apart behind one of 8 system prompts; many never go on.
+  kChat,       ///< Turns minutes apart behind one of 8 system prompts; many end after one.
   kAgent,      ///< 10 to 60 calls of a model and its tools, seconds apart, behind one of 5 long system prompts.
-  kDocuments,  ///< A few questions about a long document, which others ask about soon after.
+  kDocuments,  ///< A few questions about a long document, soon followed by other sessions' questions about it.
   kOneShot,    ///< Calls that do not come back, behind one of 30 system prompts, some much used.
   kChatOneShot,
   kAgentChat,
-  kDocumentsOneShot,  ///< The two at once.
+  kDocumentsOneShot,  ///< Two kinds at once.
   kMixed,             ///< All four at once.
   kPhases,  ///< Chats, then agents, then documents, then chats and one-shot calls: a quarter of the requests each.
 };
@@ -30,11 +30,10 @@ inline constexpr std::string_view kLoadNames[] = {
     "chat", "agent", "documents", "one-shot", "chat-one-shot", "agent-chat", "documents-one-shot", "mixed", "phases"};
 inline constexpr std::size_t kLoadCount = std::size(kLoadNames);
 
-/// Makes the requests of a load one after the other, in order of arrival. Equal kinds, seeds and request counts make
-/// equal loads, on every machine. Ids are as in recorded traces: one for each 512 tokens of the input, with one parent
-/// and one depth. With a `rate` of n, sessions begin n times as often, each as slow as ever: so larger caches are
-/// needed. The last block of a request is its own unless it is full. What a session says next depends on nothing that a
-/// cache does.
+/// Generates the requests of a load in order of arrival. Equal kinds, seeds and request counts make equal loads, on
+/// every machine. Ids are as in recorded traces: one per 512 tokens of the input, with one parent and one depth. With a
+/// `rate` of n, sessions begin n times as often, each at its usual pace, which needs larger caches. The last block of a
+/// request is its own unless it is full. Sessions are independent of any cache.
 class Load {
  public:
   static constexpr std::uint64_t kBlockTokens = 512;
@@ -42,10 +41,10 @@ class Load {
   Load(LoadKind kind, std::uint64_t request_count, std::uint64_t seed, std::uint64_t rate = 1)
       : kind_(kind), request_count_(request_count), rate_(rate), random_(seed) {}
 
-  std::optional<TraceRequest> next();  ///< nullopt: that was all.
+  std::optional<TraceRequest> next();  ///< nullopt: the load has ended.
 
  private:
-  /// What a session has said so far.
+  /// A session's tokens so far.
   struct Prompt {
     std::vector<std::uint64_t> ids;  ///< Of the full blocks.
     std::uint64_t tokens = 0;
@@ -53,7 +52,7 @@ class Load {
   struct Session {
     LoadKind kind;
     Prompt prompt;
-    std::uint64_t request_count = 0, requests_left = 0;  ///< Left: of an agent or a reader, who knew before.
+    std::uint64_t request_count = 0, requests_left = 0;  ///< Left: of an agent or a reader, fixed at the start.
   };
   struct Step {
     std::uint64_t at_ms, order;

@@ -1,4 +1,4 @@
-// client/tools/bench/loads/load_random.h: random numbers that are the same on every machine.
+// client/tools/bench/loads/load_random.h: random numbers that are equal on every machine.
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 namespace kv {
 
 /// Integers only. Standard distributions differ from library to library, and exp() and log() in the last bit from
-/// processor to processor: one such bit makes another load. What is approximated here is off by less than 1 %.
+/// processor to processor, which would change the load. Approximations here are off by less than 1 %.
 class LoadRandom {
  public:
   explicit LoadRandom(std::uint64_t seed) : state_(seed) {}
@@ -27,15 +27,15 @@ class LoadRandom {
 
   /// Exponential, rounded down. mean < 2^31.
   std::uint64_t exponential(std::uint64_t mean) {
-    const std::uint64_t u = (next() >> 32) + 1;  // of 2^32: never 0, whose logarithm there is not
+    const std::uint64_t u = (next() >> 32) + 1;  // of 2^32: never 0, which has no logarithm
     const std::uint64_t natural = ((std::uint64_t{32} << 16) - log2(u)) * kLn2 >> 16;
     return mean * natural >> 16;
   }
-  /// Log-normal: half of the values lie below the median, two thirds within a factor e^(sigma_percent / 100) of it.
-  /// Rounded down. median < 2^31, sigma_percent <= 200.
+  /// Log-normal: half of the values lie below the median, two thirds within a factor e^(sigma_percent / 100). Rounded
+  /// down. median < 2^31, sigma_percent <= 200.
   std::uint64_t lognormal(std::uint64_t median, std::int64_t sigma_percent) {
     KV_ASSERT(median < std::uint64_t{1} << 31 && sigma_percent >= 0 && sigma_percent <= 200);
-    std::int64_t normal = -6 * kOne;  // the sum of twelve even ones has deviation 1, and ends at 6
+    std::int64_t normal = -6 * kOne;  // the sum of twelve uniform ones has deviation 1, and ends at 6
     for (int i = 0; i < 12; ++i) normal += static_cast<std::int64_t>(next() >> 48);
     const std::int64_t exponent = normal * sigma_percent / 100 * kLog2E >> 16;
     const std::int64_t whole = exponent >> 16;

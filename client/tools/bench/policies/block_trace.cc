@@ -22,7 +22,7 @@ BlockTrace::BlockTrace(const std::vector<TraceRequest>& requests, const BlockTra
     for (std::size_t i = 0; i < request.hash_ids.size(); ++i) {
       const auto [at, is_new] = numbers.try_emplace(request.hash_ids[i], static_cast<std::uint32_t>(parents.size()));
       if (is_new) parents.push_back(above);
-      // A depth of its own for each id follows: it is one more than its parent's.
+      // This also gives each id a single depth: its parent's plus one.
       if (parents[at->second] != above) {
         throw std::runtime_error("request " + std::to_string(r) + ": hash_ids[" + std::to_string(i) + "] is " +
                                  std::to_string(request.hash_ids[i]) +

@@ -1,4 +1,4 @@
-// client/tools/bench/policies/block_trace.h: a trace as a cache sees it: which blocks each request names.
+// client/tools/bench/policies/block_trace.h: a trace from a cache's view: the blocks of each request.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@ namespace kv {
 
 struct BlockTraceOptions {
   std::size_t block_tokens = 512;  ///< Of the trace's blocks.
-  std::size_t split = 1;           ///< Blocks that each of them is cut into; divides block_tokens.
-  bool full_only = false;          ///< Leave out blocks that the input does not fill, as engines do.
+  std::size_t split = 1;           ///< Parts that each block is cut into; divides block_tokens.
+  bool full_only = false;          ///< Skips blocks that the input does not fill, as engines do.
 };
 
 /// Blocks are numbered from 0, without gaps. A request is a list of ids, each of which stands for `split` blocks.
 class BlockTrace {
  public:
-  /// Throws std::runtime_error, which names the request and the id, if an id stands behind two different ones: then it
-  /// names no prefix, and no cache of prefixes could be told what it holds. Also if there are no blocks, or 2^32.
+  /// Throws std::runtime_error, naming the request and the id, if an id follows two different ones: then it names no
+  /// prefix. Also if there are no blocks, or 2^32.
   BlockTrace(const std::vector<TraceRequest>& requests, const BlockTraceOptions& options);
 
   std::size_t request_count() const { return ends_.size(); }
@@ -42,7 +42,7 @@ class BlockTrace {
   std::size_t id_count_ = 0, longest_ = 0;
 };
 
-/// What a cache did with a trace.
+/// Counts of a cache over a trace.
 struct CacheTotals {
   std::uint64_t references = 0, hits = 0, stored = 0;
   double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kNever = 0xFFFFFFFF;
 
-/// Of each reference, in order: the request that uses the block next.
+/// For each reference, in order: the next request that uses the block.
 std::vector<std::uint32_t> next_uses(const BlockTrace& trace) {
   std::vector<std::uint32_t> next(trace.reference_count());
   std::vector<std::uint32_t> later(trace.block_count(), kNever);
@@ -28,15 +28,15 @@ std::vector<std::uint32_t> next_uses(const BlockTrace& trace) {
 
 struct Candidate {
   std::uint32_t next, depth, block;
-  auto operator<=>(const Candidate&) const = default;  // the first to go is the largest
+  auto operator<=>(const Candidate&) const = default;  // the largest is evicted first
 };
 
 }  // namespace
 
 CacheTotals optimum(const BlockTrace& trace, std::uint64_t capacity, std::atomic<std::uint64_t>& done) {
   const std::vector<std::uint32_t> next = next_uses(trace);
-  std::vector<std::uint32_t> kept_until(trace.block_count(), kNever);  // the next use of what is here
-  std::vector<Candidate> heap;  // with entries of blocks that were used or evicted since: those are skipped
+  std::vector<std::uint32_t> kept_until(trace.block_count(), kNever);  // the next use of each cached block
+  std::vector<Candidate> heap;  // with stale entries of used or evicted blocks, which are skipped
   std::vector<std::uint32_t> blocks;
   std::vector<bool> is_new(trace.block_count());
   CacheTotals totals;
@@ -44,7 +44,7 @@ CacheTotals optimum(const BlockTrace& trace, std::uint64_t capacity, std::atomic
   const auto is_valid = [&](const Candidate& candidate) { return kept_until[candidate.block] == candidate.next; };
   for (std::size_t r = 0; r < trace.request_count(); ++r) {
     trace.blocks_of(r, blocks);
-    // What is here of a request is a prefix of it.
+    // The cached part of a request is its prefix.
     for (const std::uint32_t block : blocks) {
       if (kept_until[block] == kNever) break;
       ++totals.hits;

@@ -26,7 +26,7 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kCapacityMax = 100'000'000;  ///< Blocks; as many are kept track of.
+constexpr std::uint64_t kCapacityMax = 100'000'000;  ///< In blocks, each of which is tracked.
 constexpr const char* kOptimum = "optimum";
 
 struct PoliciesOptions {
@@ -75,7 +75,7 @@ CacheTotals run_cell(Cell& cell, const BlockTrace& trace, const PoliciesOptions&
                     done, &cell.curve);
 }
 
-/// All cells, a few at a time. They share nothing but the trace, so their results do not depend on the others.
+/// All cells, a few at a time. They share only the trace, so their results are independent.
 void run_cells(std::vector<Cell>& cells, const BlockTrace& trace, const PoliciesOptions& options) {
   const std::size_t thread_count = std::min<std::size_t>(options.thread_count, cells.size());
   std::atomic<std::size_t> next = 0, ended = 0, running = thread_count;
@@ -110,7 +110,6 @@ void run_cells(std::vector<Cell>& cells, const BlockTrace& trace, const Policies
   if (failure) std::rethrow_exception(failure);
 }
 
-/// The cells of one policy, by capacity.
 std::vector<const Cell*> cells_of(const std::vector<Cell>& cells, const std::string& policy) {
   std::vector<const Cell*> of;
   for (const Cell& cell : cells)
@@ -122,7 +121,7 @@ double stored_per_request(const Cell& cell, const BlockTrace& trace) {
   return static_cast<double>(cell.totals.stored) / static_cast<double>(trace.request_count());
 }
 
-/// What each cache itself says of larger and smaller ones, from its sample.
+/// Each cache's own estimate for larger and smaller sizes, from its sample.
 void print_curves(const std::vector<Cell>& cells) {
   for (const Cell& cell : cells) {
     if (cell.policy == kOptimum) continue;

@@ -1,5 +1,4 @@
-// client/tools/bench/policies/policies.h: `kvstore-bench policies`: what each eviction policy makes of a trace, without
-// a node.
+// client/tools/bench/policies/policies.h: `kvstore-bench policies`: eviction policies on a trace, without a node.
 //
 // Files, in reading order:
 //   block_trace.h   the trace as lists of blocks

@@ -36,14 +36,14 @@ StoreConfig config_of(const BlockTrace& trace, const PolicyRun& run) {
   config.arena = {
       .capacity_bytes = run.capacity * kBlockBytes, .granule_bytes = 4096, .huge_pages = false, .touch = false};
   config.chain_blocks_max = trace.longest();
-  config.index_bytes_max = std::size_t{1} << 40;  // the arena alone says what fits
+  config.index_bytes_max = std::size_t{1} << 40;  // the arena alone is the limit
   config.hash_seed = run.seed;
   config.policy = run.policy;
   config.curve = run.curve;
   return config;
 }
 
-/// Stores what the Store wants of the chain. Returns how many blocks.
+/// Stores the blocks of the chain that the Store wants. Returns their count.
 std::uint64_t put(Store& store, SpaceId space, const std::vector<BlockHash>& hashes, ReuseHint hint, TimePoint now) {
   auto plan = store.offer(space, hashes, {.session = kSession, .hint = hint}, now);
   KV_ASSERT(plan);

@@ -16,16 +16,16 @@ namespace kv {
 struct PolicyRun {
   PolicyKind policy = PolicyKind::kLru;
   std::uint64_t capacity = 0;             ///< Blocks.
-  std::size_t block_tokens = 512;         ///< Of the blocks as they are cut.
-  std::uint64_t seed = 0;                 ///< Of the blocks' names and of the Store, and so of what is sampled.
-  std::span<const ReuseHint> hints = {};  ///< Of each request, or empty.
+  std::size_t block_tokens = 512;         ///< After splitting.
+  std::uint64_t seed = 0;                 ///< Of the blocks' names and of the Store, hence of its sample.
+  std::span<const ReuseHint> hints = {};  ///< One per request, or empty.
   HitCurveConfig curve = {};
 };
 
-/// Each request is matched, then offered and stored, as a worker does that reuses what it finds and computes the rest.
-/// The Store decides as in a node with blocks of any size: here they have 64 bytes, which nobody fills. Its clock goes
-/// 5 ms a request, and blocks follow one another without gaps. `done` counts requests. Throws std::runtime_error.
-/// `*curve` (may be nullptr) gets what the Store says at the end, if `run.curve` is on.
+/// Each request is matched, then offered and stored, as by a worker that reuses hits and computes the rest. The Store
+/// decides as for blocks of any size: here they have 64 bytes, left unfilled. Its clock runs 5 ms per request, and
+/// blocks follow one another without gaps. `done` counts requests. Throws std::runtime_error. `*curve` (may be nullptr)
+/// gets the Store's final curve, if `run.curve` is on.
 CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done,
                        HitCurve::Report* curve = nullptr);
 

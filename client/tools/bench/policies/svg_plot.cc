@@ -41,7 +41,7 @@ std::string escaped(const std::string& text) {
       case '>': out += "&gt;"; break;
       case '"': out += "&quot;"; break;
       default:
-        // XML has no place for most control characters.
+        // XML excludes most control characters.
         out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
   }
@@ -60,7 +60,7 @@ std::string line(double x1, double y1, double x2, double y2, const char* of_clas
          of_class + "\"/>\n";
 }
 
-/// Circle, square, diamond, triangle, the triangle upside down, hexagon.
+/// Circle, square, diamond, triangle, inverted triangle, hexagon.
 std::string marker(double x, double y, std::size_t look) {
   const std::string of_class = "class=\"mark c" + std::to_string(look) + "\"/>\n";
   if (look == 0) return "<circle cx=\"" + at(x) + "\" cy=\"" + at(y) + "\" r=\"3.5\" " + of_class;
@@ -94,7 +94,7 @@ struct Range {
   }
 };
 
-/// Round steps, about five of them; from zero unless that would hide the differences.
+/// Round steps, about five; from zero unless that would hide the differences.
 struct Scale {
   explicit Scale(Range of) {
     if (of.least > of.most) of = {0, 1};
