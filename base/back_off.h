@@ -22,7 +22,7 @@ struct BackOffConfig {
 ///  Pauses between tries, doubled from failure to failure.
 ///   1. Failures during a pause belong to the failure that began it: simultaneous failures cost one step.
 ///   2. The pause never exceeds `max`.
-/// Thread safety: none. Time: the caller's clock.
+/// Not thread-safe. Time: the caller's clock.
 class BackOff {
  public:
   /// Requires 0 < min <= max.

@@ -40,7 +40,7 @@ bool SpinWatch::look() {
     next_ = next_ < waits_.size() ? next_ : 0;
     Entry& entry = waits_[next_];
     if (entry.wait->is_over()) {
-      take_at(next_)->complete({});  // may add and take waits: this loop holds no references
+      take_at(next_)->complete({});  // may add and take waits
       return true;
     }
     if (--entry.looks_left == 0) {

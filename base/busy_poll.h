@@ -77,8 +77,8 @@ class SpinWatch final : public asio::execution_context::service {
   bool is_spinning_ = false;
 };
 
-/// Runs the handlers of an io_context on the calling thread, and spins for a while before the thread sleeps. Thread
-/// safety: none. At most one per context at a time.
+/// Runs the handlers of an io_context on the calling thread, and spins for a while before the thread sleeps. Not
+/// thread-safe. At most one per context at a time.
 class BusyPoll {
  public:
   /// `spin`: how long to poll for events before a sleep; zero: sleeps at once.

@@ -77,7 +77,7 @@ class VirtualClock::VirtualAlarm final : public Alarm {
   }
 
   void disarm() override {
-    clock_.alarms_.erase(key_);  // no effect if the alarm is not armed: keys are unique
+    clock_.alarms_.erase(key_);  // harmless if the alarm is not armed: keys are unique
     state_->end();
   }
 

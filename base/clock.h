@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 using TimePoint = std::chrono::steady_clock::time_point;  ///< Monotonic; never wall-clock time.
 using Duration = std::chrono::steady_clock::duration;
 
-/// Rings once at a set time. An alarm holds at most one time: arming it again replaces the earlier one. Thread safety:
-/// none; armed, disarmed, rung and destroyed on its executor.
+/// Rings once at a set time. An alarm holds at most one time: arming it again replaces the earlier one. Armed,
+/// disarmed, rung and destroyed on its executor.
 class Alarm {
  public:
   virtual ~Alarm() = default;
@@ -43,8 +43,8 @@ class SteadyClock final : public Clock {
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
 };
 
-/// Time that moves only by advance(). Alarms ring in order of time; those of one time, in order of arming. Thread
-/// safety: none. Outlives its alarms.
+/// Time that moves only by advance(). Alarms ring in order of time; those of one time, in order of arming. Not
+/// thread-safe. Outlives its alarms.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }

@@ -11,7 +11,7 @@ namespace kv {
 namespace asio = boost::asio;
 
 /// A flag to wait for. set() wakes every waiter; the flag stays set until reset(). Asio cancellation also ends a wait,
-/// so the waiter checks its own condition again. Thread safety: none; all calls on the executor given at construction.
+/// so the waiter checks its own condition again. All calls are on the executor given at construction.
 class Event {
  public:
   explicit Event(const asio::any_io_executor& executor) : timer_(executor, asio::steady_timer::time_point::max()) {}
@@ -28,7 +28,7 @@ class Event {
   }
 
  private:
-  /// Never expires: cancelling it is the wake-up. No real time is involved, so events also work in simulation.
+  /// Never expires: cancelling it is the wake-up. Independent of real time, so it also works in simulation.
   asio::steady_timer timer_;
   bool is_set_ = false;
 };

@@ -32,7 +32,7 @@ struct NumaTopology {
 
   /// Reads /sys and /proc below `root`, which tests set. Unreadable files count as absent.
   static NumaTopology read(const std::string& root = "");
-  const NumaNode* find(unsigned number) const;  ///< Null if absent.
+  const NumaNode* find(unsigned number) const;
   std::vector<unsigned> with_memory() const;
 };
 
@@ -42,7 +42,7 @@ struct NumaChoice {
   std::vector<unsigned> processors;  ///< For all threads. Empty: unrestricted.
 };
 /// `wish`: "auto" (all nodes, if there are several), "off", or nodes such as "1" or "0-1". On a machine with one node
-/// the choice is always empty. Errors: a node is absent or has no memory; the text lists the present ones.
+/// the choice is always empty. Errors: a node is absent or lacks memory; the text lists the present ones.
 Result<NumaChoice, Failure> choose_numa(const NumaTopology& topology, const std::string& wish);
 
 std::vector<unsigned> allowed_processors();  ///< For the calling thread.
@@ -53,8 +53,8 @@ bool has_memory_policy();                    ///< A memory policy is set already
 error_code keep_to_processors(std::span<const unsigned> processors);
 
 /// From now on pages that the calling thread touches first lie on the nodes in turns. A full node is passed over, so
-/// allocations never fail while there is memory. Threads started from now on inherit this. Without nodes: no effect.
-/// After an error nothing has changed: EPERM, a container's filter; EINVAL, an absent node.
+/// allocations never fail while there is memory. Threads started from now on inherit this. After an error nothing has
+/// changed: EPERM, a container's filter; EINVAL, an absent node.
 error_code lay_memory_on(std::span<const unsigned> nodes);
 
 /// The same for the object's lifetime.
@@ -77,9 +77,9 @@ class MemoryPlacement {
 
 /// Calls `work` on a thread of its own and waits for it. That thread keeps to the chosen processors, and pages that it
 /// touches first lie on the chosen nodes; the caller's thread is unchanged. Threads that `work` starts inherit both;
-/// they receive no signals. With an empty choice, or when a thread cannot be started: runs on the caller's. Rethrows
-/// exceptions of `work`. Returns why memory could not be placed: it then lies where the kernel puts it, near the
-/// processor that touches it first.
+/// they do not receive signals. With an empty choice, or when a thread cannot be started: runs on the caller's.
+/// Rethrows exceptions of `work`. Returns why memory could not be placed: it then lies where the kernel puts it, near
+/// the processor that touches it first.
 error_code run_on_nodes(const NumaChoice& choice, const std::function<void()>& work);
 
 std::vector<std::size_t> pages_to_look_at(std::size_t page_count, std::size_t looks);  ///< Ascending, each once.

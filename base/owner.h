@@ -10,7 +10,7 @@ namespace kv {
 /// Identifies an owner: equal if made of the same object. Never dereferenced, so that object may be gone.
 class OwnerId {
  public:
-  OwnerId() = default;  ///< No owner.
+  OwnerId() = default;
   template <class T>
   explicit OwnerId(const T* object) : object_(object) {}
   explicit operator bool() const { return object_ != nullptr; }
@@ -23,7 +23,7 @@ class OwnerId {
 /// Keeps an object of any type, and with it the memory behind it, until the last copy of this goes.
 class Owner {
  public:
-  Owner() = default;  ///< Keeps no object.
+  Owner() = default;
   Owner(std::nullptr_t) {}
   template <class T>
   Owner(std::shared_ptr<T> object) : object_(std::move(object)) {}

@@ -1,6 +1,6 @@
 // base/: what every other folder needs. Start here.
 //
-// The folder has no blocks, store, wire or devices. It stays tiny: code shared by only two folders lies in the lower of
+// Independent of blocks, store, wire and devices. It stays tiny: code shared by only two folders lies in the lower of
 // the two. Files, in reading order:
 //   result.h     errors, with or without a text, and the one way to return them (this file)
 //   assert.h     KV_ASSERT: stops a bug at its first sign, in release builds too
@@ -44,7 +44,7 @@ enum class Errc {
   kUnavailable = 11,  ///< The node cannot be reached, or its circuit breaker is open. Recompute.
   kNoRegion = 12,     ///< The region is unknown, too small, or its memory cannot be lent. Add it again.
   kQuarantined = 13,  ///< A timed-out transfer may still touch this memory. Use other memory.
-  kDraining = 14,     ///< The node is shutting down and takes no new work. Recompute.
+  kDraining = 14,     ///< The node is shutting down. Recompute.
   kCancelled = 15,    ///< The caller gave up the request; its memory is its own again.
   kNotFound = 16,     ///< The disk tier does not, or no longer, have the key. A miss: recompute.
   kDiskFailed = 17,   ///< The disk tier could not be read or written. Recompute; look at the disk.
@@ -63,7 +63,7 @@ inline error_code make_error_code(Errc e) noexcept { return {static_cast<int>(e)
 
 /// An error with its text: which field or device, the value found, the allowed values. For infrequent calls whose
 /// failures a person fixes: configuration, opening, connecting, a peer's message. Calls made for each block, piece or
-/// message return the bare code, which allocates no memory.
+/// message return the bare code, which does not allocate.
 struct Failure {
   Failure() = default;  ///< Success. Boost's result makes one where it holds a value.
   Failure(error_code error) : code(error), text(error.message()) {}

@@ -131,7 +131,7 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
     while (is_open) {
       const ssize_t got = ::read(output.number(), bytes.data() + count, bytes.size() - count);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) break;  // no more output yet
+      if (got < 0) break;
       is_open = got > 0;
       count += static_cast<std::size_t>(got);
       if (count > bytes_max)

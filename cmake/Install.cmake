@@ -17,7 +17,7 @@ foreach(target kv_base kv_index kv_transport kv_gpu kv_client kvstore_c)
     if(NOT target STREQUAL kvstore_c)  # that one is named where it is made
       string(REGEX REPLACE "^kv_" "" name ${target})
       set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
-      target_compile_features(${target} INTERFACE cxx_std_20)  # its users specify no standard of their own
+      target_compile_features(${target} INTERFACE cxx_std_20)  # for users that specify no standard
     endif()
   endif()
 endforeach()
@@ -30,7 +30,7 @@ install(CODE "
     string(REGEX REPLACE \"#include \\\"((base|index|transport|gpu|client)/)\" \"#include \\\"kvstore/\\\\1\" text \"\${text}\")
     file(WRITE \"\${header}\" \"\${text}\")
   endforeach()")
-install(TARGETS kv_warnings EXPORT kvstoreTargets)  # has no file, but the other targets refer to it
+install(TARGETS kv_warnings EXPORT kvstoreTargets)  # without a file, but the other targets refer to it
 set(packages ${CMAKE_INSTALL_LIBDIR}/cmake/kvstore)
 install(EXPORT kvstoreTargets NAMESPACE kvstore:: DESTINATION ${packages})
 include(CMakePackageConfigHelpers)

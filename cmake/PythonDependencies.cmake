@@ -1,5 +1,5 @@
 # The libraries of the Python extension, all linked statically, so that a wheel needs only glibc: another OpenSSL version in the process
-# cannot replace ours, and machines need none of these libraries.
+# cannot replace ours.
 set(missing "")
 find_package(Threads REQUIRED)
 

@@ -24,7 +24,7 @@ class CoverTable {
   void add(std::uint32_t node, std::uint32_t depth) { covers_.insert(key(node, depth)); }
   bool remove(std::uint32_t node, std::uint32_t depth) { return covers_.erase(key(node, depth)) > 0; }
   bool contains(std::uint32_t node, std::uint32_t depth) const { return covers_.contains(key(node, depth)); }
-  /// The block at this depth has moved to another node. Has no effect unless the block is a cover.
+  /// The block at this depth, perhaps a cover, has moved to another node.
   void move(std::uint32_t from, std::uint32_t to, std::uint32_t depth) {
     if (!covers_.empty() && remove(from, depth)) add(to, depth);
   }

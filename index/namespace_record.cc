@@ -208,7 +208,7 @@ std::string NamespaceRecord::owner() const {
 NamespaceRecord NamespaceRecord::unsalted() const {
   if (field(kNodeSalt).empty()) return *this;
   auto without = with({{std::string(kNodeSalt), ""}});
-  KV_ASSERT(without.has_value());  // removing a field breaks no rule
+  KV_ASSERT(without.has_value());  // removing a field is always valid
   return *std::move(without);
 }
 

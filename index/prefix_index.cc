@@ -322,7 +322,7 @@ struct PrefixIndex::Impl {
   }
 
   /// Assigns the run's blocks, and the covers among them, to `node`. Returns how many are pinned. (A cover is pinned,
-  /// so unpinned blocks need no cover lookup.)
+  /// so only pinned blocks need a cover lookup.)
   std::uint32_t set_node(const BlockRun& run, NodeId node) {
     std::uint32_t pinned = 0;
     for (std::uint32_t i = 0; i < run.size(); ++i) {
@@ -386,7 +386,7 @@ struct PrefixIndex::Impl {
     node.run = std::move(run);
   }
 
-  /// Undoes a split that is no longer needed: merges a node with its only child.
+  /// Undoes an obsolete split: merges a node with its only child.
   void join_only_child(NodeId id) {
     Node& node = nodes[id];
     if (is_root(node) || node.children.size() != 1) return;
@@ -445,7 +445,7 @@ struct PrefixIndex::Impl {
     return fresh;
   }
 
-  /// A child of `above` is no longer covered. Returns how many blocks, from `above` up, end with it.
+  /// A child of `above` was uncovered. Returns how many blocks, from `above` up, are uncovered.
   std::size_t uncover_above(NodeId above, Steps* steps) {
     std::size_t ended = 0;
     for (NodeId id = above; !is_root(nodes[id]); id = nodes[id].parent) {
@@ -472,7 +472,7 @@ struct PrefixIndex::Impl {
 
   /// Puts the node into its proper heap, after its leaf end has changed or the node has become a leaf or ceased to be
   /// one. Pinned leaf ends may stay in the heap: oldest_leaf_end() removes those it meets, and unpin() puts them back.
-  /// So a pin costs no heap operation.
+  /// So a pin leaves the heap alone.
   void update_leaf(NodeId id) {
     const Node& node = nodes[id];
     if (node.run.empty() || node.children.size() > 0) return take_out_of_heap(id);
@@ -721,7 +721,7 @@ TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
 
 void PrefixIndex::remove_tree(TreeId id) {
   Impl& impl = *impl_;
-  KV_ASSERT(is_empty(id));  // also no unlinked block: forget() will ask for its tree
+  KV_ASSERT(is_empty(id));  // including unlinked blocks: forget() will need their tree
   Tree& tree = impl.at(id);
   KV_ASSERT(tree.root != kNoNode && impl.nodes[tree.root].children.size() == 0);
   if (tree.is_in_emptied) std::erase(impl.emptied_trees, id);
@@ -1024,7 +1024,7 @@ void PrefixIndex::unpin(std::span<const BlockId> prefix) {
   for (std::size_t i = prefix.size(); i-- > 0;) {
     Block& block = impl.at(prefix[i]);
     KV_ASSERT(block.pin_count > 0);
-    if (block.node == kUnlinkedNode) {  // so are those after it in the chain: no edge counts them
+    if (block.node == kUnlinkedNode) {  // so are those after it in the chain, uncounted by edges
       --block.pin_count;
       continue;
     }

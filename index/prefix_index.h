@@ -1,6 +1,7 @@
 // index/: the names of blocks, and which blocks are here. Start here.
 //
-// No block memory, disk, network, threads or clock: recency is a count of uses, handed in. In reading order:
+// Independent of block memory, disk, network, threads and clock: callers pass recency in as a count of uses. In reading
+// order:
 //   block_hash.h        a block's name: 32 bytes for its tokens and all tokens before them
 //   namespace_record.h  everything else that shapes a block's bytes: model, element type, layout, tenant
 //   reuse_hint.h        a caller's hint about a request's future
@@ -78,7 +79,7 @@ struct LeafQueues {
 ///      tree's.
 /// Cost: match at most 10 ns a block at 10 M blocks, also after churn; memory at most 120 bytes a block in runs of 16
 /// and more (a prompt of one block takes 230), without token ids. Growth never copies a whole table; a split or join
-/// moves one edge's blocks. Results are equal on every machine. Thread safety: the Store's lock.
+/// moves at most one edge's blocks. Results are equal on every machine. Thread safety: the Store's lock.
 class PrefixIndex {
  public:
   struct NewBlock {
@@ -123,9 +124,9 @@ class PrefixIndex {
   void blocks_of(const Prefix& prefix, std::span<BlockId> blocks) const;
   /// Among the blocks that directly follow `parent` (kNoBlock: the first blocks of the tree) and carry token ids: one
   /// with the same extra that shares the most leading ids with `token_ids`, at least one. Extras are compared whole,
-  /// even if they concern only tokens after the shared ids: the index has no record of where in a block an extra
-  /// begins. "Directly" means that the position is the parent's plus one (0 under the root); else blocks on other nodes
-  /// lie between, and the prefix might differ. O(log candidates).
+  /// even if they concern only tokens after the shared ids: the index does not record where in a block an extra begins.
+  /// "Directly" means that the position is the parent's plus one (0 under the root); else blocks on other nodes lie
+  /// between, and the prefix might differ. O(log candidates).
   PartialBlock match_partial(TreeId tree, BlockId parent, std::span<const std::uint32_t> token_ids,
                              const ExtraDigest& extra = {}) const;
 
@@ -137,19 +138,19 @@ class PrefixIndex {
   /// Adds `block` below `parent` (kNoBlock: below the root), used at `tick`, not pinned.
   /// Requires: find_child(tree, parent, block.hash) == kNoBlock, parent is in this tree.
   BlockId insert(TreeId tree, BlockId parent, const NewBlock& block, Tick tick);
-  /// Removes a block without children. Requires: is_leaf_end(block), no pins.
+  /// Requires: is_leaf_end(block), unpinned.
   void remove_leaf_end(BlockId block);
   /// Takes the block and all below it out of the tree, and hands each to `removed`, children before parents. `removed`
   /// may only read the block that it is given (all but parent) and unpin it. An unpinned block is gone when `removed`
   /// returns. A pinned block stays known by its BlockId (is_linked() false) until its last unpin; the caller of that
   /// unpin then calls forget(). Requires: no covers among them.
   void unlink_subtree(BlockId block, const std::function<void(BlockId)>& removed);
-  void forget(BlockId block);  ///< Requires: !is_linked(block), no pins.
+  void forget(BlockId block);  ///< Requires: unlinked, unpinned.
 
   // -- removal in bounded steps: cut off at once, freed later
-  /// Cuts the block and all below it off the tree: match() and find_child() no longer find them. Until reap() frees
-  /// them they are still linked, below a hidden root, and still counted. reap() returns `label` with each of them.
-  /// Their covers go too: returns how many blocks above were uncovered. Cost: one split, and the edges above.
+  /// Cuts the block and all below it off the tree: hides them from match() and find_child(). Until reap() frees them
+  /// they are still linked, below a hidden root, and still counted. reap() returns `label` with each of them. Their
+  /// covers go too: returns how many blocks above were uncovered. Cost: one split, and the edges above.
   std::size_t detach(BlockId block, std::uint32_t label);
   void detach_all(TreeId tree, std::uint32_t label);  ///< The same for all blocks of a tree. O(1).
   bool has_detached() const;
@@ -179,7 +180,7 @@ class PrefixIndex {
   /// Requires: linked, pinned until uncover(), not a cover. Cost: O(newly covered edges).
   std::size_t cover(BlockId block);
   std::size_t uncovered_count(BlockId block) const;  ///< The result that cover() would return.
-  /// The reverse. Returns how many blocks are no longer covered, and counts the visited edges in `steps`.
+  /// The reverse. Returns how many blocks were uncovered, and counts the visited edges in `steps`.
   std::size_t uncover(BlockId block, Steps* steps = nullptr);
   bool is_cover(BlockId block) const;
 
@@ -191,7 +192,7 @@ class PrefixIndex {
   BlockId oldest_leaf_end(std::uint32_t group, Steps* steps = nullptr);
 
   /// The same among the leaf ends of one queue of LeafQueues. When its latest use moves a leaf end to another queue, it
-  /// stays in the old one until its turn comes there: a use costs no heap operation.
+  /// stays in the old one until its turn comes there: a use leaves the heap alone.
   BlockId oldest_leaf_end(std::uint32_t group, std::uint32_t queue, Steps* steps);
   /// From this queue on, the group never had a leaf end. O(1).
   std::uint32_t queue_end(std::uint32_t group) const;
@@ -216,8 +217,8 @@ class PrefixIndex {
   bool is_leaf_end(BlockId block) const;
   /// Some leaf end at or below `block`, the same one until a change below. Cost: O(edges between).
   BlockId leaf_end_below(BlockId block, Steps& steps) const;
-  /// Visits the blocks below `block`, each after the one above it, until `visit` returns false or no steps are left.
-  /// `visit` may only pin and read blocks.
+  /// Visits the blocks below `block`, each after the one above it, until `visit` returns false or the steps are used
+  /// up. `visit` may only pin and read blocks.
   void visit_below(BlockId block, Steps& steps, const std::function<bool(BlockId)>& visit) const;
   // -- the shape of the trees, for drawing
   struct Edge {
@@ -228,7 +229,7 @@ class PrefixIndex {
   };
   Edge edge(BlockId block) const;  ///< The block's edge. Requires: is_linked(block). O(1).
   /// Visits the edge of `top` and all below it (kNoBlock: the whole tree), each after the one above it, until `visit`
-  /// returns false or no steps are left. Returns whether all were visited. `visit` may only read blocks.
+  /// returns false or the steps are used up. Returns whether all were visited. `visit` may only read blocks.
   bool visit_edges(TreeId tree, BlockId top, Steps& steps, const std::function<bool(const Edge&)>& visit) const;
 
   bool is_linked(BlockId block) const;  ///< Accepts any id.

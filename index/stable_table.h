@@ -1,4 +1,4 @@
-// index/stable_table.h: a growing array whose elements stay in place, up to ten million.
+// index/stable_table.h: a growing array whose elements never move, so that growth never copies.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@
 
 namespace kv {
 
-/// The digest of the hash's extra (ExtraDigest) lies beside the ids. Free as long as the blocks have no token ids.
+/// The digest of the hash's extra (ExtraDigest) lies beside the ids. Free without token ids.
 class TokenTable {
  public:
   using TokenIds = std::span<const std::uint32_t>;

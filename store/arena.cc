@@ -317,8 +317,8 @@ std::uint32_t Arena::Impl::class_index_of(std::size_t block_bytes) {
   return it->second;
 }
 
-/// Chooses the place of a slab of the class, as first granule and length; length 0: no place. The lowest free run in
-/// which a slab fits at a multiple of its length. Failing that, and with Place::kAny: the first run that is long
+/// Chooses the place of a slab of the class, as first granule and length; length 0: it does not fit. The lowest free
+/// run in which a slab fits at a multiple of its length. Failing that, and with Place::kAny: the first run that is long
 /// enough, or the free end of the arena if that holds a block at all. So an arena smaller than a whole slab is usable,
 /// and so are the last granules of every arena.
 std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, Place place) const {
@@ -344,7 +344,7 @@ std::pair<std::uint32_t, std::uint32_t> Arena::Impl::find_run(const Class& of, P
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
     }
-    run = free_by_length.lower_bound({2 * length - 1, 0});
+    run = free_by_length.lower_bound({2 * length - 1, 0});  // certainly holds a multiple of the length
     if (run != free_by_length.end()) {
       if (const std::uint32_t aligned = aligned_in(run->second, run->first); aligned != kNoSlab)
         return {aligned, length};
@@ -371,7 +371,7 @@ Arena::Impl::Slab* Arena::Impl::add_slab(std::uint32_t class_index, Place place)
   slab->block_bytes = of.block_bytes;
   slab->stride = of.stride;
   slab->checksum_count = of.checksum_count;
-  // The last slot needs no padding: an arena of exactly one block of any size holds it.
+  // The last slot is unpadded: an arena of exactly one block of any size holds it.
   slab->slot_count = static_cast<std::uint32_t>((run_bytes(first, count) - of.block_bytes) / of.stride + 1);
   slab->is_used.resize(slab->slot_count);
   slab->is_held.resize(slab->slot_count);

@@ -35,9 +35,9 @@ namespace kv {
 ///   5. While the arena shrinks, the part behind its capacity is *closed*: slots there are not handed out again. A slab
 ///      that reaches over the end is closed as a whole.
 /// Two exceptions to the 3 %: the slab at the arena's end may be a shorter run, because its granules would be useless
-/// to its class otherwise; and blocks under 2 KiB are padded to a multiple of 64 bytes. Thread safety: none for the
-/// bookkeeping (the Store's lock); bytes() and checksums() of an owned or pinned slot need no lock. Cost: allocate()
-/// and free() O(log slabs); a new slab O(its slots); a whole search O(granules), over any number of calls.
+/// to its class otherwise; and blocks under 2 KiB are padded to a multiple of 64 bytes. Thread safety: the Store's
+/// lock; bytes() and checksums() of an owned or pinned slot do without. Cost: allocate() and free() O(log slabs); a new
+/// slab O(its slots); a whole search O(granules), over any number of calls.
 class Arena {
  public:
   /// Errors: system errors of memfd_create, ftruncate, mmap, or of touching (the memory does not exist); kBadRequest
@@ -59,7 +59,7 @@ class Arena {
   /// closed, for its slots to be freed. Requires: can_resize(), whole granules, at least one, at most the maximum.
   /// Cost: O(granules in between).
   void set_capacity(std::size_t bytes);
-  /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or when no steps are left.
+  /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or without steps.
   std::optional<SlotId> next_closed(Cursor& cursor, Steps& steps) const;
   /// Whether the closed part is empty: then the memory behind the capacity may be discarded.
   bool cut();
@@ -68,9 +68,9 @@ class Arena {
   /// The number of the size class, made if it is new; numbers start at 0 in order of making, and those of removed
   /// classes are used again. Requires: fits(block_bytes).
   std::uint32_t add_class(std::size_t block_bytes);
-  void remove_class(std::size_t block_bytes);  ///< Requires: no slot of the size is allocated.
-  /// Where a new slab may begin: only at multiples of its length, so that slabs of one class leave no gaps too short
-  /// for another slab; or anywhere.
+  void remove_class(std::size_t block_bytes);  ///< Requires: all its slots are free.
+  /// Where a new slab may begin: only at multiples of its length, so that the gaps between slabs of one class fit
+  /// another slab; or anywhere.
   enum class Place : std::uint8_t { kAligned, kAny };
   /// A free slot of block_bytes bytes, contents unspecified; nullopt if there is none (evict and ask again). Takes free
   /// slots at the lowest address first, so that the slabs at high addresses drain and come free for other classes.
@@ -122,10 +122,10 @@ class Arena {
   /// held slabs and without slabs of that class itself (whose slots are better evicted one by one). A large arena takes
   /// several calls. Changes between them may be missed, so ask last_use() before clearing.
   struct Search {
-    /// Among the windows that begin at a multiple of their length, the sixteenth that was used longest ago, in no
-    /// order; 1 to 512. So one search pays for several slabs. In a small arena this is only the oldest.
+    /// Among the windows that begin at a multiple of their length, the sixteenth that was used longest ago, unordered;
+    /// 1 to 512. So one search pays for several slabs. In a small arena this is only the oldest.
     std::vector<Window> aligned;
-    std::optional<Window> anywhere;  ///< The oldest at any place: for when no aligned one will do.
+    std::optional<Window> anywhere;  ///< The oldest at any place, if all aligned ones fail.
     bool is_over = false;            ///< The whole arena was visited.
 
    private:
@@ -137,12 +137,12 @@ class Arena {
   /// The window's last use, as of now; nullopt if it cannot be cleared (any more), or the arena ends before it.
   std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
   bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, at least partly.
-  /// The result of a whole search, the oldest window; nullopt if there is none. O(granules): for tests.
+  /// The result of a whole search, the oldest window, if any. O(granules): for tests.
   std::optional<Window> oldest_window(std::size_t block_bytes) const;
 
   Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
   /// The next allocated slot of the slabs that lie at least partly in the window; moves the cursor behind that slot.
-  /// nullopt at the window's end, or when no steps are left. Freeing all of these slots frees the window.
+  /// nullopt at the window's end, or without steps. Freeing all of these slots frees the window.
   std::optional<SlotId> next_slot(const Window& window, Cursor& cursor, Steps& steps) const;
 
   /// Checks every invariant; for tests. Returns an empty string or the broken one.

@@ -149,7 +149,7 @@ void BlockPool::end_lease(BlockId block, Steps* steps) {
 
 void BlockPool::detach(BlockId block, Removal why) {
   if (events_ != nullptr) tell_cut(block);
-  // Blocks above the cut that only leases below it kept no longer count.
+  // Blocks above the cut that only leases below it kept stop counting.
   const std::size_t bytes = block_bytes(block);
   const std::size_t uncovered_bytes = index_.detach(block, static_cast<std::uint32_t>(why)) * bytes;
   KV_ASSERT(leased_bytes_ >= uncovered_bytes);

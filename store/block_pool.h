@@ -90,8 +90,8 @@ class BlockPool {
   std::optional<SlotId> stage(std::size_t block_bytes, Arena::Place place);  ///< A held slot, or nullopt: evict first.
   void unstage(SlotId slot);                                                 ///< Frees it.
   BlockId link(TreeId tree, BlockId parent, const PrefixIndex::NewBlock& block, Tick tick);  ///< block.slot is staged.
-  /// Moves the block to a staged slot that has a copy of its bytes. Requires: the caller has pinned the block, and no
-  /// other pointer to its bytes exists.
+  /// Moves the block to a staged slot that has a copy of its bytes. Requires: the caller has pinned the block, and has
+  /// the only pointer to its bytes.
   void move(BlockId block, SlotId to);
   void remove_leaf_end(BlockId block);
   /// Reasons for removing many blocks: PrefixIndex::detach hides them from lookups, then reap() frees them.

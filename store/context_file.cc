@@ -34,7 +34,7 @@ TimePoint time_of(std::uint64_t wall_us, const ClockPair& now) {
   return now.steady - std::chrono::microseconds(age);
 }
 
-/// The fault in the texts of a context; empty: none.
+/// The fault in the texts of a context, or empty.
 std::string wrong_kept_text(const KeptContext& context) {
   if (context.owner.size() > kOwnerBytesMax)
     return "owner: " + std::to_string(context.owner.size()) + " bytes, at most " + std::to_string(kOwnerBytesMax);
@@ -47,7 +47,7 @@ std::string wrong_kept_text(const KeptContext& context) {
   return "";
 }
 
-/// Takes the next context. Returns its fault; empty: none.
+/// Takes the next context. Returns its fault, or empty.
 std::string take_context(FieldTaker& from, const std::vector<std::shared_ptr<const NamespaceRecord>>& records,
                          const ClockPair& now, KeptContext& context) {
   context.owner = from.text<std::uint16_t>();

@@ -108,7 +108,7 @@ Context& ContextTable::add(Context context, TimePoint now) {
 }
 
 Context& ContextTable::add_again(Context context, TimePoint now) {
-  context.told_count = 0;  // it keeps no blocks yet, which is not a shortfall to report
+  context.told_count = 0;  // its missing blocks are not a shortfall to report
   Context& added = insert(std::move(context), now);
   forget_owners();
   return added;

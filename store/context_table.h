@@ -39,18 +39,18 @@ struct ContextTotals {
 /// Contexts by owner and name. The table counts blocks but does not see them.
 ///   1. A name is found by its owner alone, and everything is counted for the owner.
 ///   2. No owner exceeds owner_count_max, owner_blocks_max and owner_text_bytes_max, and all together do not exceed
-///      count_max and blocks_max. At a limit add() fails; no context ever ends for another.
-///   3. next_ended() names each context whose end() has come, and no other. A use moves no entry: a context with a
+///      count_max and blocks_max. At a limit add() fails; contexts never end for others.
+///   3. next_ended() names exactly the contexts whose end() has come. A use leaves the entry in place: a context with a
 ///      postponed end is examined again when its old turn comes.
-///   4. next_below() names each context that keeps blocks, and no other.
+///   4. next_below() names exactly the contexts that keep blocks.
 ///   5. The totals of an owner are sums over its present and past contexts.
 /// Thread safety: the Store's lock. Time: steady clock, injected. Cost: O(log contexts).
 class ContextTable {
  public:
   explicit ContextTable(ContextLimits limits = {}) : limits_(limits) {}
 
-  /// Whether there is room for it, in place of `replaced` (may be nullptr): no error, kOverQuota (its owner's limits)
-  /// or kBusy (the node's). Counts a refusal. `*reached` (may be nullptr): the reached limit, in words.
+  /// Whether there is room for it, in place of `replaced` (may be nullptr): 0, kOverQuota (its owner's limits) or kBusy
+  /// (the node's). Counts a refusal. `*reached` (may be nullptr): the reached limit, in words.
   Errc refuses(const Context& context, const Context* replaced, std::string* reached = nullptr);
   /// Requires: not refused, and a new name. Fills in id, created, begun and looked.
   Context& add(Context context, TimePoint now);
@@ -67,7 +67,7 @@ class ContextTable {
   void extend(Context& context, ContextLife life, TimePoint now);
   void set_priority(Context& context, std::uint8_t priority);
   /// The owner's contexts that keep blocks, in the order in which they give them up: the lowest priority first, among
-  /// equals the latest. Returns the next one behind `*after` (nullptr: the first) below that priority; nullptr: none.
+  /// equals the latest. Returns the next one behind `*after` (nullptr: the first) below that priority, or nullptr.
   struct Turn {
     std::uint8_t priority;
     ContextId id;
@@ -76,9 +76,9 @@ class ContextTable {
   /// Takes it out, and counts it as expired, deleted or replaced.
   enum class Gone : std::uint8_t { kExpired, kDeleted, kReplaced };
   std::unique_ptr<Context> take(Context& context, Gone how);
-  /// A context whose end has come; nullptr: there is none, or no steps are left.
+  /// A context whose end has come; nullptr without one, or without steps.
   Context* next_ended(TimePoint now, Steps& steps);
-  /// Each context in turn; nullptr: there is none.
+  /// Each context in turn, or nullptr.
   Context* next_to_look_at();
 
   // Changes of a context's blocks, for the totals.
@@ -93,7 +93,7 @@ class ContextTable {
   /// Count the table's changes: orders and ends; and uses, which may postpone an end.
   std::uint64_t order_count() const { return order_count_; }
   std::uint64_t use_count() const { return use_count_; }
-  /// The next context by number behind `after`; nullptr: there is none.
+  /// The next context by number behind `after`, or nullptr.
   Context* next_behind(ContextId after) const;
 
   std::size_t count() const { return by_id_.size(); }

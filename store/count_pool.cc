@@ -14,7 +14,7 @@ constexpr std::uint64_t kClockMax =
 constexpr double kRatioMax = 64;
 constexpr double kTimesMedian = 2, kTimesMedianAtAge = 4;  ///< A node's maximum weight.
 constexpr double kUsesFreeAtAge = 8;
-constexpr double kUsesKnown = 256;  ///< Nodes with fewer are no measure for others.
+constexpr double kUsesKnown = 256;  ///< Nodes with fewer do not count in medians.
 
 double lower_median(std::vector<double>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);

@@ -24,8 +24,8 @@ namespace kv {
 /// Eight bytes a block: a fingerprint of 28 bits, the reason, the time in seconds and the idle time (to an eighth). A
 /// line of 8 is a queue of its own: the 9th entry pushes the first out. A wrong answer: one lookup in 30 million.
 ///   1. A block that left and was entered is found, unless 8 others of its line left later.
-///   2. The table reveals no facts about another namespace's blocks: names are mixed with the namespace's and with a
-///      secret seed.
+///   2. The table does not reveal facts about another namespace's blocks: names are mixed with the namespace's and with
+///      a secret seed.
 /// Blocks that are here again are not removed: they are not looked up, and their next departure replaces the old one.
 /// Thread safety: the Store's lock. Cost: a cache miss for each call.
 class DepartedTable {

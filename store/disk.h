@@ -37,7 +37,7 @@ struct DiskRecord {
   BlockHash parent;            ///< The block above on this node; all zero for a first block.
   std::uint32_t position = 0;  ///< In its whole prefix; for a set block_bytes again.
   std::uint32_t block_bytes = 0;
-  DiskKey moved_from{};  ///< 0, or its key before a move within the log: it is no newer than that.
+  DiskKey moved_from{};  ///< 0, or its key before a move within the log, as old as the block.
 };
 
 /// A drop that restarts must honour: blocks with keys below `before` must not come back if named here or below one.
@@ -67,12 +67,12 @@ struct DiskStats {
   std::uint64_t written_bytes = 0;         ///< Written by write() since open: blocks and their checksums.
   std::uint64_t device_written_bytes = 0;  ///< On the device; the ratio is write amplification.
   std::uint64_t read_bytes = 0;
-  std::uint32_t left_out_count = 0;  ///< Failed directories that take no writes for now.
+  std::uint32_t left_out_count = 0;  ///< Failed directories, excluded from writes for now.
   std::uint32_t directory_count = 1;
   std::uint64_t free_bytes = ~std::uint64_t{0};  ///< On the file systems of the directories that take blocks, if known.
 };
 
-/// A directory that takes no more blocks, and leaves the disk once it is empty.
+/// A directory excluded from writes, which leaves the disk once it is empty.
 struct LeavingDirectory {
   DiskPlace place{};
   std::string name;
@@ -98,7 +98,7 @@ class Disk {
   virtual std::vector<DiskPlace> places() const { return {0}; }
   /// Stores the blocks; their keys grow from call to call and within. After an error all count as not stored.
   virtual error_code write(std::span<const DiskWrite> blocks) = 0;
-  /// Errors: kNotFound (no block under the key), kCorruptBlock (damage seen by the disk itself), else kDiskFailed.
+  /// Errors: kNotFound (absent), kCorruptBlock (damage seen by the disk itself), else kDiskFailed.
   virtual Result<DiskBlock> read(DiskKey key) const = 0;
   /// Forgets single blocks: after a later flush(), load() does not name them again. drop_before() frees their bytes.
   virtual error_code erase(std::span<const DiskKey> keys) = 0;
@@ -115,8 +115,8 @@ class Disk {
 
   /// Keeps the canonical record of a namespace. Idempotent.
   virtual error_code add_namespace(const NamespaceId& id, const std::string& record) = 0;
-  /// Forgets the records of namespaces without wanted blocks: remaining blocks can no longer be loaded. Ignores unknown
-  /// ids. After a crash the records may be there again.
+  /// Forgets the records of namespaces without wanted blocks: remaining blocks cannot be loaded. Ignores unknown ids.
+  /// After a crash the records may be there again.
   virtual error_code remove_namespaces(std::span<const NamespaceId> ids) = 0;
   /// The namespaces kept, then every block, newest key first, until `block` returns false. Skips unreadable entries.
   virtual error_code load(const std::function<void(const NamespaceId& id, const std::string& record)>& space,
@@ -132,10 +132,10 @@ class Disk {
   }
 
   // -- directories that come and go while the disk is in use
-  /// Sets the directories, at least one. New ones are opened and emptied, and take blocks from now on; directories that
-  /// are not named take no more blocks, and are leaving() until remove(). A leaving one that is named again stays.
-  /// After an error nothing has changed; its text is for the operator and names the directory. From one thread at a
-  /// time, concurrently with other calls; waits some seconds at most.
+  /// Sets the directories, at least one. New ones are opened and emptied, and take blocks from now on; others are
+  /// excluded from writes, and are leaving() until remove(). A leaving one that is named again stays. After an error
+  /// all is unchanged; its text is for the operator and names the directory. From one thread at a time, concurrently
+  /// with other calls; waits some seconds at most.
   virtual Result<void, Failure> set_directories([[maybe_unused]] std::span<const std::string> paths) {
     return Failure(Errc::kUnsupported, "this disk's directories cannot be changed");
   }

@@ -21,7 +21,7 @@
 namespace kv {
 
 struct DiskTierConfig {
-  std::uint64_t capacity_bytes = 0;  ///< For blocks that lie only on disk. 0: no disk tier.
+  std::uint64_t capacity_bytes = 0;  ///< For blocks that lie only on disk. 0: disabled.
   /// The part of the log that is given back at once. 0: a 64th of the capacity, 64 MiB to 1 GiB.
   std::uint64_t segment_bytes = 0;
   /// The log may reach this multiple of its live bytes before its oldest segment is given back.
@@ -30,7 +30,7 @@ struct DiskTierConfig {
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
   std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
-  /// Bound on used_bytes(): beyond it, blocks go as beyond the capacity. 0: no bound.
+  /// Bound on used_bytes(): beyond it, blocks go as beyond the capacity. 0: unbounded.
   std::uint64_t index_bytes_max = 0;
 };
 
@@ -91,7 +91,7 @@ class DiskTier {
   /// The block was written again, under `key`. `is_paid`: from the budget for rewriting.
   void move(BlockId block, DiskKey key, bool is_paid = true);
   /// Takes the block and all below it out of the index, and appends their keys to `keys`. Copies in memory stay. `why`:
-  /// the recorded reason for blocks that are in no tier any more.
+  /// the recorded reason for blocks that leave both tiers.
   std::size_t remove(BlockId block, std::vector<DiskKey>& keys, MissKind why = MissKind::kDropped);
   /// Evicts until only_bytes() is within the capacity; after a reduction this takes several calls.
   void trim();
@@ -99,7 +99,7 @@ class DiskTier {
 
   // -- after a restart
   /// From now on keys have this epoch, which is larger than that of any key on disk; before the call it is 1. Requires:
-  /// no earlier key has a larger epoch.
+  /// earlier keys have smaller epochs.
   void start_epoch(std::uint32_t epoch);
   DiskKey next_key() const { return DiskKey{next_key_}; }  ///< All keys given so far are smaller.
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes || is_index_full(); }
@@ -117,10 +117,10 @@ class DiskTier {
   bool count_read(BlockId block);  ///< Counts a read. Returns whether the block should go back to memory.
 
   // -- copies in memory
-  BlockId copy_on_disk(BlockId memory) const;  ///< kNoBlock if there is none.
+  BlockId copy_on_disk(BlockId memory) const;  ///< Or kNoBlock.
   BlockId copy_in_memory(BlockId disk) const;
   void add_copy(BlockId memory, BlockId disk);  ///< Requires: neither has one.
-  /// The block leaves memory; its last use there was at `recency`. Has no effect without a copy on disk.
+  /// The block leaves memory; its last use there was at `recency`. Without a copy on disk, does nothing.
   void remove_copy(BlockId memory, Tick recency);
 
   // -- the log
@@ -219,7 +219,7 @@ class DiskTier {
   std::size_t dead_entries_ = 0;           ///< Leading entries of the oldest segment known to be dead.
   std::uint64_t next_key_ = first_key(1);  ///< With place 0.
   std::vector<DiskPlace> places_{0}, leaving_;
-  bool is_short_ = false;  ///< The other directories have no room for leaving blocks: dead bytes are given back sooner.
+  bool is_short_ = false;  ///< The other directories are too full for leaving blocks: dead bytes are given back sooner.
   std::array<PlaceUse, kPlaceCount> in_place_{};
   std::array<std::uint64_t, kPlaceCount> log_in_place_{};  ///< log_bytes_ by place.
   std::uint64_t only_bytes_ = 0, live_bytes_ = 0, log_bytes_ = 0;

@@ -32,7 +32,7 @@ EventLog::Lane& EventLog::lane_of(const std::shared_ptr<const NamespaceRecord>& 
   std::string owner = record->owner();
   if (!record->field(NamespaceRecord::kNodeSalt).empty()) owner += '\n';
   const bool is_mixed = lanes_.size() >= kLanesMax && !lanes_.contains(owner);
-  if (is_mixed) owner = "\n";  // no owner has this name
+  if (is_mixed) owner = "\n";  // not a valid owner
   std::unique_ptr<Lane>& lane = lanes_[owner];
   if (!lane) lane = std::make_unique<Lane>();
   lane->record = is_mixed ? nullptr : record;

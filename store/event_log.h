@@ -63,7 +63,7 @@ struct EventPage {
 ///   4. At most kClosedMax of these records belong to forgotten namespaces. Before there are more, the lane with most
 ///      of them is emptied.
 ///   5. Each owner has a lane. In a full log, a lane at or above its even share forgets its own oldest change, and a
-///      lane below its share that of the longest lane: below an even share, an owner loses no changes to others.
+///      lane below its share that of the longest lane: below an even share, an owner keeps all changes.
 /// Thread safety: the Store's lock. Memory: some 100 bytes a change. Cost: some ten ns.
 class EventLog {
  public:

@@ -86,12 +86,12 @@ class EvictionPolicy {
   /// A request asks for blocks: a match, or a get without one. Returns the trait of its uses (Usage). `*known` (may be
   /// nullptr) receives the number of leading blocks that are here, or left recently.
   virtual std::uint16_t asked(const Request& request, std::size_t* known = nullptr) = 0;
-  /// The blocks that are learned from: looking them up before a request comes saves time under the lock. Empty: none.
+  /// The blocks that are learned from: looking them up before a request comes saves time under the lock.
   virtual std::optional<NameSample> sample() const { return {}; }
-  /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue; default:
-  /// none. Offered absent blocks age all present ones.
+  /// A put offers blocks, at `tick`. Returns their trait. `above`: the usage of the block that they continue, if any.
+  /// Offered absent blocks age all present ones.
   virtual std::uint16_t offered(const Request& request, Usage above, Tick tick) = 0;
-  /// A block has left memory, and lies on disk or in no tier.
+  /// A block has left memory, perhaps for the disk.
   virtual void left(TreeId tree, const BlockHash& hash, Usage usage) = 0;
   /// Fills `uses` with the use counts of absent blocks before they left, up to the first unknown one. Returns how many.
   virtual std::size_t remembered_uses(TreeId /*tree*/, std::span<const BlockHash> /*hashes*/,
@@ -115,7 +115,7 @@ class EvictionPolicy {
   virtual std::uint64_t clock() const = 0;
   virtual std::uint64_t used_at(Tick tick) const = 0;
 
-  /// This node's counts; nullptr: it keeps none. And other nodes' counts, to be learned from too.
+  /// This node's counts, if it keeps any. And other nodes' counts, to be learned from too.
   virtual const YieldTable* table() const { return nullptr; }
   virtual void set_pooled(YieldTable::Pooled /*pooled*/) {}
   /// The node's counts before its restart, in ages of `unit` (YieldTable::set_before).

@@ -163,7 +163,7 @@ Evictor::Victim Evictor::next_in(Lane lane, Steps& steps) {
   const std::uint32_t version = policy_.version();
   while (steps.are_left()) {
     const Head* least = nullptr;
-    // A band has no such list.
+    // Bands lack such a list.
     const std::span<const Tick> bounds = lane.is_band ? std::span<const Tick>{} : index.oldest_bounds(number);
     const std::uint32_t end = lane.is_band ? index.band_queue_end(number) : static_cast<std::uint32_t>(bounds.size());
     for (std::uint32_t queue = 0; queue < end; ++queue) {
@@ -259,8 +259,8 @@ Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& 
   }
 }
 
-/// Chooses a window without pins into hunt.window. kUnwritten: without `may_lose` there is none; the window is the
-/// oldest of those that only wait for their writes.
+/// Chooses a window without pins into hunt.window. kUnwritten: without `may_lose`, the oldest window that only waits
+/// for writes.
 Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   if (may_lose) take_back_unwritten(hunt);
@@ -385,7 +385,7 @@ bool Evictor::may_go(const Hunt& hunt, BlockId block) const {
 bool Evictor::is_kept(const Hunt& hunt, SlotId slot, Steps& steps) {
   Arena& arena = pool_.arena();
   KV_ASSERT(arena.is_held(slot) || arena.owner(slot) != kNoBlock);  // staged slots are held
-  // Held slots need no shield: a search sees holds, and such a pin is often the disk tier's and ends soon.
+  // Held slots are not shielded: a search sees holds, and such a pin is often the disk tier's and ends soon.
   if (arena.is_held(slot)) return true;
   if (!pool_.index().has_pinned(arena.owner(slot), steps) && may_go(hunt, arena.owner(slot))) return false;
   arena.shield(slot);

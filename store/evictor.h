@@ -24,7 +24,7 @@ namespace kv {
 /// Finds a slot of a size, evicting for it. In this order:
 ///   1. a free slot of the class, or free granules for a new slab;
 ///   2. the slot of the class's leaf end that the policy gives least worth. But if the class has no leaf end, or the
-///      least recently used one of another class is kAgeRatio times as old as that of this class:
+///      least recently used leaf end of another class is kAgeRatio times as old as that of this class:
 ///   3. memory moves between the classes: the run of granules used longest ago is cleared, with all blocks below those
 ///      that lie in it (which were used no later). A run is left alone if it holds a staged or pinned block, or a block
 ///      with a pinned block below. If every run is left alone: 2.
@@ -32,17 +32,17 @@ namespace kv {
 /// A call does what its steps allow, and the next one goes on from there. In a small arena the cleared run is the
 /// oldest of all. In a large arena one search pays for many runs (Arena::Search): each was among the oldest when the
 /// search came by, and was not used since.
-/// With one block size this is exact: a call finds a slot as long as some block is unpinned and has no pinned block
-/// below. With several sizes it may be refused although such a block exists, when pins are scattered over every run of
-/// granules that is long enough.
+/// With one block size this is exact: a call finds a slot as long as some block is unpinned, and so are all below. With
+/// several sizes it may be refused although such a block exists, when pins are scattered over every run of granules
+/// that is long enough.
 /// With a disk tier, a class that had to evict is *short*. Free bytes do not mean room for the class, since all of them
 /// may be free slots of others. write_victims() has the class's next victims by 2 or 3 written in advance; the class is
 /// short until all of these are on disk.
 ///   4. Without `may_lose` only blocks on disk go. Of the windows that the last search found, the oldest one whose
-///      blocks are all on disk is cleared. If there is none, the call finds no slot and the class is short.
-///   5. While the victims of a class are being written, calls without `may_lose` look at no other window. Since the
-///      victims are pinned meanwhile, each retry would have another window written.
-///   6. A class that is short is listed once, in short_ or in being_written_; no other class is listed.
+///      blocks are all on disk is cleared. Without one, the call finds no slot and the class is short.
+///   5. While the victims of a class are being written, calls without `may_lose` skip other windows. Since the victims
+///      are pinned meanwhile, each retry would have another window written.
+///   6. A class that is short is listed once, in short_ or in being_written_; other classes are not.
 /// With tenants (tenant_table.h), 2 takes the leaf ends of a class's band; if the band is empty, those of the asker
 /// itself. For an asker at its maximum, blocks of its own go, of any class, before it takes memory. A window of 3 is
 /// also left alone if it holds a block that may not go for the asker. With several sizes in use guaranteed memory may
@@ -69,18 +69,17 @@ class Evictor {
     bool is_over_quota = false;  ///< Not found because the asker is at its maximum and all its blocks are pinned.
   };
 
-  /// `departed` receives the blocks that are in no tier any more. `tenants`: nullptr to tell none apart. Otherwise
-  /// find_slot() and next_victim() act for its asker.
+  /// `departed` records blocks that leave both tiers. With `tenants`, find_slot() and next_victim() act for its asker.
   Evictor(BlockPool& pool, EvictionPolicy& policy, DepartedTable& departed, TenantTable* tenants = nullptr)
       : pool_(pool), policy_(policy), departed_(departed), tenants_(tenants), queues_(policy.queues()) {}
 
   /// `may_lose`: whether a block that is not on disk may go (4).
-  /// `may_rest`: the caller was refused before, and asks periodically. If the last search of a large arena found no
-  /// run, the next one may wait twenty times as long as the last one took.
-  /// `worth`: the worth of the slot's new block, as EvictionPolicy::worth; 2 evicts no block worth more.
+  /// `may_rest`: the caller was refused before, and asks periodically. After a failed search of a large arena, the next
+  /// one may wait twenty times as long as the last one took.
+  /// `worth`: the worth of the slot's new block, as EvictionPolicy::worth; 2 spares blocks worth more.
   Found find_slot(std::size_t block_bytes, Steps& steps, TimePoint now, bool may_lose = true, bool may_rest = false,
                   double worth = std::numeric_limits<double>::infinity());
-  /// A class's leaf end that goes first, and its worth. kNoBlock: none, or no steps are left.
+  /// A class's leaf end that goes first, and its worth. kNoBlock: none, or out of steps.
   struct Victim {
     BlockId block = kNoBlock;
     double worth = 0;
@@ -96,12 +95,12 @@ class Evictor {
   bool has_short_class() const { return !short_.empty(); }  ///< Some short class that write_victims() has not visited.
   /// Hands to `write` the next victims of the short classes that are not on disk; the class that is short the longest
   /// comes first. Victims are a window with all blocks below, or up to `own_bytes_max` of the class's leaf ends.
-  /// `write` pins the block, and returns false when it takes no more. Stops there, or when no steps are left; the next
-  /// call goes on. Requires: no block is detached, and end_writes() followed the call before.
+  /// `write` pins the block, and returns false when full. Stops there, or without steps; the next call goes on.
+  /// Requires: !has_detached(), and end_writes() after the previous call.
   void write_victims(std::size_t own_bytes_max, Steps& steps, TimePoint now, const std::function<bool(BlockId)>& write);
   void end_writes();  ///< The handed-out blocks are on disk, or could not be written.
 
-  void evict(BlockId leaf_end, TimePoint now);  ///< Requires: no pins.
+  void evict(BlockId leaf_end, TimePoint now);  ///< Requires: unpinned.
   /// Frees cut-off blocks, as long as there are steps. Returns how many of these were dropped.
   std::size_t reap(Steps& steps, TimePoint now);
   const Stats& stats() const { return stats_; }
@@ -119,7 +118,7 @@ class Evictor {
     std::vector<Arena::Window> unwritten;  ///< From `found`, with blocks not on disk. Oldest first.
     std::optional<Arena::Window> window;   ///< Being cleared.
     bool has_block = false;                ///< The window contains a block.
-    bool is_checked = false;               ///< No block in the window, or below one in it, is pinned.
+    bool is_checked = false;               ///< All blocks in and below the window are unpinned.
     bool is_begun = false;                 ///< The eviction of its blocks has begun.
     Arena::Cursor at;
     Arena::Cursor written_to;  ///< The progress of write_victims() in the window.

@@ -5,7 +5,7 @@
 namespace kv {
 namespace {
 
-/// Uses that the tenant's mean predicts for a hint's blocks over the same time; fewer are no proof. Blocks of one
+/// Uses that the tenant's mean predicts for a hint's blocks over the same time; fewer are inconclusive. Blocks of one
 /// request are used together, so 64 uses are a few independent observations.
 constexpr double kExpectedUses = 64;
 /// Relative to the tenant's mean. Between these a hint is uninformative.

@@ -270,7 +270,7 @@ void HitCurve::count(const Event& event, std::uint16_t block) {
   for (std::size_t i = 0; i < caches_.size(); ++i)
     if (block == kNone || !caches_[i].has(block)) missed |= 1u << i;
   missed_ = missed;
-  // The first time it stands for blocks that the sample did not have, and which were no misses.
+  // The first time it stands for blocks that the sample did not have: not misses.
   if (is_heavy && (block == kNone || !blocks_[block].is_heavy)) return;
   Counts& counts = counts_[is_heavy ? kGroups : (event.name >> 32) % kGroups];
   const double weight = is_heavy ? event.counts : one_in_;

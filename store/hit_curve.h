@@ -36,7 +36,7 @@ struct HitCurveConfig {
 ///   3. A hit is a block of a request's leading run, as far as the sample shows it.
 ///
 /// The error includes the spread between groups of the sample (by hash), and the sample's misjudgement of how many
-/// blocks were used since. It has an allowance for the small caches being models, but none for a changing load.
+/// blocks were used since. It allows for the small caches being models, but not for a changing load.
 ///
 /// Thread safety: the Store's lock. Clock: the policy's and that of the calls. Memory: below 1 MiB with
 /// the defaults. Cost: some ns per requested block; for the sample, one block or a few per call of learn(), some us
@@ -143,7 +143,7 @@ class HitCurve {
   std::size_t thinned_ = 0;  ///< Blocks below belong to the present sample.
   std::vector<Event> events_;
   std::size_t next_event_ = 0;
-  bool is_full_ = false;  ///< No counting until half of the events are processed.
+  bool is_full_ = false;  ///< Counting pauses until half of the events are processed.
   // The request in work.
   std::vector<std::uint16_t> chain_;
   bool is_ending_ = false;                  ///< Its blocks are being put in order, last to first.

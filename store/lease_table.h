@@ -16,7 +16,7 @@
 namespace kv {
 
 enum class SessionId : std::uint64_t {};  ///< A holder of leases and puts; never reused.
-enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is no lease.
+enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is invalid.
 
 /// The prefixes that a client was promised and has not fetched yet: a scheduler that received "40 blocks" plans with
 /// them. Until the lease is released or ends, the last block of its prefix is pinned, and eviction takes leaf ends

@@ -87,7 +87,7 @@ struct PrintSample {
   bool has(const BlockHash& hash) const { return print(hash) <= threshold; }
 };
 
-/// The samples' blocks of a request, found before the Store's lock is taken. Thread safety: none.
+/// The samples' blocks of a request, found before the Store's lock is taken. Not thread-safe.
 class SampledNames {
  public:
   /// The Store's latest samples. If they differ when the request comes, the Store searches itself.

@@ -102,7 +102,7 @@ std::uint32_t ReuseShadow::add(std::uint64_t name) {
   return at;
 }
 
-/// The array's last entry takes the place of the removed one, so that the hand meets no holes.
+/// The array's last entry takes the place of the removed one, so that there are no holes for the hand.
 void ReuseShadow::remove_oldest(std::uint32_t now) {
   const std::uint32_t gone = oldest_;
   KV_ASSERT(gone != kNone);

@@ -90,7 +90,7 @@ void ShadowCache::evict(std::uint16_t block) {
   if (has_parent(shared)) remove_child(shared.parent);
 }
 
-/// Remaining children have no parent from now on.
+/// Remaining children lose their parent.
 void ShadowCache::forget(std::uint16_t block) {
   if (states_[block].is_here) evict(block);
   states_[block] = {};

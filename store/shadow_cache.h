@@ -29,11 +29,11 @@ struct ShadowBlock {
 
 /// Evicts and refuses by the node's own policy, with its present classes and worth: this cache does not learn. Of a
 /// chain the sample has some blocks; the nearest one before is a block's parent, and only blocks without children here
-/// may go. The victim is chosen among some leaf ends taken at random, which needs no queues.
+/// may go. The victim is chosen among random leaf ends, without queues.
 ///
-///   1. leaf_ends_ has each block that is here and has no children here, once.
+///   1. leaf_ends_ has each block here without children here, once.
 ///   2. held() is the weight of all blocks here.
-/// Thread safety: none. Cost: O(1); an eviction examines kLookedAt blocks.
+/// Not thread-safe. Cost: O(1); an eviction examines kLookedAt blocks.
 class ShadowCache {
  public:
   ShadowCache(const std::vector<ShadowBlock>& blocks, std::uint64_t seed);

@@ -13,8 +13,8 @@ namespace kv {
 /// its own, of up to 34 blocks each. So that the slabs of one doubling fit a quarter of the arena (on average 12 blocks
 /// each), there are fewer steps where the arena lacks room for 1,536 blocks of the length: 16 for half as many, and so
 /// on down to one, a power of two. An arena of 64 GiB has all 32 steps up to 32 MiB. A slot is never longer than the
-/// bound, so blocks of exactly that length waste no memory. Further waste in slabs is left to Arena. The slot is
-/// accounted, not the length. Requires 0 < length <= length_max.
+/// bound, so blocks of exactly that length fill it. Further waste in slabs is left to Arena. The slot is accounted, not
+/// the length. Requires 0 < length <= length_max.
 constexpr std::size_t set_slot_bytes(std::size_t length, std::size_t length_max, std::size_t arena_bytes) {
   constexpr std::size_t kStepMin = 64, kStepsMax = 32, kBlocksPerStep = 48;
   const std::size_t below = std::bit_floor(std::max<std::size_t>(length - 1, 1));  // a power of two

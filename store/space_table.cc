@@ -55,7 +55,7 @@ SpaceTable::Space& SpaceTable::add(std::shared_ptr<const NamespaceRecord> record
   of_name_.emplace(added.name, &added);
   spaces_.emplace(added.id, std::move(space));
   use(added);
-  may_be_idle(added);  // it has no block yet
+  may_be_idle(added);  // still empty
   return added;
 }
 

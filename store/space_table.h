@@ -33,11 +33,11 @@ enum class SpaceId : std::uint64_t {};  ///< An opened namespace, of one life of
 
 /// Records come and go by the thousand (weights epochs, adapters, salts), so idle ones make room for new ones. A number
 /// stays with its namespace for ever: a caller with an old number gets an error, and never blocks of another namespace.
-///   1. A number names one namespace; none is given twice.
+///   1. Each namespace has its own number, never reused.
 ///   2. Every idle namespace is among the candidates, or its tree among those that an index has emptied since
 ///      take_emptied(). A candidate may be busy: it is checked again when its turn comes.
-///   3. next_idle() names the least recently used idle namespace among those that no session has open; failing these,
-///      among the others. A session opens its own again when needed.
+///   3. next_idle() names the least recently used idle namespace among those without sessions; failing these, among the
+///      others. A session opens its own again when needed.
 /// Thread safety: the Store's lock. Cost: O(log namespaces); next_idle() amortised over the uses since.
 class SpaceTable {
  public:
@@ -53,7 +53,7 @@ class SpaceTable {
     std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
     SpaceTraffic traffic;
     RootSample roots;                           ///< Of a chain.
-    std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: so far no context keeps a block of it.
+    std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: never used by contexts.
 
    private:
     friend class SpaceTable;

@@ -31,7 +31,7 @@ class SpillLoader {
   void add_space(const NamespaceId& name, std::shared_ptr<const NamespaceRecord> record) {
     spaces_[name] = std::move(record);
   }
-  /// nullptr if the disk has no record of that name.
+  /// nullptr if absent from the disk.
   std::shared_ptr<const NamespaceRecord> space(const NamespaceId& name) const;
   /// A forgotten namespace that the disk may have: only the end of the load shows whether it has blocks.
   void keep_space(const NamespaceId& name) { spaces_.try_emplace(name); }
@@ -55,12 +55,13 @@ class SpillLoader {
   std::size_t place_some(std::size_t count_max);
   bool has_more() const { return !ready_.empty(); }  ///< There are blocks to place.
   std::uint64_t loaded_count() const { return loaded_count_; }
-  /// As Store::drop, for records still to come: the last of `hashes`, or with none the tree, and all blocks below.
+  /// As Store::drop, for records still to come: the last of `hashes`, or with empty `hashes` the tree, and all blocks
+  /// below.
   void drop(TreeId tree, std::span<const BlockHash> hashes);
 
   /// Returns and clears the keys that the next start must not find: of blocks that were dropped or written again.
   std::vector<DiskKey> take_erased() { return std::exchange(erased_, {}); }
-  /// Keys of blocks without those above them; no request can reach these.
+  /// Keys of blocks without those above them, unreachable for requests.
   std::vector<DiskKey> orphans() const;
 
  private:

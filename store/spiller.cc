@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kFreshMax = 4096;  ///< Blocks waiting to be written through; further ones are only spilled.
 constexpr std::size_t kStepsPerCall = 8192;
 constexpr std::size_t kEntriesPerDrain = 4096;
-constexpr std::size_t kWritesMax = 512;  ///< For small blocks, so that finish() takes no longer than other calls.
+constexpr std::size_t kWritesMax = 512;  ///< For small blocks, so that finish() is as fast as other calls.
 
 constexpr std::uint32_t to_int(BlockId block) { return static_cast<std::uint32_t>(block); }
 
@@ -177,7 +177,7 @@ bool Spiller::is_worth_a_write(BlockId leaf_end) const {
   const double blocks = static_cast<double>(tier_.index().block_count());
   const double came = static_cast<double>(evictor_.policy().clock());
   const double per_write = came / static_cast<double>(std::max<std::uint64_t>(written, 1));
-  // After a restart a full disk has no writes yet: the time is then long, capped to fit the type.
+  // After a restart a full disk is still unwritten: the time is then long, capped to fit the type.
   const auto lifetime = static_cast<std::uint64_t>(std::min(blocks * std::max(1.0, per_write), 1e18));
   return evictor_.chance(leaf_end, lifetime) >= config_.chance_min;
 }

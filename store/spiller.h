@@ -40,8 +40,8 @@ struct SpillWork {
   std::vector<DiskKey> sources;
   std::vector<std::pair<NamespaceId, std::string>> spaces;  ///< Records to keep before the blocks.
   std::vector<DiskKey> erased;                              ///< Must not come back with a restart.
-  std::vector<NamespaceId> gone_spaces;  ///< Records to remove, after all else: the disk has no live block of these.
-  DiskKey drop_before{};                 ///< 0: no drop.
+  std::vector<NamespaceId> gone_spaces;  ///< Records to remove, after all else: their blocks on disk are dead.
+  DiskKey drop_before{};                 ///< 0: nothing to drop.
   std::uint64_t write_bytes = 0;
   bool is_drain = false;  ///< Only moves blocks out of a leaving directory.
 
@@ -67,9 +67,9 @@ struct SpillOutcome {
 SpillOutcome carry_out(const SpillWork& work, Disk& disk);
 
 /// Writes the blocks next to be evicted, oldest first, each after all blocks above it that are not on disk yet. So a
-/// prefix lies on disk in its order, and a restart finds no block without those above. Blocks already on disk are
-/// evicted at once. First come the victims for a size that found no slot (Evictor::write_victims), however many bytes
-/// are free. Also moves blocks out of the oldest segment of the log. The disk keeps a namespace's record from its first
+/// prefix lies on disk in its order, and a restart finds each block with those above. Blocks already on disk are
+/// evicted at once. First come the victims for a size without slots (Evictor::write_victims), however many bytes are
+/// free. Also moves blocks out of the oldest segment of the log. The disk keeps a namespace's record from its first
 /// block there until the namespace is forgotten: the record is written before that block, and removed after the last
 /// block has gone. Thread safety: the Store's lock. At most one SpillWork at a time.
 class Spiller {
@@ -77,8 +77,8 @@ class Spiller {
   Spiller(const SpillerConfig& config, BlockPool& pool, Evictor& evictor, DiskTier& tier)
       : config_(config), pool_(pool), evictor_(evictor), tier_(tier) {}
 
-  /// About `bytes_max` of writes, or one block. Empty: no work until more is stored. `everything`: all blocks in memory
-  /// go to disk and leave, as before a stop. Requires: finish() was called for the previous work.
+  /// About `bytes_max` of writes, or one block. Empty: idle until more is stored. `everything`: all blocks in memory go
+  /// to disk and leave, as before a stop. Requires: finish() was called for the previous work.
   SpillWork next(std::uint64_t bytes_max, TimePoint now, bool everything = false);
   /// About `bytes_max` of blocks to move out of a leaving directory, or one, oldest first, so upper blocks come before
   /// lower ones. Empty: none among the visited entries; ask again until DiskTier::in_place() is zero.
@@ -87,14 +87,14 @@ class Spiller {
   std::size_t finish(const SpillWork& work, const SpillOutcome& outcome);
 
   void set_limits(const SpillerConfig& config) { config_ = config; }  ///< Except skip_unused, which needs a history.
-  bool is_memory_short() const;           ///< Less is free than the reserve, or a size class found no slot.
+  bool is_memory_short() const;           ///< Less is free than the reserve, or a size class lacks slots.
   void stored(BlockId block, Tick tick);  ///< A block was linked in memory.
   /// Takes the block and all below it off the disk permanently.
   void remove(BlockId disk, MissKind why = MissKind::kDropped) { tier_.remove(disk, erased_, why); }
   void erase_later(std::vector<DiskKey> keys) { erased_.insert(erased_.end(), keys.begin(), keys.end()); }
   void add_tree(TreeId tree, std::shared_ptr<const NamespaceRecord> record);
-  /// The namespace is forgotten. Requires: it has no blocks in memory or on disk. Returns whether the disk may have its
-  /// record; if so, call remove_record().
+  /// The namespace is forgotten. Requires: memory and disk have lost all its blocks. Returns whether the disk may have
+  /// its record; if so, call remove_record().
   bool remove_tree(TreeId tree);
   void remove_record(const NamespaceId& id) { gone_spaces_.insert(id); }
   /// A directory without records may have joined: each namespace's record is written again, with its next block.
@@ -141,7 +141,7 @@ class Spiller {
   DiskTier& tier_;
   std::vector<DiskKey> erased_;
   std::vector<Record> records_;        ///< By TreeId.
-  std::set<NamespaceId> gone_spaces_;  ///< Records that the disk may still have; no more than it once had.
+  std::set<NamespaceId> gone_spaces_;  ///< Records that the disk may still have.
   bool keep_log_ = false, drop_unknown_ = false;
   DiskKey drop_before_{};                 ///< Until the disk has done it.
   std::unordered_set<DiskKey> suspects_;  ///< Failed to be read for a move, the last time.

@@ -105,7 +105,7 @@ bool Store::Impl::use_class(Space& space, std::size_t slot_bytes) {
   return true;
 }
 
-/// The namespace has no blocks and no work under way. Leases, retention and moves need no separate check: they pin
+/// Whether the namespace is without blocks and work under way. Leases, retention and moves are covered: they pin
 /// blocks, and a pinned block keeps its tree from being empty.
 bool Store::Impl::is_idle(const Space& space) const {
   return space.put_count == 0 && pool.index().is_empty(space.tree) && (!tier || tier->index().is_empty(space.tree)) &&
@@ -151,8 +151,8 @@ void Store::Impl::forget(Space& space) {
   }
   if (tier) {
     tier->remove_tree(space.tree);
-    // The record on disk goes as well, but only once the namespace's blocks there can no longer be found: not while a
-    // load is under way, and not after one broke off.
+    // The record on disk goes as well, but only once the namespace's blocks there are unreachable: not while a load is
+    // under way, and not after one broke off.
     const bool may_be_on_disk = spiller->remove_tree(space.tree);
     if (loader) {
       if (may_be_on_disk) loader->keep_space(space.name);
@@ -250,7 +250,7 @@ Result<Store::Match> Store::match(SpaceId space, std::span<const BlockHash> hash
   }
 
   const std::size_t block_size = found->space->record->block_size();
-  // Without the extra of the next block, its tokens do not determine its content: no partial match.
+  // Without the extra of the next block, its tokens do not determine its content.
   const bool knows_extra = extras.empty() ? found->space->record->has_own_chain() : extras.size() > prefix.block_count;
   if (knows_extra && options.token_ids.size() / block_size >= prefix.block_count) {
     const auto rest = options.token_ids.subspan(prefix.block_count * block_size);
@@ -302,7 +302,7 @@ bool Store::learn() {
 }
 
 Result<LeaseId> Store::Impl::grant(SessionId session, BlockId block, TimePoint now) {
-  // A lease on blocks that other leases keep already adds no bytes, and is granted even at the bound.
+  // A lease on already leased blocks is granted even at the bound.
   if (tenants && !tenants->may_lease(tenants->of(pool.index().tree(block)), 1)) return Errc::kOverQuota;
   const std::size_t added = pool.unleased_bytes(block);
   const std::size_t bytes = pool.leased_bytes() + added;
@@ -403,7 +403,7 @@ Result<std::size_t> Store::retain(SpaceId space, std::span<const BlockHash> hash
   // All or nothing: the bound is checked for the whole prefix before the first block is retained.
   std::vector<BlockId> fresh = pool.blocks_of(found->prefix);
   std::erase_if(fresh, [&](BlockId block) { return pool.is_retained_on_request(block); });
-  // A block that a context keeps needs no further memory.
+  // A block that a context keeps is already counted.
   const auto is_new = [&](BlockId block) { return !pool.is_retained(block); };
   const std::size_t fresh_bytes =
       static_cast<std::size_t>(std::ranges::count_if(fresh, is_new)) * found->space->record->block_bytes();

@@ -1,7 +1,7 @@
 // store/: blocks, slots, leases, eviction. Start here.
 //
-// The folder has no sockets, threads or clock, and sees the disk only through its interface: callers pass the time in
-// and move the bytes. The daemon around the Store is the room store/node/. Files, in reading order:
+// Independent of sockets, threads and clock, and of the disk but for its interface: callers pass the time in and move
+// the bytes. The daemon around the Store is the room store/node/. Files, in reading order:
 //   store.h         a node's contents and decisions: match, pin, offer, commit, evict, spill (this file)
 //   store_impl.h    the parts of a Store, for its code in store.cc, store_put.cc (a block enters), store_set.cc and
 //                   store_set_put.cc (blocks that stand alone), store_spill.cc (blocks on disk), store_paths.cc (paths
@@ -85,12 +85,12 @@ struct StoreConfig {
   /// The minimum charge of a block to its tenant. A 32nd of this charge must cover a block's entry in the index.
   std::uint64_t tenant_charge_min = 8192;
   PolicyKind policy = PolicyKind::kLru;
-  /// kYield acts as LRU while requests name parts of chains whose rest is on other nodes and no counts are pooled.
+  /// kYield acts as LRU while requests name parts of chains whose rest is on other nodes, and counts are not pooled.
   bool lru_unless_pooled = false;
   HitCurveConfig curve;
   std::size_t departed_count_max = 262144;  ///< Remembered blocks that left; 8 bytes each (departed_table.h).
-  std::size_t event_count_max = 0;          ///< Changes in the log, 80 bytes each (event_log.h). 0: no log.
-  DiskTierConfig disk;                      ///< Without capacity there is no disk tier.
+  std::size_t event_count_max = 0;          ///< Changes in the log, 80 bytes each (event_log.h). 0: off.
+  DiskTierConfig disk;                      ///< Without capacity: no disk tier.
   SpillerConfig spill;
 };
 
@@ -115,7 +115,7 @@ struct StoreStats {
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
   std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
   std::uint64_t work_steps_call_max = 0;  ///< The largest number of steps of one call since the start. A gauge.
-  /// [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms; the last entry has no upper bound).
+  /// [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms; the last entry is open).
   std::array<std::uint64_t, 32> eviction_age_log2_ms{};
   struct SizeClass {
     std::uint64_t block_bytes, slot_count, used_count, slab_count;
@@ -128,7 +128,7 @@ struct StoreStats {
   std::uint64_t spilled_blocks = 0, disk_evicted_blocks = 0, rewritten_blocks = 0;
   std::uint64_t spill_skipped_blocks = 0;   ///< Evicted unwritten: never used again, or unlikely to be.
   std::uint64_t lost_unspilled_blocks = 0;  ///< Evicted unwritten because the disk was too slow or off.
-  std::uint64_t lost_blocks = 0;            ///< Were on disk but are no longer readable.
+  std::uint64_t lost_blocks = 0;            ///< Became unreadable on disk.
 };
 
 struct NamespaceStats {
@@ -142,7 +142,7 @@ struct NamespaceStats {
 /// A node's blocks and all decisions about them. The daemon reaches it only through LockedStore (store/node/), for
 /// microseconds.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
-///   2. A slot is reused only when its block has no pin: no lease, no running move, no put below it.
+///   2. A slot is reused only when its block is unpinned: by leases, running moves, and puts below it.
 ///   3. offer() refuses for lack of memory only if every block is pinned. A block with a pinned block below counts as
 ///      pinned. With several block sizes: only if every run of granules that fits its slab has a pin.
 ///   4. Among blocks of one size, eviction takes leaf ends in the policy's order (eviction_policy.h). Between sizes
@@ -153,17 +153,17 @@ struct NamespaceStats {
 ///      while they are in memory. At most leased_fraction_max of the arena.
 ///   7. A block of a set has one length for as long as its name is here, in memory or on disk. Chains and sets share
 ///      memory, disk and one order of use.
-///   8. For a group of names (index/name_groups.h), match_set and pin_set find all members or none, and mark the found
-///      ones as used at one moment. When a put offers a group, its missing members are linked in one step, once all of
-///      the group is here; or not at all. A group with an evicted member is a miss. The Store keeps no table of groups:
-///      members used together have one age, so eviction takes those of one size one after another, and those of another
-///      size when their turn comes. Restarts and the disk do not see groups.
-///   9. With tenants: a put never evicts from memory a block of another tenant that holds no more than its guarantee. A
-///      tenant has at most its maximum, unless that was lowered since. tenant_table.h has the rules.
+///   8. For a group of names (index/name_groups.h), match_set and pin_set find a group whole or not at all, and mark
+///      the found ones as used at one moment. When a put offers a group, its missing members are linked in one step,
+///      once all of the group is here; or not at all. A group with an evicted member is a miss. Groups are not
+///      recorded: members used together have one age, so eviction takes those of one size one after another, and those
+///      of another size when their turn comes. Restarts and the disk do not see groups.
+///   9. With tenants: a put never evicts from memory a block of another tenant that is within its guarantee. A tenant
+///      has at most its maximum, unless that was lowered since. tenant_table.h has the rules.
 /// Every call does a bounded amount of work: everything for the blocks it names, and at most kStepsMax steps
 /// (index/steps.h) of the work that grows with the Store: looking for memory, evicting, dropping, ending leases. Later
 /// calls do the rest; OfferPlan::again and is_dropping() report that there is more. `now` may go back between calls
-/// only by as long as the callers wait for the lock. Thread safety: none.
+/// only by as long as the callers wait for the lock. Not thread-safe.
 class Store {
  public:
   static constexpr Duration kIdleMax = std::chrono::hours(24 * 30);
@@ -185,7 +185,7 @@ class Store {
   };
   CapacityBounds capacity_bounds() const;
   /// Errors: kUnsupported without ArenaConfig::capacity_bytes_max; kBadRequest if `bytes` is 0, not a multiple of a
-  /// granule, or over the maximum; kTooLarge if a namespace has blocks that would no longer fit.
+  /// granule, or over the maximum; kTooLarge if blocks of a namespace would not fit.
   Result<void> set_capacity(std::size_t bytes);
   ArenaMemory& pages();  ///< For commit and discard, by one caller at a time, without the lock.
   /// A block behind the capacity, and its new place. Both are pinned: copy without the lock.
@@ -200,16 +200,16 @@ class Store {
   std::vector<Relocation> relocate(std::size_t bytes_max, bool may_lose, TimePoint now);
   /// The blocks were copied. A block that came into use meanwhile keeps its place, for a later call.
   void end_relocation(std::span<const Relocation> relocations);
-  bool is_shrunk();  ///< No block lies behind the capacity.
+  bool is_shrunk();  ///< All blocks lie within the capacity.
   /// Applies the members of StoreConfig that may change at run time. A lowered bound does not end existing holdings.
   void set_limits(const StoreConfig& config);
 
   // -- namespaces
-  /// Opens or finds the namespace, for `session` (0: for no session) until end_session(). At namespace_count_max an
-  /// idle namespace makes room: one without puts and without blocks in memory or on disk; those that no session has
-  /// open go first, in order of last use. A later request by the number of a forgotten namespace gets kNoNamespace, and
-  /// may open it again. Errors: kBusy if none is idle; kTooLarge if not even one block fits the arena; kOverQuota if
-  /// its tenant has its maximum of namespaces and none of them is idle.
+  /// Opens or finds the namespace, for `session` (0: none) until end_session(). At namespace_count_max an idle
+  /// namespace makes room: one without puts and without blocks in memory or on disk; those without sessions go first,
+  /// in order of last use. A later request by the number of a forgotten namespace gets kNoNamespace, and may open it
+  /// again. Errors: kBusy if all are busy; kTooLarge if not even one block fits the arena; kOverQuota if its tenant's
+  /// namespaces are at the maximum and all busy.
   Result<SpaceId> open(const NamespaceRecord& record, SessionId session = {});
   /// nullptr if the namespace is unknown, or was forgotten.
   std::shared_ptr<const NamespaceRecord> find_namespace(SpaceId space) const;
@@ -230,8 +230,8 @@ class Store {
     /// Token ids of the blocks `hashes`, block_size each, and of some or all of the blocks that follow. Only for a
     /// chain without gaps (see PrefixIndex::match_partial). Where the ids end, partial matching ends.
     std::span<const std::uint32_t> token_ids = {};
-    /// extra_digest() of each of `hashes`, and one more for the block that follows. Empty: the blocks have no extras;
-    /// in a namespace of an engine's own hashes the extras are unknown then, which rules out a partial match.
+    /// extra_digest() of each of `hashes`, and one more for the block that follows. Empty: without extras; in a
+    /// namespace of an engine's own hashes the extras are unknown then, which rules out a partial match.
     std::span<const ExtraDigest> extras = {};
     ReuseHint hint = ReuseHint::kNone;  ///< When the blocks will be asked for again.
     ChainPart chain = {};               ///< The part of a chain that the hashes are.
@@ -243,7 +243,7 @@ class Store {
     std::size_t memory_block_count = 0;  ///< Leading blocks in memory; a lease covers these.
     std::size_t disk_block_count = 0;    ///< The blocks after them that are on disk.
     std::size_t known_block_count = 0;   ///< Leading blocks that are here, or left recently.
-    LeaseId lease{};                     ///< 0 if not asked for, not granted, or no block was found.
+    LeaseId lease{};                     ///< 0 if not asked for or not granted.
     /// Why a lease asked for on found blocks was not granted: kBusy, at a limit of leases or leased_fraction_max;
     /// kOverQuota, at the tenant's limit.
     Errc lease_error{};
@@ -299,7 +299,7 @@ class Store {
     bool completes_group = false;  ///< For a put with groups: the last wanted block of its group.
   };
   struct OfferPlan {
-    PutId put{};  ///< 0 when every block is here already: then there is no end_put. Else end_put must be called.
+    PutId put{};                   ///< 0 when every block is here already. Otherwise end_put must be called.
     std::size_t stored_count = 0;  ///< Leading blocks already here at the offer; for a set, all that are here.
     /// Wanted now: consecutive in the chain, after the blocks that were here or staged before. For a set: in order.
     std::vector<StagedBlock> staged;
@@ -328,13 +328,13 @@ class Store {
     ChainPart chain = {};               ///< As MatchOptions.
     bool is_admitted = false;           ///< A context keeps them: never kNotAdmitted.
   };
-  /// Token ids are kept only if small beside the block. Without them, the block has no partial matches.
+  /// Token ids are kept only if small beside the block. Without them, it has no partial matches.
   static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
     return block_bytes / 4 > 1024 ? block_bytes / 4 : 1024;
   }
   /// Decides which blocks of the chain are wanted, and stages slots for them, evicting as needed. The prefix already
   /// here stays pinned until end_put. The spans are copied as far as needed. A plan that only refuses still has a put,
-  /// to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (no hashes, or positions,
+  /// to try again with. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kBadRequest (empty hashes, or positions,
   /// token_ids, extras or chain do not fit them).
   Result<OfferPlan> offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options, TimePoint now);
   /// Tries again to stage refused blocks; the plan has only this call's. Errors: kBadRequest for an unknown put.
@@ -347,7 +347,7 @@ class Store {
   /// the first block is kept. In both cases the chain goes on below the stored block. kRefused: the block above was
   /// dropped meanwhile, and all that follow are refused as well.
   CommitStatus commit(PutId put, std::span<const std::uint64_t> checksums, TimePoint now);
-  /// Frees the put's uncommitted slots and ends its pins. No move may still write the staged bytes.
+  /// Frees the put's uncommitted slots and ends its pins. All moves into staged bytes must be over.
   void end_put(PutId put);
 
   // -- sets: namespaces of blocks that stand alone
@@ -379,10 +379,10 @@ class Store {
     SessionId session{};
     LeaseId lease{};                            ///< Released once all hashes were looked up. As GetOptions::lease.
     bool disk = false;                          ///< Also finds blocks on disk.
-    std::span<const std::uint32_t> rooms = {};  ///< Per hash: a longer block is not pinned. Empty: no bound.
+    std::span<const std::uint32_t> rooms = {};  ///< Per hash: a longer block is not pinned. Empty: unbounded.
     std::uint64_t bytes_max = ~0ull;            ///< Stop behind the block, or group, that reaches this sum.
     std::size_t count_max = ~std::size_t{0};    ///< Stop before the number of hashes exceeds this. A first group is
-                                                ///< looked up whole, whatever its length.
+                                                ///< always looked up whole.
     std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions.
   };
   struct PinnedSet {
@@ -406,16 +406,16 @@ class Store {
     bool promote = false;
     PutId put{};                                       ///< The put of the earlier parts, if they have one.
     std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
-    bool is_part = false;                              ///< More parts follow: this call stages no slots.
-    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. In all parts, or in none.
+    bool is_part = false;                              ///< More parts follow: do not stage yet.
+    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. The same for all parts.
     ReuseHint hint = ReuseHint::kNone;                 ///< As MatchOptions.
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
-  /// held name counts as stored, whatever its length there. Commits come in the order of the plan. For a list in parts,
-  /// each plan has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a plan stages
-  /// whole groups, their members already here stay pinned until the commit or the put's end, and commit_group()
-  /// replaces commit(). Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (no hashes; lengths that do not fit
-  /// them or the bound; group_counts that do not cut them; or a put of another session, set or list).
+  /// held name counts as stored, with any length. Commits come in the order of the plan. For a list in parts, each plan
+  /// has the part's `wanted` and `stored_count`, and the last one has the rest. With groups a plan stages whole groups,
+  /// their members already here stay pinned until the commit or the put's end, and commit_group() replaces commit().
+  /// Errors: kNoNamespace, kTooLarge, kUnsupported, kBadRequest (empty hashes; lengths that do not fit them or the
+  /// bound; group_counts that do not cut them; or a put of another session, set or list).
   Result<OfferPlan> offer_set(SpaceId set, std::span<const BlockHash> hashes, const SetOfferOptions& options,
                               TimePoint now);
   /// Makes the staged blocks of the next group visible, all at once: those up to the next that completes_group.
@@ -489,8 +489,8 @@ class Store {
   };
   /// Blocks of a deeper edge count as those of the edge at this depth.
   static constexpr std::size_t kEdgesAboveMax = 64;
-  /// Appends all edges in scope, if one call can visit them. Else appends none and returns false: take a sample.
-  /// Requires: a scope with a namespace. Errors: kNoNamespace; kNotFound, if the top has gone.
+  /// Appends all edges in scope, if one call can visit them. Else returns false: take a sample. Requires: a scope with
+  /// a namespace. Errors: kNoNamespace; kNotFound, if the top has gone.
   Result<bool> list_edges(const TreeScope& scope, std::vector<EdgeView>& edges) const;
   struct SampleCursor {
     std::uint32_t next = 0;
@@ -505,10 +505,10 @@ class Store {
 
   // -- changes, for routers that mirror the node's contents (store_events.cc)
   bool has_events() const;  ///< StoreConfig::event_count_max.
-  /// Appends some of the changes from number `from` on. There are more until page.next is no larger than `from`. A drop
-  /// of many blocks at once is a gap. Requires: has_events().
+  /// Appends some of the changes from number `from` on. All were read once page.next <= `from`. A drop of many blocks
+  /// at once is a gap. Requires: has_events().
   void read_events(std::uint64_t from, EventPage& page) const;
-  /// All blocks in memory, then those on disk, in no particular order.
+  /// All blocks in memory, then those on disk, unordered.
   struct BlockCursor {
     Tier tier = Tier::kMemory;
     std::uint32_t next = 0;
@@ -528,7 +528,7 @@ class Store {
     SpaceTraffic traffic;               ///< The namespace's traffic.
   };
   /// Looks up as match() does, and explains why the chain ends; for a set, explains the first absent name and counts
-  /// the names before it. Marks and counts no uses. Errors: as match.
+  /// the names before it. Does not count as a use. Errors: as match.
   Result<Miss> explain(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
   struct SpaceLook {
     NamespaceId name;
@@ -548,8 +548,8 @@ class Store {
   // -- retention
   /// Marks the longest prefix as used. Returns its block count.
   Result<std::size_t> touch(SpaceId space, std::span<const BlockHash> hashes, TimePoint now);
-  /// Keeps the longest prefix until unretain or drop. Returns its block count. Idempotent. Errors: kBusy if more than
-  /// retained_fraction_max would be kept; then nothing changed. For a set, `*fresh` (may be nullptr) receives the newly
+  /// Keeps the longest prefix until unretain or drop. Returns its block count. Idempotent. Errors: kBusy, without
+  /// changes, if more than retained_fraction_max would be kept. For a set, `*fresh` (may be nullptr) receives the newly
   /// retained names, to undo the first parts of a list.
   Result<std::size_t> retain(SpaceId space, std::span<const BlockHash> hashes, std::vector<BlockHash>* fresh = nullptr);
   /// Ends the retention of the longest prefix. Returns how many of its blocks had it.
@@ -595,12 +595,12 @@ class Store {
     std::optional<std::size_t> memory_count = {}, disk_count = {};
   };
   /// Keeps the leading blocks of each chain that are in memory; tend_contexts() adds blocks that come later. Replaces a
-  /// context of the same name, which ends in the same step, whatever its blocks. Errors: kNoNamespace, kUnsupported (a
-  /// set), kTooLarge (chain_blocks_max), kBadRequest (no name or hashes, counts that do not cut them or are more than
-  /// kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy (StoreConfig::contexts). After
-  /// an error nothing changed, and its text names the given value and the exceeded bound.
+  /// context of the same name, which ends in the same step. Errors: kNoNamespace, kUnsupported (a set), kTooLarge
+  /// (chain_blocks_max), kBadRequest (an empty name or list, counts that do not cut them or are more than
+  /// kContextChainsMax, a life that is not 1 ns to kContextTtlMax), kOverQuota and kBusy (StoreConfig::contexts).
+  /// Unchanged after an error, whose text names the given value and the exceeded bound.
   Result<ContextView, Failure> create_context(ContextOrder order, TimePoint now);
-  /// Sets another life, from now on, and, if given, another priority. Errors: kNotFound (no such context), kBadRequest.
+  /// Sets another life, from now on, and, if given, another priority. Errors: kNotFound, kBadRequest.
   Result<ContextView> extend_context(std::string_view owner, std::string_view name, ContextLife life, TimePoint now,
                                      std::optional<std::uint8_t> priority = std::nullopt);
   /// Returns the context's last state; its blocks are released over later calls. Errors: kNotFound.
@@ -618,7 +618,7 @@ class Store {
   /// The owner's next contexts by name, behind `after` ("": from the first on).
   std::vector<ContextView> list_contexts(std::string_view owner, std::string_view after, std::size_t count_max,
                                          TimePoint now);
-  /// Ends all of the owner's contexts, some in each call; false: none are left.
+  /// Ends all of the owner's contexts, some in each call; false: all.
   bool delete_contexts(std::string_view owner, TimePoint now);
   /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Errors: kNotFound.
   Result<ContextView> warm_context(std::string_view owner, std::string_view name, bool is_wanted, TimePoint now);
@@ -633,7 +633,7 @@ class Store {
     std::span<const BlockHash> chain() const { return hashes.view().subspan(first, count); }
   };
   /// About `bytes_max` of blocks that the next context in turn lacks, as far as the bounds on kept bytes have room:
-  /// evictions for these blocks thus serve kept blocks only. Empty: no work now.
+  /// evictions for these blocks thus serve kept blocks only. Empty: idle now.
   std::optional<WarmWork> next_to_warm(std::uint64_t bytes_max, TimePoint now);
   bool is_warming(ContextId context) const;
   std::size_t warming_count() const;
@@ -658,18 +658,18 @@ class Store {
   /// For context_file.h: appends some contexts behind `after` and moves `after` on; false: it was the end. Changes
   /// between the calls may be missed, or come in their old state.
   bool copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now);
-  /// kEnded: its time is over, and it counts as expired. kRefused: its name is taken, there is no room, or
-  /// create_context() would refuse it.
+  /// kEnded: its time is over, and it counts as expired. kRefused: its name is taken, or create_context() would refuse
+  /// it.
   enum class Restored : std::uint8_t { kBack, kEnded, kRefused };
   Restored restore_context(KeptContext kept, TimePoint now);
   std::vector<ContextTotals> context_totals() const;  ///< Stored seconds up to the last visit of each context.
-  /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; with no hashes, the whole
-  /// namespace. For blocks of a set see erase(). When this returns, no match finds any of these blocks, including
-  /// blocks being moved, leased or retained. Slots are freed in bounded steps, those of pinned blocks when the last pin
-  /// ends. A running load drops such blocks when it finds them. Returns how many blocks this call dropped; while
+  /// Forgets the last of `hashes` and all blocks below it, if all of `hashes` are here; without hashes, the whole
+  /// namespace. For blocks of a set see erase(). When this returns, matches do not find these blocks, including blocks
+  /// being moved, leased or retained. Slots are freed in bounded steps, those of pinned blocks when the last pin ends.
+  /// A running load drops such blocks when it finds them. Returns how many blocks this call dropped; while
   /// is_dropping(), drop_more() goes on and returns how many more (of all drops under way together). Erasure on disk
   /// follows later: `*kept` (may be nullptr) is the drop that the disk must keep durably, so that a restart before then
-  /// does not find the blocks. It is also set when no block was dropped here, because evicted blocks may lie on disk.
+  /// does not find the blocks. It is set even for 0 dropped blocks, because evicted ones may lie on disk.
   Result<std::size_t> drop(SpaceId space, std::span<const BlockHash> hashes, DiskDrop* kept = nullptr);
   bool is_dropping() const;
   std::size_t drop_more(TimePoint now);
@@ -681,7 +681,7 @@ class Store {
   SpillWork drain_work(DiskPlace place, std::uint64_t bytes_max, TimePoint now);
   DiskTier::PlaceUse disk_place_use(DiskPlace place) const;
   std::size_t evict_from_disk(std::uint64_t bytes, TimePoint now);  ///< As DiskTier::evict_oldest.
-  /// Drops some of its blocks, with those below them, and returns how many. Call until disk_place_use() reports none.
+  /// Drops some of its blocks, with those below them, and returns how many. Call until disk_place_use() is 0.
   std::size_t give_up_disk_place(DiskPlace place, TimePoint now);
   void forget_disk_place(DiskPlace place);  ///< As DiskTier::forget_place.
   /// Whether memory is short of bytes, or of slots of some size, so that spill_work() has work.
@@ -712,14 +712,14 @@ class Store {
 
   /// Puts a disk's blocks into the index, while the node serves. In this order: begin_load(), before any spill_work(),
   /// with the disk's epoch; load_namespace() for each namespace on the disk; load_spilled() with the records newest
-  /// first, some hundred a call, until there is no room for older ones or there are no more; end_load(). A load that
-  /// broke off may start again from the newest record. A namespace is opened with the first of its blocks; when there
-  /// are too many, those used longest ago are lost. `drops`: Disk::drops().
+  /// first, some hundred a call, until the tier is full or there are no more; end_load(). A load that broke off may
+  /// start again from the newest record. A namespace is opened with the first of its blocks; when there are too many,
+  /// those used longest ago are lost. `drops`: Disk::drops().
   void begin_load(TimePoint now, std::uint32_t epoch, std::span<const DiskDrop> drops = {});
   void load_namespace(const NamespaceRecord& record);
   struct Loaded {
     bool has_room = true;
-    bool again = false;  ///< One call could not place all blocks: call with no records until this is false.
+    bool again = false;  ///< One call could not place all blocks: call without records until this is false.
   };
   Loaded load_spilled(std::span<const DiskRecord> records);
   /// `is_whole`: the load saw everything, or as much as there is room for; unseen blocks are dropped. Not whole, after
@@ -730,12 +730,12 @@ class Store {
   /// Ends expired leases and goes on freeing released memory, some of it in each call. Call this periodically; match
   /// and offer also do some of it.
   void expire_leases(TimePoint now);
-  /// Ends every lease and put of a session, which must have no move running. Many leases end over later calls.
+  /// Ends every lease and put of a session, whose moves must be over. Many leases end over later calls.
   void end_session(SessionId session);
 
-  /// Runs one 30 us slice of the policy's and the curve's background learning. No request pays for it. Returns whether
-  /// there is more. Call it often, in a loop until it returns false, and let others in between two calls. Uses that it
-  /// does not learn in time are lost (StoreStats::unlearned_uses).
+  /// Runs one 30 us slice of the policy's and the curve's background learning. Requests do not pay for it. Returns
+  /// whether there is more. Call it often, in a loop until it returns false, and let others in between two calls. Uses
+  /// that it does not learn in time are lost (StoreStats::unlearned_uses).
   bool learn();
 
   StoreStats stats() const;
@@ -748,7 +748,7 @@ class Store {
   /// Which blocks are learned from. Changes with the capacity, so ask again regularly.
   std::optional<NameSample> sample() const;
   std::optional<PrintSample> curve_sample() const;
-  // Several nodes learn together (count_pool.h). This node's counts; nullptr: its policy counts nothing. Copy them in
+  // Several nodes learn together (count_pool.h). This node's counts; nullptr: its policy does not count. Copy them in
   // parts, some ten classes under one lock.
   const YieldTable* yield_table() const;
   std::uint64_t age_clock() const;  ///< Blocks offered so far, as the policy counts them.

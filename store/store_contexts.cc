@@ -119,9 +119,9 @@ void Store::Impl::give_back(std::vector<Given>& given) {
   }
 }
 
-/// Has the owner's contexts of lower priority give up blocks until there is room for this many bytes, or they have no
-/// more to give, or no steps are left. A block that several of them keep can go once the last of them has come to its
-/// end there: so they are asked again as long as one gives a block.
+/// Has the owner's contexts of lower priority give up blocks until there is room for this many bytes, or all is given,
+/// or the steps are used up. A block that several of them keep can go once the last of them has come to its end there:
+/// so they are asked again as long as one gives a block.
 std::vector<Store::Impl::Given> Store::Impl::take_for(const Context& context, const Space& space, std::size_t bytes,
                                                       Steps& steps, TimePoint now) {
   std::vector<Given> given;
@@ -218,7 +218,7 @@ void Store::Impl::keep_more(Context& context, Steps& steps, Steps& room_steps, T
   const bool is_whole = context.kept_count == context.hashes.size();
   if (why != Errc{} || is_whole) {
     context.why = why;
-  } else if (context.why == Errc{}) {  // no steps were left to find the reason; a drop, most likely
+  } else if (context.why == Errc{}) {  // out of steps; a drop, most likely
     context.why = Errc::kNotFound;
   }
 }
@@ -419,7 +419,8 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   Steps unbounded(~std::size_t{0});  // as much as there are named blocks
   if (replaced != nullptr) {
     impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
-    // At once, or blocks that both name would count twice against the bounds. Under one lock no eviction comes between.
+    // At once, or blocks that both name would count twice against the bounds. Under one lock, without evictions in
+    // between.
     impl.let_go(unbounded);
   }
   Context& added = impl.contexts.add(std::move(context), now);

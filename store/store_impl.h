@@ -104,7 +104,7 @@ struct Store::Impl {
   }
 
   StoreConfig config;
-  std::unique_ptr<EventLog> events;  ///< nullptr: no log.
+  std::unique_ptr<EventLog> events;  ///< nullptr: off.
   std::unique_ptr<DiskTier> tier;    ///< nullptr: memory only.
   std::unique_ptr<EvictionPolicy> policy;
   std::unique_ptr<HitCurve> curve;  ///< nullptr: off.
@@ -142,7 +142,7 @@ struct Store::Impl {
   bool has_index_bound = false;                    ///< index_bytes_max was given, and does not follow the capacity.
   bool limits_fell = false;                        ///< A bound was lowered: holdings may exceed it.
 
-  /// Errors: kBusy when there is no room for another; kTooLarge.
+  /// Errors: kBusy, kTooLarge, kOverQuota.
   Result<Space*> open(std::shared_ptr<const NamespaceRecord> record);
   bool is_idle(const Space& space) const;
   void take_emptied();
@@ -268,7 +268,7 @@ struct Store::Impl {
   // -- sets (store_set.cc, store_set_put.cc)
   struct FoundSet {
     Space* space;
-    std::vector<BlockId> memory, disk;  ///< Per hash; `disk` only where memory has none.
+    std::vector<BlockId> memory, disk;  ///< Per hash; `disk` only for those not in memory.
   };
   bool is_set(SpaceId id) const {
     const Space* const space = spaces.find(id);
@@ -297,7 +297,7 @@ struct Store::Impl {
   bool use_class(Space& space, std::size_t slot_bytes);
   /// The slot size for a set's block of that length.
   std::size_t slot_bytes(const Space& set, std::size_t length) const {
-    // The capacity at the start: a length has one slot size, whatever the arena's later capacity.
+    // The capacity at the start: a length has one slot size, for any later capacity.
     return set_slot_bytes(length, set.record->block_bytes(), config.arena.capacity_bytes);
   }
   std::size_t slot_bytes(const Put& put, std::size_t i) const {

@@ -143,9 +143,9 @@ Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
           put.trait};
 }
 
-/// A block leaves together with all blocks behind it, so none behind a gap is remembered: an apparent hit there is
-/// another block, since names are kept as a few bits. A chain of some hundred blocks always has one, and its uses would
-/// pass for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call for each i in order.
+/// A block leaves together with all blocks behind it, so the memory has no gaps: an apparent hit there is another
+/// block, since names are kept as a few bits. A chain of some hundred blocks always has one, and its uses would pass
+/// for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call for each i in order.
 void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
   if (put.is_remembered_whole || put.remembered.size() > i || put.is_set()) return;
   // Usually the first is unknown. Otherwise look up many at a time, so that their cache misses overlap.
@@ -180,7 +180,7 @@ void Store::Impl::not_admit_rest(Put& put) {
 }
 
 /// The number of blocks that fit, if later ones are like the present ones. While memory fills up, a half, a quarter and
-/// so on of that, at most four times the present count: the first blocks may be untypical.
+/// so on of that, at most four times the present count: the first blocks may be untypical, or small on purpose.
 void Store::Impl::tell_capacity(std::size_t block_bytes) {
   const std::size_t count = pool.index().block_count();
   const std::size_t mean = count == 0 ? block_bytes : std::max<std::size_t>(1, pool.arena().allocated_bytes() / count);
@@ -193,7 +193,7 @@ void Store::Impl::tell_capacity(std::size_t block_bytes) {
   if (curve) curve->set_capacity(count >= kManyBlocks ? room : capacity, config.disk.capacity_bytes / mean);
 }
 
-/// Adds the staged blocks that can be filled and were in no earlier plan to `plan`.
+/// Adds the staged blocks that can be filled and are new to plans to `plan`.
 void Store::Impl::tell_staged(Put& put, OfferPlan& plan) {
   const NamespaceRecord& record = *put.space->record;
   const std::size_t usable = put.usable_count();
@@ -318,7 +318,7 @@ void Store::Impl::end(std::map<PutId, Put>::iterator it) {
   KV_ASSERT(put.committed_count <= put.slots.size());
   KV_ASSERT(put_ids_bytes >= put.token_ids.size() * sizeof(put.token_ids[0]));
   put_ids_bytes -= put.token_ids.size() * sizeof(put.token_ids[0]);
-  // A context's keeper tries again, so no block is lost.
+  // A context's keeper tries again.
   const std::size_t refused_count = put.is_admitted ? 0 : put.hashes.size() - put.slots.size();
   // The first refused block stands for those behind it: a match ends there.
   if (refused_count > 0 && !put.is_set()) {

@@ -100,7 +100,7 @@ Result<Store::SetMatch> Store::match_set(SpaceId set, std::span<const BlockHash>
   return match;
 }
 
-/// Each block once, without groups that lie partly on disk: a lease keeps no block there, and half a group is useless.
+/// Each block once, without groups that lie partly on disk: leases do not cover the disk, and half a group is useless.
 std::vector<BlockId> Store::Impl::leasable(const FoundSet& found, GroupCounts group_counts) {
   std::vector<BlockId> blocks;
   for_each_group(group_counts, found.memory.size(), [&](std::size_t first, std::size_t count) {

@@ -96,7 +96,7 @@ Result<Store::Put*> Store::Impl::set_put(Space& set, const SetOfferOptions& opti
   put.space = &set;
   ++set.put_count;
   put.stored_count = 0;
-  put.tail = kNoBlock;  // a block that stands alone has no block above
+  put.tail = kNoBlock;  // it stands alone
   return &put;
 }
 
@@ -113,7 +113,7 @@ void Store::Impl::add_wanted(Put& put, const FoundSet& found, std::span<const Bl
         put.indices.push_back(static_cast<std::uint32_t>(i) + options.first);
         ++next;
       } else if (options.group_counts.empty()) {
-        continue;  // a single name waits for no other
+        continue;  // a single name does not wait
       } else if (found.memory[i] != kNoBlock) {
         put.pinned.push_back(found.memory[i]);
       } else {

@@ -114,7 +114,7 @@ void Store::load_namespace(const NamespaceRecord& record) {
   impl_->loader->add_space(record.id(), std::make_shared<const NamespaceRecord>(record));
 }
 
-/// False once there is no room for older records.
+/// False once the tier is full.
 bool Store::Impl::load(const DiskRecord& record) {
   const Space* space = spaces.find(record.space);
   if (space == nullptr) {
@@ -157,7 +157,7 @@ std::uint64_t Store::end_load(bool is_whole) {
     } else if (const Space* const space = impl.spaces.find(name)) {
       impl.spiller->found_record(space->tree);
     } else {
-      impl.spiller->remove_record(name);  // it has no blocks left
+      impl.spiller->remove_record(name);  // all its blocks are gone
     }
   }
   impl.loader.reset();

@@ -20,7 +20,7 @@ void TenantTable::set_limits(const std::vector<TenantLimits>& limits) {
     leave(TenantId{i});
   }
   // After the departed ones, whose numbers they may need. A tenant without a number receives one with its first
-  // namespace, and holds no blocks until then.
+  // namespace, and is empty until then.
   for (const TenantLimits& each : limits) {
     if (has_free_tenant() || of_name_.contains(each.name)) enter(each.name);
   }

@@ -14,7 +14,7 @@ namespace kv {
 
 enum class TenantId : std::uint32_t {};  ///< In a TenantTable; reused when the tenant is gone.
 
-/// A tenant's guarantees (`_bytes`; 0: none) and bounds (`_max`; kNoLimit: no bound).
+/// A tenant's guarantees (`_bytes`) and bounds (`_max`; kNoLimit: unbounded).
 struct TenantLimits {
   static constexpr std::uint64_t kNoLimit = ~std::uint64_t{0};
 
@@ -38,7 +38,7 @@ struct TenantUsage {
 struct TenantStats {
   TenantLimits limits;
   TenantUsage usage;
-  bool has_limits = false;  ///< Set by a policy. Else its guarantees are 0, and it has no bounds.
+  bool has_limits = false;  ///< Set by a policy. Otherwise without guarantees and bounds.
 };
 
 /// Idle memory is lent: a tenant may hold more than its guarantee, up to its maximum. When memory is wanted, blocks of
@@ -63,7 +63,7 @@ class TenantTable {
 
   // -- limits
   /// Sets the limits of all tenants; the others lose theirs. Holdings over a new maximum go with the tenant's next put.
-  /// If numbers run out, a tenant without one holds no blocks, and receives its limits when it enters.
+  /// If numbers run out, a tenant without one is empty, and receives its limits when it enters.
   void set_limits(const std::vector<TenantLimits>& limits);
   std::vector<TenantStats> stats() const;  ///< For each tenant with limits or namespaces, by name.
 

@@ -16,7 +16,7 @@ namespace kv {
 ///   1. A sum is that of the weights of the edges at and below: exact for all edges, else an unbiased estimate.
 ///   2. select() returns at most `count_max` parts; the other blocks are in the sum of a part above.
 /// Edges that were split or joined during the sampling may appear in both forms; sums count each visited block once.
-/// Thread safety: none. Cost: O(log edges) for each edge.
+/// Not thread-safe. Cost: O(log edges) for each edge.
 class TreeSample {
  public:
   struct Part {

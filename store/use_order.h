@@ -15,7 +15,7 @@ namespace kv {
 ///
 ///     | moved down, no holes | empty | not looked at yet | free |
 ///     0                    write_   read_              head_   2 * entry_count_max
-/// Thread safety: none. Cost: O(log entries) a call.
+/// Not thread-safe. Cost: O(log entries) a call.
 class UseOrder {
  public:
   static constexpr std::uint16_t kNone = 0xFFFF;

@@ -16,7 +16,7 @@ namespace kv {
 /// One node's counts (YieldTable). Ages and times are in blocks that this node was offered.
 struct YieldCounts {
   std::array<std::uint8_t, 16> instance{};  ///< Names the node's life, to detect its own reports.
-  double unit = 0;                          ///< Of ages, in blocks. 0: the node keeps no counts.
+  double unit = 0;                          ///< Of ages, in blocks. 0: the node does not count.
   std::uint64_t clock = 0;                  ///< Blocks offered so far.
   std::vector<YieldTable::Counts> classes;  ///< Class 0 and on; classes beyond the end have zero counts.
 

@@ -19,7 +19,8 @@ namespace kv {
 
 /// Expected yield (YieldTable), learned at run time from a sample of blocks (ReuseShadow); blocks that left keep their
 /// use count for a while (GhostTable). Acts as LRU until it has learned enough, and for a while after a spell in which
-/// LRU would have found more of the sample than was found: learning by class must do no harm to any load.
+/// LRU would have found more of the sample than was found: learning by class does not suit every load, and must then do
+/// no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
   /// `lru_unless_pooled`: as StoreConfig.

@@ -15,7 +15,7 @@ namespace kv {
 /// A block's class combines its use count, the new blocks of its latest request, and the caller's hint. For each class
 /// and age the table counts uses and time at risk, and derives the worth of keeping a block: its *expected yield*, the
 /// maximum over all horizons of P(used before the horizon) / E[time until then or use]. That is the Gittins index of a
-/// block's next use. The present rate is no substitute: it evicts blocks just before a use that follows a pause.
+/// block's next use. The present rate would not do: it evicts blocks just before a use that follows a pause.
 ///
 /// Ages are in units of `unit` blocks, in half octaves. Rates lean on those of coarser classes, with the weight of
 /// eight uses, until a class has uses of its own.
