@@ -3,7 +3,7 @@
 //     GET /events.json?from=NUMBER&life=LIFE   changes since that number, or a gap if some are gone
 //     GET /events/blocks.json?at=PLACE         all blocks, in parts: for the start, and after a gap
 //
-// docs/engines.md describes the answers. Uses the Store through LockedStore; admin.h serves HTTP. In reading order:
+// docs/engines/routers.md describes the answers. Uses the Store through LockedStore; admin.h serves HTTP. In order:
 //   event_answers.h  the answers, as JSON (this file)
 //   event_query.h    the queries
 #pragma once

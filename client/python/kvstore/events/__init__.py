@@ -1,4 +1,4 @@
-"""A node's changes, as the KV events that routers read from engines (docs/engines.md).
+"""A node's changes, as the KV events that routers read from engines (docs/engines/routers.md).
 
 python -m kvstore.events --node http://127.0.0.1:7401 --publish tcp://127.0.0.1:5557 --replay tcp://127.0.0.1:5657
 

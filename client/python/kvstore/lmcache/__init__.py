@@ -1,4 +1,4 @@
-"""LMCache's L2 on kvstore (docs/engines.md).
+"""LMCache's L2 on kvstore (docs/engines/lmcache.md).
 
 lmcache server ... --l2-adapter '{"type": "native_plugin", "module_path": "kvstore.lmcache", "class_name": "Connector",
     "adapter_params": {"endpoints": "unix:///run/kvstore/kvstore.sock", "model": "llama-8b", "weights_epoch": 1}}'

@@ -113,7 +113,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     """
 
     def __init__(self, params: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
-        """``l1_memory_desc`` is not used: nodes take no memory whose size its owner can change (docs/engines.md)."""
+        """``l1_memory_desc`` is not used: nodes take no memory whose size its owner can change (docs/engines/lmcache.md)."""
         options = Options.of(params)
         super().__init__(int(options.max_capacity_gb * (1 << 30)))
         if compat.VERSION not in compat.TRIED_VERSIONS:

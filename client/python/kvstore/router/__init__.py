@@ -1,4 +1,4 @@
-"""Queries for routers: how much of a prefix the store holds, on which tiers and nodes (docs/engines.md).
+"""Queries for routers: how much of a prefix the store holds, on which tiers and nodes (docs/engines/routers.md).
 
 python -m kvstore.router --endpoint unix:///run/kvstore/kvstore.sock
 

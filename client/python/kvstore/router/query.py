@@ -321,7 +321,7 @@ class Prefixes:
     # -- queries
 
     async def ask(self, asked: Asked) -> dict[str, Any]:
-        """The answer, as in docs/engines.md. Raises BadRequest, Unsupported, NotFound, Busy, Unavailable."""
+        """The answer, as in docs/engines/routers.md. Raises BadRequest, Unsupported, NotFound, Busy, Unavailable."""
         began = time.monotonic()
         deadline = min(asked.deadline or self._deadline, self._deadline_max)
         namespaces = await self._named(asked)

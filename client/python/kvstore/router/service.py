@@ -1,4 +1,4 @@
-"""The query over HTTP, for routers: docs/engines.md has its requests and answers."""
+"""The query over HTTP, for routers: docs/engines/routers.md has its requests and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SGLang's HiCache in the store: blocks computed by one engine are loaded by the others (docs/engines.md).
+"""SGLang's HiCache in the store: blocks computed by one engine are loaded by the others (docs/engines/sglang.md).
 
 python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --hicache-storage-backend dynamic
     --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",

@@ -1,4 +1,4 @@
-"""vLLM's KV cache in the store: blocks computed by one engine are loaded by the others (docs/engines.md).
+"""vLLM's KV cache in the store: blocks computed by one engine are loaded by the others (docs/engines/vllm.md).
 
 vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreConnector", "kv_connector_module_path": "kvstore.vllm",
     "kv_role": "kv_both", "kv_load_failure_policy": "recompute",

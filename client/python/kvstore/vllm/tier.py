@@ -1,4 +1,4 @@
-"""vLLM's own pool of KV blocks in host memory, with the store behind it (docs/engines.md).
+"""vLLM's own pool of KV blocks in host memory, with the store behind it (docs/engines/vllm-tier.md).
 
 vllm serve MODEL --kv-transfer-config '{"kv_connector": "KVStoreOffloadingConnector", "kv_connector_module_path":
     "kvstore.vllm.tier", "kv_role": "kv_both", "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec",

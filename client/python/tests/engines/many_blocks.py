@@ -32,7 +32,7 @@ BLOCK_SIZES = {"llama": 32, "gemma3": 32, "deepseek": 16}
 #: A group's share of a page; gemma3 has six groups.
 BLOCK_BYTES = {"llama": 65536, "gemma3": 16384, "deepseek": 16 * 576 * 2 * 3}
 #: Where what a token leaves in its page depends on how many tokens the prompt has after it: torch's matrix products divide
-#: their sums by the size (traps in docs/engines.md). Two prompts with a common beginning then differ in its last bits.
+#: their sums by the size (traps in docs/engines/vllm.md). Two prompts with a common beginning then differ in its last bits.
 DEPENDS_ON_LENGTH = ("deepseek",)
 #: Of all bytes that are stored, memory and the disk keep so many.
 MEMORY_SHARE, DISK_SHARE = 0.2, 0.4

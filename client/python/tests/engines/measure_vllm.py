@@ -1,4 +1,4 @@
-"""The figures of docs/engines.md: time to first token without a cache, with vLLM's own, with the store's and with other
+"""The figures of docs/engines/vllm.md: time to first token without a cache, with vLLM's own, with the store's and with other
 connectors'; the throughput of conversations; and how long the connector's hooks take. With real engines on the CPU, in
 rounds: each asks all engines for one prompt, in random order. What is printed are medians of rounds.
 

@@ -98,7 +98,7 @@ def test_outputs_of_any_shape_come_back_in_another_engine(engines: Any, own_node
 
 def test_as_shipped_it_says_what_is_there_and_does_not_load_it(engines: Any, own_node: Node) -> None:
     """``StorageManager.batched_get`` of 0.5.6 takes the first backend's answer, its own memory's ``[None]``, for all. When this fails,
-    LMCache has changed, and docs/engines.md has to.
+    LMCache has changed, and docs/engines/encoders.md has to.
     """
     one, other = engines(own_node.endpoint), engines(own_node.endpoint, as_shipped=True)
     assert one.put("a", output_of("a"))

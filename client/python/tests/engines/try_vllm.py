@@ -1,5 +1,5 @@
 """Whether one release of vLLM works with the connector: a small Llama, cold in one process and warm in another, compared with
-an engine without a store. Ends with one line of the table in docs/engines.md, or with an error. Takes a minute or two.
+an engine without a store. Ends with one line of the table in docs/engines/vllm.md, or with an error. Takes a minute or two.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/try_vllm.py
 

@@ -1,5 +1,5 @@
 """What an engine without any store says of one prompt in several ways: whether answers and pages depend on the tokens alone.
-What differs here cannot be compared to the last bit between engines that share blocks (traps in docs/engines.md).
+What differs here cannot be compared to the last bit between engines that share blocks (traps in docs/engines/vllm.md).
 
 PYTHONPATH=build/engines/site PYTHON client/python/tests/engines/vllm_alone.py [--models llama,gemma3,deepseek] [--prompts 8]
 
