@@ -31,8 +31,7 @@ std::string BatchPut::note_refusal(std::uint32_t refused_why, bool has_refused) 
   return {};
 }
 
-/// The caller gets its memory back now, but a frame that has begun must be completed: the writer copies what is left
-/// of it.
+/// The caller gets its memory back now, but a started frame must be completed: the writer copies the rest.
 void BatchPut::on_leave(CallSession& session) {
   forget_unsent();
   if (std::exchange(unsent_bytes_, 0) == 0) return;

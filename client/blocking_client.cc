@@ -13,7 +13,7 @@ BlockingClient::BlockingClient(ClientConfig config, BlockingOptions options, Net
 
 BlockingClient::~BlockingClient() {
   if (!thread_->is_forked()) return;
-  // The thread cannot be joined here, and to take a socket out of the event queue would take it out in the parent.
+  // In a forked child the thread cannot be joined, and removing a socket from the event queue would affect the parent.
   never_destroy(std::shared_ptr<ClientThread>(std::move(thread_)));
 }
 
@@ -35,7 +35,7 @@ Result<MissReport> BlockingClient::why(Space space, std::span<const BlockHash> h
   return thread_->call<MissReport>([&](Client& client) { return client.why(space, hashes, deadline); });
 }
 void BlockingClient::release(Lease lease) {
-  // Not a call: nothing is waited for but that the I/O thread has taken it.
+  // Only waits until the I/O thread has taken it.
   thread_->run_there<bool>(false, [&](Client& client) {
     client.release(lease);
     return true;
@@ -134,13 +134,13 @@ void BlockingClient::tell_prefill_speed(double tokens_per_second) {
     return true;
   });
 }
-/// In three steps: the budget is reserved on the I/O thread, the memory is made and touched here, and then handed over.
-/// adopt_memory() gives the budget back if there was no memory.
+/// In three steps: the budget is reserved on the I/O thread, the memory is allocated and touched here, and then handed
+/// over. Without memory, adopt_memory() returns the budget.
 Result<std::span<std::byte>> BlockingClient::allocate(std::size_t bytes) {
   const auto reserved = thread_->run_there<Result<void>>(thread_->why_not(),
                                                          [&](Client& client) { return client.reserve_memory(bytes); });
   if (!reserved) return reserved.error();
-  // Not on the client's thread: 0.3 s a GiB would hold up all deadlines.
+  // Not on the client's thread: 0.3 s per GiB would delay all deadlines.
   auto memory = make_memory(thread_->numa_place(), bytes);
   return thread_->run_there<Result<std::span<std::byte>>>(
       thread_->why_not(), [&](Client& client) { return client.adopt_memory(bytes, std::move(memory)); });
@@ -149,7 +149,7 @@ Result<std::size_t> BlockingClient::lend(std::span<std::byte> memory, std::chron
   return thread_->call<std::size_t>([&](Client& client) { return client.lend(memory, deadline); });
 }
 Result<void> BlockingClient::free_memory(std::span<std::byte> memory) {
-  // Unmapped when `released` goes, on this thread: it takes 0.1 s a GiB.
+  // Unmapped with `released`, on this thread: 0.1 s per GiB.
   auto released = thread_->run_there<Result<std::shared_ptr<const void>>>(
       thread_->why_not(), [&](Client& client) { return client.release_memory(memory); });
   if (!released) return released.error();

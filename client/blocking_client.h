@@ -15,27 +15,27 @@ namespace kv {
 class ClientThread;
 
 struct BlockingOptions {
-  /// How long the I/O thread looks for work before it sleeps, and a caller for its answer. Some tens of microseconds
+  /// How long the I/O thread polls for work before it sleeps, and a caller for its answer. Some tens of microseconds
   /// save the wake-ups, at the price of a busy core.
   std::chrono::microseconds busy_poll{0};
 };
 
-/// As Client, each call blocking its thread until it is complete, by its deadline. Thread safety: all calls from any
-/// thread but the I/O thread itself (so not from a segment callback); the destructor requires that no call is in
-/// progress. What takes long (touching and unmapping memory) is done on the caller's thread, so that no other call
-/// waits for it. CompletionQueue has the same calls without blocking.
+/// As Client; each call blocks its thread until it is complete, by its deadline. Thread safety: all calls from any
+/// thread but the I/O thread itself (so not from a segment callback); the destructor requires that all calls have
+/// returned. Slow work (touching and unmapping memory) runs on the caller's thread, so that other calls do not wait for
+/// it. CompletionQueue has the same calls without blocking.
 class BlockingClient {
  public:
   /// Throws as Client's constructor. `network` outlives the client.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
-  /// Calls that completion queues have in progress end with kCancelled; the queues remain, to be reaped. After it no
-  /// RDMA device reaches any memory that was lent, unless the client is_disabled(). If it is_forked(), nothing is done
-  /// but to forget it.
+  /// Calls of completion queues in progress end with kCancelled; the queues remain, to be reaped. Afterwards RDMA
+  /// devices cannot reach memory that was lent, unless the client is_disabled(). If it is_forked(), it is only
+  /// discarded.
   ~BlockingClient();
 
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
   Result<void> wait_open(Space space, std::chrono::microseconds deadline);
-  std::size_t block_bytes(Space space) const;  ///< Waits for nobody. 0: not opened here.
+  std::size_t block_bytes(Space space) const;  ///< Does not wait. 0: not opened here.
   Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
   Result<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
   void release(Lease lease);
@@ -60,7 +60,7 @@ class BlockingClient {
   Result<NamedContext> warm_context(std::string_view name, std::chrono::microseconds deadline);
   Result<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline);
   Result<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline);
-  /// As a file, to have the same prefix on another cluster. archive/archive_transfer.h says what fails, and how.
+  /// A context as a file, to create it on another cluster. Errors: see archive/archive_transfer.h.
   Result<ArchivedContext, Failure> export_context(std::string_view name, const std::string& file,
                                                   const ContextExportOptions& options);
   Result<ArchivedContext, Failure> import_context(const std::string& file, const ContextImportOptions& options);
@@ -77,11 +77,11 @@ class BlockingClient {
   Result<void> add_device_memory(DeviceMemory memory);
   Result<void> remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline);
   bool is_quarantined(std::span<const std::byte> memory) const;
-  /// Whether an internal error has ended the I/O thread. Then every call fails with kUnavailable at once.
+  /// Whether an internal error has ended the I/O thread; then every call fails with kUnavailable at once.
   bool is_disabled() const;
   /// Whether this is a child of fork(), and the client the parent's: its thread does not exist here, and its locks may
-  /// be held for ever. Then every call fails with kForked at once; its sockets were closed in this process when it
-  /// began. The parent notices nothing.
+  /// be held for ever. Every call then fails with kForked at once; its sockets were closed in this process at the fork.
+  /// The parent is unaffected.
   bool is_forked() const;
 
  private:

@@ -1,4 +1,4 @@
-// client/call_control.h: what steers a call of Client besides its deadline.
+// client/call_control.h: controls of a call of Client besides its deadline.
 #pragma once
 
 #include <type_traits>
@@ -7,7 +7,7 @@
 
 namespace kv {
 
-/// Something that a Cancellation can end.
+/// An object that a Cancellation can end.
 class Cancellable {
  public:
   virtual void cancel() = 0;
@@ -16,9 +16,9 @@ class Cancellable {
   ~Cancellable() = default;
 };
 
-/// Ends a call before its deadline. What is true of a call that missed its deadline is true of a cancelled one: what
-/// landed counts, memory that a node may still write is quarantined, and the call completes at once, whatever the node
-/// does. It is no mark against the node. Serves one call, and outlives it.
+/// Ends a call before its deadline, with the same effects as a missed deadline: landed blocks count, memory that a node
+/// may still write is quarantined, and the call completes at once, whatever the node does. It does not count against
+/// the node. Serves one call, and outlives it.
 /// Thread safety: none; on the client's executor.
 class Cancellation {
  public:
@@ -26,13 +26,13 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// A call that has not begun ends with kCancelled when it begins; one that has ended does not notice.
+  /// A call that has not begun ends with kCancelled when it begins; a call that has ended is unaffected.
   void cancel() {
     is_cancelled_ = true;
     if (target_ != nullptr) target_->cancel();
   }
   bool is_cancelled() const { return is_cancelled_; }
-  void set_target(Cancellable* target) { target_ = target; }  ///< Of the call itself; null: nothing is under way.
+  void set_target(Cancellable* target) { target_ = target; }  ///< Set by the call itself; null: idle.
 
  private:
   Cancellable* target_ = nullptr;
@@ -40,11 +40,11 @@ class Cancellation {
 };
 
 struct CallControl {
-  /// A node without a connection is not waited for: its part ends with kUnavailable at once, while the connection is
-  /// made in the background for the calls to come.
+  /// A node without a connection is not waited for: its part ends with kUnavailable at once, while a connection for
+  /// later calls is made in the background.
   bool at_once = false;
   Cancellation* cancellation = nullptr;
-  /// Whose request this is, for the nodes' slow logs; none: ClientConfig::trace.
+  /// The request's trace, for the nodes' slow logs; empty: ClientConfig::trace.
   TraceContext trace = {};
 
   bool is_cancelled() const { return cancellation != nullptr && cancellation->is_cancelled(); }

@@ -62,7 +62,7 @@ std::shared_ptr<const ClusterMap> make_map(const ClientConfig& config) {
   return std::make_shared<const ClusterMap>(nodes, config.extent_blocks);
 }
 
-/// Positions and hashes by node, as they come in.
+/// Positions and hashes by node, in order of arrival.
 class Parts {
  public:
   explicit Parts(std::size_t node_count) : parts_(node_count) {}
@@ -78,7 +78,7 @@ class Parts {
     add(node, position, names);
     parts_[node].own_group_counts.push_back(static_cast<std::uint32_t>(names.size()));
   }
-  /// Those that are not empty, in node order.
+  /// The non-empty ones, in node order.
   std::vector<OwnedChain> take() {
     std::vector<OwnedChain> owned;
     owned.reserve(parts_.size());
@@ -99,8 +99,8 @@ class Parts {
 
 }  // namespace
 
-/// With one node and no extents the whole chain is borrowed, and nothing is copied or allocated for it: that is the
-/// common case, and it is on the path of every call.
+/// With one node and no extents, the common case on every call's path, the chain is borrowed without copying or
+/// allocating.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain, std::size_t hot_blocks) {
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1 && !map.has_extents()) {
@@ -173,13 +173,13 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
   }
 }
 
-/// Calls end while the network and the clock are still there. Coroutines of sessions may run on after this: what they
-/// need they hold by `shared`.
+/// Calls end while the network and the clock still exist. Session coroutines may run on after this; `shared` holds the
+/// objects they need.
 Client::Impl::~Impl() {
   shared->on_map_epoch = nullptr;
   shared->on_node_failure = nullptr;
   for (const auto& link : links) link->close();
-  shared->deadlines.close();  // from here on nothing touches the network or the clock, which may go
+  shared->deadlines.close();  // from here on the network and the clock are unused, and may go
 }
 
 const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
@@ -192,7 +192,8 @@ std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHa
   return split_chain(*map, hashes, hot_roots(space, hashes).now);
 }
 
-/// Of what lies in its root whole, the owner is whoever had it: else all would get the same root from one node.
+/// For a chain within its root, the node is the one that had it: otherwise all clients would get the root from one
+/// node.
 std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) {
   if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
@@ -201,15 +202,15 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const B
   chains[0].node = *place.node;
   chains[0].hashes = hashes;
   chains[0].anchor = hashes.size() - 1;
-  // It may have gone since: others have it too.
+  // It may be away now: others have the root too.
   if (links[*place.node]->is_away()) chains[0].node = nearest(*reachable_map(), hashes.back(), *place.node);
   return chains;
 }
 
-/// Blocks of a set may lie where they would if any of the nodes were away.
-/// A block of a hot root lies on every node that has an extent behind it, at the beginning of the chain. It may have
-/// been hot before this client came, or for other clients: so every node is asked for what it may have as a chain's
-/// beginning, and for what it may have of later extents, as they are cut under the roots that are known.
+/// Blocks of a set may lie where they would be with any one node away.
+/// A hot root lies on every node with an extent behind it, at the chain's beginning. It may have been hot before this
+/// client came, or for other clients: so every node is asked both for a possible beginning of the chain, and for its
+/// later extents as cut under the known roots.
 std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
   if (!has_hot_roots()) return split(space, hashes);
   std::vector<OwnedChain> copies(members.size());
@@ -257,7 +258,7 @@ std::optional<std::size_t> Client::Impl::second_node(const ClusterMap& on, const
 
 std::size_t Client::Impl::nearest(const ClusterMap& on, const BlockHash& block, std::size_t except) {
   const std::string& zone = shared->config.zone;
-  std::vector<std::size_t> others;  // that are farther away
+  std::vector<std::size_t> others;  // farther away
   for (std::size_t i = 0; i < members.size() && !zone.empty() && i < cluster.nodes.size(); ++i) {
     if (cluster.nodes[i].zone != zone) others.push_back(members[i]);
   }
@@ -297,7 +298,7 @@ void Client::Impl::meet_hot_roots(Space space) {
 
 void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {
   HotRootsCall& call = *hot_calls[node];
-  if (!call.has_ended()) return;  // the next answer will say that there is news
+  if (!call.has_ended()) return;  // the next answer will report the news
   call.space = static_cast<std::uint32_t>(space);
   call.at_once = at_once;
   links[node]->start(call, shared->clock.now() + HotRootsCall::kDeadline);
@@ -315,8 +316,8 @@ error_code Client::Impl::refuses(std::chrono::microseconds deadline, const CallC
   return Errc::kBusy;
 }
 
-/// The event is reset before each wait and the count is looked at after it: a call that ends in between sets the event
-/// again, so no end is missed.
+/// The event is reset before each wait and the count checked after it: a call that ends in between sets the event
+/// again, so every end is seen.
 asio::awaitable<void> wait_all(CallGroup& group) {
   while (!group.running.empty()) {
     group.event.reset();

@@ -13,10 +13,10 @@
 namespace kv {
 namespace {
 
-/// Those of the node's kvstore_request_seconds, so that the two can be laid over one another.
+/// As the node's kvstore_request_seconds, so that the two can be overlaid.
 constexpr std::array kSecondsBounds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
                                        1e-2, 2e-2, 5e-2, 0.1,  0.2,  0.5,  1.,   2.,   5.};
-// Labels never change: dashboards and alerts match on them. Calls are called as the node's verbs.
+// Labels never change: dashboards and alerts match on them. Calls have the names of the node's verbs.
 constexpr std::array kCallNames = {"match",   "get",   "put", "set_match", "set_get",
                                    "set_put", "touch", "pin", "unpin",     "drop"};
 static_assert(kCallNames.size() == kClientCallCount);
@@ -28,11 +28,11 @@ constexpr std::array kErrorNames = {"deadline_exceeded", "unavailable",   "cance
 
 std::string number(double value) {
   char text[40];
-  // Not printf: an engine may have set a locale whose decimal point is a comma.
+  // Not printf: an engine's locale may have a decimal comma.
   return {text, std::to_chars(text, std::end(text), value).ptr};
 }
 
-/// Names may be anybody's bytes; a label is UTF-8.
+/// Names may be arbitrary bytes; a label is UTF-8.
 std::string label_value(std::string_view text) {
   std::string out;
   for (const char c : printable(text)) {

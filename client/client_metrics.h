@@ -1,4 +1,4 @@
-// client/client_metrics.h: what a client has seen, for whoever watches its worker. docs/operating.md has the names.
+// client/client_metrics.h: a client's counters, for monitoring its worker. docs/operating.md has the names.
 #pragma once
 
 #include <array>
@@ -20,27 +20,27 @@ struct NodeStatus;
 enum class ClientPath : std::uint8_t { kTcp, kTls, kUnix, kMemfd, kVerbs };
 inline constexpr std::size_t kClientPathCount = 5;
 
-/// Calls that are counted, each as a whole, whatever nodes it asked.
+/// Calls that are counted, each as a whole, however many nodes it asked.
 enum class ClientCall : std::uint8_t { kMatch, kGet, kPut, kSetMatch, kSetGet, kSetPut, kTouch, kPin, kUnpin, kDrop };
 inline constexpr std::size_t kClientCallCount = 10;
 
-/// Plain numbers: counting costs an addition, and the clock is looked at when a call begins and ends. The text is made
-/// when somebody asks. No library of metrics: this lives in any engine's process.
+/// Plain numbers: counting costs an addition, and a clock reading at a call's begin and end. The text is made on
+/// request. Without a metrics library, because this lives in any engine's process.
 /// Thread safety: none; on the client's executor.
 class ClientMetrics {
  public:
   using Took = std::chrono::nanoseconds;
 
-  /// `why`: the call's error, or why its result is less than was asked for.
+  /// `why`: the call's error, or the reason for a short result.
   void ended(ClientCall call, Took took, error_code why);
-  void refused() { ++refused_calls_; }  ///< One too many at once.
+  void refused() { ++refused_calls_; }  ///< Over calls_max.
   void matched(std::size_t memory, std::size_t disk, std::size_t missed, std::size_t block_size);
-  /// Of a chain with `block_size` tokens in a block; of a set 0.
+  /// `block_size`: tokens in a chain's block; 0 for a set.
   void got(std::size_t loaded, std::size_t missed, std::size_t corrupt, std::size_t block_size);
   void put(std::size_t stored, std::size_t already_stored, std::size_t refused);
   void received(ClientPath path, std::uint64_t bytes) { received_[static_cast<std::size_t>(path)] += bytes; }
   void sent(ClientPath path, std::uint64_t bytes) { sent_[static_cast<std::size_t>(path)] += bytes; }
-  /// How fast the engine computes what is not loaded; 0: nobody knows. Counts from here on.
+  /// The engine's prefill speed, for tokens from now on; 0: unknown.
   void set_prefill_speed(double tokens_per_second);
 
   struct Gauges {
@@ -49,14 +49,14 @@ class ClientMetrics {
     std::uint64_t lent_bytes = 0;
     NumaStatus numa = {};
   };
-  /// Prometheus text format 0.0.4. `nodes`: those of the client.
+  /// Prometheus text format 0.0.4. `nodes`: the client's.
   std::string text(const std::vector<NodeStatus>& nodes, const Gauges& gauges) const;
 
  private:
   static constexpr std::size_t kBucketCount = 20, kErrorCount = 10;
   static std::size_t error_index(error_code why);
   struct Calls {
-    std::array<std::uint64_t, kBucketCount> buckets{};  ///< The last: longer than all bounds.
+    std::array<std::uint64_t, kBucketCount> buckets{};  ///< The last: beyond all bounds.
     double seconds = 0;
     std::array<std::uint64_t, kErrorCount> errors{};
   };

@@ -12,7 +12,7 @@ namespace kv {
 
 namespace {
 
-/// "anchor" in ASCII. No node's seed but by chance: whether a block is an anchor says nothing of who would own it.
+/// "anchor" in ASCII. Differs from nodes' seeds, save by chance, so that anchors are independent of owners.
 constexpr std::uint64_t kAnchorSeed = 0x726F68636E61;
 
 }  // namespace
@@ -59,15 +59,15 @@ ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
 }
 
 /// A block is owned by the owner of its *anchor*, the nearest block at or before it that begins an extent:
-///   - the chain's first block, or the first one behind its hot root; of a chain that ends in its root, its last;
+///   - the chain's first block, or the first one behind its hot root; if the chain ends in its root, its last block;
 ///   - a natural anchor: a block whose hash, hashed again, is 0 mod extent_blocks;
-///   - a forced one: the block extent_blocks_max() blocks behind an anchor, where no natural one came before.
+///   - a forced one: the block extent_blocks_max() blocks behind an anchor, without a natural one before.
 /// This is content-defined chunking (Muthitacharoen, Chen, Mazieres: A Low-bandwidth Network File System, SOSP 2001):
-/// clients agree on the cuts without talking. A natural extent is longer than 4 x extent_blocks once in e^4 = 55 times.
-/// Without the forced cut, who chooses hashes could put a chain of any length on one node. Refused: extents counted
-/// from the chain's start, which leave all that hangs behind a shared system prompt with one node. Refused too: the
-/// root in front of every extent. A node then could not find an extent once the root has another length, and a get
-/// would have several nodes write one block.
+/// clients agree on the cuts without communicating. A natural extent is longer than 4 x extent_blocks once in e^4 = 55
+/// times. Without the forced cut, a client that chooses hashes could put a chain of any length on one node. Refused:
+/// extents counted from the chain's start, which leave everything behind a shared system prompt on one node. Refused
+/// too: the root in front of every extent. A node then could not find an extent after the root changed its length, and
+/// a get would have several nodes write one block.
 std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
@@ -83,14 +83,14 @@ std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> c
   return extents;
 }
 
-/// All of the hash is hashed again, because engines' own hashes may be short, with zeros before or behind them.
+/// Hashes the whole hash again, because engines' own hashes may be short, padded with zeros before or behind.
 bool ClusterMap::is_anchor(const BlockHash& block) const {
   return XXH3_64bits_withSeed(block.bytes.data(), block.bytes.size(), kAnchorSeed) % extent_blocks_ == 0;
 }
 
 /// Weighted rendezvous hashing: each node draws a number from the anchor's hash and its own name, and the highest wins.
-/// So a node that leaves or joins moves only its own share, and all clients agree without talking. Ties are broken by
-/// the rank of the names, since the order of the configuration may differ between clients. (Thaler, Ravishankar: Using
+/// So a node that leaves or joins moves only its own share, and all clients agree without communicating. The rank of
+/// the names breaks ties, since the order of the configuration may differ between clients. (Thaler, Ravishankar: Using
 /// Name-Based Mappings to Increase Hit Rates, 1998; the weights: Resch: New Hashing Algorithms for Data Storage, 2015.)
 std::size_t ClusterMap::owner(const BlockHash& anchor, std::size_t except) const {
   KV_ASSERT(!owners_.empty() && weights_.size() == seeds_.size() && ranks_.size() == seeds_.size());

@@ -10,7 +10,7 @@
 namespace kv {
 namespace {
 
-constexpr Duration kPause = 1ms;  // Between looks at what another thread or a node has to do first.
+constexpr Duration kPause = 1ms;  // Between checks on another thread's or a node's progress.
 
 /// Lets the executor work for kPause, or until the call's deadline.
 class Pause {
@@ -49,7 +49,7 @@ Async<std::size_t> Client::lend(std::span<std::byte> memory, std::chrono::micros
   const VerbInProgress verb(shared);
   const RegionUse region_use(region);
   const TimePoint until = impl.deadline_after(deadline);
-  // Registering and connecting go on elsewhere, and tell nobody: so this looks again from time to time.
+  // Registering and connecting send no notification, so check from time to time.
   Pause pause(*shared);
   NodeLink::LendState all;
   while (true) {
@@ -77,7 +77,7 @@ Result<std::shared_ptr<const void>> Client::release_memory(std::span<std::byte> 
   if (!region) return region.error();
   KV_ASSERT((*region)->call_count == 0);
   for (const auto& link : impl_->links)
-    link->take_back(**region);  // before the devices let go: no node is to ask for it
+    link->take_back(**region);  // before the devices let go: nodes must stop using it first
   impl_->shared->verbs.forget(**region);
   return std::shared_ptr<const void>(*region);
 }
@@ -91,9 +91,9 @@ Result<void> Client::add_device_memory(DeviceMemory memory) {
   return impl_->shared->memory.add_device(memory.bytes, std::move(dmabuf), memory.dmabuf_offset);
 }
 
-/// The order is what makes the memory safe to free: no new call may use it (begin_removal), no node may ask for it
-/// (take_back), and then the devices let go of their registrations. Only after that is the caller told. A timeout
-/// leaves the removal under way, and the next call goes on waiting for it.
+/// The order makes the memory safe to free: new calls are refused (begin_removal), nodes stop using it (take_back),
+/// then the devices drop their registrations, and only then the caller is told. A timeout leaves the removal in
+/// progress, and the next call continues to wait for it.
 Async<void> Client::remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,
                                          CallControl control) {
   Impl& impl = *impl_;
@@ -131,7 +131,7 @@ NumaStatus Client::numa() const {
   for (const auto& each : regions) bytes += each.size();
   NumaLook look{.node_count = status.place.node_count, .chosen = status.place.choice.memory, .spread = NumaSpread()};
   for (const auto& each : regions) {
-    // Each by its share, and one page at least.
+    // In proportion to its size, and at least one page.
     const auto looks = 1 + static_cast<std::size_t>(double(kPagesLookedAt) * double(each.size()) / double(bytes));
     const auto spread = look_where_pages_lie(each, looks);
     if (!spread) return status;

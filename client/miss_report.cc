@@ -5,7 +5,7 @@
 namespace kv {
 namespace {
 
-/// "3 s", "4 min", "2.5 h": of times that are known to an eighth at best.
+/// "3 s", "4 min", "2.5 h": for times known to an eighth at best.
 std::string about(std::chrono::microseconds time) {
   const double seconds = std::chrono::duration<double>(time).count();
   char text[32];

@@ -1,4 +1,4 @@
-// client/miss_report.h: why a chain is not found, as the nodes that own it say (Client::why).
+// client/miss_report.h: why a chain is not found, as reported by its owners (Client::why).
 #pragma once
 
 #include <chrono>
@@ -15,30 +15,30 @@
 namespace kv {
 
 struct MissReport {
-  std::size_t block_count = 0;       ///< Leading blocks that are held, as MatchResult has them.
-  std::size_t disk_block_count = 0;  ///< Of them: on disk.
-  bool is_whole = false;             ///< All are held: there is nothing to explain.
-  /// Of the first block that is not held. kUnknown: `why` says why nobody could be asked; or the node is older than the
-  /// question.
+  std::size_t block_count = 0;       ///< Leading blocks held, as in MatchResult.
+  std::size_t disk_block_count = 0;  ///< Those on disk.
+  bool is_whole = false;             ///< All are held: the rest is empty.
+  /// Of the first missing block. kUnknown: the node is too old to explain, or could not be asked, for the reason in
+  /// `why`.
   MissKind kind = MissKind::kUnknown;
   error_code
-      why;  ///< The block's owner did not answer: timed_out, kUnavailable, ... Or it is away, and another was asked.
-  std::string node;                              ///< Who was asked for that block.
-  std::chrono::microseconds left{0};             ///< It left, or was refused, about so long ago.
-  std::chrono::microseconds idle{0};             ///< And had not been used for so long by then; of an evicted one.
-  std::chrono::microseconds remembers{0};        ///< kNotRemembered: had it left in this time, the node would know.
-  std::uint64_t stored_blocks = 0;               ///< Into the namespace at that node, since it started.
-  std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches there, and gets without one; those that found nothing.
+      why;  ///< The block's owner did not answer (timed_out, kUnavailable, ...), or is away, and another was asked.
+  std::string node;                              ///< The node asked about that block.
+  std::chrono::microseconds left{0};             ///< Time since it left, or was refused.
+  std::chrono::microseconds idle{0};             ///< For an evicted block: how long it had been unused by then.
+  std::chrono::microseconds remembers{0};        ///< kNotRemembered: the node's record goes back this far.
+  std::uint64_t stored_blocks = 0;               ///< In the namespace at that node, since it started.
+  std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches there, and gets without one; those without a hit.
   /// A namespace that looks like a mistaken twin of this one.
   struct Other {
     NamespaceId id;
-    bool has_block = false;  ///< The block that is missed is there, behind the same blocks.
+    bool has_block = false;  ///< It has the missing block, behind the same blocks.
     std::uint64_t block_count = 0, stored_blocks = 0, lookups = 0, empty_lookups = 0;
-    std::vector<FieldDifference> differs;  ///< `here`: the namespace asked about.
+    std::vector<FieldDifference> differs;  ///< `here`: the namespace in question.
   };
-  std::vector<Other> others;  ///< The likeliest first.
+  std::vector<Other> others;  ///< Most likely first.
 
-  /// For people: one line for each thing to know.
+  /// For people: one line per fact.
   std::vector<std::string> text() const;
 };
 

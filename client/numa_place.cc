@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kPci = "pci:";
 constexpr const char* kAllowed = "allowed: off, nodes such as 1 or 0-1, or a PCI device such as pci:0000:3b:00.0";
 
-/// So many hexadecimal digits at the front, and what follows them. Nothing: they are not there.
+/// Takes hexadecimal digits and `end` from the front of `text`. Empty if they are missing.
 std::optional<unsigned> take_hex(std::string_view& text, std::size_t digits_min, std::size_t digits_max, char end) {
   const std::size_t digits = std::min(text.find(end), text.size());
   unsigned value = 0;
@@ -26,8 +26,8 @@ std::optional<unsigned> take_hex(std::string_view& text, std::size_t digits_min,
   return value;
 }
 
-/// A device's name in sysfs, of its address as CUDA, NVML and lspci write it: capitals or not, a domain of up to eight
-/// digits or none. Strict, because it becomes a part of a path.
+/// A device's name in sysfs, from its address in the forms of CUDA, NVML and lspci: any case, a domain of up to eight
+/// digits or none. Strict, because it becomes part of a path.
 std::optional<std::string> pci_name(std::string_view text) {
   const bool has_domain = std::ranges::count(text, ':') == 2;
   const auto domain = has_domain ? take_hex(text, 1, 8, ':') : 0;
@@ -39,7 +39,7 @@ std::optional<std::string> pci_name(std::string_view text) {
   return name;
 }
 
-/// Those of `processors` that are allowed.
+/// The allowed ones of `processors`.
 std::vector<unsigned> usable(std::span<const unsigned> processors, std::span<const unsigned> allowed) {
   std::vector<unsigned> both;
   std::ranges::set_intersection(processors, allowed, std::back_inserter(both));
@@ -112,7 +112,7 @@ Result<NumaPlace, Failure> find_numa_place(const std::string& wish) {
     add("memory lies where numactl, or what started this process, has said");
     place->choice.memory.clear();
   } else if (const error_code unplaced = run_on_nodes(place->choice, [] {})) {
-    // Not an error: a thread on the right processors has most of its memory beside them.
+    // Not an error: a thread on the right processors has most of its memory near them.
     add("memory may not be placed (" + unplaced.message() + "): it lies near the processors that touch it first");
   }
   return place;

@@ -1,8 +1,8 @@
-// client/put.cc: the whole write. A block enters as the caller's bytes and leaves stored, refused, or known already.
+// client/put.cc: the whole write. A block enters as the caller's bytes and leaves stored, refused, or already known.
 //
 // put() offers each owner its part of the chain, all at once. Each answers which blocks it wants. Those are sent in
-// batches, their checksums computed just before: then the bytes pass through the cache once for both. Of blocks in lent
-// memory only the checksums are sent: the node copies. It verifies, commits and counts.
+// batches, with checksums computed just before, so that the bytes pass through the cache once for both. For lent memory
+// only the checksums are sent: the node copies the blocks. It verifies, commits and counts.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -18,19 +18,19 @@ namespace {
 struct PutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
   std::span<const std::uint32_t> token_ids;
-  std::span<const ExtraDigest> extras;       ///< With token_ids: of all blocks, or none.
-  std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or none: computed.
+  std::span<const ExtraDigest> extras;       ///< With token_ids: of all blocks, or empty.
+  std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or empty: computed.
   NamespaceId space_id;
   std::size_t block_bytes = 0, block_size = 0;
   std::chrono::microseconds idle{};
   ReuseHint reuse = ReuseHint::kNone;
-  bool has_others = false;           ///< Other nodes own blocks, too.
-  std::optional<std::size_t> known;  ///< Leading blocks that the nodes knew when the chain was matched.
+  bool has_others = false;           ///< Other nodes own blocks too.
+  std::optional<std::size_t> known;  ///< Leading blocks known to the nodes at the chain's match.
   TimePoint until;
 };
 
 /// The part of a put that one node gets.
-///   1. Blocks before sent_ were sent, or not wanted; those up to wanted_end_ are still to be sent.
+///   1. Blocks before sent_ were sent or unwanted; those from there to wanted_end_ are still to be sent.
 class PutCall final : public BatchPut {
  public:
   PutCall() { type = FrameType::kPut; }
@@ -38,14 +38,14 @@ class PutCall final : public BatchPut {
   const PutPlan* plan = nullptr;
   const OwnedChain* chain = nullptr;
 
-  /// Computes the checksums of the first blocks while the offer travels: a put seldom offers what it knows is stored.
+  /// Computes the first blocks' checksums while the offer travels: a put seldom offers blocks that are stored.
   void prepare_batch();
   std::size_t send_batch() override;
 
   std::size_t stored() const { return stored_; }
   std::size_t already_stored() const { return already_stored_; }
   std::size_t refused() const {
-    KV_ASSERT(stored_ + already_stored_ <= chain->hashes.size());  // on_last() has held the node to its sum
+    KV_ASSERT(stored_ + already_stored_ <= chain->hashes.size());  // on_last() has checked the node's sum
     return chain->hashes.size() - stored_ - already_stored_;
   }
 
@@ -57,10 +57,10 @@ class PutCall final : public BatchPut {
   void forget_unsent() override { wanted_end_ = sent_; }
 
   std::size_t batch_blocks() const { return std::max<std::size_t>(1, kBatchBytes / plan->block_bytes); }
-  /// To sums_; of a device's memory they are given, and its bytes are not looked at.
+  /// Into sums_; for a device's memory they are given, and its bytes are not read.
   void compute_sums(std::size_t first, std::size_t count);
 
-  std::size_t prepared_ = 0;               ///< Leading blocks whose checksums sums_ holds already.
+  std::size_t prepared_ = 0;               ///< Leading blocks with checksums in sums_.
   std::size_t sent_ = 0, wanted_end_ = 0;  ///< Of the node's part.
   std::size_t stored_ = 0, already_stored_ = 0;
 };
@@ -166,7 +166,7 @@ std::size_t PutCall::send_batch() {
   return bytes;
 }
 
-/// The counts must add up to what was offered: a caller decides by them what to compute again.
+/// The counts must add up to the offer: callers decide by them which blocks to compute again.
 std::string PutCall::on_last(const FrameReader::Frame& frame) {
   const auto* response = read_table<wire::PutResponse>(frame.table);
   if (response == nullptr) return "put: malformed";
@@ -218,10 +218,10 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   if (hashes.empty()) co_return PutResult{};
   const auto region = find_region(shared->memory, blocks);
   if (!may_touch(shared->memory, region, blocks)) co_return error_code(Errc::kBadRequest);
-  // Nothing here can read a device's memory to compute its checksums.
+  // This processor cannot read a device's memory to compute checksums.
   if (region && region->is_device() && plan.checksums.empty()) co_return error_code(Errc::kBadRequest);
 
-  // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
+  // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kPut);
   const RegionUse region_use(region);
   const auto map = impl.reachable_map();
@@ -229,7 +229,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
   const std::vector<OwnedChain> chains = split_chain(*map, hashes, hot_blocks);
   plan.has_others = map->owner_count() > 1;
   if (chains.size() > 1 && plan.has_others) plan.known = impl.known_chains.of(hashes);
-  impl.hot_sets.forget(hashes.back());  // from now on it lies where it belongs
+  impl.hot_sets.forget(hashes.back());  // from now on it is at its present place
   CallGroup group(shared->executor, options.control);
   std::vector<PutCall> calls(chains.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -241,7 +241,7 @@ Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
     impl.start(call, chains[i].node, space, group, plan.until);
   }
 
-  // The offers leave first; while they travel, the first checksums are computed.
+  // The offers leave first; the first checksums are computed meanwhile.
   co_await asio::post(shared->executor, asio::use_awaitable);
   for (PutCall& call : calls) call.prepare_batch();
   co_await send_batches(shared->executor, calls, group);

@@ -1,4 +1,4 @@
-// client/reason.h: what a client's nodes know of an error, in words for whoever has to mend something.
+// client/reason.h: an error's description from the client's nodes, for people.
 #pragma once
 
 #include <span>
@@ -9,8 +9,8 @@
 
 namespace kv {
 
-/// Which of the nodes last had that error, and what each said of it: "tcp://a:7400: connect: Connection refused". Of
-/// kUnavailable those that are not connected. Empty if none had; at most three are named.
+/// The nodes that last had that error, with their texts: "tcp://a:7400: connect: Connection refused". For kUnavailable,
+/// the unconnected ones. At most three nodes; may be empty.
 std::string reason_of(error_code why, std::span<const NodeStatus> nodes);
 
 }  // namespace kv

@@ -1,9 +1,9 @@
 // client/set_get.cc: the read of blocks that stand alone. A block enters as a hash and leaves as verified bytes at the
-// front of the caller's memory for it, or with the reason why not.
+// front of its destination, or with the reason for its absence.
 //
-// Each owner is asked once for all that it owns, all at once. Parts of the answer come in the node's order, each some
-// blocks by their index, with their lengths and checksums. Their bytes follow in the same frame, or lie in the lent
-// region already.
+// Each owner gets one request for all its blocks, all at once. The answer comes in pieces, in the node's order, each
+// some blocks by their index, with lengths and checksums. Their bytes follow in the same frame, or are already in the
+// lent region.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -16,7 +16,7 @@
 namespace kv {
 namespace {
 
-constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< Of the wire.
+constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< In wire terms.
 
 struct SetGetPlan {
   std::span<const std::span<std::byte>> blocks;  ///< By position in the caller's list.
@@ -31,10 +31,10 @@ bool passes(const BlockTarget& target) {
 }
 
 /// The part of a get that one node answers, landing.
-///   1. A block is told of once, with a length that fits its destination. Anything else is a violation.
+///   1. A block is reported once, with a length that fits its destination. Anything else is a violation.
 ///   2. A block counts only once its bytes have landed and passed.
-///   3. Memory that the node may still write is that of all blocks that it has not told of: unfinished_destinations().
-///   4. Where it writes to staging memory, the caller's is written here alone, and only while the call is under way.
+///   3. The node may still write the destinations of all unreported blocks: unfinished_destinations().
+///   4. With staging memory, only this side writes the caller's memory, and only during the call.
 class SetGetCall final : public Call {
  public:
   SetGetCall() { type = FrameType::kSetGet; }
@@ -42,9 +42,9 @@ class SetGetCall final : public Call {
   const SetGetPlan* plan = nullptr;
   const OwnedChain* part = nullptr;
   StagedCall staged;
-  std::uint64_t lease = 0;  ///< Of session_wanted.
+  std::uint64_t lease = 0;  ///< Valid in session_wanted.
 
-  /// What became of block i of the part.
+  /// The outcome of block i of the part.
   SetGetBlock outcome(std::size_t i) const {
     SetGetBlock outcome = i < blocks_.size() ? blocks_[i].outcome : SetGetBlock{};
     if (outcome.has_landed || outcome.why) return outcome;
@@ -60,21 +60,21 @@ class SetGetCall final : public Call {
   std::vector<std::span<const std::byte>> unfinished_destinations() const override;
 
   struct Block {
-    bool is_told = false;  ///< The node is done with it.
+    bool is_told = false;  ///< The node has reported it.
     SetGetBlock outcome;
   };
   std::span<std::byte> wanted_at(std::size_t i) const { return plan->blocks[part->position(i)]; }
   std::size_t room(std::size_t i) const { return std::min(wanted_at(i).size(), plan->block_bytes_max); }
   bool is_staged() const { return region && staged.room; }
-  /// Where the node writes it.
+  /// Where the node writes block i.
   std::span<std::byte> destination(std::size_t i) const { return is_staged() ? staged.at(i, room(i)) : wanted_at(i); }
   bool fetch(std::size_t i, std::size_t bytes, const BlockTarget& target);
   void landed(std::size_t i, bool is_good);
 
-  std::size_t asked_ = 0;  ///< Leading blocks of the part, that are in the request.
+  std::size_t asked_ = 0;  ///< Leading blocks of the part in the request.
   std::vector<Block> blocks_;
-  std::vector<std::uint32_t> arriving_;  ///< Whose payload is.
-  std::vector<std::uint64_t> sums_;      ///< Of the block that is fetched.
+  std::vector<std::uint32_t> arriving_;  ///< Blocks with an arriving payload.
+  std::vector<std::uint64_t> sums_;      ///< Of the block being fetched.
   std::size_t told_count_ = 0;
 };
 
@@ -92,7 +92,7 @@ error_code SetGetCall::send(CallSession& session) {
   const auto hashes = builder.CreateVectorOfStructs(wire_hashes(part->hashes), asked_);
   const NamedRegion named =
       name_region(session, builder, region.get(), asked_, [this](std::size_t i) { return destination(i); });
-  const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;  // another session's has its own ids
+  const std::uint64_t own_lease = session_wanted.get() == &session ? lease : 0;  // another session has its own ids
   std::uint32_t* list = nullptr;
   const auto rooms = builder.CreateUninitializedVector(asked_, &list);
   for (std::size_t i = 0; i < asked_; ++i) list[i] = static_cast<std::uint32_t>(room(i));
@@ -127,7 +127,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
     return "set_get: " + std::to_string(answer->checksums()->size()) + " checksums for " + std::to_string(stripes) +
            " stripes";
   }
-  // A node sends inline what it cannot move into the region: blocks on disk, when it moves by RDMA.
+  // A node sends inline the blocks that it cannot move into the region: those on disk, when it moves by RDMA.
   const bool is_inline = !region || frame.header.payload_bytes > 0;
   std::vector<BlockTarget>* const targets = is_inline ? &session.land() : nullptr;
   arriving_.clear();
@@ -145,7 +145,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
     if (is_inline) {
       targets->push_back(target);
       arriving_.push_back(i);
-    } else {  // the bytes are in the region already: verified while the node copies the next part
+    } else {  // already in the region: verified while the node copies the next piece
       landed(i, is_staged() ? fetch(i, bytes, target) : passes(target));
       if (plan->verify || is_staged()) session.verified(bytes);
     }
@@ -154,7 +154,7 @@ std::string SetGetCall::on_more(CallSession& session, const FrameReader::Frame& 
   return {};
 }
 
-/// From staging memory. What is verified is what lies where it is wanted.
+/// Copies from staging memory and verifies the copy at its destination.
 bool SetGetCall::fetch(std::size_t i, std::size_t bytes, const BlockTarget& target) {
   const std::span<const std::byte> from = staged.at(i, bytes);
   if (target.checksums.empty()) {
@@ -172,8 +172,8 @@ void SetGetCall::landed(std::size_t i, bool is_good) {
   if (!is_good) blocks_[i].outcome.why = Errc::kCorruptBlock;
 }
 
-/// The sink counts up to the first block that failed. What came after that in its frame was not looked at, and is given
-/// up too; what had not come yet at the deadline has no reason of its own.
+/// The sink counts up to the first bad block. Later blocks of that frame are unverified, and given up too; blocks still
+/// missing at the deadline have no reason of their own.
 void SetGetCall::on_payload(const BlockSink& sink) {
   const std::vector<std::uint32_t> arrived = std::exchange(arriving_, {});
   const std::size_t good = sink.good_count();
@@ -224,8 +224,8 @@ std::vector<std::span<const std::byte>> SetGetCall::unfinished_destinations() co
   return ranges;
 }
 
-/// Of a group that did not land whole nothing counts as landed: the node sends the blocks of one as they come, and one
-/// may be damaged, or not be read from disk in time, when others are here.
+/// A group that did not land whole counts as not landed: its blocks come one by one, and one may be damaged, or not
+/// read from disk in time.
 void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_counts) {
   for_each_group(group_counts, result.blocks.size(), [&](std::size_t first, std::size_t count) {
     const auto group = std::span(result.blocks).subspan(first, count);
@@ -267,13 +267,13 @@ Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes
   plan.memory_only = options.memory_only;
   plan.until = impl.deadline_after(options.deadline);
 
-  // Ask each owner for its part, all at once. What the calls point to is declared before them, and so outlives them.
+  // Ask each owner for its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kSetGet);
   const RegionUse region_use(region);
   const auto leases = options.lease == Lease{} ? std::vector<Impl::LeasePart>() : impl.take_lease(options.lease);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);
   impl.release_unasked(leases, parts);
-  // A lease's node ends it with the get that names it, so there are not several.
+  // With a lease, one call per node, because the node ends the lease with the get that names it.
   std::vector<StagedPart> cut = cut_for_staging(
       shared->staging, parts,
       [&](std::size_t node) { return !region && leases.empty() && impl.links[node]->is_on_this_host(); },

@@ -1,5 +1,5 @@
-// client/set_match.cc: which of many blocks that stand alone are held. Each owner is asked once for all that it owns,
-// all at once, and answers with a bitmap and the lengths of what it has.
+// client/set_match.cc: which of many blocks that stand alone are held. Each owner gets one request for all its blocks,
+// all at once, and answers with a bitmap and lengths.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ class SetMatchCall final : public Call {
   const SetMatchOptions* options = nullptr;
   std::size_t block_bytes_max = 0;
 
-  std::size_t asked = 0;                   ///< Leading hashes of the part: as many as the node takes,
+  std::size_t asked = 0;                   ///< Leading hashes of the part: at most the node's limit,
   std::size_t asked_groups = 0;            ///< and their groups.
   std::vector<Held> held;                  ///< Of these.
   std::vector<std::uint32_t> block_bytes;  ///< Of these.
@@ -52,7 +52,7 @@ class SetMatchCall final : public Call {
     const auto* response = read_table<wire::SetMatchResponse>(frame.table);
     if (response == nullptr || response->held() == nullptr) return "set_match: malformed";
     map_epoch = response->epoch();
-    // Nothing is trusted: a bit or a length too many would be a block that is not held, or held with another's length.
+    // Everything is checked: a wrong bit or length would mean a block that is not held, or another's length.
     const std::size_t bytes = (asked + 7) / 8;
     const auto* on_disk = response->on_disk();
     if (response->held()->size() != bytes || (on_disk != nullptr && on_disk->size() != bytes)) {
@@ -65,7 +65,7 @@ class SetMatchCall final : public Call {
     held.assign(asked, Held::kNowhere);
     block_bytes.assign(asked, 0);
     std::size_t next = 0;
-    // To the end of the last byte: bits beyond the last hash must be 0.
+    // To the end of the last byte: bits behind the last hash must be 0.
     for (std::size_t i = 0; i < bytes * 8; ++i) {
       const auto byte = static_cast<flatbuffers::uoffset_t>(i / 8);
       const bool is_held = (response->held()->Get(byte) >> i % 8 & 1) != 0;
@@ -129,7 +129,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
 
   Impl::LeaseEntry lease;
   for (const SetMatchCall& call : calls) {
-    // The first reason of any node: the bitmap says what is held, and where it says no, this is why it may be wrong.
+    // The first reason of any node: it explains names that the bitmap may wrongly report as not held.
     if (!result.why) result.why = call.reason();
     if (!result.why) result.why = call.lease_error;
     if (call.error()) continue;
@@ -143,7 +143,7 @@ Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> ha
     const auto time = std::chrono::microseconds(std::min<std::uint64_t>(call.disk_us, kDiskTimeMax.count()));
     // Nodes read at the same time, so the slowest one counts.
     result.disk_time = std::max(result.disk_time, time);
-    // Only the session that granted it can use or end a lease.
+    // Only its own session can use or end a lease.
     lease.add({call.part->node, call.answered_by, call.lease, /*first=*/0}, call.lease_us, impl.shared->clock.now());
   }
   if (!lease.parts.empty()) result.lease = impl.keep_lease(std::move(lease));

@@ -1,6 +1,5 @@
-// client/set_put.cc: the write of blocks that stand alone. As a put of a chain (put.cc): each owner is offered all that
-// it owns, answers which blocks it wants, and is sent those in batches. The answer says of each block what became of
-// it.
+// client/set_put.cc: the write of blocks that stand alone. Like a put of a chain (put.cc): each owner is offered all
+// its blocks, answers which ones it wants, and receives those in batches. The answer has an outcome for each block.
 #include <algorithm>
 #include <utility>
 
@@ -12,7 +11,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kBatchBlocksMax = 4096;  // Blocks may be small: so that the table of a batch stays small too.
+constexpr std::size_t kBatchBlocksMax = 4096;  // Blocks may be small: bounds the table of a batch.
 
 struct SetPutPlan {
   std::span<const std::span<const std::byte>> blocks;  ///< By position in the caller's list.
@@ -22,7 +21,7 @@ struct SetPutPlan {
 };
 
 /// The part of a put that one node gets.
-///   1. Of the blocks that the node wants, the first sent_ were sent.
+///   1. The first sent_ of the wanted blocks were sent.
 class SetPutCall final : public BatchPut {
  public:
   SetPutCall() { type = FrameType::kSetPut; }
@@ -49,7 +48,7 @@ class SetPutCall final : public BatchPut {
 
   std::size_t asked_groups_ = 0;       ///< Of the blocks asked_.
   std::vector<std::uint32_t> wanted_;  ///< Indices in the part.
-  std::size_t sent_ = 0;               ///< Of these.
+  std::size_t sent_ = 0;               ///< Of the wanted ones.
   std::vector<SetPutBlock> results_;
 };
 
@@ -60,7 +59,7 @@ error_code SetPutCall::send(CallSession& session) {
   asked_ = taken.name_count;
   asked_groups_ = taken.group_count;
   if (asked_ == 0) return Errc::kTooLarge;
-  // From the start again: the call may have been sent before, over a session that broke.
+  // From the start: the call may be a resend after a broken session.
   has_want_ = false;
   wanted_.clear();
   results_.clear();
@@ -89,12 +88,12 @@ std::string SetPutCall::on_more(CallSession&, const FrameReader::Frame& frame) {
   if (want == nullptr || want->blocks() == nullptr || has_want_) return "set_put: not one want list";
   has_want_ = true;
   for (const std::uint32_t i : *want->blocks()) {
-    // Increasing, so that no block is sent twice: its second copy would go into a slot of the next.
+    // Increasing, so that each block is sent once: a second copy would go into the next one's slot.
     if (i >= asked_ || (!wanted_.empty() && i <= wanted_.back()))
       return "set_put: wants block " + std::to_string(i) + " of " + std::to_string(asked_) + ", out of order";
     wanted_.push_back(i);
   }
-  // Batches are sent by send_batches(), one node after the other: several large puts share this thread.
+  // send_batches() sends the batches, one node after the other: several large puts share this thread.
   group->event.set();
   return {};
 }
@@ -107,10 +106,10 @@ std::size_t SetPutCall::send_batch() {
   for (; sent_ + count < wanted_.size() && count < kBatchBlocksMax; ++count) {
     const std::uint32_t i = wanted_[sent_ + count];
     const std::span<const std::byte> one = block(i);
-    // A block alone may be as long as a payload at most, so nothing is sent together with one that fills the batch.
+    // A single block may be as long as a payload, so one that fills the batch is sent alone.
     if (count > 0 && bytes + one.size() > kBatchBytes) break;
     sums_.resize(sums_.size() + stripe_count(one.size()));
-    // Right before it is sent, while the block is in cache.
+    // Right before sending, while the block is in cache.
     const std::uint64_t seed = set_checksum_seed(plan->space_id, part->hashes[i], one.size());
     const auto sums = std::span(sums_).last(stripe_count(one.size()));
     if (is_staged()) {
@@ -141,7 +140,7 @@ std::string SetPutCall::on_last(const FrameReader::Frame& frame) {
     results.push_back(static_cast<SetPutBlock>(result));
   }
   if (has_part_of_group(results)) return "set_put: stored a part of a group";
-  results_ = std::move(results);  // the caller's from here on: nothing of an answer that breaks a promise
+  results_ = std::move(results);  // given to the caller only from a valid answer
   return note_refusal(response->refused_why(), std::ranges::count(results_, SetPutBlock::kRefused) > 0);
 }
 
@@ -183,7 +182,7 @@ Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes
   plan.until = impl.deadline_after(options.deadline);
   plan.reuse = options.reuse;
 
-  // Offer each owner its part, all at once. What the calls point to is declared before them, and so outlives them.
+  // Offer each owner its part, all at once. Objects that calls point to are declared first, and so outlive them.
   const VerbInProgress verb(shared, ClientCall::kSetPut);
   const RegionUse region_use(region);
   const std::vector<OwnedChain> parts = split_set(*impl.reachable_map(), hashes, options.group_counts);

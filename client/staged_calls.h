@@ -1,5 +1,4 @@
-// client/staged_calls.h: the calls of a get or put of a set, some of which go through staging memory: into how many
-// they are cut, and when each begins.
+// client/staged_calls.h: a set's get or put through staging memory: how it is cut into calls, and when each begins.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +11,9 @@
 
 namespace kv {
 
-/// Where the blocks of one call lie in staging memory. Without room: they do not, and go where the caller's are.
+/// Places of one call's blocks in staging memory. Without room they use the caller's memory.
 struct StagedCall {
-  std::size_t bytes = 0;             ///< Of all. 0: this call is not to be staged.
+  std::size_t bytes = 0;             ///< Of all blocks. 0: the call is not staged.
   std::vector<std::size_t> offsets;  ///< By position in the call's part.
   ClientStaging::Room room;
 
@@ -25,19 +24,19 @@ struct StagedCall {
     offsets.push_back(bytes);
     bytes += padded(block_bytes);
   }
-  /// Each block begins where a cache line does.
+  /// Blocks begin at cache lines.
   static std::size_t padded(std::size_t block_bytes) { return (block_bytes + 63) / 64 * 64; }
 };
 
-/// A part of a set's blocks, cut into calls whose bytes a core's cache can hold between the node's copy and ours.
+/// A part of a set's blocks, cut into calls whose bytes stay in a core's cache between the node's copy and this one.
 struct StagedPart {
-  OwnedChain part;  ///< Borrows what it was cut of.
+  OwnedChain part;  ///< Borrows the uncut part.
   StagedCall staged;
 };
 inline constexpr std::size_t kStagedCallBytes = 1 << 20;
 
-/// Cuts `parts` where may_stage(node) and block_bytes(position) fit into `staging`; leaves others whole. Groups are
-/// left whole too, for simplicity: no engine has large ones.
+/// Cuts `parts` where may_stage(node) and block_bytes(position) fit into `staging`; leaves others whole, and groups
+/// too, for simplicity: engines have small ones.
 template <class MayStage, class BlockBytes>
 std::vector<StagedPart> cut_for_staging(const ClientStaging& staging, std::span<const OwnedChain> parts,
                                         MayStage&& may_stage, BlockBytes&& block_bytes) {
@@ -74,18 +73,18 @@ std::vector<StagedPart> cut_for_staging(const ClientStaging& staging, std::span<
   return cut;
 }
 
-/// Starts the calls of a verb in order: all at once, but those that are staged only while few others are under way.
-///   1. At most kStagedCallsMax are staged at a time: one that the node fills, one that is looked at here, and one or
-///      two that wait for either.
-///   2. No call waits for another verb's room: without any of its own, the next one goes without.
+/// Starts the calls of a verb in order: all at once, but staged calls only while few others are in progress.
+///   1. At most kStagedCallsMax are staged at a time: one being filled by the node, one being read here, and one or two
+///      waiting for either.
+///   2. Calls do not wait for another verb's room: if a verb has none, its next call goes unstaged.
 template <class C, class Start>
 class StagedStart {
  public:
-  /// start(call) begins one. All outlive this.
+  /// start(call) begins one. All arguments outlive this.
   StagedStart(ClientShared& shared, CallGroup& group, TimePoint until, std::vector<C>& calls, Start start)
       : shared_(shared), group_(group), until_(until), calls_(calls), start_(std::move(start)) {}
 
-  /// Begins what can begin now. False: all have ended.
+  /// Begins all calls that can begin now. False: all have ended.
   bool go_on() {
     std::size_t staged = let_go();
     while (next_ < calls_.size() && !why_not_asked()) {
@@ -107,7 +106,7 @@ class StagedStart {
     return next_ < calls_.size() || !group_.running.empty();
   }
   std::size_t asked_count() const { return next_; }
-  /// Of the others, once all have ended.
+  /// Reason for the calls that were not started, once all others have ended.
   error_code why_not_asked() const {
     if (group_.control.is_cancelled()) return Errc::kCancelled;
     return next_ > 0 && shared_.clock.now() >= until_ ? error_code(asio::error::timed_out) : error_code();
@@ -116,7 +115,7 @@ class StagedStart {
  private:
   static constexpr std::size_t kStagedCallsMax = 4;
 
-  /// Of the room of calls that have ended. Returns how many have some.
+  /// Frees the room of ended calls. Returns how many calls still have room.
   std::size_t let_go() {
     std::size_t count = 0;
     for (; oldest_ < next_ && calls_[oldest_].has_ended(); ++oldest_) calls_[oldest_].staged.room = {};

@@ -1,4 +1,4 @@
-// client/waker.h: wakes a thread that sleeps, and costs nothing while that thread is awake.
+// client/waker.h: wakes a sleeping thread, at no cost while the thread is awake.
 #pragma once
 
 #include <atomic>
@@ -10,10 +10,10 @@ namespace kv {
 /// Throws std::system_error.
 Descriptor make_eventfd();
 
-/// To wake a thread is a system call of some microseconds, which each caller would pay although the thread is busy and
-/// would look anyway. So the thread says when it is about to sleep:
+/// Waking a thread takes a system call of some microseconds, which each caller would pay even if the thread is busy and
+/// would look anyway. So the thread announces its sleep:
 ///
-///     who has work for it         the thread
+///     thread with work            the sleeper
 ///     publish the work            fall_asleep()
 ///     wake()                      look for work once more: if there is none, sleep until fd() is readable
 ///                                 awake()

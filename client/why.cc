@@ -1,5 +1,5 @@
-// client/why.cc: why a chain, or a block of a set, is not found. Each owner is asked about its part; who owns the first
-// block that is missed says why. A question, and no use: nothing is marked, counted or leased.
+// client/why.cc: why a chain, or a block of a set, is not found. Each owner is asked about its part; the owner of the
+// first missing block gives the reason. The question is not a use: nodes do not mark, count or lease blocks for it.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kOthersMax = 16, kDifferencesMax = 64, kTextMax = 1024;  ///< Believed of an answer.
+constexpr std::size_t kOthersMax = 16, kDifferencesMax = 64, kTextMax = 1024;  ///< Limits on an answer.
 
 std::string text_of(const flatbuffers::String* text) {
   return text == nullptr ? "" : printable(text->string_view().substr(0, kTextMax));
@@ -29,7 +29,7 @@ class WhyCall final : public Call {
   WhyCall() { type = FrameType::kMatch; }
   OwnedChain chain;
   std::size_t asked = 0, block_count = 0, disk_block_count = 0;
-  MissReport report;  ///< Of what `reason` says.
+  MissReport report;  ///< The part explained by `reason`.
 
  private:
   error_code send(CallSession& session) override {
@@ -44,7 +44,7 @@ class WhyCall final : public Call {
     request.add_hashes(hashes);
     request.add_namespace_check(space_check());
     request.add_elsewhere(
-        true);  // a node that is older than the question takes it for a match, and learns nothing of it
+        true);  // a node that is older than this question takes it for a match, and must not learn from it
     request.add_why(true);
     if (own_trace != nullptr) request.add_trace(own_trace);
     builder.Finish(request.Finish());

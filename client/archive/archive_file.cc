@@ -22,7 +22,7 @@ Failure file_failure(const std::string& path, const std::string& what = {}) {
   return {error, path + ": " + (what.empty() ? "" : what + ": ") + error.message()};
 }
 
-/// Of a name where nothing may be lost: there is nothing, or a file that may be replaced.
+/// Checks that the name is free, or that of a replaceable file.
 Result<void, Failure> check_place(const std::string& path, bool replaces) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -79,14 +79,14 @@ Result<void, Failure> NewArchiveFile::commit() {
   if (::fsync(file_) != 0) return file_failure(path_);
   if (const auto place = check_place(path_, replaces_); !place) return place.error();
   int named = ::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, path_.c_str(), replaces_ ? 0 : RENAME_NOREPLACE);
-  // Not every file system can. A second name replaces nothing either.
+  // Not every file system supports this. A second name does not replace files either.
   if (named != 0 && errno == EINVAL && !replaces_) {
     named = ::link(temporary_.c_str(), path_.c_str());
     if (named == 0) ::unlink(temporary_.c_str());
   }
   if (named != 0) return file_failure(path_);
   temporary_.clear();
-  // The name is on the disk once the folder is.
+  // The name is durable once the folder is synced.
   const int folder = ::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool is_safe = folder >= 0 && ::fsync(folder) == 0;
   const Failure failure = is_safe ? Failure() : file_failure(folder_);
@@ -96,7 +96,7 @@ Result<void, Failure> NewArchiveFile::commit() {
 }
 
 Result<OldArchiveFile, Failure> OldArchiveFile::open(const std::string& path) {
-  // Not to wait for whoever opens the other end of a pipe.
+  // Must not wait for the other end of a pipe.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return file_failure(path);
   OldArchiveFile opened(path, file);

@@ -1,4 +1,4 @@
-// client/archive/archive_file.h: a file that is there whole or not at all, and one that is read from the front.
+// client/archive/archive_file.h: a file that appears whole or not at all, and one that is read from the front.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace kv {
 
-/// Written under a name of its own in the same folder, readable by its owner alone, and given its name by commit().
-/// Destroyed before that it leaves nothing. Errors have the file's name in their words.
+/// Written under a temporary name in the same folder, readable by its owner only, and renamed by commit(). Destroyed
+/// before that, it leaves no file. Error texts name the file.
 class NewArchiveFile {
  public:
   static Result<NewArchiveFile, Failure> create(const std::string& path, bool replaces);
@@ -21,7 +21,7 @@ class NewArchiveFile {
   ~NewArchiveFile();
 
   Result<void, Failure> write(std::span<const std::byte> bytes);
-  /// On the disk, whole, under its name. A file that has come there meanwhile is an error, unless it is to be replaced.
+  /// Makes it durable, whole, under its name. A file created there meanwhile is an error, unless it may be replaced.
   Result<void, Failure> commit();
 
  private:

@@ -229,7 +229,7 @@ Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
   if (const auto start = take(0); !start) return start.error();
   const auto length = archive_head_bytes(head);
   if (!length) return length.error();
-  // What a false length makes us allocate is bounded by what is there.
+  // A false length allocates at most the bytes that exist.
   constexpr std::size_t kPiece = 1 << 20;
   while (head.size() < *length) {
     const std::size_t first = head.size();
@@ -248,7 +248,7 @@ Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
   for (std::size_t i = 0; i < count; ++i) {
     if (go_on && !go_on(i, count)) return Failure(Errc::kCancelled);
     const std::uint64_t begin = of.block_at(archive.head_bytes, i);
-    // No more at once than has been seen to be there: a head can promise any size.
+    // Grows with the bytes that exist: a head can claim any size.
     block.resize(0);
     while (block.size() < of.block_file_bytes()) {
       const std::size_t first = block.size();

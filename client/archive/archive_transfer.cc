@@ -31,7 +31,7 @@ std::size_t batch_blocks(const NamespaceRecord& record) {
   return std::max<std::size_t>(1, kArchiveBatchBytes / record.block_bytes());
 }
 
-/// Until a node has opened it: a record that none takes is told by the one that refuses it.
+/// Waits until a node has opened it; if all refuse, reports a refusal.
 Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& record,
                                   std::chrono::microseconds deadline) {
   const auto space = client.call<Space>([&](Client&) { return client.open(record, std::chrono::microseconds(0), {}); });
@@ -41,7 +41,7 @@ Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& r
   return *space;
 }
 
-/// How many leading blocks there are, in memory or on disk.
+/// How many leading blocks are held, in memory or on disk.
 Result<std::size_t, Failure> count_there(ClientThread& client, Space space, std::span<const BlockHash> hashes,
                                          std::chrono::microseconds deadline) {
   const MatchOptions options{.deadline = deadline};
@@ -72,7 +72,7 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
     GetOptions asked{.deadline = options.deadline};
     asked.checksums = std::span(sums).first(end * stripes);
     asked.first_block = first;
-    // A node whose disk takes longer than it waits for a block ends its answer there, and has the block a moment later.
+    // A node whose disk is slower than its wait for a block ends its answer there, and has the block a moment later.
     constexpr int kTries = 4;
     Result<GetResult> got = GetResult{};
     for (int tries = 0; tries < kTries && got && !got->why && got->block_count < end; ++tries) {
@@ -88,7 +88,7 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
     }
     for (std::size_t i = first; i < end; ++i) {
       const auto own = std::span(sums).subspan(i * stripes, stripes);
-      // With a client that does not verify, nobody has.
+      // The client may be configured not to verify.
       if (!verify_block(head.record.checksum_seed(head.hashes[i], block_bytes), blocks[i], own))
         return Failure(Errc::kCorruptBlock, "block " + std::to_string(i) + ": its checksum does not match");
       for (const auto bytes : {std::as_bytes(own), std::span<const std::byte>(blocks[i])}) {
@@ -102,7 +102,7 @@ Result<void, Failure> write_blocks(ClientThread& client, Space space, const Arch
   return {};
 }
 
-/// Blocks from the file to the nodes, batch by batch. Returns how many were new there.
+/// Blocks from the file to the nodes, batch by batch. Returns the number of new ones.
 Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const CheckedArchive& archive,
                                         OldArchiveFile& file, const ContextImportOptions& options) {
   const ArchiveHead& head = archive.head;
@@ -127,8 +127,8 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
         return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
       blocks[i] = block;
     }
-    // Those before it are there; their bytes are not asked for. If one has gone meanwhile, what lies here in its place
-    // does not have its checksum, and is refused.
+    // Earlier blocks are stored and their bytes not needed. If one has gone meanwhile, its placeholder bytes fail the
+    // checksum and are refused.
     for (std::size_t i = 0; i < first; ++i) blocks[i] = std::span(memory).first(block_bytes);
     PutOptions asked{.deadline = options.deadline};
     asked.checksums = std::span(archive.checksums).first(end * stripes);
@@ -157,7 +157,7 @@ Failure in_file(const std::string& file, const Failure& failure) {
 Result<ArchivedContext, Failure> export_context(ClientThread& client, std::string_view name, const std::string& file,
                                                 const ContextExportOptions& options) {
   const std::string called = "context '" + std::string(name) + "'";
-  // Refused before anything is asked.
+  // Checked before any node is asked.
   const auto key = ArchiveKey::configured(options.key_file);
   if (!key) return key.error();
   auto made = NewArchiveFile::create(file, options.replaces);

@@ -10,18 +10,18 @@
 
 namespace kv {
 
-// Both block the calling thread, which does the files; the client's thread does the rest. At most a batch of blocks
-// (kArchiveBatchBytes, or one block) is in memory, and 40 bytes and more of each block of the context.
+// Both block the calling thread, which handles the files; the client's thread does the rest. Memory: at most a batch of
+// blocks (kArchiveBatchBytes, or one block), and 40 bytes and more per block of the context.
 inline constexpr std::size_t kArchiveBatchBytes = 16 << 20;
 
-/// Errors: kNotFound, kMismatch, kUnsupported as Client::tell_context(); kNotFound too where blocks are not there; of
-/// the nodes, of the file. The words say which. Then there is no file, and one that was there is as it was.
+/// Errors: kNotFound, kMismatch, kUnsupported as Client::tell_context(); kNotFound also for missing blocks; of the
+/// nodes, of the file, as the text says. Then the file is not created, and an existing one is unchanged.
 Result<ArchivedContext, Failure> export_context(ClientThread& client, std::string_view name, const std::string& file,
                                                 const ContextExportOptions& options);
-/// The whole file is checked before any of it goes to a node: a damaged one leaves nothing behind. Only with a key is
-/// it known who has made the file: checksums and digests are anybody's to make, and what is believed becomes a hit.
-/// Then blocks are put, and then the context is created, in place of one of that name. Errors: as of check_archive(),
-/// of Client::put() and create_context(); what was put until then is there, and ages.
+/// Checks the whole file before sending any of it: a damaged one has no effect. Only a key proves who wrote the file:
+/// checksums and digests can be forged, and accepted blocks become hits. Then puts the blocks, and creates the context,
+/// replacing one of that name. Errors: as check_archive(), Client::put() and create_context(); blocks put before an
+/// error stay, and age.
 Result<ArchivedContext, Failure> import_context(ClientThread& client, const std::string& file,
                                                 const ContextImportOptions& options);
 

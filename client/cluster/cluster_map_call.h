@@ -1,4 +1,4 @@
-// client/cluster/cluster_map_call.h: what one node is asked of its cluster: who belongs to it, and to leave it.
+// client/cluster/cluster_map_call.h: requests to one node about its cluster: for its map, and to drain.
 #pragma once
 
 #include <functional>
@@ -10,14 +10,14 @@
 
 namespace kv {
 
-/// Nobody waits for it but `done`, which is told of every end, from the middle of a link's work.
+/// `done` is called at every end, from the middle of a link's work.
 class ClusterMapCall final : public Call {
  public:
   static constexpr Duration kDeadline = 2s;
 
   ClusterMapCall() { type = FrameType::kClusterMap; }
   std::function<void()> done;
-  ClusterStatus answer;  ///< Of the last one, if that ended without an error.
+  ClusterStatus answer;  ///< Of the last request, if it succeeded.
 
  private:
   error_code send(CallSession& session) override;
@@ -25,11 +25,11 @@ class ClusterMapCall final : public Call {
   void on_end(CallSession* session) override;
 };
 
-/// Asks one node to hand over what it owns, or to serve again.
+/// Asks one node to hand over its blocks, or to serve again.
 class ClusterDrainCall final : public Call {
  public:
   ClusterDrainCall() { type = FrameType::kClusterDrain; }
-  std::string_view id;  ///< Of the node.
+  std::string_view id;  ///< The node's.
   bool drain = true;
 
  private:
@@ -37,8 +37,8 @@ class ClusterDrainCall final : public Call {
   std::string on_last(const FrameReader::Frame& frame) override;
 };
 
-/// What a node says, checked: ids are visible and different, endpoints can be parsed, weights are positive, and with an
-/// epoch there is at least one node. Returns an empty string, or what is wrong.
+/// Checks and reads a node's map: ids are visible and different, endpoints can be parsed, weights are positive, and
+/// with an epoch there is at least one node. Returns an empty string, or the fault.
 std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterStatus* status);
 
 }  // namespace kv

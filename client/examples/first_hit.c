@@ -1,4 +1,4 @@
-/* Looks a prompt up and stores what was missing, in C.
+/* Looks a prompt up and stores missing blocks, in C.
  *   first_hit_c [ENDPOINT]      default: the socket of the packaged service */
 #include <kvstore/client/kvstore.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   options.nodes = &node;
   options.node_count = 1;
 
-  /* All that shapes a block's bytes besides its tokens. Equal records share blocks, others never do. */
+  /* Everything that shapes a block's bytes besides its tokens. Only equal records share blocks. */
   const char* record = "block_bytes=65536\nblock_size=16\nmodel=example-c\n";
   kvs_client* client;
   kvs_space space;
@@ -39,9 +39,9 @@ int main(int argc, char** argv) {
   get.deadline_us = kSecond;
   if (kvs_get(client, space, hashes, count, blocks, &get, &got) != KVS_OK) return fail("kvs_get");
   printf("%zu of %zu blocks were cached", got.block_count, count);
-  if (got.why != KVS_OK) printf(" (%s)", kvs_status_text(got.why)); /* not asked, or not in time: compute all of it */
+  if (got.why != KVS_OK) printf(" (%s)", kvs_status_text(got.why)); /* not asked, or not in time: compute all blocks */
 
-  for (size_t i = got.block_count; i < count; ++i) memset(blocks[i], 'k', kBytes); /* what prefill would compute */
+  for (size_t i = got.block_count; i < count; ++i) memset(blocks[i], 'k', kBytes); /* in place of prefill */
   kvs_put_options put = KVS_PUT_OPTIONS_INIT;
   kvs_put_result stored = KVS_PUT_RESULT_INIT;
   put.deadline_us = kSecond;

@@ -1,4 +1,4 @@
-// Looks a prompt up and stores what was missing, in C++.
+// Looks a prompt up and stores missing blocks, in C++.
 //   first_hit_cxx [ENDPOINT]      default: the socket of the packaged service
 #include <kvstore/client/blocking_client.h>
 
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   config.nodes = {{.endpoint = argc > 1 ? argv[1] : "unix:///run/kvstore/kvstore.sock"}};
   kv::BlockingClient client(config);
 
-  // All that shapes a block's bytes besides its tokens. Equal records share blocks, others never do.
+  // Everything that shapes a block's bytes besides its tokens. Only equal records share blocks.
   const auto record = kv::NamespaceRecord::from_fields(
       {{"model", "example-c++"}, {"block_size", std::to_string(kTokens)}, {"block_bytes", std::to_string(kBytes)}});
   if (!record) return 1;
@@ -35,7 +35,7 @@ int main(int argc, char** argv) {
   const auto got = client.get(*space, hashes, blocks, {.deadline = 1s});
   if (!got) return std::fprintf(stderr, "get: %s\n", got.error().message().c_str()), 1;
   std::printf("%zu of %zu blocks were cached", got->block_count, hashes.size());
-  if (got->why) std::printf(" (%s)", got->why.message().c_str());  // not asked, or not in time: compute all of it
+  if (got->why) std::printf(" (%s)", got->why.message().c_str());  // not asked, or not in time: compute all blocks
 
   for (std::size_t i = got->block_count; i < blocks.size(); ++i) std::memset(blocks[i].data(), 'k', kBytes);
   const std::vector<std::span<const std::byte>> computed(blocks.begin(), blocks.end());

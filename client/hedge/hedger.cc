@@ -5,7 +5,7 @@
 
 namespace kv {
 
-/// As a match of what lies elsewhere: it counts for no hot root.
+/// Sent as a match of a chain that belongs elsewhere, so that it does not count for hot roots.
 error_code HoldsCall::send(CallSession& session) {
   found_ = 0;
   if (blocks_in_request(session.terms(), hashes.size(), sizeof(BlockHash)) < hashes.size()) return Errc::kTooLarge;
@@ -26,7 +26,7 @@ std::string HoldsCall::on_last(const FrameReader::Frame& frame) {
   if (response == nullptr) return "match: malformed";
   if (response->host_blocks() > hashes.size()) return "match: more blocks than it was asked for";
   map_epoch = response->epoch();
-  found_ = response->host_blocks();  // those on its disk would take it longer still
+  found_ = response->host_blocks();  // blocks on its disk would take even longer
   return {};
 }
 

@@ -1,4 +1,4 @@
-// client/hedge/hedger.h: when a read is asked for a second time, of another node, and what it may cost.
+// client/hedge/hedger.h: when a read is also sent to a second node, and the limits on that.
 #pragma once
 
 #include <algorithm>
@@ -14,10 +14,10 @@
 namespace kv {
 
 /// A read is *late* once its node takes longer than 99 of 100 of its recent answers of that kind took. Then the second
-/// node of the rendezvous order is asked as well: there second copies lie, and the hot root (docs/cluster.md).
-///   1. Second requests are at most `share` of all reads, and kBurst besides.
-///   2. Where kFruitlessMax in a row found nothing there are no copies, most likely: none is made for kRest, and then
-///      one.
+/// node of the rendezvous order, which has second copies and the hot root (docs/cluster.md), is asked as well.
+///   1. Second requests are at most `share` of all reads, plus kBurst.
+///   2. After kFruitlessMax fruitless ones in a row there are most likely no copies: the hedger pauses for kRest, and
+///      then tries one.
 /// Thread safety: none; on the client's executor.
 class Hedger {
  public:
@@ -27,7 +27,7 @@ class Hedger {
   enum class Kind : std::uint8_t { kMatch, kGet };
 
   struct Node {
-    Latencies match, get;  ///< To the answer; to the first part of it.
+    Latencies match, get;  ///< Time to the answer; to its first part.
     std::uint64_t hedges = 0, wins = 0;
     Latencies& of(Kind kind) { return kind == Kind::kMatch ? match : get; }
   };
@@ -45,20 +45,20 @@ class Hedger {
   }
   void forget_node(std::size_t number) { node(number) = {}; }
 
-  /// A read is sent to `number` now. Returns how long it may take before it is late.
+  /// A read is sent to `number` now. Returns the time after which it is late.
   Duration begin(std::size_t number, Kind kind) {
     tokens_ = std::min(tokens_ + share_, kBurst);
     const auto usual = node(number).of(kind).p99();
     return std::clamp(usual.value_or(after_max_), after_min_, after_max_);
   }
-  /// Whether it may be asked a second time. If so, that is counted.
+  /// Whether a second request is allowed; if so, counts it.
   bool take(std::size_t number, TimePoint now) {
     if (tokens_ < 1 || now < rests_until_) return false;
     tokens_ -= 1;
     ++node(number).hedges;
     return true;
   }
-  /// What became of a second request that was answered: whether it found anything.
+  /// Outcome of an answered second request: whether it found blocks.
   void answered(bool has_found, TimePoint now) {
     fruitless_ = has_found ? 0 : fruitless_ + 1;
     if (fruitless_ < kFruitlessMax) return;
@@ -75,7 +75,7 @@ class Hedger {
   TimePoint rests_until_{};
 };
 
-/// Wakes the calls' verb when the next of them is late.
+/// Wakes the verb's coroutine when its next call is late.
 class LateAlarm final : public DeadlineEntry {
  public:
   LateAlarm(DeadlineQueue& queue, CallGroup& group) : queue_(queue), group_(group) {}
@@ -92,7 +92,7 @@ class LateAlarm final : public DeadlineEntry {
   CallGroup& group_;
 };
 
-/// Asks whether a node has all of a part of a chain, before its bytes are asked for there.
+/// Asks whether a node has all of a part of a chain, before fetching the bytes there.
 class HoldsCall final : public Call {
  public:
   HoldsCall() { type = FrameType::kMatch; }

@@ -1,4 +1,4 @@
-// client/hedge/latencies.h: how long a node takes to begin its answers.
+// client/hedge/latencies.h: a node's times to the beginning of its answers.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 namespace kv {
 
 /// The latest times of one kind of request to one node, as counts in buckets an eighth wide.
-///   1. What is kept is bounded, and recent: whenever there are kWindow, each count is halved.
-///   2. A quantile is the upper end of its bucket: at most an eighth more than the time itself.
-/// Thread safety: none. Cost: add() some nanoseconds; a quantile one look at each bucket.
+///   1. The counts stay bounded and recent: at kWindow entries, each is halved.
+///   2. A quantile is the upper end of its bucket: at most an eighth above the true time.
+/// Thread safety: none. Cost: add() some nanoseconds; a quantile visits each bucket once.
 class Latencies {
  public:
   static constexpr std::uint32_t kWindow = 1024;
-  static constexpr std::uint32_t kEnough = 100;  ///< Below that there is no 99th part of them.
+  static constexpr std::uint32_t kEnough = 100;  ///< Too few below that for a 99th percentile.
 
   void add(Duration time) {
     ++counts_[bucket_of(time)];
@@ -27,7 +27,7 @@ class Latencies {
     total_ = 0;
     for (std::uint32_t& count : counts_) total_ += count /= 2;
   }
-  /// None before kEnough were added.
+  /// Empty before kEnough were added.
   std::optional<Duration> p99() const { return quantile(100); }
   std::optional<Duration> p50() const { return quantile(2); }
 
@@ -44,7 +44,7 @@ class Latencies {
     const std::uint64_t eighths = (kParts + bucket % kParts + 1) << bucket / kParts;
     return std::chrono::microseconds((eighths + kParts - 1) / kParts);
   }
-  /// Of what one in so many is longer than.
+  /// The time exceeded by one in `one_in`.
   std::optional<Duration> quantile(std::uint32_t one_in) const {
     if (total_ < kEnough) return std::nullopt;
     std::uint32_t longer = 0;

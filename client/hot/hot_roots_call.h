@@ -1,4 +1,4 @@
-// client/hot/hot_roots_call.h: asks one node which blocks it takes for hot.
+// client/hot/hot_roots_call.h: asks one node for its hot blocks.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace kv {
 
-/// Nobody waits for it. What it learns goes to the sets, and a failure nowhere: the next answer that names another
-/// version asks again. One at a time for each node; it belongs to the client.
+/// Runs in the background: its result goes to the sets, and a failure is ignored, since the next answer with another
+/// version asks again. One at a time per node; owned by the client.
 class HotRootsCall final : public Call {
  public:
   static constexpr Duration kDeadline = 2s;

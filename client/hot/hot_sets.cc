@@ -21,7 +21,7 @@ bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version,
   SpaceSet& set = heard(space, node, now);
   NodeWord& word = set.nodes[node];
   if (word.version == version) {
-    word.was_heard = true;  // that nothing is hot too: what it says next is a change (2)
+    word.was_heard = true;  // even an empty report: the next one is a change (2)
     return false;
   }
   if (version != 0) return true;
@@ -43,7 +43,7 @@ void HotSets::learn(std::uint32_t space, std::size_t node, std::uint64_t version
   take_word(set, node, std::move(wanted), is_change, now);
 }
 
-/// The old list is taken away only after the new one was added: what is in both has not changed.
+/// The old list is removed after the new one was added, so that blocks in both stay unchanged.
 void HotSets::take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> blocks, bool is_change, TimePoint now) {
   NodeWord& word = set.nodes[node];
   const std::uint64_t change = is_change ? ++last_change_ : 0;
@@ -66,15 +66,14 @@ void HotSets::take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> 
   std::erase_if(set.blocks, [&](const auto& entry) {
     return entry.second.node_count == 0 && (entry.second.change == 0 || now - entry.second.changed >= kChangeTime);
   });
-  // Each change may leave as many that are hot no more. A node that changes its mind all the time is not followed back.
+  // Each change may leave as many formerly hot blocks. The history of a node that keeps changing is dropped.
   if (set.blocks.size() > 2 * kBlocksPerNodeMax * kept_counts_.size()) {
     std::erase_if(set.blocks, [](const auto& entry) { return entry.second.node_count == 0; });
   }
 }
 
-/// The change that counts is the latest one of those that made the root end where it ends: of a root's own blocks, or
-/// of the one behind it, which was hot until then. Before it, the blocks that it made hot were not, and the others
-/// were.
+/// The relevant change is the latest one among the root's blocks and the block behind it, which may have been hot
+/// before. Before that change, the blocks that it made hot were not, and its others were.
 HotSets::Roots HotSets::roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const {
   Roots roots;
   const auto found = spaces_.find(space);

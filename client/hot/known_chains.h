@@ -1,4 +1,4 @@
-// client/hot/known_chains.h: how much of a chain was no news to the nodes, from its match to its put.
+// client/hot/known_chains.h: how much of a chain the nodes knew, kept from its match to its put.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,17 @@
 
 namespace kv {
 
-/// Each node judges blocks by how much of their request was new, and sees its own part of the request alone. Where they
-/// disagree, each keeps blocks that are of no use without the others'. So a match adds up what all nodes say they know,
-/// and the put of that chain, which may be longer or shorter then, tells it to them all. A chain is found again by the
-/// first block that was new. Of chains that nobody puts, and of different namespaces with equal hashes, an entry costs
-/// or says a little; the oldest of kEntriesMax go. Cost: a look-up a block. Thread safety: none.
+/// Each node judges blocks by the new part of a request, but sees only its own part. If nodes disagree, each keeps
+/// blocks that are useless without the others'. So a match sums up the blocks known to all nodes, and the put of that
+/// chain, which may have another length by then, reports the sum to all. A chain is found by its first new block.
+/// Entries of chains that are never put, or of equal hashes in different namespaces, do little harm; the oldest beyond
+/// kEntriesMax go. Cost: one look-up per block. Thread safety: none.
 class KnownChains {
  public:
   static constexpr std::size_t kEntriesMax = 4096;
 
-  /// So many leading blocks of `chain` are known to all. If all of them are, its last block stands for what is new.
+  /// The first `known` blocks of `chain` are known to all. If that is the whole chain, its last block serves as the
+  /// key.
   void matched(std::span<const BlockHash> chain, std::size_t known) {
     if (chain.empty()) return;
     const auto [at, is_new] =
@@ -34,8 +35,8 @@ class KnownChains {
     known_.erase(order_.front());
     order_.pop_front();
   }
-  /// How many it was when `chain`, or one that begins like it, was matched. The most, if it was more than once: what
-  /// was stored since the earlier time is known now.
+  /// The number known when `chain`, or one with the same beginning, was matched; the highest of several, since blocks
+  /// stored after an earlier match are known by now.
   std::optional<std::size_t> of(std::span<const BlockHash> chain) const {
     if (known_.empty()) return std::nullopt;
     for (std::size_t i = chain.size(); i-- > 0;) {

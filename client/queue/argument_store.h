@@ -1,4 +1,4 @@
-// client/queue/argument_store.h: what a submitted call keeps of its arguments.
+// client/queue/argument_store.h: a submitted call's copies of its arguments.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +12,16 @@
 
 namespace kv {
 
-/// One piece of memory for all lists of one call. A short call after another one allocates nothing.
+/// One piece of memory for all lists of a call. A call no longer than the one before does not allocate.
 class ArgumentStore {
  public:
-  /// What copy() of a list takes. The caller has bounded the list: this does not look for a sum that wraps.
+  /// Size of copy()'s result. The caller has bounded the list: overflow is not checked here.
   template <class T>
   static std::size_t bytes_of(std::span<T> list) {
     return (list.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  /// Forgets all copies, and makes room for `bytes` of new ones. False: there is no memory.
+  /// Drops all copies, and makes room for `bytes` of new ones. False: out of memory.
   [[nodiscard]] bool reserve(std::size_t bytes) {
     used_ = 0;
     if (bytes <= capacity_) return true;
@@ -31,7 +31,7 @@ class ArgumentStore {
     return memory_ != nullptr;
   }
 
-  /// Memory for most calls, its pages there already: the first calls are no slower than those that follow.
+  /// Memory for most calls, with its pages touched, so that the first calls are as fast as later ones.
   [[nodiscard]] bool warm_up() {
     if (!reserve(kWarmBytes)) return false;
     std::memset(memory_.get(), 0, kWarmBytes);
@@ -50,7 +50,7 @@ class ArgumentStore {
     return {reinterpret_cast<const T*>(to), list.size()};
   }
 
-  /// The call has ended: a long one's memory is given back.
+  /// The call has ended: frees a long one's memory.
   void trim() {
     if (capacity_ > kKeptBytesMax) clear();
   }

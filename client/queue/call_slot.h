@@ -17,21 +17,21 @@ namespace kv {
 
 class Completions;
 
-/// A place for a call in flight. Its parts belong to one side at a time, and each hand-over is a release of one side
-/// and an acquire of the other:
+/// A place for a call in flight. Its parts belong to one side at a time, and each hand-over is a release by one side
+/// and an acquire by the other:
 ///
-///     CallSlots        who submits        I/O thread          Completions      who reaps
+///     CallSlots        submitter          I/O thread          Completions      reaper
 ///     free  ---------> fills it --------> runs the call ----> has ended -----> copies the end --> free
 ///             take()             push()              tell_end()        reap()             give_back()
 struct CallSlot {
   // CallSlots.
   std::uint32_t index = 0;
   std::atomic<std::uint32_t> next_free{0};
-  std::atomic<std::uint64_t> id{0};  ///< Of the call that it holds; 0: none that can be named.
-  std::uint64_t use_count = 0;       ///< Makes each id another.
+  std::atomic<std::uint64_t> id{0};  ///< Of its call; 0: without a name.
+  std::uint64_t use_count = 0;       ///< Makes each id unique.
   std::size_t bytes = 0;             ///< Counted against bytes_max.
 
-  // The call. Written by who submits, then the I/O thread's.
+  // The call. Written by the submitter, then the I/O thread's.
   std::uint64_t tag = 0;
   Verb verb{};
   Space space{};
@@ -47,7 +47,7 @@ struct CallSlot {
   SetGetOptions get_set{};
   SetPutOptions put_set{};
   SetLists lists{};
-  std::size_t block_count_min = 0;  ///< Of a load, as is the next.
+  std::size_t block_count_min = 0;  ///< For a load, like tell_match.
   bool tell_match = false;
   Lease lease{};
   std::span<std::byte> memory;
@@ -56,7 +56,7 @@ struct CallSlot {
   CallSlot* next_submitted = nullptr;
 
   // A wish to cancel, from any thread.
-  std::atomic<std::uint64_t> cancel_id{0};  ///< The newest call here that was to be cancelled.
+  std::atomic<std::uint64_t> cancel_id{0};  ///< The newest call here with a wish to cancel.
   std::atomic<bool> is_cancel_queued{false};
   CallSlot* next_cancelled = nullptr;
 
@@ -70,9 +70,9 @@ struct CallSlot {
     std::size_t segment, block_count;
   };
   Completions* completions = nullptr;
-  boost::intrusive::list_member_hook<> listed;  ///< Linked: something of it can be reaped.
+  boost::intrusive::list_member_hook<> listed;  ///< Linked: it has completions to reap.
   bool has_ended = false;
-  std::optional<MatchResult> matched;  ///< To be told.
+  std::optional<MatchResult> matched;  ///< To be reported.
   std::vector<SegmentMark> segments;   ///< All so far; those before segments_told were reaped.
   std::size_t segments_told = 0;
   Completion end;

@@ -25,13 +25,13 @@ CallSlots::CallSlots(std::size_t calls_max, std::size_t bytes_max)
 Result<CallSlot*> CallSlots::take(std::size_t bytes) {
   if (bytes > bytes_max_) return error_code(Errc::kTooLarge);
   const std::size_t before = bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  // Taken first and given back: two submits that look before they take could both pass.
+  // Taken first and returned on excess: two submits that check before taking could both pass.
   if (before > bytes_max_ - bytes) {
     bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     return error_code(Errc::kBusy);
   }
-  // A stack without a lock: a submit must never wait for a thread that was put to sleep while it held one. The upper
-  // half counts, so that a head which went and came back is seen as another (ABA).
+  // A lock-free stack: a submit must never wait for a thread that was descheduled while holding a lock. The upper half
+  // counts, so that a head that left and returned differs (ABA).
   std::uint64_t head = free_.load(std::memory_order_acquire);
   for (;;) {
     const auto index = static_cast<std::uint32_t>(head);
@@ -40,7 +40,7 @@ Result<CallSlot*> CallSlots::take(std::size_t bytes) {
       return error_code(Errc::kBusy);
     }
     KV_ASSERT(index < size_);
-    // Another thread may take this slot meanwhile: then what was read here is old, and so is the count in `head`.
+    // Another thread may take this slot meanwhile: then this value is stale, and so is the count in `head`.
     const std::uint64_t next = slots_[index].next_free.load(std::memory_order_relaxed);
     const std::uint64_t after = ((head >> 32) + 1) << 32 | next;
     if (!free_.compare_exchange_weak(head, after, std::memory_order_acquire, std::memory_order_acquire)) continue;

@@ -1,4 +1,4 @@
-// client/queue/call_slots.h: the calls that a queue can have in flight.
+// client/queue/call_slots.h: a queue's calls in flight.
 #pragma once
 
 #include <atomic>
@@ -11,9 +11,9 @@
 
 namespace kv {
 
-/// A fixed number of slots, and the bounds on what is in flight.
+/// A fixed number of slots, and the bounds on calls and bytes in flight.
 ///   1. At most calls_max slots are taken, with at most bytes_max bytes in all.
-///   2. An id names one use of one slot: it is never given out again, and says nothing once that use is over.
+///   2. An id names one use of one slot: it is never reused, and invalid after that use.
 /// Thread safety: any, without a lock.
 class CallSlots {
  public:
@@ -21,11 +21,11 @@ class CallSlots {
 
   /// A free slot, counted with `bytes`. Errors: kBusy; kTooLarge if the bytes alone are over the bound.
   Result<CallSlot*> take(std::size_t bytes);
-  /// The id of what the slot holds from now on.
+  /// Gives the slot's next call its id.
   CallId name(CallSlot& slot);
-  /// The call is over: its id says nothing any more.
+  /// The call is over: its id becomes invalid.
   void give_back(CallSlot& slot);
-  /// The slot that `id` named at some time; whether it still does is slot->id.
+  /// The slot once named by `id`; slot->id tells whether it still is.
   CallSlot* find(CallId id) const;
 
   std::size_t calls() const { return calls_.load(std::memory_order_relaxed); }
@@ -39,7 +39,7 @@ class CallSlots {
   const std::size_t size_, bytes_max_;
   const std::unique_ptr<CallSlot[]> slots_;
   std::atomic<std::size_t> calls_{0}, bytes_{0};
-  /// The first free slot, and in the upper half a count of changes: a head that went and came back is another one.
+  /// The first free slot, and in the upper half a count of changes: a head that left and returned differs.
   std::atomic<std::uint64_t> free_;
 };
 

@@ -12,7 +12,7 @@ namespace kv {
 Completions::Completions(CallSlots& slots)
     : slots_(slots),
       readable_(make_eventfd()),
-      closed_in_child_(readable_.get()) {  // a child that read from it would take the parent's signal away
+      closed_in_child_(readable_.get()) {  // a child that read it would take the parent's signal
   for (std::size_t i = 0; i < slots_.size(); ++i) slots_[i].completions = this;
 }
 
@@ -45,7 +45,7 @@ void Completions::tell_end(CallSlot& slot) {
 
 void Completions::add(CallSlot& slot) {
   ++count_;
-  // A call is listed once, however much it has to tell, by a link of its own: listing needs no memory.
+  // A call is listed once, however many completions it has, by its own link: listing does not allocate.
   if (!slot.listed.is_linked()) {
     if (list_.empty()) {
       const std::uint64_t one = 1;
@@ -53,9 +53,9 @@ void Completions::add(CallSlot& slot) {
     }
     list_.push_back(slot);
   }
-  // Nobody is woken for fewer completions than the most modest waiter wants, unless no more will come.
+  // Wakes waiters only at the lowest number that one of them wants, or if all calls have ended.
   if (least_wanted_ == kNobody || (count_ < least_wanted_ && unended_ > 0)) return;
-  least_wanted_ = kNobody;  // who has not enough says so again
+  least_wanted_ = kNobody;  // a thread that wants more sets it again
   told_.notify_all();
 }
 
@@ -81,7 +81,7 @@ Result<std::size_t> Completions::wait(std::span<const CallId> calls, std::size_t
     for (const CallId call : calls) {
       CallSlot* const slot = slots_.find(call);
       if (slot == nullptr || slot->id.load(std::memory_order_acquire) != static_cast<std::uint64_t>(call)) {
-        all_known = false;  // it was reaped, perhaps by another thread just now
+        all_known = false;  // reaped, perhaps by another thread just now
         return true;
       }
       ended += slot->has_ended;
@@ -92,9 +92,9 @@ Result<std::size_t> Completions::wait(std::span<const CallId> calls, std::size_t
   std::size_t count = 0;
   for (const CallId call : calls) {
     CallSlot& slot = *slots_.find(call);
-    // The same call named twice is there once.
+    // A call named twice counts once.
     if (slot.id.load(std::memory_order_relaxed) != static_cast<std::uint64_t>(call) || !slot.has_ended) continue;
-    // All that was not told of it: its marks, a match, and the end.
+    // All unreported completions: its segments, a match, and the end.
     count_ -= slot.segments.size() - slot.segments_told + (slot.matched ? 1 : 0) + 1;
     into[count++] = std::exchange(slot.end, {});
     unlist(slot);
@@ -107,7 +107,7 @@ template <class Done>
 void Completions::wait_until(std::unique_lock<std::mutex>& lock, std::chrono::microseconds timeout, std::size_t wanted,
                              Done done) {
   if (done() || timeout <= std::chrono::microseconds(0)) return;
-  // Far ends are cut, since a time point beyond the clock's range would lie in the past.
+  // Distant ends are cut, since a time point beyond the clock's range would lie in the past.
   const auto until =
       std::chrono::steady_clock::now() + std::min<std::chrono::microseconds>(timeout, std::chrono::hours(24 * 365));
   do {
@@ -143,7 +143,7 @@ void Completions::take_next(Completion& into) {
     free(slot);
     return;
   }
-  // Until it has something to tell again.
+  // Until its next completion.
   if (!slot.has_ended && slot.segments_told == slot.segments.size()) unlist(slot);
 }
 

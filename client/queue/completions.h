@@ -1,4 +1,4 @@
-// client/queue/completions.h: what has become known of submitted calls and nobody has reaped yet.
+// client/queue/completions.h: the completions of submitted calls that are not reaped yet.
 #pragma once
 
 #include <atomic>
@@ -19,20 +19,20 @@
 
 namespace kv {
 
-/// The way back of a call: from the I/O thread, which tells, to the threads that reap.
-///   1. A slot is in the list exactly while something of its call can be reaped.
-///   2. The eventfd is readable exactly while the list is not empty. Both change under one lock, which is held for no
-///      transfer and no wait: the I/O thread never waits for a reaper that sleeps.
+/// The way back of a call: from the I/O thread, which reports, to the threads that reap.
+///   1. A slot is in the list exactly while its call has completions to reap.
+///   2. The eventfd is readable exactly while the list is not empty. Both change under one lock, which is never held
+///      during a transfer or a wait: the I/O thread does not wait for a sleeping reaper.
 /// Thread safety: any.
 class Completions {
  public:
-  /// Throws std::system_error if no eventfd can be had.
+  /// Throws std::system_error without an eventfd.
   explicit Completions(CallSlots& slots);
 
   void begun() { unended_.fetch_add(1, std::memory_order_relaxed); }  ///< A call that will end.
   void tell_matched(CallSlot& slot, const MatchResult& match);
   void tell_segment(CallSlot& slot, std::size_t segment, std::size_t block_count);
-  /// slot.end is complete. The slot is the reapers' from here on.
+  /// slot.end is complete. From here on the slot belongs to the reapers.
   void tell_end(CallSlot& slot);
 
   /// See CompletionQueue.
@@ -50,7 +50,7 @@ class Completions {
   void take_next(Completion& into);
   void free(CallSlot& slot);
   void unlist(CallSlot& slot);
-  /// Until `done()`, for which the completions told so far must at least be `wanted`.
+  /// Waits for `done()`, which needs at least `wanted` completions.
   template <class Done>
   void wait_until(std::unique_lock<std::mutex>& lock, std::chrono::microseconds timeout, std::size_t wanted, Done done);
 
@@ -61,7 +61,7 @@ class Completions {
   std::condition_variable told_;
   List list_;
   std::size_t count_ = 0;               ///< Completions that can be reaped, over all listed slots.
-  std::size_t least_wanted_ = kNobody;  ///< Of the waiting threads: so that not each completion wakes each of them.
+  std::size_t least_wanted_ = kNobody;  ///< By waiting threads, to avoid waking each for every completion.
   std::atomic<std::size_t> unended_{0};
 };
 

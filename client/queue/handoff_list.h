@@ -1,4 +1,4 @@
-// client/queue/handoff_list.h: objects handed from any thread to one, without a lock.
+// client/queue/handoff_list.h: hands objects from any thread to one, without a lock.
 #pragma once
 
 #include <atomic>
@@ -6,13 +6,13 @@
 
 namespace kv {
 
-/// A list that many threads push to and that is always taken as a whole. Taking all at once is what keeps the plain
-/// compare-and-swap of push() right: the head is compared, never followed.
-/// Thread safety: any. An object is in at most one such list by the same `next`, and is the list's until it is taken.
+/// Many threads push, and one takes the whole list at a time. Taking all at once makes push()'s plain compare-and-swap
+/// correct: the head is compared, never followed.
+/// Thread safety: any. An object is in at most one such list by the same `next`, which owns it until it is taken.
 template <class T, T* T::*next>
 class HandoffList {
  public:
-  /// Returns whether the list was empty: then whoever takes must be woken.
+  /// Returns whether the list was empty: then wake the taker.
   bool push(T& object) {
     T* head = head_.load(std::memory_order_relaxed);
     do {
