@@ -1,4 +1,4 @@
-"""A real node for each test module, and what tests share."""
+"""A real node for each test module, and shared helpers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 import kvstore
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Under AddressSanitizer, which has an allocator of its own and keeps what was freed (deploy/test.sh --python-asan).
+#: AddressSanitizer has its own allocator, which keeps freed memory (deploy/test.sh --python-asan).
 needs_own_allocator = pytest.mark.skipif(
     "libclang_rt.asan" in os.environ.get("LD_PRELOAD", ""), reason="not with AddressSanitizer's allocator"
 )
@@ -52,7 +52,7 @@ class Node:
         self.log = open(self.folder / "log", "ab")  # noqa: SIM115
         self.process = subprocess.Popen(self.arguments, stdout=self.log, stderr=self.log)
         until = time.monotonic() + 30
-        while not self._listens():  # the file is there before the node listens: a client is refused then
+        while not self._listens():  # the file exists before the node listens, when clients are refused
             if time.monotonic() > until or self.process.poll() is not None:
                 raise RuntimeError((self.folder / "log").read_text())
             time.sleep(0.01)
@@ -115,7 +115,7 @@ _names = iter(range(10**9))
 
 
 def namespace(block_bytes: int = 4096, block_size: int = 16, **more: object) -> kvstore.Namespace:
-    """A namespace that no other test has."""
+    """A namespace unique to the test."""
     return kvstore.Namespace(
         model=f"test-{os.getpid()}-{next(_names)}", block_size=block_size, block_bytes=block_bytes, **more
     )

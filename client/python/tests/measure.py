@@ -167,7 +167,7 @@ def measure_sets(given: argparse.Namespace, endpoint: str) -> None:
         options = ["--op", op, "--transport", "unix", "--block-bytes", "64KiB", "--batch", str(count)]
         chains, sets = [], []
         for turn in range(given.rounds):
-            # Turn about, and every put under names of its own: what is there already is not sent.
+            # In turn, with new names for every put: blocks already stored are not sent.
             for times, more in ((chains, []), (sets, ["--set"]))[:: 1 if turn % 2 == 0 else -1]:
                 done = cpp(given.build, endpoint, given.seconds, *options, "--salt", str(turn), *more)
                 if done["calls"] == 0:

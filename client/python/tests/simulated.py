@@ -1,5 +1,5 @@
-"""Memory of a GPU, real or simulated, for tests: through the CUDA module that KV_CUDA_MODULE names, without CUDA's own
-libraries. Of a simulated device also when enqueued work runs, and what was found while it ran.
+"""GPU memory, real or simulated, for tests: through the CUDA module that KV_CUDA_MODULE names, without CUDA's own libraries. A simulated
+device also controls when enqueued work runs, and reports errors found meanwhile.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-if not os.environ.get("KV_CUDA_MODULE"):  # whoever imports this has tests that all need a device
+if not os.environ.get("KV_CUDA_MODULE"):  # all tests of an importing file need a device
     pytest.skip("KV_CUDA_MODULE names no CUDA module: nothing is tried on a GPU", allow_module_level=True)
 
-#: When a simulated device does what it was given: at once, when something waits for it, by turns. Of a real one: None.
+#: When a simulated device runs its work: at once, when something waits for it, by turns. For a real one: None.
 ORDERS = ("at once", "lazy", "random")
 
 _K_CUDA = 2
@@ -55,7 +55,7 @@ class Device:
         return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Waits for the default stream, and for no other."""
+        """Waits only for the default stream."""
         assert self._library.kv_cuda_copy(to, source, nbytes) == 0
 
     def copy_on(self, stream: int, copies: Sequence[tuple[int, int, int]]) -> None:
@@ -76,7 +76,7 @@ class Device:
 
     @contextmanager
     def runs(self, order: str, seed: int = 1) -> Iterator[None]:
-        """Whatever is enqueued is done in that order. What the simulator finds is a failure."""
+        """Runs enqueued work in that order. The simulator's findings are failures."""
         if not self.is_simulated:
             yield
             return
@@ -87,12 +87,12 @@ class Device:
         finally:
             self._library.gpusim_set_order(0, 0)
         found, last = self._library.gpusim_findings() - before, self._library.gpusim_last_finding()
-        # Whenever Python collects an engine's memory while another's stream has work. deploy/test.sh looks at all others.
+        # Happens when Python collects an engine's memory while another's stream has work. deploy/test.sh checks all other findings.
         assert not found or last.startswith(b"host memory unregistered with work still enqueued"), last
 
 
 class DeviceArray:
-    """Numbers in a device's memory, told by ``__cuda_array_interface__``."""
+    """Numbers in a device's memory, exported by ``__cuda_array_interface__``."""
 
     def __init__(self, device: Device, values: np.ndarray) -> None:
         self._device = device
@@ -113,7 +113,7 @@ class DeviceArray:
         }
 
     def numpy(self) -> np.ndarray:
-        """Of what is there by now: the test has waited."""
+        """The current content: the test has waited."""
         made = np.empty(self.shape, self.dtype)
         self._device.copy(made.ctypes.data, self.address, self.nbytes)
         return made
@@ -144,7 +144,7 @@ _exported: list[DlpackArray] = []
 
 
 class DlpackArray:
-    """The same, told by DLPack: as PyTorch does. ``streams`` are those that consumers have named."""
+    """The same, exported by DLPack as PyTorch does. ``streams`` are the consumers' streams."""
 
     def __init__(self, array: DeviceArray, device_type: int = _K_CUDA) -> None:
         self._array, self._type = array, device_type
@@ -163,5 +163,5 @@ class DlpackArray:
         make = ctypes.pythonapi.PyCapsule_New
         make.restype = ctypes.py_object
         make.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-        _exported.append(self)  # for ever: there is no deleter that would end it
+        _exported.append(self)  # for ever: there is no deleter to end it
         return make(ctypes.addressof(self._tensor), _NAME, None)

@@ -1,4 +1,4 @@
-"""Tokens, and what a node's policy denies."""
+"""Tokens, and denials by a node's policy."""
 
 from __future__ import annotations
 

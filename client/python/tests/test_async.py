@@ -121,7 +121,7 @@ def test_one_future_for_a_task_and_for_threads(own_node):
             task = asyncio.create_task(ask())
             await asyncio.sleep(0.02)
             loop = asyncio.get_running_loop()
-            # One thread looks and leaves; another stays. Neither may take the end away from the task.
+            # One thread polls and leaves; another stays. The task must still get the end.
             assert await loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=0)) == []
             stays = loop.run_in_executor(None, lambda: kvstore.wait([future], timeout=30))
             await asyncio.sleep(0.05)
@@ -157,7 +157,7 @@ def test_a_cancelled_task_cancels_its_call(own_node):
 
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(ask(), 0.05)
-        assert future.wait(20)  # of the 30 that the node would be waited for
+        assert future.wait(20)  # of the 30 that the client would wait for the node
         assert isinstance(future.result().why, kvstore.Cancelled)
         own_node.resume()
         assert (await space.submit_match(hashes)).block_count == 0
@@ -197,7 +197,7 @@ def test_close_ends_what_is_in_flight(own_node):
     own_node.pause()
     future = space.submit_get(hashes, memory)
     client.close()
-    assert isinstance(future.result(0).why, kvstore.Cancelled)  # not TimedOut: the deadline was not waited for
+    assert isinstance(future.result(0).why, kvstore.Cancelled)  # not TimedOut: the call did not wait for its deadline
     memory[:] = 7
     assert memory.sum() == 7 * memory.size
 
@@ -266,7 +266,7 @@ def test_a_dropped_future_keeps_its_buffer_until_the_end(own_node):
         own_node.resume()
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            space.match(hashes)  # each call lets go of what has ended
+            space.match(hashes)  # each call releases ended ones
             try:
                 into.extend(b"more")
                 break
@@ -290,7 +290,7 @@ def test_close_while_another_call_looks_at_its_arguments(own_node):
     hashes = space.hash_chain(tokens(64))
 
     class Closes:
-        """Blocks whose buffer is asked for when the call has begun."""
+        """Blocks whose buffer is requested after the call has begun."""
 
         def __dlpack_device__(self) -> tuple[int, int]:
             client.close()

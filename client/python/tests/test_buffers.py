@@ -1,4 +1,4 @@
-"""What calls take as memory, and what they refuse by name."""
+"""Memory arguments of calls, and their refusals by name."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_two_blocks_that_would_land_in_one_place_are_refused(space, hashes, clie
     assert space.get(hashes, askew).block_count == 4
     assert space.get(hashes, pool, rows=[5, 1, 3, 0]).block_count == 4
     store = client.open_set(kvstore.Namespace(model="overlap", kind="set", block_bytes_max=4096))
-    assert store.put(hashes, [one] * 4).stored == 4  # to be read from one place is no harm
+    assert store.put(hashes, [one] * 4).stored == 4  # reading from one place is harmless
     with pytest.raises(kvstore.BadRequest, match="blocks: two blocks"):
         store.get(hashes, [one] * 4)
     with pytest.raises(kvstore.BadRequest, match="rows: two blocks"):

@@ -1,4 +1,4 @@
-"""Named contexts with a real node: made, listed, extended, warmed, deleted; over a restart; and what is a mistake."""
+"""Named contexts with a real node: created, listed, extended, warmed, deleted; across a restart; and errors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_one_goes_as_a_file_to_another_node(client, space, tmp_path):
             got = np.zeros_like(blocks)
             assert elsewhere.open(space.namespace).get(hashes, got).block_count == 8
             assert (got == blocks).all()
-            # With a key only what it has signed is believed.
+            # With a key only archives that it signed are accepted.
             key = tmp_path / "archive.key"
             key.write_text("a" * 64)
             key.chmod(0o400)

@@ -1,4 +1,4 @@
-"""Layouts in a GPU's memory: equal to the host's to the byte, in the order that streams and events say."""
+"""Layouts in a GPU's memory: equal to the host's to the byte, in the order set by streams and events."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_a_device_moves_is_what_the_host_moves(device, client, order, shape
     assert event.wait(10) and event.is_passed
     assert (rows == expected).all()
 
-    # Back to other pages, by slots, which lie on the device.
+    # Back to other pages, by slots in device memory.
     target = [DeviceArray(device, np.zeros_like(each)) for each in layers]
     tokens = layout.block_tokens
     slots = np.concatenate(
@@ -108,7 +108,7 @@ def test_parts_casts_and_turns(device, client, order):
         of_device = pages.slice_layers(1, 1).slice_heads(2, 2)
         gather(to.bind(wanted), of_host, blocks=[5, 1, 2], move=move)
         assert gather(to.bind([made]), of_device, blocks=[5, 1, 2], move=move, stream=stream).wait(10)
-        # Rounded to floats from sums that a device may take in another order.
+        # Rounded to floats from sums that a device may order differently.
         assert np.abs(made - wanted[0]).max() <= (0 if isinstance(move, Move) else 1e-6)
 
 
@@ -146,7 +146,7 @@ def test_nothing_has_moved_before_the_event(device, client):
             layout.store_block(1).bind(rows), layout.bind(DeviceArray(device, values)), blocks=[3], stream=Stream()
         )
         assert not rows.any()
-        assert not event.is_passed  # asked last: to be asked makes the simulated device go on
+        assert not event.is_passed  # asked last: asking makes the simulated device go on
         assert event.wait(10)
         assert (rows.view(np.float32).ravel() == values[3].ravel()).all()
 
@@ -187,7 +187,7 @@ def test_what_a_call_uses_stays_until_its_event(device, client):
         if device.is_simulated:
             assert gone() is not None and device.place_of(address) == 1
         assert event.wait(10)
-        # The next call lets go of what earlier ones have kept.
+        # The next call releases objects kept by earlier ones.
         relayout(layout.bind(other), [0], layout.bind(other), [1], stream=Stream()).wait(10)
         gc.collect()
         assert gone() is None
@@ -275,7 +275,7 @@ def test_what_cannot_run_is_refused_by_name(device, client):
     refuses(r"^tensors\[0\]: the CUDA driver knows of no device memory there", layout.bind, lies)
     with pytest.raises(kvstore.Mismatch):
         relayout(pages, [0], store.bind(rows).slice_heads(0, 1), [0], stream=stream)
-    # A read-only target, by the exporter's word.
+    # A target that its exporter marks as read-only.
     read_only = type(
         "ReadOnly", (), {"__cuda_array_interface__": {**array.__cuda_array_interface__, "data": (array.address, True)}}
     )()

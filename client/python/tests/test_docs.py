@@ -1,4 +1,4 @@
-"""The examples of docs/python.md and the README do what they say, and the example programs run."""
+"""The examples of docs/python.md and the README work as stated, and the example programs run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node tells of its changes: read from real nodes, beside what their clients find; and the events made of it."""
+"""A node's changes, read from real nodes and compared with their clients' view; and the events made from them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _prompts = iter(range(1, 10**9))
 
 
 def fresh(count: int) -> np.ndarray:
-    """Tokens of a prompt that begins as no other."""
+    """Tokens of a prompt with a unique beginning."""
     return np.arange(count, dtype=np.uint32) + 100_000 * next(_prompts)
 
 
@@ -116,7 +116,7 @@ def test_after_a_restart_or_too_many_changes_there_is_a_gap(tell):
             put(client, record, fresh(16 * 60))
             assert source.events(seen.next, seen.life).has_gap
             later = look(source, seen.life, seen.next)
-            assert later is None  # what changed since then cannot be told
+            assert later is None  # the changes since then are lost
             later = look(source)
             assert later is not None
             assert len(later.held) == 100
@@ -136,7 +136,7 @@ def test_what_lies_on_disk_is_told_as_such(tell, tmp_path):
     with kvstore.Client(node.endpoint, deadline=10) as client, closing(node.source()) as source:
         stored: list[bytes] = []
         until = time.monotonic() + 30
-        while True:  # what is put before the disk is open, or faster than it writes, is not written
+        while True:  # blocks put before the disk is open, or too fast for it, are not written
             stored += put(client, record, fresh(16 * 100))
             seen = look(source)
             assert seen is not None
@@ -204,7 +204,7 @@ class Closeable(Protocol):
 
 
 class StillSource:
-    """A node that holds some blocks and of which nothing changes."""
+    """A node with some blocks and without changes."""
 
     url = "still"
 
@@ -246,7 +246,7 @@ def publish(tmp_path):
             return socket
 
         def numbers(socket) -> list[int]:
-            """Of what comes, to the end of the replay."""
+            """Numbers of all batches to the end of the replay."""
             got: list[int] = []
             while not got or got[-1] != -1:
                 publisher.answer(0.01)
@@ -264,7 +264,7 @@ def publish(tmp_path):
 
 def test_who_asks_for_replays_and_does_not_read_costs_a_few_batches(publish):
     publisher, ask, numbers = publish(StillSource())
-    publisher.follow()  # publishes that nothing is there
+    publisher.follow()  # publishes an empty list
     for _ in range(199):
         publisher._publish([{"type": "BlockStored", "text": "x" * 65536}])
     sent: dict[bytes, int] = {}
@@ -383,7 +383,7 @@ def test_everything_is_told_with_what_is_above_first():
     changes = [stored(0)]
     for i in range(1, 300):
         changes.append(stored(i, random_.randrange(i)))
-    changes += [stored(i, i - 1, "disk") for i in range(1, 50)]  # above them is nothing: as where not all may be seen
+    changes += [stored(i, i - 1, "disk") for i in range(1, 50)]  # without their parents, as where some blocks are invisible
     order = list(changes)
     random_.shuffle(order)
     held = Held()

@@ -1,4 +1,4 @@
-"""A node that dies, hangs or restarts while calls are on their way; and that memory stays flat."""
+"""A node that dies, hangs or restarts during calls; and flat memory."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_node_that_restarts_between_submit_and_completion(own_node):
         put = space.submit_put(hashes, blocks)
         own_node.kill()
         own_node.start()  # empty
-        # No call is lost. Whichever of the two nodes a call reached, a block that it names is whole.
+        # No call is lost. Whichever of the two nodes a call reached, its blocks are whole.
         assert match.result().block_count in (0, 4)
         count = get.result().block_count
         assert (into[:count] == blocks[:count]).all()
@@ -125,7 +125,7 @@ def test_a_large_region_has_longer_than_connect_timeout_to_be_lent(own_node):
         memory = client.allocate(1 << 30)
         own_node.pause()
         threading.Timer(2.5, own_node.resume).start()
-        assert client.lend(memory, deadline=120) == 1  # tried again where a busy node needs more than 2 s a GiB
+        assert client.lend(memory, deadline=120) == 1  # retried where a busy node needs more than 2 s per GiB
 
 
 def test_too_many_calls_are_busy(own_node):
@@ -134,7 +134,7 @@ def test_too_many_calls_are_busy(own_node):
         hashes = space.hash_chain(tokens(64))
         own_node.pause()
         futures = [space.submit_match(hashes) for _ in range(8)]
-        assert len(kvstore.wait(futures, count=4, timeout=30)) == 4  # those that are refused end at once
+        assert len(kvstore.wait(futures, count=4, timeout=30)) == 4  # refused ones end at once
         own_node.resume()
         busy = 0
         for future in futures:
@@ -225,7 +225,7 @@ void* aligned_alloc(size_t alignment, size_t bytes) {
 
 @needs_own_allocator
 def test_where_memory_ends_no_call_is_lost_and_no_buffer_leaks(node, tmp_path):
-    """Each allocation that the extension makes on the caller's thread fails once: in a submit, or while one waits."""
+    """Each allocation of the extension on the caller's thread fails once: in a submit, or during a wait."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler")

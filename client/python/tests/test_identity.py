@@ -1,4 +1,4 @@
-"""What tells models apart: one changed number anywhere changes a digest, and what shapes nothing does not."""
+"""Model identity: one changed number anywhere changes a digest, irrelevant changes do not."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pytest
 from kvstore import Unsupported, _identity
 from kvstore._identity import adapter_digest, computed, model_name, remote_code_digest, short, weights_digest
 
-#: More than two parts of a file, and no multiple of anything.
+#: More than two parts of a file, without round numbers.
 LARGE = 2 * _identity._PART_BYTES + 4099
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No test finds what another has kept."""
+    """Keeps tests from seeing each other's cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "kvstore" / "files.json"
 
 
 def change(path: Path, at: int = -1, by: int = 1) -> None:
-    """One byte of a file, with its times as they were."""
+    """Changes one byte of a file, and keeps its times."""
     before = path.stat()
     with open(path, "r+b") as file:
         file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
@@ -46,7 +46,7 @@ def model(folder: Path, *more: str) -> Path:
 
 @pytest.mark.parametrize("at", [0, 12345, _identity._PART_BYTES - 1, _identity._PART_BYTES, LARGE // 2 + 77, -1])
 def test_one_byte_anywhere_in_a_file_of_weights_counts(tmp_path: Path, at: int) -> None:
-    """Of 32 MiB: samples of it would nearly always miss it."""
+    """Of 32 MiB: samples would nearly always miss it."""
     folder = model(tmp_path / "m")
     (folder / "model.safetensors").write_bytes(bytes(LARGE))
     before = weights_digest(folder)
@@ -174,7 +174,7 @@ def test_no_weights_and_unreadable_ones_are_refused_by_name(tmp_path: Path) -> N
         weights_digest(folder)
 
 
-# -- what is known of files
+# -- the cache of digests
 
 
 def old(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_file_that_was_read_is_read_once(tmp_path: Path, cache: Path, monkeypa
     assert len(seen) == 1
     assert weights_digest(folder) == one
     assert len(seen) == 1
-    change(folder / "model.safetensors")  # with the time it had: that of change tells
+    change(folder / "model.safetensors")  # with its old modification time: the change time shows it
     assert weights_digest(folder) != one
     assert len(seen) == 2
     assert len(json.loads(cache.read_text())) == 2
@@ -312,7 +312,7 @@ def test_code_that_comes_with_a_model_counts_and_must_be_here(tmp_path: Path, mo
 
 
 class Config:
-    """As transformers has them."""
+    """As in transformers."""
 
     model_type = "some"
 
@@ -328,7 +328,7 @@ class Config:
 
 
 class Newer(Config):
-    """Of a release that knows more."""
+    """Of a release with more fields."""
 
     def __init__(self, **given: object) -> None:
         super().__init__(**({"output_router_logits": False, "new_bias": 0} | given))
@@ -340,7 +340,7 @@ def test_a_release_that_knows_more_of_a_configuration_says_the_same() -> None:
     assert computed(Newer(new_bias=1)) != computed(Config())
     assert computed(Config(text=Config(sliding_window=8))) != computed(Config(text=inner))
     assert computed(Config(hidden_size=9)) != computed(Config())
-    assert computed(Config())["rms_norm_eps"] == 1e-6  # its default may be another one in another release
+    assert computed(Config())["rms_norm_eps"] == 1e-6  # another release may change the default
     assert computed({"dtype": "x", "a": {"_name_or_path": "/b", "b": 1}}) == {"a": {"b": 1}}
 
 

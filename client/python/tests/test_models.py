@@ -1,4 +1,4 @@
-"""What a config.json says a model keeps, beside what the model keeps."""
+"""A model's cache by its config.json, compared with its real cache."""
 
 from __future__ import annotations
 

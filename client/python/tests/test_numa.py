@@ -1,4 +1,4 @@
-"""Where a client's memory and threads lie, as far as one machine can tell; tests/rdma_vm/numa.sh has one with two NUMA nodes."""
+"""Placement of a client's memory and threads, as far as one machine shows it; tests/rdma_vm/numa.sh has two NUMA nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_memory_is_there_wherever_it_lies(node):
 
 
 def gpu(**more):
-    """What torch says of a GPU on a machine that has none."""
+    """torch's view of a GPU, on a machine without one."""
     there = SimpleNamespace(**more)
     return SimpleNamespace(
         cuda=SimpleNamespace(

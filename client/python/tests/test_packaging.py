@@ -1,4 +1,4 @@
-"""The source distribution: what it has is all that building needs."""
+"""The source distribution contains all that building needs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_file_that_is_included_is_there(unpacked):
             generated = name.endswith("_generated.h")
             if not (generated or (cxx / name).exists() or (file.parent / name).exists()):
                 missing.add(f"{file.relative_to(cxx)}: {name}")
-    # The tools are not built from here, and use what the node has.
+    # The tools are not built from here, and use parts of the node.
     assert not [each for each in missing if not each.startswith("client/tools/")], sorted(missing)
 
 

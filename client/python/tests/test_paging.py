@@ -1,4 +1,4 @@
-"""Page pools, sequences and plans, against what they mean."""
+"""Page pools, sequences and plans, against reference computations."""
 
 from __future__ import annotations
 

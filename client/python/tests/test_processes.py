@@ -22,7 +22,7 @@ from kvstore.lmcache import Connector
 
 
 def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter."""
+    """Runs a fresh interpreter."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *arguments],
         capture_output=True,
@@ -34,7 +34,7 @@ def run(code: str, *arguments: str, timeout: float = 60) -> subprocess.Completed
 
 
 def child_of_fork(work) -> int:
-    """The exit status of a forked child that runs `work`. One that hangs ends by a signal."""
+    """Exit status of a forked child that runs `work`. A hanging child ends by a signal."""
     number = os.fork()
     if number == 0:
         signal.alarm(30)
@@ -122,7 +122,7 @@ def test_a_child_of_fork_takes_no_news_from_the_parents_event_loop(own_node):
             task = asyncio.ensure_future(ask())
             await asyncio.sleep(0)
             own_node.resume()
-            assert future.wait(30)  # told: the loop has not looked yet
+            assert future.wait(30)  # notified, but the loop has not read it yet
             queue = kvstore.futures._queue_of(asyncio.get_running_loop())
 
             def work() -> None:
@@ -231,10 +231,10 @@ def test_ctrl_c_ends_an_allocation_and_what_was_being_made_goes_back(node):
         with pytest.raises(KeyboardInterrupt):
             timer.start()
             client.allocate(nbytes)
-            timer.join()  # a machine may be so busy that the memory comes first
+            timer.join()  # on a busy machine the memory may come first
         assert space.put(hashes, pattern(4)).stored == 4
         until = time.monotonic() + 60
-        while True:  # what was being made goes back by itself
+        while True:  # the unfinished memory is freed by itself
             try:
                 memory = client.allocate(64 << 20)
                 break
@@ -282,7 +282,7 @@ def test_the_interpreter_ends_with_calls_in_flight(own_node, daemon):
 
 
 def test_the_interpreter_ends_while_daemon_threads_call(node):
-    """Threads that come back from a call when the interpreter has gone are ended by it, through C++."""
+    """The interpreter ends threads that return from a call after its shutdown, through C++."""
     code = """
         import sys, threading, time, kvstore, numpy as np
         client = kvstore.Client(sys.argv[1], deadline=5)

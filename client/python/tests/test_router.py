@@ -1,4 +1,4 @@
-"""What routers ask of the store over HTTP: a real service and real nodes."""
+"""The router's HTTP queries: a real service and real nodes."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def put(client: kvstore.Client, record: kvstore.Namespace, names: list[bytes]) -
 
 
 def wait_for_model(service: Service, model: str) -> None:
-    """What nodes have is not asked with each query."""
+    """The service caches the nodes' lists."""
     until = time.monotonic() + 10
     while service.ask("POST", "/v1/prefix", {"model": model, "hashes": []})[0] == 404:
         assert time.monotonic() < until
@@ -136,7 +136,7 @@ def of(blocks: int, size: int = 16) -> dict[str, int]:
 
 
 def test_hashes_are_those_of_the_engines():
-    """Computed with an encoder of its own, and vLLM's of later releases by vLLM (tests/engines/test_vllm_router.py)."""
+    """Computed with an independent encoder, and vLLM's of later releases by vLLM (tests/engines/test_vllm_router.py)."""
     ids = np.arange(1, 49, dtype=np.uint32)
     assert [each.hex()[:16] for each in vllm_hashes(ids, 16)[:2]] == ["cd7c51bc5a8fc864", "2533ea50426b36e9"]
     assert vllm_hashes(ids, 16, seed="0")[0].hex().startswith("202da172482d928b")
@@ -184,7 +184,7 @@ def test_records_tell_how_blocks_are_named():
     assert Naming.of(rows).block_size == 0
 
 
-# -- what is found
+# -- hits
 
 
 def test_a_chain_is_found_by_tokens_and_by_hashes(service, client):
@@ -270,7 +270,7 @@ def test_blocks_on_disk_are_told_apart(serve, tmp_path):
             space = client.open_set(record)
             until = time.monotonic() + 60
             while not (space.match(hashes).held == 2).all():
-                # A node serves before its disk is open, and until then loses what it evicts.
+                # A node serves before its disk is open, and until then loses the blocks it evicts.
                 put(client, record, hashes)
                 for _ in range(4):
                     put(client, other, [random.randbytes(32) for _ in range(600)])
@@ -328,7 +328,7 @@ def free_ports(count):
 
 
 def test_of_a_cluster_that_makes_its_own_map_each_node_is_told_as_they_come_and_leave(serve, etcd):
-    """The service is told of one node. Who else belongs to the cluster it learns, and asks each by itself."""
+    """The service is given one node. It finds the cluster's others, and asks each separately."""
     nodes = []
     try:
         for i in range(3):
@@ -341,7 +341,7 @@ def test_of_a_cluster_that_makes_its_own_map_each_node_is_told_as_they_come_and_
             told(made, query, nodes)
         with kvstore.Client(nodes[0].endpoint, deadline=10) as client:
             until = time.monotonic() + 60
-            # What belongs to one that is not connected yet would go to another.
+            # Blocks of an unconnected node would go to another.
             while sum(each["connected"] for each in client.nodes()) < 3:
                 client.ping()
                 assert time.monotonic() < until
@@ -350,11 +350,11 @@ def test_of_a_cluster_that_makes_its_own_map_each_node_is_told_as_they_come_and_
         while told(made, query, nodes, sum_of_names=None) != (
             own := {each.endpoint: blocks_of(each) for each in nodes}
         ):
-            assert time.monotonic() < until, own  # what is handed to the new node may be on its way
+            assert time.monotonic() < until, own  # blocks handed to the new node may be under way
         assert sum(own.values()) >= 64
         assert sum(count > 0 for count in own.values()) >= 2
         left = nodes.pop(1)
-        left.close()  # it takes itself off the list, and may hand over what it has
+        left.close()  # it leaves the list, and may hand its blocks over
         counts = told(made, query, nodes, sum_of_names=None)
         assert 0 < sum(counts.values()) <= 64
     finally:
@@ -363,14 +363,14 @@ def test_of_a_cluster_that_makes_its_own_map_each_node_is_told_as_they_come_and_
 
 
 def blocks_of(node):
-    """As the node itself counts them."""
+    """The node's own count."""
     with kvstore.Client(node.endpoint, deadline=10, follow_cluster=False) as client:
         (stats,) = client.stats()
         return sum(each["block_count"] for each in stats["namespaces"])
 
 
 def told(made, query, nodes, sum_of_names=0):
-    """How many names each node has, once the answer is of just these nodes."""
+    """How many names each node has, once the answer covers exactly these nodes."""
     endpoints = {each.endpoint for each in nodes}
     until = time.monotonic() + 60
     while True:
@@ -399,7 +399,7 @@ def test_what_the_other_nodes_have_is_told_while_one_is_dead(serve, own_node, no
     assert made.ask("GET", "/health")[0] == 200
 
 
-# -- what is refused
+# -- refusals
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_made_up_namespaces_leave_room_for_real_ones_and_are_not_kept(serve, own
     with ThreadPoolExecutor(16) as threads:
         assert set(threads.map(ask, range(3 * 256))) == {200}
     assert made.prefix(**query)["found"]["blocks"] == 1
-    # One client is left, with a connection or a few, and not one for each that was replaced.
+    # One client is left, with a few connections: replaced ones are closed.
     until = time.monotonic() + 10
     while len(os.listdir(f"/proc/{made.process.pid}/task")) > (most := 2 * 16 + 16):
         assert time.monotonic() < until, most
@@ -567,7 +567,7 @@ def test_connections_over_the_limit_are_told_so(serve, node):
     while b"503" not in (said := talk(made.port, b"GET /health HTTP/1.1\r\nConnection: close\r\n\r\n")):
         assert time.monotonic() < until, said
         held.append(socket.create_connection(("127.0.0.1", made.port)))
-        held[-1].sendall(b"POST /v1/prefix HTTP/1.1\r\nContent-Length: 5\r\n\r\n")  # and no body
+        held[-1].sendall(b"POST /v1/prefix HTTP/1.1\r\nContent-Length: 5\r\n\r\n")  # without a body
     for each in held:
         each.close()
     until = time.monotonic() + 10

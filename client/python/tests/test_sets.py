@@ -90,7 +90,7 @@ def test_groups_are_put_matched_and_got_as_a_whole(store):
     match = store.match(hashes, groups=np.array(groups), lease=True)
     assert match.held.tolist() == [0, 0, 0, 1, 1, 1]
     assert match.held_count == 3
-    assert store.match(hashes).held.tolist() == [1, 0, 1, 1, 1, 1]  # by themselves they are there
+    assert store.match(hashes).held.tolist() == [1, 0, 1, 1, 1, 1]  # individually they are there
     into = [bytearray(1000) for _ in hashes]
     got = store.get(hashes, into, groups=groups, lease=match.lease)
     assert got.landed.tolist() == [False] * 3 + [True] * 3
@@ -277,7 +277,7 @@ def test_the_native_plugin_starts_without_a_node(tmp_path):
 
 
 class Noisy(bytearray):
-    """Memory that says when the last batch has let go of it."""
+    """Memory that reports its release by the last batch."""
 
     told: Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""``generate()`` from stored blocks: the same tokens, and only what is new is computed."""
+"""``generate()`` from stored blocks: the same tokens, and only new ones are computed."""
 
 from __future__ import annotations
 
@@ -158,12 +158,12 @@ def test_other_weights_find_nothing(client):
 
 
 def found(model, client, prompt) -> int:
-    """How much of a prompt that others have stored a model finds."""
+    """How many stored tokens of a prompt a model finds."""
     return PrefixStore(model, client).cache(prompt).cached_token_count
 
 
 def test_one_element_of_one_matrix_keeps_weights_apart(client):
-    """Of 100,000: a sample of each matrix would miss it."""
+    """One of 100,000: a sample of each matrix would miss it."""
     prompt = ids(100, seed=20)
     PrefixStore(llama(seed=20), client).generate(prompt, **OPTIONS)
     changed = llama(seed=20)
@@ -215,12 +215,12 @@ def test_tables_of_rotations_count_by_their_values(client):
     prompt = ids(100, seed=24)
     PrefixStore(llama(seed=24), client).generate(prompt, **OPTIONS)
     turned = llama(seed=24)
-    turned.model.rotary_emb.inv_freq *= 1.01  # by whatever means: the configuration says nothing of it
+    turned.model.rotary_emb.inv_freq *= 1.01  # by any means: the configuration does not show it
     assert found(turned, client, prompt) == 0
 
 
 class Adapted(torch.nn.Module):
-    """A layer with adapters, as PEFT makes of it."""
+    """A layer with adapters, as PEFT makes it."""
 
     def __init__(self, base: torch.nn.Linear, seeds: dict[str, int]) -> None:
         super().__init__()

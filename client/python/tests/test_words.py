@@ -1,4 +1,4 @@
-"""What this package takes by name and says in words: endpoints, element types, results, errors."""
+"""Names and texts of this package: endpoints, element types, results, errors."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_endpoint_that_is_none_is_named(wrong):
     assert wrong in str(refused.value)
 
 
-# -- options of doors
+# -- options of connectors
 
 
 def test_options_of_doors_are_called_as_a_clients(node):

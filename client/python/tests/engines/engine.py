@@ -1,19 +1,17 @@
-"""A vLLM engine in a process of its own, told what to do by lines of JSON.
+"""A vLLM engine in a process of its own, controlled by lines of JSON.
 
-The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` gives tokens,
-log-probabilities and how many tokens were cached of each; ``{"reset": true}`` empties the engine's own cache (with ``connector`` the
-connector is told, too); ``{"scale": factor}`` changes the weights in place, with VLLM_ENABLE_V1_MULTIPROCESSING=0;
-``{"metrics": prefix}`` gives the sums of vLLM's counters and gauges whose names begin so. ``{"pages": [token, ...]}`` gives, for
-each block of such a prompt and each cache group, a digest of what the engine has in the page, or null where it has none; it
-needs VLLM_ENABLE_V1_MULTIPROCESSING=0.
+The first line has LLM's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n, ...}`` returns tokens, log-probabilities and
+the cached token count of each; ``{"reset": true}`` empties the engine's own cache (with ``connector`` the connector is notified, too);
+``{"scale": factor}`` changes the weights in place; ``{"metrics": prefix}`` returns the sums of vLLM's counters and gauges with that prefix.
+``{"pages": [token, ...]}`` returns, for each block of such a prompt and each cache group, a digest of the engine's page, or null.
 
-A ``generate`` may have ``images``: of each prompt the seeds of its images, which stand where the prompt has tiny.IMAGE_TOKEN; the answer
-then says how many the model has encoded so far, with VLLM_ENABLE_V1_MULTIPROCESSING=0.
+A ``generate`` may have ``images``: for each prompt the seeds of its images, which stand at tiny.IMAGE_TOKEN; the answer then has the number
+of images encoded so far. ``scale``, ``pages`` and ``images`` need VLLM_ENABLE_V1_MULTIPROCESSING=0.
 
-It may have ``lora``: name, number and path of an adapter; with ``in_place`` that is loaded again.
+It may have ``lora``: name, number and path of an adapter; with ``in_place`` it is loaded again.
 
-``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after
-a hit: they are wrong in the same way after a hit from elsewhere, so the bytes of one can be compared with the other's.
+``force_prefix_caching`` among the arguments keeps vLLM's cache on where vLLM turns it off because its kernels are wrong after a hit: they
+are wrong in the same way after a hit from elsewhere, so the two can be compared.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ def image_of(seed: int) -> Any:
 
 
 def count_encoded(llm: Any) -> list[int]:
-    """Its only entry grows with each image that the model encodes from now on."""
+    """Its only entry grows with each image encoded from now on."""
     model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
     count, encode = [0], model.embed_multimodal
 
@@ -62,7 +60,7 @@ def count_encoded(llm: Any) -> list[int]:
 
 
 def reset(llm: Any, connector: bool) -> bool:
-    """Pages of saves come back within milliseconds."""
+    """Retries, since pages of saves come back within milliseconds."""
     more = {"reset_connector": True} if connector else {}
     until = time.monotonic() + 10
     while not (done := bool(llm.reset_prefix_cache(**more))) and time.monotonic() < until:
@@ -81,14 +79,14 @@ def metrics_of(llm: Any, prefix: str) -> dict[str, float]:
 
 
 def scale(llm: Any, factor: float) -> None:
-    """An update of weights in place: embeddings are what no kernel of the CPU hides."""
+    """Updates weights in place: CPU kernels do not hide the embeddings."""
     model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
     (weight,) = (each for name, each in model.named_parameters() if name.endswith("embed_tokens.weight"))
     weight.data[:, 0] *= factor
 
 
 def pages_of(llm: Any, tokens: list[int]) -> list[list[str | None]]:
-    """Of each block and cache group, a digest of all layers' bytes. What a request finds in the cache is what is read."""
+    """For each block and cache group, a digest of all layers' bytes, as a request finds them in the cache."""
     import torch
     import vllm
     from vllm.v1.request import Request
@@ -114,7 +112,7 @@ def pages_of(llm: Any, tokens: list[int]) -> list[list[str | None]]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what vLLM prints is no answer
+    os.dup2(2, 1)  # vLLM's prints are not answers
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.update(VLLM_NO_USAGE_STATS="1", DO_NOT_TRACK="1")
@@ -145,7 +143,7 @@ def main() -> None:
                 "prefix_caching_hash_algo": "sha256_cbor",
                 "disable_log_stats": False,
             }
-            # Of these releases the connector serves nothing else.
+            # The connector requires this for these releases.
             | ({"async_scheduling": False} if vllm.__version_tuple__[:2] < (0, 28) else {})
             | arguments
         )

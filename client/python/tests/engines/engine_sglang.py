@@ -1,7 +1,8 @@
-"""An SGLang engine in a process of its own, told what to do by lines of JSON.
+"""An SGLang engine in a process of its own, controlled by lines of JSON.
 
-The first line has Engine's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n}`` gives tokens, log-probabilities
-and where cached tokens came from, of each; ``{"flush": true}`` empties the engine's own caches, on the device and on the host; ``{"update": folder}`` has it load other weights.
+The first line has Engine's arguments. Then ``{"generate": [[token, ...], ...], "max_tokens": n}`` returns tokens, log-probabilities and the
+sources of cached tokens of each; ``{"flush": true}`` empties the engine's own caches, on the device and on the host; ``{"update": folder}``
+has it load other weights.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what SGLang prints is no answer
+    os.dup2(2, 1)  # SGLang's prints are not answers
 
     def answer(value: Any) -> None:
         answers.write(json.dumps(value) + "\n")

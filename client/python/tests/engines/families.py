@@ -1,4 +1,4 @@
-"""Models of 25 and more families, as small as they can be: configurations alone, which vLLM fills with seeded random weights
+"""Models of 25 and more families, as small as possible: configurations alone, which vLLM fills with seeded random weights
 (``load_format="dummy"``). Those that write into their configuration while they are loaded are marked.
 """
 

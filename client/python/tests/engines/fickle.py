@@ -1,5 +1,5 @@
-"""A connector to stand beside the store's in MultiConnector: it promises all full blocks of each request's first try,
-writes wrong bytes into their pages, and then says that they did not come.
+"""A connector beside the store's in MultiConnector: it promises all full blocks of each request's first try, writes wrong bytes into their
+pages, and then reports them as failed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Meta(KVConnectorMetadata):
 
 
 class FickleConnector(KVConnectorBase_V1, SupportsHMA):
-    """``is_async`` in the extra config: requests wait for it. ``is_mute``: and it never tells them that it has ended."""
+    """``is_async`` in the extra config: requests wait for it. ``is_mute``: it never reports their end."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)

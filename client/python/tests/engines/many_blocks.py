@@ -1,12 +1,12 @@
-"""10,000 stored blocks of each model, of which a small node has evicted some and keeps others on disk: cold, loaded by
-another process, and without a store. Every loaded page has the bytes that an engine without a store computes, and tokens
-and log-probabilities are equal to the last bit, or the script fails.
+"""10,000 stored blocks of each model, some of them evicted by a small node and others kept on disk: cold, loaded by another process, and
+without a store. Every loaded page has the bytes that an engine without a store computes, and tokens and log-probabilities are equal to the
+last bit, or the script fails.
 
 PYTHONPATH=build/engines/site KV_NODE=build/release/store/node/kvstore-node \\
     PYTHON client/python/tests/engines/many_blocks.py [--blocks 10000] [--models llama,gemma3,deepseek]
 
-PYTHON is one that has vLLM, as for deploy/test.sh --engines, which also builds what PYTHONPATH names. Three engines run at
-once: 4 GiB of memory and 1 GiB of disk are enough.
+PYTHON has vLLM, as for deploy/test.sh --engines, which also builds the PYTHONPATH folder. Three engines run at once: 4 GiB of memory and 1
+GiB of disk are enough.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ import kvstore
 BLOCK_SIZES = {"llama": 32, "gemma3": 32, "deepseek": 16}
 #: A group's share of a page; gemma3 has six groups.
 BLOCK_BYTES = {"llama": 65536, "gemma3": 16384, "deepseek": 16 * 576 * 2 * 3}
-#: Where what a token leaves in its page depends on how many tokens the prompt has after it: torch's matrix products divide
-#: their sums by the size (traps in docs/engines/vllm.md). Two prompts with a common beginning then differ in its last bits.
+#: Models whose pages depend on the number of later tokens in the prompt: torch's matrix products split their sums by size (traps in
+#: docs/engines/vllm.md). Two prompts with a common beginning then differ in its last bits.
 DEPENDS_ON_LENGTH = ("deepseek",)
-#: Of all bytes that are stored, memory and the disk keep so many.
+#: Share of all stored bytes that fits in memory and on disk.
 MEMORY_SHARE, DISK_SHARE = 0.2, 0.4
 PROMPT_TOKENS = (900, 1900)
 NAMES = ("plain", "first", "second")
-#: Nothing is said of a model unless so many hits came from the store.
+#: Results count only with so many hits from the store.
 HITS_MIN = 4
 
 
 class Seen:
-    """What the store's part of one model's run was."""
+    """Results of one model's run."""
 
     def __init__(self) -> None:
         self.prompts = self.whole = self.partial = self.missed = self.loaded_tokens = self.pages = self.answers = 0
@@ -59,7 +59,7 @@ class Seen:
             self.partial += 1
 
     def other_pages(self, loaded: Any, right: Any) -> list[str]:
-        """Which of the loaded pages have other bytes. Blocks of a window that the hit does not need were not loaded."""
+        """Loaded pages with other bytes. Window blocks that the hit does not need were not loaded."""
         pairs = [
             (f"block {i} of group {g} has other bytes", loaded[i][g], right[i][g])
             for i in range(len(loaded))
@@ -90,12 +90,12 @@ def wait_for_disk(client: kvstore.Client) -> None:
 
 
 def with_own_hit(plain: Engine, prompt: list[int], tokens: int, *, is_whole: bool) -> Any:
-    """What an engine without a store says that has computed so many leading tokens before, and so computes the same rest.
-    It has just computed the whole prompt, which is left as it is if all of it was loaded.
+    """The answer of an engine without a store that has so many leading tokens in its cache, and so computes the same rest. It has just
+    computed the whole prompt, which stays if all of it was loaded.
     """
     if not is_whole:
         plain.reset()
-        plain.generate(prompt[: tokens + 1], max_tokens=1)  # one more, so that its last page is one that a window keeps
+        plain.generate(prompt[: tokens + 1], max_tokens=1)  # one more, so that a window keeps its last page
     answer = plain.generate(prompt, max_tokens=8)
     assert answer["cached"] == [tokens], (answer["cached"], tokens)
     return answer
@@ -103,9 +103,9 @@ def with_own_hit(plain: Engine, prompt: list[int], tokens: int, *, is_whole: boo
 
 def start(kind: str, model: Path, node: Node, folder: Path) -> list[Engine]:
     """One without a store, one that stores, and one that loads."""
-    # MLA: where vLLM's kernels are wrong after a hit, they are after each engine's own as well, and in the same way.
+    # MLA: vLLM's kernels are wrong after a hit, in the same way after each engine's own.
     arguments: dict[str, Any] = {"block_size": BLOCK_SIZES[kind], "force_prefix_caching": kind == "deepseek"}
-    # Memory for a few prompts: all of it is touched at the start.
+    # Memory for a few prompts, since all of it is touched at the start.
     arguments |= {"num_gpu_blocks_override": 2000, "options": {"staging_bytes": 64 << 20}}
     return [
         Engine(
@@ -120,7 +120,7 @@ def start(kind: str, model: Path, node: Node, folder: Path) -> list[Engine]:
 
 
 def load(kind: str, seen: Seen, plain: Engine, second: Engine, prompt: list[int], cold: Any) -> list[str]:
-    """What is wrong with the prompt's pages and answers in an engine that has to load them."""
+    """Errors in the prompt's pages and answers in an engine that has to load them."""
     size = BLOCK_SIZES[kind]
     whole = (len(prompt) - 1) // size * size
     loaded = second.generate(prompt, max_tokens=8)
@@ -164,7 +164,7 @@ def run(kind: str, blocks: int, folder: Path) -> None:
             first_stored = values(client)["stored_blocks"]
             seen = Seen()
             wrong = []
-            # The newest first: what was stored last is in memory, what was before it on disk, the rest is gone.
+            # Newest first: the last stored are in memory, earlier ones on disk, the rest is gone.
             for i in reversed(range(len(prompts))):
                 wrong += [f"prompt {i}: {what}" for what in load(kind, seen, plain, second, prompts[i], cold[i])]
             now = values(client)

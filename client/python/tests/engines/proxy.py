@@ -1,4 +1,4 @@
-"""A TCP proxy before a node, which knows where frames begin (transport/frame.h) and does what a test wants at a given one."""
+"""A TCP proxy before a node that detects frame boundaries (transport/frame.h) and runs a test's action at a given frame."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PUT_DATA, SET_MATCH, SET_GET, SET_PUT = 6, 18, 19, 20
 class Proxy:
     """Passes frames on, in both directions, by a thread for each.
 
-    ``delay`` holds each of the node's frames up by so many seconds; ``flips`` turns one bit in each payload. A trap runs
-    once, on the thread of its direction: before a frame of its kind, or between the halves of the frame's payload.
+    ``delay`` holds up each of the node's frames by so many seconds; ``flips`` turns one bit in each payload. A trap runs once, on the
+    thread of its direction: before a frame of its kind, or between the halves of the frame's payload.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -41,7 +41,7 @@ class Proxy:
     def trap(
         self, kind: int, then: Callable[[], None], *, response: bool = False, middle: bool = False
     ) -> threading.Event:
-        """The next frame of that kind runs ``then``. The event is set when that was done."""
+        """The next frame of that kind runs ``then``. The event is set afterwards."""
         self._sprung = threading.Event()
         self._trap = (kind, response, middle, then)
         return self._sprung
@@ -121,7 +121,7 @@ class Proxy:
 
     @staticmethod
     def _read(source: socket.socket, count: int) -> bytes:
-        """Empty where the stream ends."""
+        """Empty at the stream's end."""
         data = b""
         while len(data) < count:
             piece = source.recv(count - len(data))

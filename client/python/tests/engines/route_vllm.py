@@ -1,5 +1,5 @@
-"""The example router before two real vLLM servers, over HTTP: conversations by the router, and others by each server in turn. Prints
-what was computed, and how long answers took. Then one server is killed, and the conversations go on with the other.
+"""The example router before two real vLLM servers, over HTTP: conversations by the router, and others by each server in turn. Prints the
+computed tokens and the answer times. Then one server is killed, and the conversations go on with the other.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/route_vllm.py
 
@@ -40,7 +40,7 @@ def post(url: str, body: Any) -> tuple[dict[str, Any], str, float]:
 
 
 class Program:
-    """A program that says ``listens on http://HOST:PORT`` when it does."""
+    """A program that prints ``listens on http://HOST:PORT`` once it does."""
 
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
@@ -117,7 +117,7 @@ def main() -> None:
             events = {"enable_kv_cache_events": True, "endpoint": f"tcp://*:{ports[0]}"}
             events["replay_endpoint"] = f"tcp://*:{ports[1]}"
             command = [*readme_command(model, node.endpoint), "--kv-events-config", json.dumps(events)]
-            # With servers, node and all else on two cores an answer of the store's takes longer than by default.
+            # With servers, node and all else on two cores the store answers later than the default timeout.
             endpoint = f'"endpoints": "{node.endpoint}"'
             command = [each.replace(endpoint, endpoint + ', "lookup_timeout": 0.5') for each in command]
             servers.append(Server(command, folder / f"{each}.log"))
@@ -148,7 +148,7 @@ def main() -> None:
         before = loaded()
         for turn in range(TURNS):
             in_turn.turn(turn, lambda i, turn=turn: servers[(i + turn) % 2].url)  # type: ignore[misc]
-            time.sleep(1)  # what was generated last is stored after the answer
+            time.sleep(1)  # the last generated block is stored after the answer
         in_turn.tell("each server in turn", loaded() - before)
         routed = Talks(model, 2)
         before = loaded()

@@ -1,6 +1,5 @@
-"""What docs/engines.md has a user of SGLang or of LMCache type, typed: the same commands, with what a CPU and a small model need besides.
-A prompt is asked for over HTTP, then everything but the node is started anew, and it is asked for again. Ends with an error if it
-was not found.
+"""Runs the commands of docs/engines.md for SGLang or LMCache, with additions for a CPU and a small model. A prompt is asked for over HTTP,
+then everything but the node is restarted, and it is asked for again. Ends with an error if it was not found.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/serve_page.py sglang|lmcache
 
@@ -37,7 +36,7 @@ SECONDS = 600
 
 
 def page_command(begin: str, end: str, model: Path, endpoint: str) -> list[str]:
-    """The words of one that docs/engines.md has in an indented block."""
+    """The words of a command in an indented block of docs/engines.md."""
     text = (ROOT / "docs/engines.md").read_text()
     at = text.index("    " + begin) + 4
     command = text[at : text.index(end, at) + len(end)].replace("\\\n", " ")
@@ -75,7 +74,7 @@ def stored(node: Node) -> int:
 
 
 def ask_sglang(model: Path, node: Node, folder: Path, prompt: list[int], wanted: int, name: str) -> tuple[Any, int]:
-    """The answer's tokens, and how many of the prompt came from the store."""
+    """The answer's tokens, and how many prompt tokens came from the store."""
     import sglang_cpu
 
     port = free_port()
@@ -115,7 +114,7 @@ def ask_lmcache(model: Path, node: Node, folder: Path, prompt: list[int], wanted
     serve = shlex.split(text[at : text.index("}}'", at) + 3].replace("MODEL", str(model)).replace("5655", str(cache)))
     serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *serve[2:]]
     serve += ["--port", str(port), "--skip-tokenizer-init", "--block-size", "32", "--enable-prompt-tokens-details"]
-    serve += ["--enforce-eager"]  # to compile takes minutes
+    serve += ["--enforce-eager"]  # compiling takes minutes
     paths = [str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "VLLM_CPU_KVCACHE_SPACE": "1"}
     with (

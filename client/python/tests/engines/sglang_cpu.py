@@ -1,8 +1,7 @@
 """Lets SGLang's engine and its HiCache run on a machine without a GPU. SGLang finds it as a plugin, in each of its processes.
 
-Two things ask for a GPU there: its kernels' library wants a driver to be loaded, though nothing of it is called, and host pools
-want pinned memory and compiled copies between them and the pages. A driver without devices is compiled on the spot; the copies are
-made by torch.
+Two parts need a GPU: its kernel library requires a loaded driver without calling it, and host pools require pinned memory and compiled
+copies to the pages. A driver without devices is compiled on the spot; torch makes the copies.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """What an engine's environment needs besides. ``folder`` gets the driver and the plugin's description."""
+    """Further environment of an engine. ``folder`` gets the driver and the plugin's description."""
     described = folder / "kvstore_sglang_cpu-0.dist-info"
     described.mkdir(parents=True, exist_ok=True)
     (described / "METADATA").write_text("Metadata-Version: 2.1\nName: kvstore-sglang-cpu\nVersion: 0\n")
@@ -37,13 +36,13 @@ def environment(folder: Path) -> dict[str, str]:
         "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")]),
         "PYTHONPATH": os.pathsep.join(each for each in paths if each),
         "LD_LIBRARY_PATH": os.pathsep.join(each for each in libraries if each),
-        "SGLANG_NCCL_SO_PATH": "/none",  # ranks speak by gloo
+        "SGLANG_NCCL_SO_PATH": "/none",  # ranks use gloo
         "HF_HUB_OFFLINE": "1",
     }
 
 
 def _compile_driver(folder: Path) -> None:
-    """Every function of the driver's that the kernels' library names answers that there is no device."""
+    """Each driver function that the kernel library names reports that there is no device."""
     found = importlib.util.find_spec("sgl_kernel")
     assert found is not None and found.origin is not None
     names: set[str] = set()
@@ -62,7 +61,7 @@ def _compile_driver(folder: Path) -> None:
 
 
 def shared_files(process: int) -> set[str]:
-    """Files in shared memory that a process has open or mapped. Others on the machine have theirs."""
+    """Files in shared memory that a process has open or mapped; excludes other processes' files."""
     found = set()
     with open(f"/proc/{process}/maps", encoding="utf-8") as file:
         found |= {line.split(None, 5)[-1].strip() for line in file if "/dev/shm/" in line}
@@ -113,7 +112,7 @@ def install() -> None:
         inner(self, **(arguments | {"pin_memory": False}))
 
     base.HostKVCache.__init__ = init
-    # Else a pool of any size is refused where the machine has less than 10 GiB free.
+    # Otherwise pools of any size are refused on a machine with less than 10 GiB free.
     base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
     for module in (mha, mla):
         module.transfer_kv_direct = _copy_tokens

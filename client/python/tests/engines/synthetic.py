@@ -1,7 +1,7 @@
 """vLLM's own scheduler and block pool with the connector's two halves, and arithmetic in place of a model.
 
-What a token leaves in its page depends on what the token before left there, and the next token on everything in the
-pages of the sequence. So one wrong byte anywhere changes the tokens.
+A token's state in its page depends on the previous token's state, and the next token on all pages of the sequence. So one wrong byte
+anywhere changes the tokens.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def kernel_parts() -> int:
 BLOCK = 32
 HEADS, SIZE, LAYERS = 2, 8, 2
 MASK = (1 << 63) - 1
-#: In how many tensors a layer's pages lie.
+#: Tensors per layer.
 PARTS = kernel_parts()
-#: Of KVCacheConfig: what the release has a word for.
+#: Fields of KVCacheConfig in this release.
 KNOWN = KVCacheConfig.__dataclass_fields__
-#: Of KVCacheTensor: it says where each layer's pages lie.
+#: Whether KVCacheTensor states each layer's place.
 HAS_PLACES = "layer_stride" in KVCacheTensor.__dataclass_fields__
 TAKES_HASH_TOKENS = "hash_block_size" in inspect.signature(Scheduler).parameters
 #: From 0.32 on vLLM asks where hits come from.
@@ -68,11 +68,11 @@ HAS_SOURCES = "hits_by_source" in PrefixCacheStats.__dataclass_fields__
 #: Models are made in the process that then loads them.
 compat.load_began = lambda: math.inf
 if not HAS_CACHE_MANAGER:
-    os.environ.setdefault("PYTHONHASHSEED", "0")  # without it, each process draws other hashes
+    os.environ.setdefault("PYTHONHASHSEED", "0")  # otherwise each process draws other hashes
 
 
 class Worker:
-    """What vLLM's worker is to its connector: it has loaded a model and adapters, and it is who calls."""
+    """vLLM's worker as its connector sees it: it has loaded a model and adapters, and makes the calls."""
 
     def __init__(self, weight: float = 1.0) -> None:
         self.model = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
@@ -118,13 +118,13 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
             "kv_connector_module_path": "kvstore.vllm",
             "kv_role": "kv_both",
             "kv_load_failure_policy": policy,
-            # Little lent memory: all of it is touched when it is made.
+            # Little lent memory, since all of it is touched at the start.
             "kv_connector_extra_config": {
                 "endpoints": endpoint,
                 "lookup_timeout": 5.0,
                 "load_timeout": 5.0,
                 "staging_bytes": 16 << 20,
-                # What computes here takes no time: every hit would be computed.
+                # Computing takes no time here: otherwise every hit would be computed.
                 "compute_cheap_hits": False,
             }
             | options,
@@ -142,7 +142,7 @@ def engine_config(model: Path, endpoint: str | None, policy: str = "recompute", 
 
 
 def _tensors(groups: list[KVCacheGroupSpec], page_count: int) -> list[KVCacheTensor]:
-    """One allocation, layer after layer, and all groups in it."""
+    """One allocation, layer after layer, shared by all groups."""
     page = groups[0].kv_cache_spec.page_size_bytes
     layer = page * page_count
     return [KVCacheTensor(len(group.layer_names) * layer, list(group.layer_names), layer, page) for group in groups]
@@ -156,7 +156,7 @@ def cache_config(
     states: bool = False,
     **more: Any,
 ) -> KVCacheConfig:
-    """Of one rank, which has so many heads of these layers."""
+    """One rank's configuration, with so many heads of these layers."""
     common = {"block_size": BLOCK, "num_kv_heads": heads, "head_size": SIZE, "dtype": torch.bfloat16}
     groups = [KVCacheGroupSpec([f"full.{i}" for i in layers], FullAttentionSpec(**common))]
     if windows:
@@ -190,9 +190,9 @@ def ours(connector: Any) -> Any:
 
 
 class Engine:
-    """``between``: called in each step after the scheduler's part, before the workers'. ``beside``: the configuration of
-    another connector, which is asked first. Heads are divided among ``ranks``, each of which has ``replicas`` - 1 others
-    with the same bytes after it; layers among ``stages``. With ``states``, two groups of layers keep a state instead of every token.
+    """``between``: called in each step after the scheduler's part, before the workers'. ``beside``: the configuration of another connector,
+    which is asked first. Heads are divided among ``ranks``, each followed by ``replicas`` - 1 others with the same bytes; layers among
+    ``stages``. With ``states``, two groups of layers keep a state instead of every token.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ class Engine:
         adapters: dict[str, int] | None = None,
         **more: Any,
     ) -> None:
-        #: What an adapter's folder has in it, by its path. What it computes depends on that alone.
+        #: Content of an adapter's folder, by its path. It alone determines the results.
         self.contents = adapters or {}
         self.config = engine_config(model, endpoint, **more)
         self.config.cache_config.num_gpu_blocks = page_count
@@ -236,16 +236,16 @@ class Engine:
             for i in range(stages)
         ]
         self.cache = caches[0]
-        #: Of each worker, by stage and then by rank.
+        #: The workers' connectors, by stage and then by rank.
         self.workers: list[Any] = []
-        #: vLLM's own, in the same order.
+        #: vLLM's workers, in the same order.
         self.loaded: list[Worker] = []
         # [layer, page, head, token, word, part] of each worker, and its first layer and head
         self.words: list[Any] = []
         self.corners: list[tuple[int, int]] = []
         for number in range(ranks * replicas * stages):
             stage, rank = divmod(number, ranks * replicas)
-            # One allocation, layer after layer; each group has the same pages in it, as in an engine.
+            # One allocation, layer after layer; each group has the same pages, as in an engine.
             shape = (of_stage, PARTS, page_count, heads // ranks, BLOCK, 2 * SIZE // PARTS)
             memory = torch.zeros(shape, dtype=torch.bfloat16)
             self.words.append(np.moveaxis(memory.view(torch.uint8).view(torch.int64).numpy(), 1, -1))
@@ -273,10 +273,10 @@ class Engine:
         self.worker = self.workers[0] if self.workers else None
         self.is_state = [isinstance(group.kv_cache_spec, MambaSpec) for group in self.cache.kv_cache_groups]
         self.aggregator = KVOutputAggregator(len(self.workers))
-        # So that no layer's or head's bytes are another's.
+        # So that the bytes of each layer and head are unique.
         salts = np.arange(LAYERS * heads, dtype=np.int64).reshape(LAYERS, heads, 1, 1) * 0x1234567
         self.salts = [salts[layer : layer + of_stage, head : head + heads // ranks] for layer, head in self.corners]
-        #: The workers whose bytes are read: of ranks with the same, any.
+        #: Workers to read: one of each set of replicas.
         self.read = [number for number in range(len(self.words)) if number % replicas == replicas - 1]
         self.columns = ranks
         hash_function = get_hash_fn_by_name(self.config.cache_config.prefix_caching_hash_algo)
@@ -302,7 +302,7 @@ class Engine:
         self.hits_by_source: dict[CacheHitSource, int] = {}
 
     def _collect_words(self, rank_count: int) -> None:
-        """What vLLM passes on before the first step."""
+        """Passes on the workers' handshakes, as vLLM does before the first step."""
         said = {
             divmod(number, rank_count): worker.call(connector.get_handshake_metadata)
             for number, (worker, connector) in enumerate(zip(self.loaded, self.workers, strict=True))
@@ -310,17 +310,17 @@ class Engine:
         if said := {at: each for at, each in said.items() if each is not None}:
             self.scheduler.connector.set_xfer_handshake_metadata_pp_aware(said)
 
-    # -- where the pages lie: on the host
+    # -- pages on the host
 
     def _given(self, tensor: torch.Tensor, memory: torch.Tensor) -> Any:
-        """What a worker is given of a tensor, which lies in ``memory``."""
+        """The worker's view of a tensor in ``memory``."""
         return tensor
 
     def _begin_forward(self) -> None:
-        """Pages are as the arithmetic reads them."""
+        """Makes the pages visible to the arithmetic."""
 
     def _end_forward(self) -> None:
-        """What it has written is what workers read."""
+        """Makes its results visible to the workers."""
 
     @property
     def side(self) -> Any:
@@ -384,7 +384,7 @@ class Engine:
                 worker.load(lora, self.contents.get(lora.lora_path, zlib.crc32(lora.lora_path.encode())))
 
     def _told(self, number: int, output: Any, names: list[str], sampled: dict[str, list[int]]) -> ModelRunnerOutput:
-        """What a worker says at a step's end. Those in ``silent`` do not look at their loads."""
+        """A worker's output at a step's end. Workers in ``silent`` do not check their loads."""
         connector_output = None
         if self.workers:
             worker = self.workers[number]
@@ -419,7 +419,7 @@ class Engine:
             words[:, page, :, position % BLOCK, :] = value ^ salts
 
     def _run_state(self, table: list[int], begin: int, end: int, tokens: Any) -> None:
-        """The state after a chunk depends on that before it and on the chunk's tokens."""
+        """The state after a chunk depends on the previous state and on the chunk's tokens."""
         state = int(self.words[0][0, table[(begin - 1) // BLOCK], 0, 0, 0, 0]) if begin else 11
         for position in range(begin, end):
             state = (state * 2862933555777941757 + tokens[position] * 3037000493 + 1) & MASK
@@ -427,13 +427,13 @@ class Engine:
             words[:, table[(end - 1) // BLOCK]] = state ^ salts[:, :, None]
 
     def _bytes(self, page: int, low: int, high: int) -> bytes:
-        """As of a single rank: layers first, then heads."""
+        """As if from a single rank: layers first, then heads."""
         parts = [self.words[number][:, page, :, low:high] for number in self.read]
         rows = [np.concatenate(parts[i : i + self.columns], axis=1) for i in range(0, len(parts), self.columns)]
         return np.concatenate(rows).tobytes()
 
     def _count(self, stats: SchedulerStats) -> None:
-        """What vLLM's front end is told."""
+        """Collects the statistics for vLLM's front end."""
         if stats.kv_connector_stats:
             self.stats.aggregate(type(self.worker).build_kv_connector_stats(stats.kv_connector_stats))
         if HAS_SOURCES and stats.connector_prefix_cache_stats is not None:
@@ -479,7 +479,7 @@ class Engine:
         return sampled
 
     def run(self, seconds_max: float = 60) -> None:
-        """Until there is nothing to do. As vLLM does, waits a moment after a step that computed nothing."""
+        """Runs until idle. As vLLM does, waits a moment after a step that computed nothing."""
         until = time.monotonic() + seconds_max
         while self.scheduler.has_requests():
             assert time.monotonic() < until, "the scheduler does not come to an end"

@@ -1,4 +1,4 @@
-"""Every door under a policy with tenants: by TLS and a certificate, and by a token. And what doors say and refuse."""
+"""Every connector under a policy with tenants: by TLS and a certificate, and by a token; logs and refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a node and of an engine, signed by one authority."""
+    """Certificates of a node and of an engine, signed by one authority."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     folder = tmp_path_factory.mktemp("certificates")
@@ -46,7 +46,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def guarded(folder: Path, section: str, *options: str) -> Node:
-    """A node whose policy lets in who fits the section, for the tenant alone."""
+    """A node whose policy admits clients that fit the section, for the tenant alone."""
     policy = folder / "policy.toml"
     policy.write_text(f'[engines]\n{section}\ntenant = "{TENANT}"\nroles = ["reader", "writer", "operator"]\n')
     return Node("--policy-file", str(policy), *options)
@@ -103,7 +103,7 @@ def test_an_engine_that_the_policy_does_not_know_finds_nothing(
 
 
 def test_the_namespace_is_told_where_the_engines_own_lines_are(doors: Any, own_node: Node) -> None:  # noqa: F811
-    """vLLM's handler is that of ``vllm``, SGLang's that of all; each of LMCache's loggers has one of its own."""
+    """vLLM's handler belongs to ``vllm``, SGLang's to the root; each of LMCache's loggers has one of its own."""
     lines: list[str] = []
 
     class Lines(logging.Handler):
@@ -121,7 +121,7 @@ def test_the_namespace_is_told_where_the_engines_own_lines_are(doors: Any, own_n
     if HERE == "sglang":
         logger.setLevel(logging.INFO)  # as its server does
     try:
-        doors(own_node.endpoint).load(FOUR)  # by then workers have told what they loaded
+        doors(own_node.endpoint).load(FOUR)  # by then workers have reported their weights
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

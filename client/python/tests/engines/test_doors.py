@@ -1,7 +1,7 @@
-"""One list of what may happen to a store, for every door from an engine to it: each is called as its engine calls it, without a model.
+"""One list of store failures for every engine connector ("door"): each is called as its engine calls it, without a model.
 
-Doors need engines that do not fit in one environment: the others' are skipped. An item is what a door stores under one name; its bytes
-follow from its number, so that whatever comes is known to be right or wrong.
+Doors need engines that do not fit in one environment: the others' are skipped. An item is a door's content under one name; its bytes follow
+from its number, so that every result can be checked.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import torch
 from conftest import Node
 from proxy import Proxy
 
-#: Which engine's environment this is. LMCache's has vLLM too.
+#: The engine of this environment. LMCache's has vLLM too.
 HERE = next((each for each in ("lmcache", "sglang", "vllm") if importlib.util.find_spec(each)), "")
 
 if HERE == "sglang":
     from test_sglang_pools import sglang_context  # noqa: F401  # a fixture that each test has
 
-#: Of calls that wait for a node that stands still, and of all others.
+#: Timeouts of calls that wait for a stopped node, and of all others.
 HASTY, PATIENT = 0.2, 5.0
-#: Asked again and again while a call is under way.
+#: Calls repeated while a task is under way.
 POLLS = ("query_", "pop_", "get_finished")
 _numbers = iter(range(10**9))
 
 
 class Door:
-    """What a test does with a door. Nothing here may raise, whatever the store does."""
+    """A test's view of a door. Methods do not raise, in any state of the store."""
 
-    #: Whether the engine calls one of them from several threads.
+    #: Whether the engine calls one door from several threads.
     is_shared = False
-    #: Whether its client can be seen here, to wait for a connection.
+    #: The door's client if visible, to wait for a connection.
     client: Any = None
     #: So many items do not fit in 4 MiB.
     many = 400
-    #: Options besides.
+    #: Further options.
     more: dict[str, Any] = {}  # noqa: RUF012  # a test sets it
 
     def __init__(self) -> None:
-        #: What the engine calls.
+        #: The objects that the engine calls.
         self.called: list[Any] = []
         self.call_count = 0
 
@@ -59,18 +59,18 @@ class Door:
         raise NotImplementedError
 
     def load(self, items: Sequence[int]) -> list[bool]:
-        """Which of them have come. What has come is right, and what has not left nothing that counts as come."""
+        """Which of them have come. Checks that these are right, and that missing ones do not count as loaded."""
         raise NotImplementedError
 
     def one_round(self, items: Sequence[int]) -> None:
-        """Lookups, loads and stores of few bytes, all of which have to succeed."""
+        """Lookups, loads and stores of few bytes, which all have to succeed."""
         raise NotImplementedError
 
     def close(self) -> None:
         raise NotImplementedError
 
     def count_calls(self) -> None:
-        """From now on ``call_count`` grows with each call of a method that the engine knows."""
+        """From now on ``call_count`` grows with each call of an engine-facing method."""
 
         def counted(call: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(call)
@@ -86,7 +86,7 @@ class Door:
                     setattr(each, name, counted(getattr(each, name)))
 
     def warm(self) -> None:
-        """Until there is a connection, if there can be one."""
+        """Waits for a connection, if one is possible."""
         until = time.monotonic() + 10
         while self.client is not None and self.client.ping(deadline=0.2) == [None] and time.monotonic() < until:
             pass
@@ -133,7 +133,7 @@ class Connector(Door):
         return self.answers[item]
 
     def _forget(self) -> None:
-        """What the engine has itself: the next request has to come from the store."""
+        """Empties the engine's own cache: the next request has to use the store."""
         until = time.monotonic() + 30
         while not self.engine.scheduler.reset_prefix_cache():
             check(time.monotonic() < until, "pages are held for ever")
@@ -145,7 +145,7 @@ class Connector(Door):
         (answer,) = self.engine.generate(self.prompt(item), max_tokens=2)
         check(answer == self._expected(item), "wrong tokens")
         cached = self.engine.last_cached()
-        self.engine.tokens.clear()  # what the test's engine keeps
+        self.engine.tokens.clear()  # results kept by the test's engine
         self.engine.cached.clear()
         return cached
 
@@ -154,7 +154,7 @@ class Connector(Door):
             self._run(item)
         until = time.monotonic() + 30
         quiet = 0
-        while quiet < 30:  # pages are given back first, and what was copied out of them is put later
+        while quiet < 30:  # pages are returned first, and their copies put later
             check(time.monotonic() < until, "saves do not end")
             self.engine.step()
             quiet = 0 if self.engine.side.has_pending_saves or self.engine.worker_side._puts else quiet + 1
@@ -274,7 +274,7 @@ class Encoder(Door):
             "save_timeout": seconds,
             "salt": salt,
         } | self.more
-        # A node refuses what is larger than all that it has.
+        # A node refuses blocks larger than its whole capacity.
         self.engine = Engine(model, endpoint, output_bytes_max=1 << 20, **options)
         self.request_of, self.output_of = request_of, functools.cache(output_of)
         self.client = self.engine.scheduler._client
@@ -282,9 +282,9 @@ class Encoder(Door):
         self.engine.worker._client.ping(deadline=0.2)
 
     def _run(self, item: int) -> bool:
-        """Whether it had not to be encoded. The engine's cache has it only meanwhile."""
+        """Whether encoding was spared. The engine's cache has it only meanwhile."""
         name, before = f"image {item}", len(self.engine.encoded)
-        self.engine.run(self.request_of(name))  # compares what is in the cache
+        self.engine.run(self.request_of(name))  # compares the cache's content
         self.engine.freed = [name]
         self.engine._step([])
         return len(self.engine.encoded) == before
@@ -349,7 +349,7 @@ class HiCache(Door):
             {},
         )
         self.interface = interface
-        # Of eight threads each has pages of its own.
+        # Each of eight threads has pages of its own.
         self.pool = mha_pool("page_first_direct", pages=9 * self.ITEMS)
         self.storage.register_mem_pool_host(self.pool)
         self.storage.register_mem_host_pool_v2(self.pool, PoolName.KV)
@@ -444,7 +444,7 @@ class HiCache(Door):
 
 
 class Embeddings(Door):
-    """KVStoreEmbeddings, with a pool as SGLang's cache of embeddings has it."""
+    """KVStoreEmbeddings, with a pool like that of SGLang's embedding cache."""
 
     is_shared = True
     ROWS, DIM = 32, 256
@@ -464,7 +464,7 @@ class Embeddings(Door):
             "salt": salt,
         } | self.more
         options["weights_epoch"] = 1
-        # A node refuses what is larger than all that it has.
+        # A node refuses blocks larger than its whole capacity.
         given = json.dumps(options | {"endpoints": endpoint, "output_bytes_max": 1 << 20})
         with mock.patch.dict(os.environ, {OPTIONS: given}):
             self.store_ = KVStoreEmbeddings()
@@ -476,7 +476,7 @@ class Embeddings(Door):
         self.lanes = iter(range(9))
 
     def _places(self, count: int) -> list[torch.Tensor]:
-        """Of eight threads each has rows of its own."""
+        """Each of eight threads has rows of its own."""
         if not hasattr(self.mine, "lane"):
             self.mine.lane = next(self.lanes)
         first = self.mine.lane * self.ITEMS
@@ -592,7 +592,7 @@ class LmCache(Door):
         keys, adapter = self._keys(items), self.adapter
         lookup = adapter.submit_lookup_and_lock_task(keys, {})
         self._answer(adapter.query_lookup_and_lock_result, lookup, len(keys))
-        # LMCache loads what was found. Here all are asked for: some may be gone by then.
+        # LMCache loads only found objects. Here all are requested: some may be gone by then.
         targets = [self._object(None) for _ in keys]
         came = self._answer(adapter.query_load_result, adapter.submit_load_task(keys, targets), len(keys))
         adapter.submit_unlock(keys)
@@ -612,7 +612,7 @@ _known_bytes: dict[tuple[int, int], torch.Tensor] = {}
 
 
 def _bytes_of(item: int, count: int) -> torch.Tensor:
-    """Those of an item. Few sizes and numbers, so that a test's time is the door's."""
+    """An item's bytes. Few sizes and numbers, so that a test's time is the door's."""
     key = item, count
     if key not in _known_bytes:
         generator = torch.Generator().manual_seed(item)
@@ -635,7 +635,7 @@ DOORS: dict[str, tuple[str, Callable[..., Door], Any]] = {
 
 @pytest.fixture(params=DOORS)
 def doors(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Makes doors of one kind that share what they store."""
+    """Makes doors of one kind that share their blocks."""
     engine, kind, how = DOORS[request.param]
     if engine != HERE:
         pytest.skip(f"{engine} has an environment of its own")
@@ -676,7 +676,7 @@ FOUR = (1, 2, 3, 4)
 
 
 def until_used(door: Door, items: Sequence[int] = FOUR, seconds: float = 90) -> None:
-    """Until all of it is stored and comes back: the pauses after failures are up to half a minute."""
+    """Waits until all items are stored and come back: pauses after failures last up to half a minute."""
     until = time.monotonic() + seconds
     while True:
         door.store(items)
@@ -755,7 +755,7 @@ def test_wrong_bytes_are_never_taken_for_right_ones(doors: Any, proxied: tuple[N
     door.store((5, 6, 7, 8))
     assert proxy.flipped > flipped
     proxy.flips = False
-    doors(node.endpoint).load((5, 6, 7, 8))  # which compares what comes
+    doors(node.endpoint).load((5, 6, 7, 8))  # compares the results
     until_used(door)
 
 
@@ -766,7 +766,7 @@ def test_a_full_node_keeps_what_it_can_and_the_engine_goes_on(doors: Any) -> Non
         items = list(range(100, 100 + one.many))
         for begin in range(0, len(items), 50):
             one.store(items[begin : begin + 50])
-        items.reverse()  # engines store what they have not found, and what came last went last
+        items.reverse()  # engines store missing items, here in reverse order
         came = [each for begin in range(0, len(items), 50) for each in other.load(items[begin : begin + 50])]
         assert 0 < sum(came) < len(items)
     finally:
@@ -774,7 +774,7 @@ def test_a_full_node_keeps_what_it_can_and_the_engine_goes_on(doors: Any) -> Non
 
 
 def test_eight_threads_move_items_at_once(doors: Any, node: Node) -> None:
-    """Of one door; where its engine has one thread for it, of eight."""
+    """On one door, or on eight where the engine has one thread per door."""
     first = doors(node.endpoint)
     many = [first] * 8 if first.is_shared else [first, *(doors(node.endpoint) for _ in range(7))]
     problems: list[BaseException] = []
@@ -802,13 +802,13 @@ def resident_bytes() -> int:
 
 
 def test_memory_stays_flat_over_many_calls(doors: Any, node: Node) -> None:
-    """With KV_DOOR_CALLS=100000 more of them than by default."""
+    """With KV_DOOR_CALLS=100000 more calls than by default."""
     calls = int(os.environ.get("KV_DOOR_CALLS", "20000"))
     door = doors(node.endpoint)
     items = (1, 2, 3, 4)
     until_used(door, items)
     door.count_calls()
-    while door.call_count < max(2000, calls // 10):  # what is made once and kept
+    while door.call_count < max(2000, calls // 10):  # objects made once and kept
         door.one_round(items)
     gc.collect()
     objects = len(gc.get_objects())  # a list of some MiB
@@ -819,13 +819,13 @@ def test_memory_stays_flat_over_many_calls(doors: Any, node: Node) -> None:
     grown, took = resident_bytes() - before, time.monotonic() - began
     more = len(gc.get_objects()) - objects
     print(f"{door.call_count - first} calls in {took:.0f} s: {grown / 1024:.0f} KiB and {more} objects more")
-    # The heap has room for small things for a while: those are counted.
+    # The heap has room for small objects for a while: those are counted.
     assert grown < 1 << 20
     assert more < 500
 
 
 def shared_files() -> set[str]:
-    """In /dev/shm, of this process: open, mapped, or with its number in the name. Not those without a name."""
+    """Files in /dev/shm of this process: open, mapped, or with its number in the name. Skips unnamed ones."""
     found = {each for each in os.listdir("/dev/shm") if str(os.getpid()) in re.split(r"\W|_", each)}
     for line in Path("/proc/self/maps").read_text().splitlines():
         if "/dev/shm/" in line:
@@ -842,7 +842,7 @@ def test_no_file_is_left_in_shared_memory(doors: Any, node: Node) -> None:
     door = doors(node.endpoint)
     until_used(door)
     during = shared_files() - before
-    # vLLM's pool in host memory is one of vLLM's own.
+    # vLLM's pool in host memory is vLLM's own file.
     assert all(each.startswith("vllm_offload") for each in during) and (not during or isinstance(door, Tier)), during
     door.close()
     gc.collect()

@@ -1,7 +1,7 @@
-"""vLLM's engines share blocks if they compute the same, whatever they were told, and never otherwise: real engines with small models,
-and a real node. Each engine's answers are compared with its own without the store: with a salt that nobody else has.
+"""vLLM's engines share blocks if they compute the same, whatever their options, and never otherwise: real engines with small models, and a
+real node. Each engine's answers are compared with its own without the store: with a unique salt.
 
-The whole matrix of families takes an hour: ``KV_FAMILIES=all``, or names of some, with commas. By default there are a few.
+The whole matrix of families takes an hour: ``KV_FAMILIES=all``, or names of some, with commas. The default is a few.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _salts = (f"salt {i}" for i in itertools.count())
 
 
 def right(engine: Engine, prompt: list[int], answer: Any, **more: Any) -> bool:
-    """Whether the engine says the same when it computes all of it."""
+    """Whether the engine gives the same answer when it computes all."""
     alone = engine.generate(prompt, salt=next(_salts), **more)
     assert alone["cached"] == [0]
     return bool(alone["tokens"] == answer["tokens"])
@@ -68,7 +68,7 @@ def engines(own_node: Node, tmp_path: Path) -> Iterator[Any]:
         each.close()
 
 
-# -- what the engine resolves
+# -- the engine's resolved settings
 
 
 def test_a_rotation_that_the_greatest_length_chooses_is_told_apart(engines: Any, tmp_path: Path) -> None:
@@ -89,13 +89,13 @@ def test_a_rotation_that_the_greatest_length_chooses_is_told_apart(engines: Any,
 
 
 class Hub:
-    """A repository in a cache of the hub's on this machine."""
+    """A repository in the hub's cache on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "hub"
         self.repository = self.root / "hub" / "models--org--tiny"
         (self.repository / "refs").mkdir(parents=True)
-        #: No network: whoever asks the hub is refused at once.
+        #: No network: requests to the hub are refused at once.
         self.env = {"HF_HOME": str(self.root), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
 
     def push(self, model: Path, commit: str) -> None:
@@ -126,7 +126,7 @@ def test_a_repository_that_moves_on_is_another_model_and_offline_is_the_same(eng
 
 
 def adapter(folder: Path, seed: int, rank: int = 8) -> Path:
-    """Of ``tiny``'s llama."""
+    """For ``tiny``'s llama."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = torch.Generator().manual_seed(seed)
     weights = {}
@@ -183,7 +183,7 @@ def test_an_adapter_that_was_trained_further_in_its_folder_is_another(pair: Pair
     pair.other.generate(warm, lora=lora)
     new = pair.other.generate(prompt, lora=lora)
     assert new["cached"] == [0] and right(pair.other, prompt, new, lora=lora) and new["tokens"] != old["tokens"]
-    # The first one, of another name and at another path.
+    # The first one, under another name and path.
     until_cached(pair.other, prompt, 18 * BLOCK, old, lora=["other", 2, str(pair.folder / "copy")])
     # And the first engine, which loads the new one in place.
     pair.one.reset()
@@ -214,13 +214,13 @@ def test_a_reset_goes_on_with_weights_that_did_not_change(pair: Pair) -> None:
 SOME = ("falcon", "minimax-m2", "deepseek-yarn")
 _asked = os.environ.get("KV_FAMILIES", "")
 ASKED = list(families.FAMILIES) if _asked == "all" else _asked.split(",") if _asked else list(SOME)
-#: What vLLM or its kernels for the CPU do not run, or this connector refuses; by words of the engine's log.
+#: Log texts of families that vLLM or its CPU kernels cannot run, or this connector refuses.
 REFUSED = ("kvstore.errors.", "kvstore: ")
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
 def test_a_second_engine_finds_what_the_first_has_stored(family: str, engines: Any, tmp_path: Path) -> None:
-    """Scheduler and workers have processes of their own. A family that is not served is refused by name."""
+    """Scheduler and workers have processes of their own. An unsupported family is refused by name."""
     if family not in ASKED:
         pytest.skip("KV_FAMILIES does not name it")
     model = families.make(family, tmp_path)
@@ -303,7 +303,7 @@ def test_a_rotation_that_depends_on_the_sequence_is_refused(tmp_path: Path) -> N
 
 
 def test_weights_that_are_no_files_are_those_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written while they were loaded, or loaded by something that is not vLLM's loader of files."""
+    """Written while they were loaded, or loaded by another loader than vLLM's for files."""
     model = tiny.make("llama", tmp_path)
     assert said(model, load_format="dummy")["x.weights"] == "dummy 0"
     assert said(model, load_format="sharded_state")["x.weights"] == "loaded 1x1"

@@ -1,4 +1,4 @@
-"""What keeps objects apart that LMCache calls by one name: it tells neither weights nor adapters, so somebody has to."""
+"""Separation of objects with equal names in LMCache: its keys lack weights and adapters, so an option must supply them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What keeps SGLang's pages apart: what an engine has loaded, not what somebody typed. First with made-up schedulers and a real node,
-one case for each thing; at the end with real engines.
+"""The identity that separates SGLang's pages: the loaded content, not the given options. First with made-up schedulers and a real node, one
+case for each property; then with real engines.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-# -- engines that are made up
+# -- made-up engines
 
 
 class RotaryEmbedding(torch.nn.Module):
@@ -65,7 +65,7 @@ class Controller(compat.HiCacheController):  # type: ignore[misc]
 
 
 class Scheduler:
-    """With the backend, as SGLang's makes it: in its own ``__init__``, or later if asked to."""
+    """Makes the backend as SGLang's scheduler does: in its ``__init__``, or later on request."""
 
     def __init__(self, make: Callable[[], Any], path: Path | str, is_late: bool = False, **more: Any) -> None:
         settings = {"model_type": "llama", "num_hidden_layers": 3} | more.pop("config", {})
@@ -122,7 +122,7 @@ Made = Callable[..., Any]
 
 @pytest.fixture
 def engine(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Made:  # noqa: F811
-    """A scheduler of an engine that loaded ``path``, with its backend and pages."""
+    """The scheduler of an engine that loaded ``path``, with its backend and pages."""
 
     def make(
         path: Path | str, *, given: dict[str, Any] | None = None, options: dict[str, Any] | None = None, **more: Any
@@ -169,7 +169,7 @@ def test_weights_are_shared_by_content_wherever_they_lie(engine: Made, tmp_path:
 def test_a_model_of_the_hub_is_what_its_snapshot_holds(
     engine: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a revision: the repository moves on. And the path of a snapshot, which engines are given offline, is the same model."""
+    """Without a revision: the repository moves on. The path of a snapshot, which offline engines are given, names the same model."""
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -196,7 +196,7 @@ def test_a_model_of_the_hub_is_what_its_snapshot_holds(
 def test_weights_that_are_not_known_are_refused_by_name(
     engine: Made, tmp_path: Path, path: str, more: Any, why: str
 ) -> None:
-    """Or somebody says which they are."""
+    """Or a given weights_epoch."""
     place = path or folder_of(tmp_path / "m")
     with pytest.raises(Unsupported, match=rf"{why}.*Set weights_epoch"):
         engine(place, **more)
@@ -221,7 +221,7 @@ def test_an_engine_whose_scheduler_is_not_found_is_refused_by_name(
         backend(mha_pool("layer_first"))
 
 
-# -- what the model was made of
+# -- parts of the model
 
 
 def test_configuration_quantisation_and_code_are_what_was_loaded(engine: Made, tmp_path: Path) -> None:
@@ -312,11 +312,11 @@ def test_ranks_that_loaded_different_things_are_an_error_with_the_field(
         engine(folder)
 
 
-# -- weights that change
+# -- changes of weights
 
 
 def change_weights(scheduler: Any, by: float) -> None:
-    """As SGLang does it: whatever changes weights is told of before."""
+    """As SGLang does it: the watches are notified first."""
     for each in list(identity._watches):
         each.changing()
     with torch.no_grad():
@@ -331,10 +331,10 @@ def test_changed_weights_find_nothing_old_and_unchanged_ones_all(engine: Made, t
     assert finds(one) == 3
     change_weights(one, 2.0)
     storage = one.controller.storage
-    assert finds(one) == 0  # before the flush nothing is known
+    assert finds(one) == 0  # unknown until the flush
     assert storage.batch_set_v1(KEYS, torch.arange(3 * 16)) == [False] * 3
     one.controller.reset()
-    assert finds(one) == 0 and finds(other) == 0  # all watches were told: this is one process
+    assert finds(one) == 0 and finds(other) == 0  # one process: all watches were notified
     other.controller.reset()
     assert finds(other) == 3
     stored(one)
@@ -414,7 +414,7 @@ def asked(engine: Engine, prompt: list[int]) -> Any:
 
 
 def until_stored(house: House, engine: Engine, prompt: list[int]) -> Any:
-    """An answer of nothing cached, and its pages in the store: a page that nobody has becomes a block."""
+    """An answer without cached tokens, with its pages in the store: each missing page becomes a block."""
     wanted = house.stored_blocks() + len(prompt) // PAGE
     answer = asked(engine, prompt)
     until = time.monotonic() + 120
@@ -425,8 +425,8 @@ def until_stored(house: House, engine: Engine, prompt: list[int]) -> Any:
 
 
 def test_real_engines_share_by_what_they_loaded(house: House) -> None:
-    """One engine stores. Another one loads the same model from another place; then its weights are changed in place, and changed
-    back. A third begins with the changed folder.
+    """One engine stores. Another loads the same model from another place; then its weights are changed in place, and back. A third begins
+    with the changed folder.
     """
     prompt, length = prompt_of(600, 1), 600 // PAGE * PAGE
     model = tiny.make("llama", house.folder / "a")

@@ -1,4 +1,4 @@
-"""LMCache's L2 by both doors, a real node, and LMCache's own checks, serdes and fault injector."""
+"""LMCache's L2 by both adapters, a real node, and LMCache's own checks, serdes and fault injector."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def adapters() -> Iterator[Any]:
 
 
 def ready(adapter: Adapter) -> None:
-    """Until it has a connection, if its node listens."""
+    """Waits for a connection, if its node listens."""
     for _ in range(100):
         if adapter._client.ping(deadline=0.1) != [None]:
             return
@@ -190,7 +190,7 @@ def test_both_doors_name_objects_alike(adapters: Any, node: Node, doors: tuple[s
 
 @pytest.mark.parametrize("door", ["plugin", "native_plugin"])
 def test_objects_of_every_format_are_what_they_were(adapters: Any, node: Node, door: str) -> None:
-    """Of full attention, of latents, of windows and states in groups of their own: bytes as LMCache has them."""
+    """Full attention, latents, windows and states in groups of their own: bytes as LMCache has them."""
     adapter = adapters(spec(node.endpoint, door))
     keys, objects, targets = [], [], []
     for i, fmt in enumerate(each for each in MemoryFormat if each.name != "UNDEFINED"):
@@ -239,7 +239,7 @@ def test_nothing_asked_is_nothing_found(adapters: Any, node: Node) -> None:
     assert store(adapter, [], []).is_successful()
 
 
-# -- how ends are told
+# -- reports of ends
 
 
 def test_each_kind_has_a_descriptor_of_its_own_and_ends_are_told_by_it_alone(adapters: Any, node: Node) -> None:
@@ -253,7 +253,7 @@ def test_each_kind_has_a_descriptor_of_its_own_and_ends_are_told_by_it_alone(ada
 
 
 def test_every_end_is_told_however_tasks_overlap(adapters: Any, node: Node) -> None:
-    """Also of a task that is asked for after another's end was read off the descriptor; and nobody asks for some of them."""
+    """Also for a task queried after another's end was read off the descriptor; some results are never fetched."""
     adapter = adapters(spec(node.endpoint))
     fd = adapter.get_lookup_and_lock_event_fd()
     dice = random.Random(3)
@@ -267,7 +267,7 @@ def test_every_end_is_told_however_tasks_overlap(adapters: Any, node: Node) -> N
             time.sleep(dice.random() * 0.0005)
         if dice.random() < 0.6:
             until = time.monotonic() + 10
-            while pending:  # as a controller: only when it was woken
+            while pending:  # as a controller: only after a wake-up
                 assert wait_fd(fd, until - time.monotonic())
                 pending = [each for each in pending if adapter.query_lookup_and_lock_result(each) is None]
 
@@ -439,7 +439,7 @@ def test_a_node_killed_in_the_middle_of_a_batch_ends_it(adapters: Any, proxied: 
     sprung = proxy.trap(kind, node.kill, response=kind == SET_GET, middle=True)
     if kind == SET_GET:
         targets = [object_of() for _ in keys]
-        landed = load(adapter, keys, targets)  # perhaps all of it was on its way already
+        landed = load(adapter, keys, targets)  # all may be under way already
         for is_here, target, stored in zip(landed, targets, objects, strict=True):
             assert not is_here or same([target], [stored])
     else:
@@ -604,7 +604,7 @@ def test_keys_are_listed_in_pages_as_long_as_the_store_has_them(adapters: Any, n
     for i, key in enumerate(keys):
         assert store(adapter, [key], [object_of(i, 4096 + i)]).is_successful()
     adapter.delete([keys[4]])
-    adapters(spec(node.endpoint, model=model)).delete([keys[6]])  # by somebody else
+    adapters(spec(node.endpoint, model=model)).delete([keys[6]])  # by another adapter
 
     def listed(model_name: str | None, page_size: int) -> list[tuple[str, int]]:
         found, cursor = [], None
@@ -632,7 +632,7 @@ def test_the_status_names_the_nodes(adapters: Any, own_node: Node) -> None:
     json.dumps(status)
 
 
-# -- what is refused
+# -- refusals
 
 
 @pytest.mark.parametrize(
@@ -654,7 +654,7 @@ def test_a_release_that_was_not_tried_warns(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, node: Node
 ) -> None:
     monkeypatch.setattr(compat, "VERSION", "0.9.9")
-    monkeypatch.setattr(logging.getLogger("lmcache.kvstore"), "propagate", True)  # LMCache's loggers keep to themselves
+    monkeypatch.setattr(logging.getLogger("lmcache.kvstore"), "propagate", True)  # LMCache's loggers do not propagate
     adapter = Adapter({"endpoints": node.endpoint, "weights_epoch": 1})
     adapter.close()
     assert "LMCache 0.9.9 was not tried" in caplog.text
@@ -677,7 +677,7 @@ def test_a_release_without_what_is_used_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize("door", ["plugin", "native_plugin"])
 def test_lmcaches_basic_check(node: Node, door: str) -> None:
-    """Its exit status is 0 whatever it finds: its text counts."""
+    """Its exit status is always 0: its text counts."""
     arguments = ["-m", "lmcache.v1.basic_check", "--mode", "test_l2_adapter", "--num-keys", "8", "--obj-size", "65536"]
     done = subprocess.run(
         [sys.executable, *arguments, "--l2-adapter", json.dumps(spec(node.endpoint, door))],
@@ -698,7 +698,7 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
         f"remote_storage_plugin.kvstore.class_name: Remote, kvstore.endpoints: '{own_node.endpoint}', "
         "kvstore.weights_epoch: 1}\n"
     )
-    for again in (False, True):  # another process finds what one has stored
+    for again in (False, True):  # another process finds the stored chunks
         done = subprocess.run(
             [
                 sys.executable,
@@ -711,7 +711,7 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
                 "--model",
                 "m",
                 "--obj-size",
-                "512",  # of the 256 tokens that its chunks have
+                "512",  # of the 256 tokens in its chunks
             ],
             capture_output=True,
             text=True,
@@ -720,7 +720,7 @@ def test_lmcaches_check_of_its_older_interface(own_node: Node, tmp_path: Path) -
         )
         counts = re.findall(r"Validation[^:]*: (\d+)/8 passed", done.stdout)
         if not again:
-            counts[2] = "8"  # its puts go on behind its back: what it looks for at once may be on its way
+            counts[2] = "8"  # its puts go on in the background: an immediate lookup may miss
         assert counts == ["8"] * 5, done.stdout[-3000:] + done.stderr[-3000:]
         with kvstore.Client(own_node.endpoint, deadline=5) as client:
             assert client.stats()[0]["values"]["stored_blocks"] == 8, again

@@ -1,6 +1,6 @@
-"""LMCache's engine for encoders' outputs (``ECCacheEngine``) with the store behind it, and a real node. vLLM 0.32.0 has no connector for
-it, so it is called here as LMCache's own adapter for vLLM does. As shipped it loads nothing of what is behind its own memory, so here that
-memory is left out (``set_backend_bypass``).
+"""LMCache's engine for encoder outputs (``ECCacheEngine``) with the store behind it, and a real node. vLLM 0.32.0 has no connector for it,
+so it is called here as LMCache's own adapter for vLLM does. As shipped it does not load from behind its own memory, so that memory is left
+out (``set_backend_bypass``).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def engines(tmp_path: Path) -> Iterator[Any]:
     model = f"m{os.getpid()}-{next(_numbers)}"
 
     def make(endpoint: str, of: str = model, as_shipped: bool = False, **options: Any) -> ECCacheEngine:
-        """Each with memory of its own, as in processes of their own."""
+        """Each with its own memory, as in separate processes."""
         plugin = "remote_storage_plugin.kvstore"
         extra = {f"{plugin}.module_path": "kvstore.lmcache", f"{plugin}.class_name": "EncoderRemote"}
         given = {"endpoints": endpoint, "model": "outputs", "weights_epoch": 1, "deadline": 5.0} | options
         extra |= {f"kvstore.{name}": value for name, value in given.items()}
         config = tmp_path / f"{len(made)}.yaml"
-        # Only these lines are the encoder's: what chunks need may stand beside them.
+        # Only these lines are the encoder's: lines for chunks may stand beside them.
         config.write_text(
             "chunk_size: 256\nec:\n  max_local_cpu_size: 0.1\n  remote_storage_plugins: [kvstore]\n"
             f"  extra_config: {json.dumps(extra)}\n"
@@ -75,7 +75,7 @@ def output_of(mm_hash: str, dtype: Any = torch.bfloat16) -> torch.Tensor:
 
 
 def until_held(engine: ECCacheEngine, *hashes: str) -> None:
-    """What an engine stores it stores in the background."""
+    """An engine stores in the background."""
     until = time.monotonic() + 20
     while not all(engine.contains(each) for each in hashes):
         assert time.monotonic() < until

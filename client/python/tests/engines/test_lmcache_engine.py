@@ -1,4 +1,4 @@
-"""vLLM with LMCache's server, and the store behind it: what one engine has computed, another one with a fresh server loads."""
+"""vLLM with LMCache's server, and the store behind it: one engine's blocks are loaded by another one with a fresh server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class House:
         stack.callback(self.node.close)
 
     def server(self, name: str, door: str) -> tuple[ExitStack, int]:
-        """LMCache's server, which begins with nothing in its memory."""
+        """LMCache's server, with empty memory."""
         port, http = free_port(), free_port()
         adapter = {
             "type": door,
@@ -97,7 +97,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def test_another_engine_with_a_fresh_server_loads_what_one_has_stored(house: House) -> None:
-    """Stored by one door and loaded by the other, in other processes: tokens and log-probabilities are equal."""
+    """Stored by one adapter and loaded by the other, in other processes: tokens and log-probabilities are equal."""
     prompt = prompt_of(TOKENS, 1)
     server, port = house.server("one", "plugin")
     one = house.engine("one", port)
@@ -116,7 +116,7 @@ def test_another_engine_with_a_fresh_server_loads_what_one_has_stored(house: Hou
     assert hit["tokens"] == cold["tokens"]
     for a, b in zip(hit["logprobs"][0], cold["logprobs"][0], strict=True):
         assert abs(a - b) < 1e-4
-    own = two.generate(prompt)  # from the engine's own pages, which hold what was loaded
+    own = two.generate(prompt)  # from the engine's own pages, which hold the loaded blocks
     assert own["tokens"] == cold["tokens"]
     house.node.kill()
     later = prompt_of(TOKENS, 2)

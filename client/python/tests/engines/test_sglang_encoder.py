@@ -1,5 +1,5 @@
-"""Encoders' outputs of SGLang in the store: SGLang's own cache of embeddings, its factory and its pools, and a real node. Its encoder
-server needs a GPU, so outputs are made up, and what it copies from a device is copied here by torch.
+"""SGLang's encoder outputs in the store: SGLang's own embedding cache, its factory and its pools, and a real node. Its encoder server needs
+a GPU, so outputs are made up, and torch makes the copies from the device.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 class Server:
-    """SGLang's cache as its encoder server uses it. ``encoded`` has what was not found."""
+    """SGLang's cache as its encoder server uses it. ``encoded`` has the missed outputs."""
 
     def __init__(self, store: KVStoreEmbeddings, monkeypatch: pytest.MonkeyPatch, dtype: Any = torch.bfloat16) -> None:
         parallel = SimpleNamespace(tp_size=1, tp_rank=0, tp_group=SimpleNamespace(cpu_group=None))
@@ -117,7 +117,7 @@ class Server:
                 self.cache._evict_entry(each)
 
     def settle(self) -> None:
-        """Until what was given to be stored is stored or given up."""
+        """Waits until all outputs are stored or given up."""
         self.cache.insert_queue.join()
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def test_what_one_server_has_encoded_another_loads(servers: Any, own_node: Node)
 
 
 def test_an_output_in_several_pieces_is_one(servers: Any, own_node: Node) -> None:
-    """SGLang's pool gives what is free: here every other page, of 2,048 rows."""
+    """SGLang's pool gives free pages: here every other one, of 2,048 rows."""
     one, other = servers(own_node.endpoint), servers(own_node.endpoint)
     large = next(str(i) for i in range(100, 10000) if rows_of(str(i)) > 4096)
     for each in (one, other):
@@ -225,7 +225,7 @@ def test_a_stopped_node_costs_the_timeout(servers: Any, own_node: Node) -> None:
 
 
 class Pool:
-    """A pool of SGLang's, registered, with a pattern in it that nothing may overwrite."""
+    """A registered pool of SGLang's, with a pattern that must stay."""
 
     def __init__(self, store: KVStoreEmbeddings, rows: int, dim: int = DIM, dtype: Any = torch.bfloat16) -> None:
         self.tensor = torch.full((rows, dim), 7.0, dtype=dtype)
@@ -248,7 +248,7 @@ def test_pieces_may_be_cut_in_any_way(stores: Any, own_node: Node) -> None:
         output = torch.randn(rows, DIM).to(torch.bfloat16)
 
         def pieces(dice: random.Random = dice, rows: int = rows) -> list[tuple[int, int]]:
-            """Places and numbers of rows, none of which overlap."""
+            """Disjoint places and numbers of rows."""
             cuts = sorted({0, rows, *(dice.randrange(rows + 1) for _ in range(dice.randrange(4)))})
             counts = [b - a for a, b in itertools.pairwise(cuts)]
             at, found = 0, []
@@ -338,7 +338,7 @@ def test_an_encoder_that_does_not_say_what_it_has_loaded_is_refused_by_name(monk
     def not_published() -> None:
         raise ValueError
 
-    monkeypatch.setattr(compat, "get_server_args", not_published)  # another test of this process may have done so
+    monkeypatch.setattr(compat, "get_server_args", not_published)  # another test of this process may have published them
     monkeypatch.setenv(OPTIONS, '{"endpoints": "unix:///nowhere"}')
     with pytest.raises(kvstore.errors.Unsupported, match="weights: the engine does not say what it has loaded"):
         KVStoreEmbeddings()

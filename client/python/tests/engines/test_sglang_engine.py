@@ -1,7 +1,7 @@
 """Real SGLang engines with a small model, and a real node that is killed, stopped and restarted under them.
 
-What an engine says is compared with an engine without a store: cold with cold, a hit from the store with a hit in the engine's own
-cache. Both are the same computation, so tokens and log-probabilities are equal to the last bit.
+Engines are compared with one without a store: cold with cold, a hit from the store with a hit in the engine's own cache. Both are the same
+computation, so tokens and log-probabilities are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def hicache(endpoint: str, layout: str, interface_v1: int, options: dict[str, An
                 "interface_v1": interface_v1,
                 "prefetch_threshold": PAGE,
                 "endpoints": endpoint,
-                # A busy machine must not look like a store that is away.
+                # A busy machine must not look like an absent store.
                 "lookup_timeout": 5.0,
                 "load_timeout": 5.0,
                 "staging_bytes": 64 << 20,
@@ -83,7 +83,7 @@ class Engine:
                 stderr=file,
                 text=True,
                 start_new_session=True,
-                # With several threads, sums are divided differently from run to run, and near ties turn out otherwise.
+                # With several threads, sums are split differently from run to run, which changes near ties.
                 env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
             )
         self._write(arguments)
@@ -156,8 +156,8 @@ def free_port() -> int:
 
 
 class House:
-    """``plain`` has no store. ``one`` keeps its host pool page by page and speaks to the node itself; ``other`` keeps it layer by
-    layer and speaks through a proxy.
+    """``plain`` has no store. ``one`` keeps its host pool page by page and connects to the node directly; ``other`` keeps it layer by layer
+    and uses a proxy.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -186,8 +186,8 @@ class House:
         return int(node["values"]["stored_blocks"])
 
     def store(self, engine: Engine, prompt: list[int], expected: Any) -> None:
-        """Has the engine compute the prompt until all of its whole pages are stored: it may have begun without the node. What
-        follows a hit of another length is another computation, whose tokens are the same and whose sums are nearly.
+        """Has the engine compute the prompt until all its whole pages are stored: it may have begun without the node. After a hit of
+        another length the computation differs: the same tokens, nearly the same sums.
         """
         wanted = self.stored_blocks() + len(prompt) // PAGE
         until = time.monotonic() + 120
@@ -201,7 +201,7 @@ class House:
                 time.sleep(0.02)
 
     def load(self, engine: Engine, prompt: list[int], expected: Any) -> Any:
-        """Has the engine answer until all that can come from the store does."""
+        """Has the engine answer until the hit from the store is complete."""
         until = time.monotonic() + 60
         while True:
             engine.flush()
@@ -230,7 +230,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.fixture
 def running(house: House) -> Iterator[House]:
-    """With the node up at the end, whatever the test does to it."""
+    """Restores the node after each test."""
     yield house
     house.proxy.reset()
     house.node.resume()
@@ -324,7 +324,7 @@ def test_a_node_stopped_between_lookup_and_load_costs_a_recompute(running: House
 
 
 def test_wrong_bytes_on_the_way_are_never_used(running: House) -> None:
-    """From the node: the load fails. To the node: the page is refused, and another engine does not find it."""
+    """From the node: the load fails. To the node: the page is refused, and another engine misses it."""
     prompt, new = prompt_of(1000, 9), prompt_of(1000, 10)
     cold, local = expected_of(running, prompt)
     running.store(running.one, prompt, cold)
@@ -349,7 +349,7 @@ def test_wrong_bytes_on_the_way_are_never_used(running: House) -> None:
 def test_a_store_that_is_full_gives_what_it_still_has(running: House) -> None:
     capacity = running.node.arguments.index("--capacity") + 1
     was, running.node.arguments[capacity] = running.node.arguments[capacity], "16MiB"
-    prompts = [prompt_of(1000, 80 + i) for i in range(6)]  # of 4 MB each
+    prompts = [prompt_of(1000, 80 + i) for i in range(6)]  # 4 MB each
     running.node.kill()
     running.node.start()
     try:
@@ -357,7 +357,7 @@ def test_a_store_that_is_full_gives_what_it_still_has(running: House) -> None:
         for prompt, (cold, _) in zip(prompts, answers, strict=True):
             running.one.flush()
             assert running.one.generate(prompt)["tokens"] == cold["tokens"]
-            time.sleep(1)  # what waits to be stored is forgotten by a flush
+            time.sleep(1)  # a flush drops pages that wait to be stored
         stored = []
         for prompt, (cold, _) in zip(prompts, answers, strict=True):
             running.other.flush()
@@ -375,7 +375,7 @@ def test_many_requests_at_once_share_a_prefix_and_agree(running: House) -> None:
     root = prompt_of(600, 11)
     prompts = [root + prompt_of(100, 60 + i) for i in range(8)]
     expected = running.plain.generate(*prompts)["tokens"]
-    for _ in range(2):  # computed and stored; then loaded, what there is
+    for _ in range(2):  # computed and stored; then partly loaded
         running.one.begin(*prompts)
         running.other.begin(*prompts)
         assert running.one.end()["tokens"] == expected
@@ -386,9 +386,7 @@ def test_many_requests_at_once_share_a_prefix_and_agree(running: House) -> None:
 
 
 def test_the_copying_interface_and_sglangs_own_failures_change_nothing(running: House) -> None:
-    """An engine without ``interface_v1`` shares pages with those that have it; then a third of the calls fails, by SGLang's own
-    injector.
-    """
+    """An engine without ``interface_v1`` shares pages with those that have it; then SGLang's own injector fails a third of the calls."""
     prompt = prompt_of(1000, 12)
     cold, local = expected_of(running, prompt)
     running.store(running.one, prompt, cold)
@@ -415,8 +413,8 @@ def test_the_copying_interface_and_sglangs_own_failures_change_nothing(running: 
 
 
 def test_engines_of_other_tensor_parallel_sizes_share_pages(running: House) -> None:
-    """Two ranks store, one loads. Ranks add their parts in another order, so a page's bytes are compared with nobody's, but what
-    is loaded is what two ranks have computed: an answer after it is that of two ranks, or nearly.
+    """Two ranks store, one loads. Ranks add their parts in another order, so page bytes are not compared, but the loaded pages are those
+    two ranks computed: an answer after them is that of two ranks, or nearly.
     """
     prompt = prompt_of(1000, 14)
     two = running.engine(

@@ -1,7 +1,7 @@
 """SGLang's own host pools and its HiCache controller with the backend, without a model.
 
-What SGLang calls is called here as it does: many pages at once, from several threads, with its own descriptions of pools. Pages hold
-random bytes, so that a wrong one is seen.
+The backend is called as SGLang calls it: many pages at once, from several threads, with its own descriptions of pools. Pages hold random
+bytes, so that a wrong one shows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def emptied(pool: Any) -> Any:
 
 
 def page_of(pool: Any, page: int) -> torch.Tensor:
-    """A page's elements as ``[layer, K and V, token, head, bytes]``, however the pool keeps them."""
+    """A page's elements as ``[layer, K and V, token, head, bytes]``, from any layout."""
     layout = pool.layout
     tokens = slice(page * PAGE, (page + 1) * PAGE)
     if isinstance(pool, AsymmetricMHATokenToKVPoolHost):
@@ -159,7 +159,7 @@ def page_of_one(raw: torch.Tensor, layout: str, page: int, tokens: slice) -> tor
     if layout == "page_first_direct":
         return raw[page].clone()
     assert layout == "page_head"
-    return raw[page].permute(2, 1, 0, 3).clone()  # of [head, token, layer, bytes]
+    return raw[page].permute(2, 1, 0, 3).clone()  # from [head, token, layer, bytes]
 
 
 def keys_of(count: int, seed: str = "") -> list[str]:
@@ -175,7 +175,7 @@ _seeds = iter(range(10**9))
 
 @pytest.fixture
 def salt() -> str:
-    """Pages that no other test has."""
+    """Makes a test's pages unique."""
     return f"test-{os.getpid()}-{next(_seeds)}"
 
 
@@ -230,7 +230,7 @@ def put(storage: KVStoreHiCache, keys: list[str], pages: list[int]) -> None:
 
 
 def check_loaded(storage: KVStoreHiCache, pool: Any, keys: list[str], expected: list[torch.Tensor]) -> None:
-    """Into pages in another order, with all others left alone."""
+    """Loads into pages in another order, and checks that all others stay."""
     assert storage.batch_exists(keys) == len(keys)
     pages = list(range(len(keys) - 1, -1, -1))
     free = page_of(pool, len(keys))
@@ -240,7 +240,7 @@ def check_loaded(storage: KVStoreHiCache, pool: Any, keys: list[str], expected: 
     assert torch.equal(page_of(pool, len(keys)), free)
 
 
-# -- what is shared, and what never is
+# -- sharing
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -626,7 +626,7 @@ def test_sglangs_metrics_have_what_the_door_has_seen(backend: Backend) -> None:
     put(storage, keys, list(range(10)))
     assert storage.batch_exists(keys[:4]) == 4
     assert storage.batch_get_v1(keys[:4], tokens_of([0, 1, 2, 3])) == [True] * 4
-    for _ in range(2):  # each change is told once
+    for _ in range(2):  # each change is reported once
         storage.get_stats()
     added = {name: value(f"{name}_total") - before[name] for name in COUNTERS}
     assert (added["stored_pages"], added["hit_pages"], added["loaded_pages"], added["failures"]) == (10, 4, 4, 0)
@@ -637,7 +637,7 @@ def test_sglangs_metrics_have_what_the_door_has_seen(backend: Backend) -> None:
 
 
 def everything(storage: KVStoreHiCache, pool: Any, keys: list[str]) -> float:
-    """Every call, all in vain. How long they took."""
+    """Makes every call, all failing. Returns their duration."""
     count = len(keys)
     indices = tokens_of(list(range(count)))
     transfer = PoolTransfer(PoolName.KV, host_indices=indices, keys=keys)
@@ -699,7 +699,7 @@ def test_a_stopped_node_costs_the_timeouts_and_then_nothing(own_node: Node, back
 
 
 def test_a_node_that_wakes_up_writes_into_nobodys_page(own_node: Node, backend: Backend) -> None:
-    """Its get has timed out, and SGLang has given the pages to another request."""
+    """Its get has timed out, and SGLang has reused the pages for another request."""
     pool = mha_pool("page_first_direct")
     storage = backend(pool, own_node.endpoint, more={"load_timeout": 0.2})
     wait_for_node(storage)
@@ -906,7 +906,7 @@ def test_no_file_is_left_in_shared_memory(backend: Backend) -> None:
 def test_sglangs_controller_stores_and_prefetches(
     layouts: tuple[str, str], interface_v1: int, node: Node, salt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One controller backs pages up, another with another host layout prefetches them, some of them only."""
+    """One controller backs pages up, another with another host layout prefetches some of them."""
     from sglang.srt.managers.cache_controller import HiCacheController
     from sglang.srt.mem_cache.allocator import PagedTokenToKVPoolAllocator
     from sglang.srt.mem_cache.utils import get_storage_hash_str

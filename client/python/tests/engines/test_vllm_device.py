@@ -1,6 +1,6 @@
 """The connector with pages in a GPU's memory: vLLM's own scheduler, the real worker, and arithmetic in place of a model, as in
-synthetic.py. The device is simulated, and does what it was given late or in turns, so that whatever is not ordered by an
-event goes wrong: what the arithmetic reads are the pages as its own stream finds them.
+synthetic.py. The device is simulated, and runs its work late or in turns, so that work not ordered by an event goes wrong: the arithmetic
+reads the pages as its own stream sees them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHAPES = pytest.mark.parametrize(
 
 
 class DeviceTensor:
-    """What the connector looks at of a torch tensor whose memory PyTorch without CUDA cannot have."""
+    """A torch tensor as the connector sees it, with memory that PyTorch without CUDA cannot have."""
 
     def __init__(self, like: torch.Tensor, address: int) -> None:
         self._like, self._address = like, address
@@ -60,7 +60,7 @@ class DeviceTensor:
 
 
 class TimedEvent:
-    """PyTorch's, of steps that take 5 ms."""
+    """PyTorch's, for steps that take 5 ms."""
 
     def record(self) -> None:
         pass
@@ -73,8 +73,8 @@ class TimedEvent:
 
 
 class DeviceEngine(Engine):
-    """The words are the host's copy of the device's pages: read when a forward pass begins, on its stream, and what it has
-    changed is written by that stream some time later.
+    """The words are the host's copy of the device's pages: read when a forward pass begins, on its stream, and written back by that stream
+    some time later.
     """
 
     def __init__(self, device: Device, compute: Stream, model: Path, endpoint: str, **more: Any) -> None:
@@ -138,7 +138,7 @@ def order(request: pytest.FixtureRequest, device: Device) -> Iterator[str]:
 
 @pytest.fixture
 def compute(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    """What the engine's thread has as its stream."""
+    """The stream of the engine's thread."""
     stream = Stream()
     monkeypatch.setattr(compat, "current_stream", lambda: SimpleNamespace(cuda_stream=stream.handle))
     monkeypatch.setattr(compat, "timed_event", TimedEvent)
@@ -157,7 +157,7 @@ def engines(model: Path, device: Device, compute: Stream) -> Iterator[Any]:
         return made[-1]
 
     yield make
-    # The simulator calls it a fault to unlock any memory while any stream has work.
+    # The simulator reports unlocking memory while any stream has work.
     for each in made:
         for worker in each.workers if isinstance(each, DeviceEngine) else []:
             for lane in (worker._worker._save_lane, worker._worker._load_lane):
@@ -172,7 +172,7 @@ def prompt_of(count: int, seed: int) -> list[int]:
 
 
 def settle(engine: Engine, at_least: int) -> None:
-    """Until so many blocks are in the store."""
+    """Waits until so many blocks are stored."""
     until = time.monotonic() + 30
     side = engine.worker_side
     while side.counters["stored_blocks"] < at_least:
@@ -211,7 +211,7 @@ def test_engines_on_the_host_and_on_a_device_share(engines: Any, own_node: Node,
 
 @pytest.mark.parametrize("seed", range(3))
 def test_many_requests_with_few_pages_and_few_rows(engines: Any, own_node: Node, order: str, seed: int) -> None:
-    """Pages change hands while they are stored, and rows while they are copied."""
+    """Pages change owners while they are stored, and rows while they are copied."""
     draw = random.Random(seed)
     shared = prompt_of(200, 50 + seed)
     prompts = [shared[: draw.randrange(1, 200)] + prompt_of(draw.randrange(1, 150), seed * 100 + i) for i in range(14)]
@@ -242,7 +242,7 @@ def test_ranks_and_stages_on_devices(engines: Any, own_node: Node, order: str) -
     (expected,) = engines(None, heads=4).generate(prompt)
     first = engines(own_node.endpoint, heads=4, ranks=2, options={"head_groups": 4})
     assert first.generate(prompt) == [expected]
-    settle(first, 18)  # of each rank two parts
+    settle(first, 18)  # two parts per rank
     until = time.monotonic() + 10
     other = first.workers[1]._worker
     while other.counters["stored_blocks"] < 18:
@@ -298,7 +298,7 @@ def pages_as_read(side: Any, pages: list[int]) -> np.ndarray:
 
 
 def test_a_load_comes_after_what_was_enqueued_before_it(side: Any, device: Device, compute: Stream) -> None:
-    """vLLM fills new pages with zeros some time, on its stream."""
+    """vLLM sometimes fills new pages with zeros, on its stream."""
     worker, engine = side.worker, side.engine
     host, address, _ = engine._images[0]
     zeros = device.page_locked(host.shape[-1])
@@ -340,7 +340,7 @@ def test_pages_are_reported_and_rows_put_only_once_they_were_gathered(side: Any,
     with device.runs("lazy"):
         worker.end_step(Step(saves=[Save(4, [Block(b"x" * 32, 0, 7, 0)])]))
         gather = worker._gathers[0]
-        # Nothing was asked twice of the device yet.
+        # The device was not asked twice yet.
         assert not worker._puts and worker.take_report() is None
         assert gather.event.wait(10)
         worker.end_step(Step())

@@ -1,5 +1,5 @@
-"""Encoders' outputs in the store: the connector's two halves as vLLM's scheduler and workers call them, and a real node. Outputs are
-made up; test_vllm_encoder_engine.py has engines.
+"""Encoder outputs in the store: the connector's two halves as vLLM's scheduler and workers call them, and a real node. Outputs are made up;
+test_vllm_encoder_engine.py has engines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Engine:
-    """What vLLM does with encoders' outputs: ``encode`` is counted, ``cache`` is the worker's."""
+    """vLLM's use of encoder outputs: counts ``encode``, ``cache`` is the worker's."""
 
     def __init__(self, model: Path, endpoint: str, role: str = "ec_both", **options: Any) -> None:
         config = engine_config(
@@ -51,7 +51,7 @@ class Engine:
                 | options,
             },
         )
-        config.ec_transfer_config.ec_role = role  # vLLM gives a model without an encoder no other one
+        config.ec_transfer_config.ec_role = role  # vLLM requires this role for a model without an encoder
         self.scheduler: KVStoreECConnector = ECConnectorFactory.create_connector(config, ECConnectorRole.SCHEDULER)
         self.worker: KVStoreECConnector = ECConnectorFactory.create_connector(config, ECConnectorRole.WORKER)
         self.cache: dict[str, torch.Tensor] = {}
@@ -65,7 +65,7 @@ class Engine:
                     break
 
     def run(self, request: Any, seconds: float = 20) -> None:
-        """Until all of the request's outputs are in the worker's cache."""
+        """Runs until all of the request's outputs are in the worker's cache."""
         until = time.monotonic() + seconds
         while not self.scheduler.ensure_cache_available(request, 0):
             assert time.monotonic() < until
@@ -175,7 +175,7 @@ def test_roles(engines: Any, own_node: Node) -> None:
     producer, consumer = engines(own_node.endpoint, role="ec_producer"), engines(own_node.endpoint, role="ec_consumer")
     consumer.run(request_of("x"))
     producer.run(request_of("x"))
-    assert producer.encoded == ["x"]  # a consumer stores nothing, a producer loads nothing
+    assert producer.encoded == ["x"]  # a consumer does not store, a producer does not load
     producer.settle()
     other = engines(own_node.endpoint, role="ec_consumer")
     other.run(request_of("x"))

@@ -1,6 +1,6 @@
-"""Real vLLM engines with small models that encode images, and a real node: what one engine has encoded, the others do not.
+"""Real vLLM engines with small models that encode images, and a real node: images encoded by one engine are loaded by the others.
 
-What an engine says is compared with an engine without a store: tokens and log-probabilities are equal to the last bit.
+Engines are compared with one without a store: tokens and log-probabilities are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import kvstore
 
 
 class House:
-    """Engines in processes of their own. ``plain`` has no store; the others share a node, which is away when they start. Of ``apart`` the
-    scheduler and the worker have processes of their own too; so it cannot say what it has encoded.
+    """Engines in processes of their own. ``plain`` has no store; the others share a node, which is away when they start. In ``apart`` the
+    scheduler and the worker have separate processes too; so it cannot count its encoded images.
     """
 
     def __init__(self, folder: Path, kind: str = "llava", are_all: bool = True) -> None:
-        """``are_all``: else ``one`` and ``other`` alone."""
+        """``are_all``: otherwise only ``one`` and ``other``."""
         model = tiny.make(kind, folder)
         self.node = Node()
         self.node.kill()
@@ -41,7 +41,7 @@ class House:
                     "ec_connector": "KVStoreECConnector",
                     "ec_connector_module_path": "kvstore.vllm.encoder",
                     "ec_role": "ec_both",
-                    # A busy machine must not look like a store that is away.
+                    # A busy machine must not look like an absent store.
                     "ec_connector_extra_config": {
                         "endpoints": endpoint,
                         "lookup_timeout": 5.0,
@@ -109,7 +109,7 @@ def prompt_with(images: list[int], seed: int) -> list[int]:
 
 
 class Asked:
-    """The same of several engines: what each answers, and how many images it has encoded for that."""
+    """One request to several engines: each one's answer, and how many images it encoded for that."""
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
@@ -129,7 +129,7 @@ _images = itertools.count(1000)
 
 
 def until_shared(house: House, asked: Asked) -> None:
-    """Until ``other`` loads what ``one`` has encoded just before: after failures their connectors leave the store alone for a while."""
+    """Waits until ``other`` loads images that ``one`` has just encoded: after failures their connectors pause."""
     until = time.monotonic() + 180
     encoded = 1
     while encoded != 0:
@@ -150,7 +150,7 @@ def asked(house: House) -> Asked:
 
 
 def until_stored(house: House, asked: Asked, images: list[int], seed: int) -> Any:
-    """The plain engine's answer, which ``one`` gives too; then the node has the images."""
+    """The plain engine's answer, which ``one`` gives too; afterwards the node has the images."""
     before = house.stored_outputs()
     expected, encoded = asked.of(house.plain, images, seed)
     assert encoded == len(images)
@@ -170,7 +170,7 @@ def test_an_image_that_another_engine_has_encoded_is_not_encoded_again(house: Ho
     answer, encoded = asked.of(house.other, [1], 1)
     assert same(answer, expected)
     assert encoded == 0
-    # Images make a difference, else nothing would have been compared.
+    # Images must make a difference for the comparison to count.
     different, _ = asked.of(house.plain, [2], 1)
     assert different["logprobs"] != expected["logprobs"]
 
@@ -228,12 +228,12 @@ def test_a_dead_node_costs_an_encoding(house: House, asked: Asked) -> None:
 def test_images_of_several_sizes_with_a_model_whose_positions_depend_on_them(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Qwen2-VL: an image has as many tokens as its size makes of it. ``one`` encodes all, so it is what ``other`` is compared with."""
+    """Qwen2-VL: an image's size determines its tokens. ``one`` encodes all, and ``other`` is compared with it."""
     house = House(tmp_path_factory.mktemp("engines"), "qwen2vl", are_all=False)
     try:
         asked = Asked()
         until = time.monotonic() + 180
-        loaded: set[int] = set()  # how many times as wide as high
+        loaded: set[int] = set()  # aspect ratios
         while loaded != {0, 1, 2}:
             assert time.monotonic() < until
             image = next(_images)

@@ -1,7 +1,7 @@
 """Real vLLM engines with small models, and a real node that is killed, stopped and restarted under them.
 
-What an engine says is compared with an engine without a store: cold with cold, a hit from the store with a hit in the
-engine's own cache. Both are the same computation, so tokens and log-probabilities are equal to the last bit.
+Engines are compared with one without a store: cold with cold, a hit from the store with a hit in the engine's own cache. Both are the same
+computation, so tokens and log-probabilities are equal to the last bit.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def connector(endpoint: str, **options: Any) -> dict[str, Any]:
         "kv_connector_module_path": "kvstore.vllm",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        # A busy machine must not look like a store that is away.
+        # A busy machine must not look like an absent store.
         "kv_connector_extra_config": {
             "endpoints": endpoint,
             "lookup_timeout": 2.0,
             "load_timeout": 5.0,
             "compute_cheap_hits": False,
-            # All of it is touched when it is made, and many engines run at once.
+            # Touched at the start, and many engines run at once.
             "staging_bytes": 128 << 20,
         }
         | options,
@@ -66,7 +66,7 @@ class Engine:
         env: dict[str, str] | None = None,
         **arguments: Any,
     ) -> None:
-        """``in_process``: all of the engine is in one process, and can say what its pages hold."""
+        """``in_process``: the whole engine is in one process, and can report its pages' content."""
         arguments["model"] = str(model)
         if endpoint is not None:
             arguments["kv_transfer_config"] = connector(endpoint, **(options or {}))
@@ -86,7 +86,7 @@ class Engine:
                 stderr=file,
                 text=True,
                 start_new_session=True,
-                # With several threads, sums are divided differently from run to run, and near ties turn out otherwise.
+                # With several threads, sums are split differently from run to run, which changes near ties.
                 env=os.environ
                 | {
                     "VLLM_LOGGING_LEVEL": "WARNING",
@@ -134,7 +134,7 @@ class Engine:
         assert self._read() == {"reset": True}
 
     def scale(self, factor: float) -> None:
-        """Changes weights in place. Of an engine in a process of its own."""
+        """Changes weights in place, in an engine of one process."""
         self.wait_ready()
         self._write({"scale": factor})
         assert self._read() == {"scaled": True}
@@ -145,13 +145,13 @@ class Engine:
         return dict(self._read())
 
     def pages(self, prompt: list[int]) -> Any:
-        """Of each block and cache group, a digest of its bytes, or None. Of an engine in a process of its own."""
+        """For each block and cache group, a digest of its bytes, or None. Only for an engine of one process."""
         self.wait_ready()
         self._write({"pages": prompt})
         return self._read()
 
     def kill(self) -> None:
-        """The engine and its processes: they are a session of their own."""
+        """Kills the engine's session, with all its processes."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, 9)
         self.process.wait()
@@ -177,7 +177,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any, **more: Any) -> Any:
-    """Asks until the store's blocks are used; the tokens are some of the expected each time."""
+    """Asks until the store's blocks are used; every answer has one of the expected token lists."""
     until = time.monotonic() + 90
     while True:
         engine.reset()
@@ -196,11 +196,11 @@ def free_port() -> int:
 
 
 class House:
-    """Engines that share a node, all of them started while it was away.
+    """Engines that share a node, all started while it was away.
 
-    ``plain`` has no store. ``one`` reaches the node by its Unix socket, ``other`` by TCP through a proxy. ``tight`` has so
-    few pages that it has to preempt, and so little lent memory that saves and loads take several steps. ``beside`` has
-    another connector too, which is asked first and keeps files in ``beside_folder``.
+    ``plain`` has no store. ``one`` reaches the node by its Unix socket, ``other`` by TCP through a proxy. ``tight`` has so few pages that
+    it has to preempt, and so little lent memory that saves and loads take several steps. ``beside`` has another connector too, which is
+    asked first and keeps files in ``beside_folder``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -211,7 +211,7 @@ class House:
         self.proxy = Proxy(("127.0.0.1", port))
 
         def engine(name: str, endpoint: str | None, **more: Any) -> Engine:
-            # In bfloat16 near ties would turn out otherwise where a request is computed again after a preemption.
+            # In bfloat16 a request recomputed after a preemption could flip near ties.
             return Engine(
                 model, endpoint, folder / f"{name}.log", dtype="float32", **{"num_gpu_blocks_override": 2000} | more
             )
@@ -235,7 +235,7 @@ class House:
         self.node.start()
 
     def stored(self, prompt: list[int]) -> Any:
-        """The plain engine's answer, when ``one`` has stored the prompt and ``other`` has loaded it, and has it no more."""
+        """The plain engine's answer, after ``one`` has stored the prompt and ``other`` has loaded and dropped it."""
         expected = self.plain.generate(prompt)
         self.one.generate(prompt)
         until_cached(self.other, prompt, (len(prompt) - 1) // BLOCK * BLOCK, expected)
@@ -243,7 +243,7 @@ class House:
         return expected
 
     def stored_blocks(self) -> int:
-        """Since the node began."""
+        """Blocks stored since the node began."""
         with kvstore.Client(self.node.endpoint, deadline=30) as client:
             (node,) = client.stats()
         assert node["error"] is None, node
@@ -267,7 +267,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 @pytest.fixture
 def running(house: House) -> Iterator[House]:
-    """With the node up at the end, whatever the test does to it."""
+    """Restores the node after each test."""
     yield house
     house.proxy.reset()
     house.node.resume()
@@ -298,7 +298,7 @@ def test_a_conversation_goes_on_in_another_process(running: House) -> None:
         answer = engine.generate(talk, max_tokens=64)
         assert same(answer, expected), turn
         assert turn == 0 or answer["cached"] == expected["cached"], turn
-        # What was generated last is stored after the answer. Its last token is not computed.
+        # The last generated block is stored after the answer. Its last token is not computed.
         new, blocks = (len(talk) + 63) // BLOCK - blocks, (len(talk) + 63) // BLOCK
         until = time.monotonic() + 60
         while running.stored_blocks() < was + new:
@@ -380,7 +380,7 @@ def test_a_node_killed_while_blocks_are_stored_changes_nothing(running: House) -
 
 
 def test_wrong_bytes_on_the_way_are_never_used(running: House) -> None:
-    """From the node: the load fails. To the node: the block is refused, and another engine does not find it."""
+    """From the node: the load fails. To the node: the block is refused, and another engine misses it."""
     prompt, new = prompt_of(1000, 34), prompt_of(1000, 35)
     expected = running.stored(prompt), running.plain.generate(new)
     running.proxy.flips = True
@@ -408,7 +408,7 @@ def test_a_slow_node_is_waited_for_and_used(running: House) -> None:
 def test_a_store_that_is_full_gives_what_it_still_has(running: House) -> None:
     capacity = running.node.arguments.index("--capacity") + 1
     was, running.node.arguments[capacity] = running.node.arguments[capacity], "16MiB"
-    prompts = [prompt_of(1000, 80 + i) for i in range(8)]  # of 4 MB each
+    prompts = [prompt_of(1000, 80 + i) for i in range(8)]  # 4 MB each
     expected = [running.plain.generate(prompt) for prompt in prompts]
     running.node.kill()
     running.node.start()
@@ -432,7 +432,7 @@ def test_a_store_that_is_full_gives_what_it_still_has(running: House) -> None:
 def test_preemption_while_blocks_are_stored_and_loaded_changes_no_token(running: House) -> None:
     prompts = [prompt_of(700, 90 + i) for i in range(6)]
     expected = running.plain.generate(*prompts, max_tokens=200)
-    for _ in range(2):  # computed and stored; then loaded, what there is
+    for _ in range(2):  # computed and stored; then partly loaded
         assert running.tight.generate(*prompts, max_tokens=200)["tokens"] == expected["tokens"]
         running.tight.reset()
     assert sum(running.tight.metrics("vllm:num_preemptions").values()) > 0
@@ -481,7 +481,7 @@ def test_beside_another_connector_both_store_and_the_first_that_has_it_loads(run
 
 
 def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: House) -> None:
-    """The last test of the house: there is no other engine after it."""
+    """The last test of the house: it kills an engine."""
     prompts = [prompt_of(900, 70 + i) for i in range(4)]
     expected = running.plain.generate(*prompts)
     killed = running.proxy.trap(PUT_DATA, running.other.kill, middle=True)
@@ -491,7 +491,7 @@ def test_an_engine_killed_while_it_stores_leaves_right_blocks(running: House) ->
 
 
 HAS_AMX = torch.cpu._is_amx_tile_supported()
-#: What vLLM's MLA kernels for this machine's CPU take.
+#: Block size of vLLM's MLA kernels for this CPU.
 MLA_BLOCK = 32 if HAS_AMX else 16
 
 
@@ -499,8 +499,8 @@ MLA_BLOCK = 32 if HAS_AMX else 16
     ("kind", "more"), [("gemma3", {}), ("deepseek", {"block_size": MLA_BLOCK, "force_prefix_caching": True})]
 )
 def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: Node, tmp_path: Path) -> None:
-    """Sliding windows beside full attention, and MLA: after a hit, vLLM's kernel for the CPU says something else than without
-    one, and the same whether the hit is its own or the store's.
+    """Sliding windows beside full attention, and MLA: after a hit, vLLM's CPU kernels give slightly different results, the same for the
+    engine's own hit and the store's.
     """
     model = tiny.make(kind, tmp_path)
     endpoints = [own_node.endpoint, own_node.endpoint, None]
@@ -521,9 +521,7 @@ def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: 
 
 @pytest.mark.skipif(vllm.__version_tuple__[:2] < (0, 32), reason="draft models are served from 0.32 on")
 def test_what_a_draft_model_keeps_is_loaded_with_the_rest(own_node: Node, tmp_path: Path) -> None:
-    """The draft has the model's own weights, so that every one of its tokens is accepted; without its part of the blocks it would
-    guess from nothing.
-    """
+    """The draft has the model's own weights, so all its tokens are accepted; without its part of the blocks its guesses would be random."""
     model, other = tiny.make("llama", tmp_path), tiny.make("llama", tmp_path, seed=2)
     prompt = prompt_of(1000, 12)
 
@@ -555,7 +553,7 @@ def test_what_a_draft_model_keeps_is_loaded_with_the_rest(own_node: Node, tmp_pa
     )
     assert accepted == drafted >= 9
     second.close()
-    # Another draft keeps something else: nothing of the first one's is found.
+    # Another draft keeps other blocks, so it misses the first one's.
     third = engine("third", own_node.endpoint, other)
     assert third.generate(prompt)["cached"] == [0]
     third.close()

@@ -1,4 +1,4 @@
-"""A node's changes as vLLM's KV events: read with vLLM's own classes, with messages that are missed, from real nodes and made-up ones."""
+"""A node's changes as vLLM's KV events, read with vLLM's own classes, with lost messages, from real and made-up nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ END = (1 << 64) - 1
 
 
 class Subscriber:
-    """As vLLM's documentation has it: what is missed is asked for again, and a gap that stays means that nothing is known."""
+    """As in vLLM's documentation: missed batches are requested again, and after a lasting gap the list is empty."""
 
     def __init__(self, publishes_at: str, replays_at: str) -> None:
         self._context = zmq.Context()
@@ -64,7 +64,7 @@ class Subscriber:
         self.last = number
 
     def read(self, lose: float = 0.0, random_: random.Random | None = None, wait_ms: int = 0) -> None:
-        """What has come, of which some is lost."""
+        """Reads the received batches, some of which are dropped."""
         while self._told.poll(wait_ms):
             _, number, payload = self._told.recv_multipart()
             if random_ is not None and random_.random() < lose:
@@ -99,7 +99,7 @@ class Subscriber:
 
 
 class MadeUpNode:
-    """A Source of changes that happen here, of which the last ``events`` are kept."""
+    """A Source of changes made here, which keeps the last ``events``."""
 
     url = "made up"
 
@@ -162,7 +162,7 @@ def known_of(source: MadeUpNode) -> set[tuple[str, bytes]]:
 
 
 class Running:
-    """A publisher on a thread of its own, and what it publishes of."""
+    """A publisher on a thread of its own, with its source."""
 
     def __init__(self, source: Any, **more: Any) -> None:
         self.publisher = Publisher(
@@ -176,14 +176,14 @@ class Running:
         while not self._ended.is_set():
             with self._turn:
                 self.publisher.answer(0.005)
-            time.sleep(0.001)  # a lock that is taken again at once is never given to who waits for it
+            time.sleep(0.001)  # a lock taken again at once would starve its waiter
 
     def __enter__(self) -> Running:
         self._thread.start()
         return self
 
     def follow(self) -> None:
-        """With the socket's thread held up: one of them at a time."""
+        """Holds up the socket's thread: one runs at a time."""
         with self._turn:
             self.publisher.follow()
 
@@ -205,14 +205,14 @@ def test_a_subscriber_that_misses_messages_ends_with_what_the_node_holds(kept: i
     with Running(source, batches_max=kept, changes_per_batch=8) as running:
         subscriber = Subscriber(running.publisher.publishes_at, running.publisher.replays_at)
         try:
-            time.sleep(0.3)  # until it is subscribed; what it misses before is one more thing missed
+            time.sleep(0.3)  # until it is subscribed; earlier batches count as missed
             for turn in range(60):
                 if turn == 40:
                     source.begin_anew()
                 source.change(random_.choice((1, 5, 30, 100)))
                 running.follow()
                 subscriber.read(lose=0.5, random_=random_, wait_ms=2)
-            # A last batch that is not lost shows what was.
+            # A last batch that arrives shows the gaps.
             deadline = time.monotonic() + 20
             source.while_looked_at = 0
             while True:

@@ -1,5 +1,5 @@
-"""The query for routers beside vLLM's own hashes and the connector's own lookups, and the example router with workers that are made up
-but for their events, which vLLM's publisher sends.
+"""The router's query compared with vLLM's own hashes and the connector's own lookups, and the example router with made-up workers, whose
+events vLLM's publisher sends.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_a_router_is_told_what_another_engine_then_loads(engines: Any, own_node:
         other = engines(own_node.endpoint, **shape)
         other.generate(query["token_ids"])
         assert told["found"]["tokens"] == other.last_cached() == 9 * BLOCK
-        # Without the last group's, the last rank's, the last stage's of one block.
+        # Drops the last group's, rank's and stage's part of one block.
         hashes = vllm_hashes(np.array(prompt, np.uint32), BLOCK)
         lost = one.side._model.part_names([hashes[8]], b"")[-1:]
         assert one.side._spaces[-1].drop(lost).block_count == 1
@@ -153,7 +153,7 @@ def test_a_router_is_told_what_another_engine_then_loads(engines: Any, own_node:
         last = engines(own_node.endpoint, **shape)
         last.generate(query["token_ids"])
         assert told_then["found"]["tokens"] == last.last_cached()
-        assert "windows" in shape or last.last_cached() == 8 * BLOCK  # at the end a window does not need that block
+        assert "windows" in shape or last.last_cached() == 8 * BLOCK  # a window's end does not need that block
         assert service.prefix(model=name, token_ids=prompt_of(100, 9))["found"]["tokens"] == 0
     finally:
         service.close()
@@ -163,7 +163,7 @@ def test_a_router_is_told_what_another_engine_then_loads(engines: Any, own_node:
 
 
 class Publisher:
-    """What a worker tells of its cache, by vLLM's own publisher."""
+    """A worker's cache events, sent by vLLM's own publisher."""
 
     def __init__(self, buffer_steps: int = 1000, ports: tuple[int, int] | None = None) -> None:
         self.ports = ports or (free_port(), free_port())
@@ -196,7 +196,7 @@ def stored(hashes: list[Any], size: int = 16, medium: str = "GPU", group: int | 
 
 
 class FakeWorker:
-    """Answers as vLLM's server does, with words for tokens; keeps what it was asked."""
+    """Answers as vLLM's server does, with words for tokens; records its requests."""
 
     def __init__(self, **more: Any) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -298,7 +298,7 @@ class Running:
         return dict(json.loads(self.ask({}, "/router", "GET")[2]))
 
     def wait(self, *counts: int) -> None:
-        """Until the workers are known to have so many blocks."""
+        """Waits until the router has so many blocks for the workers."""
         until = time.monotonic() + 20
         while (known := [each["blocks"] for each in self.state()["workers"]]) != list(counts):
             assert time.monotonic() < until, known
@@ -343,7 +343,7 @@ def test_a_request_goes_to_the_worker_that_has_most_of_it(house: Any) -> None:
         assert (status, json.loads(answer)) == (200, {"worker": other.url, "path": path})
         assert said == f"{other.url} own=112 stored=0 computed={len(IDS) - 112}"
     assert [len(one.asked), len(other.asked)] == [0, 3]
-    # What is in a page whose first tokens are others' is nobody's prefix.
+    # A page with other first tokens does not match.
     assert running.ask({"prompt": [1, *IDS]})[1].split(" ")[1] == "own=0"
 
 
@@ -351,7 +351,7 @@ def test_blocks_that_are_gone_are_not_counted(house: Any) -> None:
     running, (one, other) = house()
     one.publisher.tell(stored(HASHES[:8]))
     one.publisher.tell(BlockRemoved(block_hashes=[HASHES[3]], medium="GPU", group_idx=0))
-    # Others' tiers and other groups of layers say nothing of the pages.
+    # Other tiers and other groups of layers do not affect the pages.
     one.publisher.tell(stored(HASHES[8:], medium="CPU"), stored(HASHES[3:4], group=1))
     other.publisher.tell(stored(HASHES[:4]))
     running.wait(7, 4)
@@ -397,7 +397,7 @@ def test_what_was_told_before_the_router_came_is_asked_for(house: Any) -> None:
 
 
 class Cut:
-    """Drops some of what a publisher sends, as a full queue does."""
+    """Drops some of a publisher's messages, as a full queue does."""
 
     def __init__(self, publisher: Publisher) -> None:
         made = publisher._made
@@ -430,7 +430,7 @@ def test_after_a_gap_what_was_missed_is_asked_for_and_never_made_up(steps: int) 
         time.sleep(0.5)
         cut.drops = False
         worker.publisher.tell(stored(HASHES[9:10]))
-        # Of two batches that are left, one is the last itself.
+        # Two batches are left, including the last itself.
         running.wait(9 if steps == 1000 else 2)
         assert running.state()["workers"][0]["gaps"] == 1
         assert running.ask({"prompt": IDS})[1].split(" ")[1] == ("own=16" if steps == 1000 else "own=0")
@@ -499,7 +499,7 @@ def test_what_is_no_request_is_refused(house: Any) -> None:
     assert connection.getresponse().status == 400
     connection.close()
     assert running.ask({}, "/v1/models", "GET")[0] == 200
-    assert running.ask({"prompt": [["a"]]})[0] == 200  # the worker says what is wrong with it
+    assert running.ask({"prompt": [["a"]]})[0] == 200  # the worker reports the error
     assert sum(len(each.asked) for each in workers) == 2
 
 
@@ -529,6 +529,6 @@ def test_what_the_store_has_need_not_be_computed_anywhere(house: Any, node: Node
         assert running.state()["tokens"] == {"own": 144, "loaded": 176, "computed": 6}
     finally:
         service.close()
-    # Without an answer of the store's, what workers have is all that counts.
+    # Without the store's answer, only the workers' blocks count.
     running.router.workers[0].pending = 50.0
     assert running.ask(body)[1] == f"{one.url} own=144 stored=0 computed={len(IDS) - 144}"

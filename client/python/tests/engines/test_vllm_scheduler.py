@@ -39,7 +39,7 @@ from kvstore.vllm.messages import Report, Stage, Step
 from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
-#: In SetMatchResult.held.
+#: A value in SetMatchResult.held.
 ON_DISK = 2
 HAS_STAGES = hasattr(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
 SHAPES = pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def prompt_of(count: int, seed: int) -> list[int]:
 
 
 def settle(engine: Engine, at_least: int, *workers: int) -> None:
-    """Until so many blocks of each of the workers are in the store: what is put is counted with the next step's saves."""
+    """Waits until so many blocks of each worker are stored: puts are counted with the next step's saves."""
     until = time.monotonic() + 20
     for side in [ours(engine.workers[number])._worker for number in workers or (0,)]:
         while side.counters["stored_blocks"] < at_least:
@@ -92,14 +92,14 @@ def settle(engine: Engine, at_least: int, *workers: int) -> None:
 
 
 def fill(client: kvstore.Client, blocks: int) -> None:
-    """Stores so many other blocks, of the size of a synthetic engine's."""
+    """Stores so many other blocks, of a synthetic engine's size."""
     space = client.open_set(kvstore.Namespace({"kind": "set", "model": "filler", "block_bytes_max": 4096}))
     names = [random.randbytes(32) for _ in range(blocks)]
     assert space.put(names, np.ones((blocks, 4096), np.uint8)).stored == blocks
 
 
 def wait_for_disk(client: kvstore.Client) -> None:
-    """A node serves before its disk is open, and until then loses what it evicts."""
+    """A node serves before its disk is open, and until then loses the blocks it evicts."""
     probes = client.open_set(kvstore.Namespace({"kind": "set", "model": "probe", "block_bytes_max": 4096}))
     until = time.monotonic() + 60
     while True:
@@ -113,7 +113,7 @@ def wait_for_disk(client: kvstore.Client) -> None:
         time.sleep(0.05)
 
 
-# -- what is loaded is what was stored
+# -- loads equal saves
 
 
 @BOTH
@@ -127,7 +127,7 @@ def test_another_engine_computes_only_what_is_new(engines: Any, own_node: Node, 
     second = engines(own_node.endpoint, windows=windows)
     assert second.generate(prompt, max_tokens=80) == [expected]
     assert second.last_cached() == 21 * BLOCK
-    # The next turn: what the first engine generated is there too.
+    # The next turn: the first engine's generated blocks are there too.
     turn = prompt + expected + prompt_of(40, 2)
     third = engines(own_node.endpoint, windows=windows)
     (answer,) = third.generate(turn)
@@ -148,7 +148,7 @@ def test_the_last_token_is_computed(engines: Any, own_node: Node, length: int) -
 
 
 def test_a_finished_requests_last_block_is_stored(engines: Any, own_node: Node) -> None:
-    """Its hash is known only when the last token is: the save outlives the request."""
+    """The last token completes its hash, so the save outlives the request."""
     engine = engines(own_node.endpoint)
     engine.generate(prompt_of(BLOCK, 3), max_tokens=BLOCK + 1)
     settle(engine, 2)
@@ -161,7 +161,7 @@ def test_each_block_is_stored_once(engines: Any, own_node: Node) -> None:
     engine.generate(prompt, max_tokens=3 * BLOCK)
     settle(engine, 22)
     assert engine.side.counters["saved_blocks"] == 22
-    # The same again: what is computed again is offered again, and nothing else.
+    # Recomputed blocks are offered again, and only those.
     engine.generate(prompt, max_tokens=3 * BLOCK)
     assert engine.side.counters["saved_blocks"] == 22 + 3
 
@@ -195,9 +195,7 @@ def lora(number: int, name: str = "", path: str = "", **more: Any) -> Any:
 
 
 def test_adapters_share_by_what_they_are(engines: Any, own_node: Node) -> None:
-    """Whatever they are called, and wherever they lie. An adapter's first request in an engine is computed: nobody knows before
-    what will be loaded.
-    """
+    """By content, under any name and path. An adapter's first request in an engine is computed: its content is unknown until then."""
     prompt, other = prompt_of(10 * BLOCK, 7), prompt_of(10, 8)
     contents = {"/adapters/1": 1, "/elsewhere": 1, "/adapters/2": 2}
     first = engines(own_node.endpoint, adapters=contents)
@@ -260,7 +258,7 @@ def test_an_adapter_that_is_loaded_again_in_place_has_other_blocks(engines: Any,
 def test_what_another_adapter_has_computed_is_not_stored_under_the_first_ones_name(
     engines: Any, own_node: Node
 ) -> None:
-    """vLLM had let go of the adapter, and has loaded what its folder has now. The scheduler hears of it after the step."""
+    """vLLM had dropped the adapter, and loaded its folder's new content. The scheduler gets the report after the step."""
     prompt, other = prompt_of(10 * BLOCK, 124), prompt_of(10, 125)
     engine = engines(own_node.endpoint, adapters={"/adapters/1": 1})
     engine.generate(other, lora_request=lora(1))
@@ -315,7 +313,7 @@ def test_a_reset_with_unchanged_weights_goes_on_with_what_was_stored(engines: An
     settle(engine, 10, *range(ranks))
     reset(engine)
     lookups = engine.side.counters["lookups"]
-    engine.generate(prompt)  # computed: the workers look at their weights in this step
+    engine.generate(prompt)  # computed: the workers digest their weights in this step
     assert engine.side.counters["lookups"] == lookups and engine.last_cached() == 0
     assert engine.scheduler.reset_prefix_cache()
     assert engine.generate(prompt) == expected
@@ -355,7 +353,7 @@ def test_engines_with_the_same_new_weights_share_after_a_reset(engines: Any, own
 
 
 def test_what_ran_when_the_caches_were_reset_is_not_stored(engines: Any, own_node: Node) -> None:
-    """Its pages were begun with the weights before."""
+    """Its pages were begun with the old weights."""
     engine = engines(own_node.endpoint)
     name = engine.add(prompt_of(4 * BLOCK, 130), max_tokens=3 * BLOCK)
     while len(engine.tokens[name]) < 2:
@@ -389,7 +387,7 @@ def test_a_request_whose_weights_epoch_is_wrong_shares_nothing(engines: Any, own
 
 @BOTH
 def test_what_began_with_blocks_of_another_epoch_is_not_stored(engines: Any, own_node: Node, windows: bool) -> None:
-    """vLLM's own cache does not know the epoch: whoever does not reset it goes on with old blocks, and keeps that to itself."""
+    """vLLM's own cache ignores the epoch: an engine without a reset goes on with old blocks, and does not store them."""
     prompt = prompt_of(10 * BLOCK, 98)
     engine = engines(own_node.endpoint, windows=windows)
     engine.generate(prompt, params={"weights_epoch": 1})
@@ -403,7 +401,7 @@ def test_what_began_with_blocks_of_another_epoch_is_not_stored(engines: Any, own
     assert engine.last_cached() == 0
     now = engine.side.counters["saved_blocks"]
     assert now == 2 * saved
-    # Of its own epoch, a request stores what follows the engine's blocks.
+    # In its own epoch, a request stores the blocks that follow the engine's.
     engine.generate(prompt + prompt_of(5 * BLOCK, 99), params={"weights_epoch": 2})
     assert engine.last_cached() >= 9 * BLOCK
     assert engine.side.counters["saved_blocks"] > now
@@ -433,7 +431,7 @@ def test_what_a_request_says_of_its_future_goes_with_its_lookup_and_its_blocks(
 
 
 def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the beginning of a conversation that goes on for long is the first that a full store evicts."""
+    """Otherwise a full store would evict the beginning of a long conversation first."""
     node = Node(capacity="4MiB")
     engine = engines(node.endpoint)
     side = engine.side
@@ -455,7 +453,7 @@ def test_what_the_engine_has_itself_is_used_in_the_store_too(engines: Any, monke
     node.close()
 
 
-# -- what is faster, to load or to compute
+# -- load or compute
 
 
 def measured(
@@ -465,7 +463,7 @@ def measured(
     disk: float | None = None,
     now: list[float] | None = None,
 ) -> Estimate:
-    """Of an engine and a store that take so many seconds for 1,024 tokens."""
+    """An engine and a store that take so many seconds for 1,024 tokens."""
     clock = now or [0.0]
     made = Estimate(lambda: clock[0])
     for _ in range(3):
@@ -494,7 +492,7 @@ def test_what_is_not_known_is_loaded() -> None:
     assert measured(memory=9.0).choose([(1024, 0)]) == 1024
     assert measured(compute=0.01).choose([(1024, 0)]) == 1024
     assert measured(compute=0.01, memory=9.0).choose([(1024, 1024)]) == 1024
-    # Of loads of another size, most of the time may be what every load takes.
+    # For loads of another size, the constant part may dominate.
     assert measured(compute=0.01, memory=9.0).choose([(1024 * 5, 0)]) == 1024 * 5
     assert measured(compute=0.01, memory=9.0).choose([(1024 * 4, 0)]) == 0
     decoding = measured(memory=9.0)
@@ -514,7 +512,7 @@ def test_measurements_are_forgotten_after_a_minute() -> None:
 def test_a_load_from_both_says_what_the_disk_takes() -> None:
     estimate = measured(compute=1.0, memory=0.1)
     for _ in range(3):
-        estimate.loaded(2048, 1024, 3.0)  # 2.9 s of it for 1,024 tokens from the disk
+        estimate.loaded(2048, 1024, 3.0)  # of which 2.9 s are for 1,024 tokens from the disk
     assert estimate.choose([(2048, 1024), (1024, 0)]) == 1024
     assert estimate.choose([(1024, 1024)]) == 0
 
@@ -550,7 +548,7 @@ def test_loads_and_steps_are_measured(engines: Any, own_node: Node) -> None:
     assert [second.generate(prompt)[0] for prompt in prompts] == expected
     assert second.side.counters["loads"] == 3
     assert 0 < estimate._memory.seconds(21 * BLOCK) < 60
-    assert estimate._computed.seconds(256, of_any_size=True) is None  # what was left to compute was small
+    assert estimate._computed.seconds(256, of_any_size=True) is None  # the computed rest was small
     first.generate(prompt_of(1024, 64))
     assert 0 < first.side._estimate._computed.seconds(256) < 60
 
@@ -578,7 +576,7 @@ def test_a_node_killed_between_lookup_and_load_costs_a_recompute(engines: Any, o
 
 @BOTH
 def test_blocks_that_are_gone_are_computed(engines: Any, own_node: Node, windows: bool) -> None:
-    """The node was restarted, or has evicted them, between lookup and load: the load is short or empty."""
+    """The node restarted, or evicted them, between lookup and load: the load is short or empty."""
     prompt = prompt_of(700, 10)
     first = engines(own_node.endpoint, windows=windows)
     (expected,) = first.generate(prompt)
@@ -597,7 +595,7 @@ def test_blocks_that_are_gone_are_computed(engines: Any, own_node: Node, windows
     second.between = drop
     assert second.generate(prompt) == [expected]
     assert side.counters["loads_failed"] == 1
-    # What went is stored again, once.
+    # Lost blocks are stored again, once.
     settle(second, 2)
     third = engines(own_node.endpoint, windows=windows)
     assert third.generate(prompt) == [expected]
@@ -678,7 +676,7 @@ def test_a_node_killed_during_saves_costs_nothing_but_the_blocks(engines: Any, o
 
 
 def test_a_hit_ends_where_every_group_has_what_the_next_token_needs(engines: Any, own_node: Node) -> None:
-    """Full attention, two windows and two groups of states. The engine keeps a state at the end of each of its chunks."""
+    """Full attention, two windows and two groups of states. The engine keeps a state at the end of each chunk."""
     prompt = prompt_of(20 * BLOCK + 5, 90)
     shape: dict[str, Any] = {"windows": True, "states": True}
     expected = engines(None, **shape).generate(prompt, max_tokens=3 * BLOCK)
@@ -689,10 +687,10 @@ def test_a_hit_ends_where_every_group_has_what_the_next_token_needs(engines: Any
     other = engines(own_node.endpoint, **shape)
     assert other.generate(prompt, max_tokens=3 * BLOCK) == expected
     assert other.last_cached() == 20 * BLOCK
-    # Of 20 blocks with five groups: all of full attention, what windows of 80 tokens need, and one state of each group.
+    # Of 20 blocks with five groups: all of full attention, the last of 80-token windows, and one state per group.
     assert other.worker_side.counters["loaded_blocks"] == 20 + 2 * 3 + 2
     assert other.side.counters["lookups"] == 1
-    # The next turn begins with the states that generating has left.
+    # The next turn begins with the states left by generation.
     turn = prompt + expected[0] + prompt_of(40, 91)
     third = engines(own_node.endpoint, **shape)
     answer = third.generate(turn)
@@ -761,9 +759,9 @@ def test_hashes_of_fewer_tokens_than_a_page_name_whole_pages(engines: Any, own_n
 
 @needs_tails
 def test_a_hit_ends_inside_a_page_where_an_earlier_prompt_ended(engines: Any, own_node: Node) -> None:
-    """Full attention and two groups of states, with four hashes a page."""
+    """Full attention and two groups of states, with four hashes per page."""
     shape: dict[str, Any] = {"states": True, "hash_tokens": 8}
-    prompt = prompt_of(20 * BLOCK + 20, 110)  # its last hash but for the last token ends at 16 of the page
+    prompt = prompt_of(20 * BLOCK + 20, 110)  # its last hash before the last token ends at 16 of the page
     expected = engines(None, **shape).generate(prompt, max_tokens=4)
     first = engines(own_node.endpoint, **shape)
     assert first.generate(prompt, max_tokens=4) == expected
@@ -772,7 +770,7 @@ def test_a_hit_ends_inside_a_page_where_an_earlier_prompt_ended(engines: Any, ow
     second = engines(own_node.endpoint, **shape)
     assert second.generate(prompt, max_tokens=4) == expected
     assert second.last_cached() == 20 * BLOCK + 16
-    # The pages of full attention, the one with the tail among them, and a state of each group.
+    # The pages of full attention, including the tail's, and a state per group.
     assert second.worker_side.counters["loaded_blocks"] == 20 + 1 + 2
     counters = second.side.counters
     assert counters["hit_tokens"] == counters["loaded_tokens"] == 20 * BLOCK + 16
@@ -782,7 +780,7 @@ def test_a_hit_ends_inside_a_page_where_an_earlier_prompt_ended(engines: Any, ow
     answer = third.generate(turn)
     assert third.last_cached() == 20 * BLOCK + 16
     assert answer == engines(None, **shape).generate(turn)
-    # What third has computed behind a tail is right in the store, too.
+    # Blocks computed by third behind a tail are stored right, too.
     end = (len(turn) - 1) // 8 * 8
     until = time.monotonic() + 20
     while True:
@@ -865,7 +863,7 @@ def test_the_engines_own_tail_is_not_loaded_again(engines: Any, own_node: Node) 
     assert engine.generate(prompt) == expected
     assert engine.last_cached() == 20 * BLOCK + 16
     assert engine.side.counters["loads"] == 0
-    # What follows such a hit is stored.
+    # Blocks after such a hit are stored.
     longer = prompt + prompt_of(3 * BLOCK, 118)
     answer = engine.generate(longer)
     assert engine.last_cached() == 20 * BLOCK + 16
@@ -887,7 +885,7 @@ def test_the_engines_own_tail_is_not_loaded_again(engines: Any, own_node: Node) 
 @BOTH
 @pytest.mark.parametrize("writers", [1, 2, 4])
 def test_ranks_of_other_numbers_share_blocks(engines: Any, own_node: Node, windows: bool, writers: int) -> None:
-    """Four kv heads in four parts: each rank takes those of its heads."""
+    """Four kv heads in four parts: each rank takes the parts of its heads."""
     options = {"head_groups": 4}
     prompt = prompt_of(10 * BLOCK + 1, 80)
     expected = engines(None, windows=windows, heads=4).generate(prompt)
@@ -907,7 +905,7 @@ def test_two_heads_of_a_part_are_loaded_by_one_rank(engines: Any, own_node: Node
     first = engines(own_node.endpoint, heads=4, ranks=1, options=options)
     expected = first.generate(prompt)
     settle(first, 20)
-    other = engines(own_node.endpoint, heads=4, ranks=2)  # two parts without being asked
+    other = engines(own_node.endpoint, heads=4, ranks=2)  # two parts by default
     assert other.generate(prompt) == expected
     assert other.last_cached() == 10 * BLOCK
 
@@ -993,7 +991,7 @@ def test_what_another_connectors_workers_say_is_ignored(model: Path) -> None:
 def test_nothing_is_looked_up_or_stored_before_the_workers_have_told(
     engines: Any, own_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As beside a connector whose workers' words come first: then the first step's report tells."""
+    """As beside a connector whose worker messages come first: then the first step's report carries ours."""
     monkeypatch.setattr(KVStoreConnector, "get_handshake_metadata", lambda self: None)
     prompt = prompt_of(10 * BLOCK, 131)
     engine = engines(own_node.endpoint)
@@ -1011,7 +1009,7 @@ def test_nothing_is_looked_up_or_stored_before_the_workers_have_told(
 )
 @pytest.mark.skipif(not HAS_STAGES, reason="of releases whose stages can tell")
 def test_workers_that_have_loaded_something_else_end_the_engine(model: Path, field: str, of_rank: int) -> None:
-    """Two ranks, two stages; the stages' rotations may differ, for each has its own layers."""
+    """Two ranks, two stages; the stages' rotations may differ, since each has its own layers."""
     config = engine_config(model, "unix:///nowhere")
     config.parallel_config.tensor_parallel_size = config.parallel_config.pipeline_parallel_size = 2
     connector = KVStoreConnector(config, KVConnectorRole.SCHEDULER, cache_config(20))
@@ -1033,7 +1031,7 @@ def test_workers_that_have_loaded_something_else_end_the_engine(model: Path, fie
 
 
 def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: Any, own_node: Node) -> None:
-    """The first rank lacks blocks and says so; the other one has not ended; then the request is aborted."""
+    """The first rank reports missing blocks; the other one has not ended; then the request is aborted."""
     prompt = prompt_of(10 * BLOCK + 1, 86)
     first = engines(own_node.endpoint, windows=True, ranks=2)
     expected = first.generate(prompt)
@@ -1067,7 +1065,7 @@ def test_nothing_is_stored_of_a_load_that_has_ended_on_one_rank_alone(engines: A
 
 
 def test_any_traffic_on_several_workers_gives_the_tokens_of_one(engines: Any, own_node: Node) -> None:
-    """Two engines of other shapes over one store, workers that are late at random, few pages and little lent memory."""
+    """Two engines of different shapes over one store, randomly late workers, few pages and little lent memory."""
     seed = random.randrange(10**9)
     print("seed", seed)
     rng = random.Random(seed)
@@ -1108,7 +1106,7 @@ FICKLE = {"kv_connector": "FickleConnector", "kv_connector_module_path": "fickle
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_what_another_connector_has_not_delivered_is_not_stored(engines: Any, own_node: Node, is_async: bool) -> None:
-    """It has filled the pages with wrong bytes, and says so when the step has ended. Two requests share the pages."""
+    """It fills the pages with wrong bytes, and reports this at the step's end. Two requests share the pages."""
     beside = FICKLE | {"kv_connector_extra_config": {"is_async": is_async}}
     root = prompt_of(12 * BLOCK, 67)
     prompts = [root + prompt_of(10, 68), root + prompt_of(10, 69)]
@@ -1140,7 +1138,7 @@ def test_nothing_is_stored_of_a_request_that_ends_while_another_connector_loads(
     assert engine.side.counters["saved_blocks"] == 0
 
 
-# -- what vLLM is told
+# -- reports to vLLM
 
 
 @pytest.mark.skipif(
@@ -1152,7 +1150,7 @@ def test_statistics_tell_what_was_loaded_and_stored_once(engines: Any, own_node:
     first = engines(own_node.endpoint)
     first.generate(prompt)
     settle(first, 10)
-    first.generate(prompt)  # a hit of its own; what the worker has seen since is told in its steps
+    first.generate(prompt)  # a hit of its own; the worker's later counts come with its steps
     told = first.stats.reduce()
     assert (told["lookups"], told["saved_tokens"], told["stored_bytes"]) == (2, 10 * BLOCK, 10 * 4096)
     assert "hit_tokens" not in told and "failures" not in told
@@ -1201,8 +1199,8 @@ def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path
 def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     engines: Any, own_node: Node, model: Path, shape: dict[str, Any]
 ) -> None:
-    """Few pages, so that requests are preempted while blocks are saved and loaded; aborts in every state; the engines'
-    own caches emptied; memory for eight blocks at once.
+    """Few pages, so that requests are preempted during saves and loads; aborts in every state; the engines' own caches emptied; memory for
+    eight blocks at once.
     """
     seed = random.randrange(10**9)
     print("seed", seed)
@@ -1227,7 +1225,7 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
                 aborted.add((i, name))
                 engine.abort(name)
             if rng.random() < 0.02:
-                # vLLM raises if a request that does not run, or a save, holds pages.
+                # vLLM raises if a waiting request, or a save, holds pages.
                 is_quiet = not engine.side.has_pending_saves and all(
                     each.status == RequestStatus.RUNNING or each.num_computed_tokens == 0
                     for each in engine.scheduler.requests.values()
@@ -1245,9 +1243,9 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
             assert tokens == expected[prompt][: len(tokens)], (seed, name)
             assert (i, name) in aborted or len(tokens) == 40
             checked += 1
-        # Every request was looked up: leases that are not ended would have the node refuse them.
+        # Every request was looked up: with leaked leases the node would refuse some.
         assert engine.side.counters["lookups"] >= len(began[i])
-        # Nothing holds a page any more.
+        # All pages are free again.
         assert not engine.side.has_pending_saves and not engine.side._requests
         assert engine.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == engine.cache.num_blocks - 1
     assert sum(engine.worker_side.counters["loaded_blocks"] for engine in pair) > 0
@@ -1256,7 +1254,7 @@ def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
 
 
 def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: Node) -> None:
-    """The node stands, and memory is for eight blocks: the rest waits for the node, while its request is gone."""
+    """The node is stopped, and memory is for eight blocks: the rest waits for the node after its request has ended."""
     block_bytes = 2 * 2 * BLOCK * 16 * 2
     options = {"staging_bytes": 16 * block_bytes, "save_timeout": 20.0}
     engine = engines(own_node.endpoint, options=options, page_count=60)
@@ -1280,8 +1278,8 @@ def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: No
 
 
 def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any, own_node: Node) -> None:
-    """The node stands while a request is preempted and others write into pages that it had. Memory is for eight blocks, so
-    half of what the request has computed is gathered only after that.
+    """The node is stopped while a request is preempted and others write into its former pages. Memory is for eight blocks, so half of the
+    request's blocks are gathered only after that.
     """
     block_bytes = 2 * 2 * BLOCK * 16 * 2
     engine = engines(
@@ -1340,7 +1338,7 @@ def test_the_breaker_pauses_longer_each_time_and_any_success_ends_it() -> None:
     assert not breaker.failed()
 
 
-# -- what is refused
+# -- refusals
 
 
 def refused(model: Path, text: str, cache: KVCacheConfig | None = None, **more: Any) -> None:
@@ -1427,7 +1425,7 @@ def test_what_an_older_release_cannot_be_served_is_refused(model: Path, monkeypa
 
 def test_parts_that_do_not_come_out_even_are_refused(model: Path) -> None:
     refused(model, "head_groups is 3: cache group 0 has 2 kv heads", options={"head_groups": 3})
-    if "kv_cache_layout" in KNOWN:  # before, there was one layout
+    if "kv_cache_layout" in KNOWN:  # earlier releases have one layout
         refused(
             model,
             "head_groups: pages of the layout LBNHC do not have the bytes of a kv head in one piece",

@@ -1,5 +1,5 @@
-"""The tier behind vLLM's pool in host memory: vLLM's own scheduler, connector, manager and pool, a real node, and arithmetic in
-place of a model (synthetic.py, tier_cpu.py).
+"""The tier behind vLLM's pool in host memory: vLLM's own scheduler, connector, manager and pool, a real node, and arithmetic in place of a
+model (synthetic.py, tier_cpu.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from vllm.v1.kv_offload.tiering.base import TransferJob
 import kvstore
 from kvstore.vllm.tier import _KEYS_MAX, COUNTERS, KVStoreTier, _engine
 
-#: What the first of a prompt's blocks is called in a shape's namespace does not matter here: blocks are counted.
 SHAPES = pytest.mark.parametrize("shape", [{}, {"windows": True}], ids=["full", "windows"])
 
 
@@ -71,7 +70,7 @@ def tier_of(engine: Engine) -> KVStoreTier:
 
 
 def warm(engine: Engine) -> None:
-    """Until the tier has a connection, if there is a node: before that, lookups find nothing."""
+    """Waits for the tier's connection, if there is a node: before that, lookups miss."""
     tier = tier_of(engine)
     until = time.monotonic() + 5
     while tier._client.ping(deadline=0.2) == [None] and time.monotonic() < until:
@@ -81,7 +80,7 @@ def warm(engine: Engine) -> None:
 
 
 def settle(engine: Engine) -> None:
-    """Until all of the pool's chunks are in the store, or were given up: vLLM gives them to tiers in later steps."""
+    """Waits until all of the pool's chunks are stored or given up: vLLM passes them to tiers in later steps."""
     until = time.monotonic() + 20
     quiet = 0
     manager = engine.scheduler.connector.connector_scheduler.manager
@@ -124,7 +123,7 @@ def test_vllms_metrics_have_what_the_tier_has_seen(engines: Any, own_node: Node)
     registry = CollectorRegistry()
     kinds = {each: functools.partial(each, registry=registry) for each in (Counter, Gauge, Histogram)}
     shown = OffloadPromMetrics(other.config, kinds, ["engine"], {0: ["0"]})
-    tier_of(other)._told = None  # the engine's own steps were told already
+    tier_of(other)._told = None  # the engine's own steps were reported already
     shown.observe(tier_of(other).get_stats().data)
 
     def value(name: str, **labels: str) -> float | None:
@@ -135,11 +134,11 @@ def test_vllms_metrics_have_what_the_tier_has_seen(engines: Any, own_node: Node)
     assert value("hit_chunks_total") == value("loaded_chunks_total") > 0
     assert value("loaded_bytes_total") == value("loaded_chunks_total") * tier_of(other).block_size_bytes
     assert value("paused", calls="lookups") == 0
-    assert tier_of(other).get_stats() is None  # each change is told once
+    assert tier_of(other).get_stats() is None  # each change is reported once
 
 
 def test_states_are_stored_as_rows_and_change_no_token(engines: Any, own_node: Node) -> None:
-    """vLLM's pool has what a step left at a chunk's end. The connector names states otherwise, so these rows are the tier's alone."""
+    """vLLM's pool has the state at a chunk's end. The connector names states otherwise, so these rows are the tier's alone."""
     prompt, later = prompt_of(1000, 31), prompt_of(1000, 32)
     expected = engines(None, states=True).generate(prompt, later)
     one, other = engines(own_node.endpoint, states=True), engines(own_node.endpoint, states=True)
@@ -147,7 +146,7 @@ def test_states_are_stored_as_rows_and_change_no_token(engines: Any, own_node: N
     assert stored(one, prompt) == expected[:1]
     assert stored(other, prompt) == expected[:1]
     assert other.last_cached() == 992
-    assert tier_of(other).counters["loaded_chunks"] >= 32  # 31 of full attention, and a state of each group
+    assert tier_of(other).counters["loaded_chunks"] >= 32  # 31 of full attention, and a state per group
     assert other.generate(later) == expected[1:]
 
 
@@ -166,7 +165,7 @@ def test_the_tier_and_the_connector_share_blocks(engines: Any, own_node: Node, s
             assert time.monotonic() < until
             connector.step()
             time.sleep(0.01)
-    # The last saves are counted by the node before they are visible to nobody: ask until all is there.
+    # The node counts the last saves before they are visible: ask until all are there.
     other = engines(own_node.endpoint, **shape)
     assert other.generate(by_connector) == expected[1:]
     assert other.last_cached() >= 960
@@ -201,7 +200,7 @@ def test_a_chunk_of_which_a_rank_has_nothing_is_a_miss(engines: Any, own_node: N
 
     def drop_one(batch: Any) -> None:
         names = tier._chunks.names(batch.keys[4:5])
-        tier._space.drop([bytes(names[1])], deadline=5)  # what the second rank has of the fifth chunk
+        tier._space.drop([bytes(names[1])], deadline=5)  # the second rank's part of the fifth chunk
         look(batch)
 
     tier._look = drop_one  # type: ignore[method-assign]
@@ -285,7 +284,7 @@ def test_a_reset_with_unchanged_weights_goes_on_with_what_was_stored(engines: An
     one, other = engines(own_node.endpoint), engines(own_node.endpoint)
     expected = stored(one, prompt)
     reset(other)
-    assert other.generate(prompt_of(10, 51)) != expected  # the workers look at their weights
+    assert other.generate(prompt_of(10, 51)) != expected  # the workers digest their weights
     assert other.generate(prompt) == expected
     assert other.last_cached() == 576
     reset(other)
@@ -297,7 +296,7 @@ def test_a_reset_with_unchanged_weights_goes_on_with_what_was_stored(engines: An
 
 
 def test_requests_with_an_adapter_share_nothing(engines: Any, own_node: Node) -> None:
-    """vLLM tells its tiers an adapter's name and path alone."""
+    """vLLM gives its tiers only an adapter's name and path."""
     prompt = prompt_of(600, 52)
     one, other = (engines(own_node.endpoint, adapters={"/adapters/1": i}) for i in (1, 2))
     one.generate(prompt, lora_request=lora(1))
@@ -310,7 +309,7 @@ def test_requests_with_an_adapter_share_nothing(engines: Any, own_node: Node) ->
 
 
 def test_after_a_request_of_other_weights_nothing_is_shared_until_a_reset(engines: Any, own_node: Node) -> None:
-    """Neither vLLM's cache nor its pool knows of a request's weights_epoch."""
+    """vLLM's cache and its pool ignore a request's weights_epoch."""
     one, other = engines(own_node.endpoint), engines(own_node.endpoint)
     one.generate(prompt_of(300, 42), params={"weights_epoch": 7})
     settle(one)
@@ -338,7 +337,7 @@ def test_without_a_node_the_engine_starts_and_computes(engines: Any, own_node: N
     warm(one)
     until = time.monotonic() + 40
     seed = 100
-    while tier_of(one).counters["stored_chunks"] == 0:  # after the pauses that the failures have brought
+    while tier_of(one).counters["stored_chunks"] == 0:  # after the pauses caused by the failures
         assert time.monotonic() < until
         stored(one, prompt_of(100, seed))
         seed += 1
@@ -380,7 +379,7 @@ def test_blocks_that_are_gone_at_the_load_are_computed(engines: Any, own_node: N
 
     tier.submit_load = drop_one  # type: ignore[method-assign]
     assert other.generate(prompt) == expected
-    assert other.last_cached() == 7 * 32  # what came before the gap is kept
+    assert other.last_cached() == 7 * 32  # blocks before the gap are kept
     assert tier.counters["loaded_chunks"] == 17
 
 
@@ -521,7 +520,7 @@ def keys_of(count: int) -> list[bytes]:
 
 
 def test_a_job_of_many_keys_is_made_in_short_calls(engines: Any, own_node: Node) -> None:
-    """And all of its chunks are where they belong."""
+    """And all of its chunks are in their places."""
     tier = tier_of(engines(own_node.endpoint))
     pool = tier._chunks._pool
     count = 3 * _KEYS_MAX + 5
@@ -607,7 +606,7 @@ def resident_bytes() -> int:
 
 
 def test_memory_stays_flat_and_calls_are_short(engines: Any, own_node: Node) -> None:
-    """10^5 calls. The limit is of the thread's own time: on a busy machine others take turns within a call."""
+    """10^5 calls. The limit is on the thread's own time: on a busy machine others run during a call."""
     tier = tier_of(engines(own_node.endpoint))
     keys = keys_of(46)
     tier.submit_store(job(0, keys, range(46), False))
@@ -649,7 +648,7 @@ def test_memory_stays_flat_and_calls_are_short(engines: Any, own_node: Node) -> 
     assert max(medians.values()) < 100, medians
 
 
-# -- what is refused
+# -- refusals
 
 
 def spec_of(engine: Engine) -> Any:
@@ -661,7 +660,7 @@ def test_without_the_connector_that_tells_of_the_model_the_tier_is_refused(engin
     config |= {"kv_connector": "OffloadingConnector", "kv_connector_module_path": None}
     with pytest.raises(kvstore.errors.BadRequest, match="KVStoreOffloadingConnector"):
         engines(own_node.endpoint, tier=False, kv_transfer_config=config)
-    # vLLM leaves the region of a connector that was not made.
+    # vLLM leaves the region of a failed connector.
     for name in os.listdir("/dev/shm"):
         if name.startswith("vllm_offload"):
             os.unlink(f"/dev/shm/{name}")

@@ -1,4 +1,4 @@
-"""The tier in real vLLM engines: what one process has computed the others load, by the tier and by the connector."""
+"""The tier in real vLLM engines: blocks computed by one process are loaded by the others, by the tier and by the connector."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HIT = (TOKENS - 1) // BLOCK * BLOCK
 
 
 class House:
-    """Engines that share a node, all of them started while it was away. ``one`` and ``other`` have the tier, the latter over TCP
-    through a proxy; ``direct`` has KVStoreConnector.
+    """Engines that share a node, all started while it was away. ``one`` and ``other`` have the tier, the latter over TCP through a proxy;
+    ``direct`` has KVStoreConnector.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,8 +59,8 @@ class House:
         return int(node["values"]["stored_blocks"])
 
     def stored(self, prompt: list[int], seconds: float = 60) -> Any:
-        """By ``one``, whose own cache then gives what a hit gives. vLLM hands chunks on in later steps. TimeoutError: the tier has
-        given up on some of it.
+        """Stores the prompt by ``one``, whose own cache then gives a hit's answer. vLLM hands chunks on in later steps. TimeoutError: the
+        tier has given up on some.
         """
         before, wanted = self.blocks(), len(prompt) // BLOCK
         self.one.generate(prompt)
@@ -90,7 +90,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def wake(house: House) -> None:
-    """Until all reach the node again: failures make them pause."""
+    """Waits until all reach the node again: failures make them pause."""
     for each in (house.other, house.direct):
         until = time.monotonic() + 90
         while True:
@@ -170,9 +170,8 @@ def test_a_killed_node_costs_a_recompute_and_a_restarted_one_is_used(house: Hous
 
 
 def test_no_call_holds_the_schedulers_thread_for_long(house: House) -> None:
-    """In the engine's own process, which computes meanwhile. Of the thread's own time: on a busy machine a call that wakes the
-    client's thread gives way to it. The aim is 100 us; seconds lie between two stores here, and nothing of them is in a processor's
-    caches any more.
+    """In the engine's own process, which computes meanwhile. Measures the thread's own time: on a busy machine a call that wakes the
+    client's thread yields to it. The aim is 100 us; seconds lie between two stores here, so the processor's caches are cold.
     """
     for seed in range(20, 28):
         prompt = prompt_of(TOKENS, seed)

@@ -1,6 +1,6 @@
-"""vLLM's tiers without a GPU: its own spec, manager, shared region and scheduling, whose copies between pages and chunks are NumPy's.
+"""vLLM's tiers without a GPU: its own spec, manager, shared region and scheduling; NumPy copies between pages and chunks.
 
-As shipped ``get_worker`` refuses a CPU, because its copies are CUDA's. Here they are done when they are asked for.
+As shipped ``get_worker`` refuses a CPU, because its copies are CUDA's. Here copies run on submission.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Worker(OffloadingWorker):  # type: ignore[misc]
         self.region = region
         self.blocks_per_chunk = blocks_per_chunk
         self.refs = caches.group_data_refs
-        #: Bytes. NumPy copies whole pages, where torch goes by elements.
+        #: Bytes. NumPy copies whole pages, torch element by element.
         self.pages = [each.tensor.view(torch.int8).numpy() for each in caches.tensors]
         self.chunks = [
             region.create_next_worker_view(blocks_per_chunk * each.shape[1])
@@ -39,7 +39,7 @@ class Worker(OffloadingWorker):  # type: ignore[misc]
         self.ended: list[TransferResult] = []
 
     def _places(self, pages: Any, chunks: Any) -> Iterator[tuple[int, Indices, Indices, Indices]]:
-        """Of each group that has any: pages, and for each page its chunk and its block of the chunk."""
+        """For each group with any: pages, and for each page its chunk and its block of the chunk."""
         page = chunk = 0
         for group, (size, first) in enumerate(zip(pages.group_sizes, pages.block_indices, strict=True)):
             if size == 0:
@@ -104,7 +104,7 @@ class CpuTieringSpec(TieringOffloadingSpec):  # type: ignore[misc]
 
 
 class TimedTier(KVStoreTier):
-    """Notes how long each call holds the scheduler's thread, on the clock and of the thread's own time, in a file that
+    """Records how long each call holds the scheduler's thread, by the clock and in the thread's own time, in the file that
     ``KV_TIER_TIMES`` names.
     """
 
@@ -129,7 +129,7 @@ class TimedTier(KVStoreTier):
     def on_request_finished(self, req_context: Any) -> None:
         super().on_request_finished(req_context)
         path = os.environ["KV_TIER_TIMES"]
-        with open(path + ".new", "w") as file:  # an engine that is ended says nothing more
+        with open(path + ".new", "w") as file:  # an engine that is ended writes nothing more
             json.dump(self.times, file)
         os.replace(path + ".new", path)
 
@@ -149,7 +149,7 @@ def transfer_config(
             "spec_module_path": "tier_cpu",
             "cpu_bytes_to_use": nbytes,
             "secondary_tiers": [{"type": "KVStoreTier", "module_path": "kvstore.vllm.tier"} | options],
-            # As the connector does: what a test sees does not depend on who has stored it.
+            # As the connector does, so that results do not depend on who stored a block.
             "offload_prompt_only": False,
         }
         | more,

@@ -26,13 +26,13 @@ HOOKS = (
     "get_kv_connector_stats",
     "build_connector_worker_meta",
 )
-#: The engine may be ended by a signal, so what was measured is written every so many calls.
+#: Written every so many calls, since a signal may end the engine.
 WRITE_EVERY = 500
 
 
 class TimedConnector(KVStoreConnector):
-    """Writes ``{hook: [[seconds, seconds of the thread's own], ...]}`` into the folder that KVSTORE_HOOK_TIMES names. What
-    the thread did not spend itself, it waited: for others that need the processor, or Python's lock.
+    """Writes ``{hook: [[seconds, seconds of the thread's own], ...]}`` into the folder that KVSTORE_HOOK_TIMES names. The difference is
+    waiting: for the processor, or Python's lock.
     """
 
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in HOOKS}  # noqa: RUF012

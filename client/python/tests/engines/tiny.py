@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 import transformers
 
-#: Of ``llava`` and ``qwen2vl``: the token that stands for an image in a prompt, and those around it.
+#: For ``llava`` and ``qwen2vl``: the token that stands for an image in a prompt, and those around it.
 IMAGE_TOKEN, BEFORE_IMAGE, AFTER_IMAGE, VIDEO_TOKEN = 1000, 1001, 1002, 1004
-#: ``llava`` makes every image as large, 16 tokens; of ``qwen2vl`` these are 4.
+#: ``llava`` scales every image to this size, 16 tokens; in ``qwen2vl`` it gives 4.
 IMAGE_SIDE = 56
 
 
 def make(kind: str, folder: Path, seed: int = 1) -> Path:
-    """``kind``: llama (GQA), gemma3 (windows beside full attention), deepseek (MLA), llava or qwen2vl (with encoders of images)."""
+    """``kind``: llama (GQA), gemma3 (windows beside full attention), deepseek (MLA), llava or qwen2vl (with image encoders)."""
     torch.manual_seed(seed)
     common = {"vocab_size": 1024, "hidden_size": 256, "intermediate_size": 512, "initializer_range": 0.2}
     common["max_position_embeddings"] = 8192
@@ -30,7 +30,7 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
             num_key_value_heads=4,
             head_dim=32,
             sliding_window=128,
-            tie_word_embeddings=False,  # tied, random weights repeat one token
+            tie_word_embeddings=False,  # tied random weights repeat one token
             **common,
         )
         model = transformers.Gemma3ForCausalLM(config)
@@ -40,7 +40,7 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
             num_attention_heads=4,
             num_key_value_heads=4,
             q_lora_rank=None,
-            kv_lora_rank=512,  # with 64 of the rotary part: what vLLM's kernel for the CPU takes
+            kv_lora_rank=512,  # with 64 rotary: the size of vLLM's CPU kernel
             qk_nope_head_dim=32,
             qk_rope_head_dim=64,
             v_head_dim=32,
@@ -99,7 +99,7 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
                 video_token_id=VIDEO_TOKEN,
             )
         )
-        with torch.no_grad():  # as they are made, images make no difference
+        with torch.no_grad():  # by default images make no difference
             for name, each in model.named_parameters():
                 if "visual" in name and each.ndim > 1:
                     each.normal_(0, 0.2)
@@ -113,7 +113,7 @@ def make(kind: str, folder: Path, seed: int = 1) -> Path:
 
 
 def _add_processor(kind: str, path: Path) -> None:
-    """What a model of images needs besides: vLLM makes a prompt of tokens and images with the model's own processor."""
+    """vLLM makes a prompt of tokens and images with the model's own processor."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     special = {1: "<s>", 2: "</s>", 3: "<pad>", IMAGE_TOKEN: "<|image_pad|>", VIDEO_TOKEN: "<|video_pad|>"}
@@ -142,7 +142,7 @@ def _add_processor(kind: str, path: Path) -> None:
 
 
 def _rename_weights(file: Path) -> None:
-    """vLLM 0.32.0 knows the weights of LLaVA's encoder by their older names."""
+    """vLLM 0.32.0 uses older names for LLaVA's encoder weights."""
     from safetensors.torch import load_file, save_file
 
     weights = {

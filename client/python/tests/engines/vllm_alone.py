@@ -1,9 +1,9 @@
-"""What an engine without any store says of one prompt in several ways: whether answers and pages depend on the tokens alone.
-What differs here cannot be compared to the last bit between engines that share blocks (traps in docs/engines/vllm.md).
+"""Answers of an engine without a store to one prompt in several ways: whether answers and pages depend on the tokens alone. Differing
+results cannot be compared to the last bit between engines that share blocks (traps in docs/engines/vllm.md).
 
 PYTHONPATH=build/engines/site PYTHON client/python/tests/engines/vllm_alone.py [--models llama,gemma3,deepseek] [--prompts 8]
 
-PYTHON is one that has vLLM, as for deploy/test.sh --engines.
+PYTHON has vLLM, as for deploy/test.sh --engines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run(kind: str, prompts: int, folder: Path) -> None:
         folder / f"{kind}.log",
         in_process=True,
         block_size=size,
-        dtype="float32",  # so that near ties do not hide what is wrong
+        dtype="float32",  # so that near ties do not hide errors
         force_prefix_caching=kind == "deepseek",
     )
     rng = random.Random(1)
@@ -65,7 +65,7 @@ def run(kind: str, prompts: int, folder: Path) -> None:
                 page == other
                 for i in range(len(sooner))
                 for page, other in zip(sooner[i], pages[i], strict=True)
-                if page is not None and other is not None  # else a window has left it behind
+                if page is not None and other is not None  # otherwise a window has left it behind
             ),
         )
         for n in range(1, 5):
