@@ -18,7 +18,6 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;  ///< Every page size is a multiple; unmap_some() rounds to it.
 
 /// Bytes of a file in memory or swap; holes do not count. st_blocks is in units of 512 bytes on every system.
-/// system.
 std::uint64_t memory_of(const struct stat& status) { return static_cast<std::uint64_t>(status.st_blocks) * 512; }
 
 }  // namespace

@@ -4,7 +4,7 @@
 //
 //   module_abi.h   the exported functions
 //   on_device.h    makes the device of a call current, and the thread's own device current again
-// pairs an error with its call
+//   own_status.h   pairs an error with its call
 //   permute.cu     the kernels of permute() and of checksums
 //   transfer.cu    memory, streams, events and copies
 #pragma once

@@ -2,7 +2,7 @@
 // positions, and the turn of each stored key.
 //
 //   window 8, sinks 2, a prompt of 5 and then single tokens:
-// at positions 0..7: full, without a drop
+//     tokens kept     0 1 2 3 4 5 6 7    at positions 0..7: full, without a drop
 //     and after one   0 1 3 4 5 6 7 8    at positions 0..7: token 2 left, 3..7 moved by -1, 8 was computed at 7
 #pragma once
 

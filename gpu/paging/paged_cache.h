@@ -17,7 +17,7 @@
 //   PagePool pool(page_count);
 //   PagedCache cache(pool, {.block_size = 16});
 //   const CachedPrefix prefix = cache.find(names, tokens.size());      // names of the full blocks of the prompt
-// kOutOfMemory: let it wait
+//   auto sequence = cache.open(prefix, tokens.size());                 // kOutOfMemory: let it wait
 //   ... compute tokens from prefix.token_count on, writing to cache.slot_mapping(*sequence, ...)
 //   cache.name_blocks(*sequence, names);                               // now others can hit them
 #pragma once

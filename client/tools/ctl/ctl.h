@@ -1,7 +1,7 @@
 // client/tools/ctl/ctl.h: shared code of kvstorectl's commands. Start here. Each command is a file: it asks nodes
 // through client/tools/tool_client.h, and prints a table for people or a JSON document for scripts.
 //
-// main(), and the mapping of results to exit status
+//   ctl.cc            main(), and the mapping of results to exit status
 //   ctl_status.cc     status, namespaces, top; node_counts.h: a node's values by name
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
