@@ -43,7 +43,6 @@ class BackOff {
     std::uniform_real_distribution<double> draw(1 - config_.jitter, 1);
     next_ = now + std::chrono::duration_cast<Duration>(pause_ * draw(random));
   }
-  /// Without jitter.
   void failed(TimePoint now) {
     if (!is_due(now)) return;  // 1
     grow(now);

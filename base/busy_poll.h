@@ -54,7 +54,6 @@ class SpinWatch final : public asio::execution_context::service {
   /// The wait that was added with `whose`; nullptr if absent.
   std::unique_ptr<SpinWait> take(const void* whose);
 
-  // For BusyPoll.
   void spin(bool is_spinning);
   bool is_empty() const { return waits_.empty(); }
   /// Polls each wait a few times, and resumes the first one that is over. Returns whether there was one.

@@ -89,7 +89,6 @@ using NumaSpread = std::map<unsigned, std::size_t>;
 /// move_pages; EPERM where a container's filter forbids the query.
 Result<NumaSpread> look_where_pages_lie(std::span<const std::byte> memory, std::size_t looks);
 
-/// Figures for metrics.
 struct NumaLook {
   std::size_t node_count = 1;                     ///< With memory.
   std::vector<unsigned> chosen;                   ///< Empty: the kernel places pages.

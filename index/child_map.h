@@ -203,9 +203,9 @@ class ChildMap {
     }
   }
 
-  std::unique_ptr<Entry[]> entries_;    // capacity_ entries, or nullptr and then
-  std::unique_ptr<ChildMap[]> shards_;  // kShards maps
-  std::uint32_t capacity_ = 0;          // a power of two, or 0
+  std::unique_ptr<Entry[]> entries_;  // capacity_ entries, or nullptr and then
+  std::unique_ptr<ChildMap[]> shards_;
+  std::uint32_t capacity_ = 0;  // a power of two, or 0
   std::uint32_t size_ = 0;
 };
 

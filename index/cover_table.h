@@ -35,7 +35,7 @@ class CoverTable {
     return static_cast<std::uint32_t>(*std::prev(after)) + 1;
   }
 
-  std::uint32_t child_count(std::uint32_t node) const {  ///< Its covered children.
+  std::uint32_t child_count(std::uint32_t node) const {
     const auto found = child_counts_.find(node);
     return found == child_counts_.end() ? 0 : found->second;
   }
@@ -54,7 +54,7 @@ class CoverTable {
   }
   bool is_covered(std::uint32_t node) const { return !empty() && (child_count(node) > 0 || end(node) > 0); }
 
-  std::size_t parent_count() const { return child_counts_.size(); }  ///< Nodes with covered children.
+  std::size_t parent_count() const { return child_counts_.size(); }
   std::size_t used_bytes() const { return covers_.size() * kSetNodeBytes + child_counts_.size() * kMapNodeBytes; }
 
  private:

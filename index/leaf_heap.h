@@ -109,7 +109,7 @@ class LeafHeap {
   }
 
   StableTable<Entry, 512> entries_;  // small chunks: most of many heaps hold few leaves
-  Positions* positions_;             // by leaf
+  Positions* positions_;
 };
 
 }  // namespace kv

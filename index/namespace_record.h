@@ -41,7 +41,7 @@ class NamespaceRecord {
 
   const std::string& text() const { return text_; }    ///< Canonical; parse(text()) gives this record again.
   const BlockHash& digest() const { return digest_; }  ///< SHA-256 of text(): the chain's h[-1].
-  NamespaceId id() const;                              ///< First 16 bytes of digest().
+  NamespaceId id() const;
   /// The id of the record without a node's additions. Checksums are bound to this name: callers compute them.
   const NamespaceId& callers_id() const { return callers_id_; }
   /// The owner of its blocks: the tenant that a node authenticated, else the field `tenant`; for a share "share:NAME".

@@ -73,9 +73,9 @@ struct Tree {
   std::uint32_t group = 0;
   TreeKind kind = TreeKind::kChain;
   bool is_in_emptied = false;
-  std::size_t block_count = 0;     ///< Linked.
-  std::size_t unlinked_count = 0;  ///< Unlinked and not forgotten.
-  std::uint64_t total_bytes = 0;   ///< For the linked blocks of a set.
+  std::size_t block_count = 0;
+  std::size_t unlinked_count = 0;
+  std::uint64_t total_bytes = 0;  ///< For the linked blocks of a set.
 };
 
 /// Blocks that detach() cut off. They hang below a root of their own until reap() has freed them.
@@ -119,7 +119,7 @@ struct PrefixIndex::Impl {
   const std::uint64_t hash_seed;
   const LeafQueues queues;
   StableTable<Block> blocks;
-  StableTable<Usage> usages;  ///< By block.
+  StableTable<Usage> usages;
   StableTable<Node> nodes;
   std::vector<Tree> trees;
   std::vector<TreeId> free_trees, emptied_trees;
@@ -134,10 +134,10 @@ struct PrefixIndex::Impl {
   LeafHeap::Positions heap_positions;
   LeafHeap heaps{heap_positions};
   /// The same for each band and queue. All of this is empty until a group is put into a band.
-  std::vector<std::uint32_t> band_of;  ///< By group.
+  std::vector<std::uint32_t> band_of;
   LeafHeap::Positions band_positions;
   std::vector<LeafHeap> bands;
-  std::vector<std::uint32_t> band_queue_ends;  ///< By band.
+  std::vector<std::uint32_t> band_queue_ends;
   TokenTable tokens;
   CoverTable covers;
   std::unordered_map<std::uint32_t, Orphan> orphans;

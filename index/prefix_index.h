@@ -33,7 +33,7 @@
 
 namespace kv {
 
-enum class TreeId : std::uint32_t {};           ///< One namespace's tree.
+enum class TreeId : std::uint32_t {};
 enum class BlockId : std::uint32_t {};          ///< A block in the index, valid until its removal; then reused.
 inline constexpr BlockId kNoBlock{0xFFFFFFFF};  ///< As a parent: the root.
 enum class SlotId : std::uint64_t {};           ///< A place in the arena; opaque here.
@@ -135,8 +135,8 @@ class PrefixIndex {
   void find_each(TreeId set, std::span<const BlockHash> hashes, std::span<BlockId> blocks) const;
   /// The child of `parent` called `hash`, or kNoBlock.
   BlockId find_child(TreeId tree, BlockId parent, const BlockHash& hash) const;
-  /// Adds `block` below `parent` (kNoBlock: below the root), used at `tick`, not pinned.
-  /// Requires: find_child(tree, parent, block.hash) == kNoBlock, parent is in this tree.
+  /// Adds `block` below `parent` (kNoBlock: below the root), used at `tick`, not pinned. Requires: find_child(tree,
+  /// parent, block.hash) == kNoBlock, parent is in this tree.
   BlockId insert(TreeId tree, BlockId parent, const NewBlock& block, Tick tick);
   /// Requires: is_leaf_end(block), unpinned.
   void remove_leaf_end(BlockId block);
@@ -251,7 +251,7 @@ class PrefixIndex {
     std::size_t block_count = 0;
     std::uint64_t bytes = 0;
   };
-  SetTotals set_totals() const;  ///< Over all sets.
+  SetTotals set_totals() const;
   /// Bytes of the present blocks: entries, edges, token ids. Falls with each removed block, unlike memory_bytes():
   /// tables keep their memory for later blocks. O(1).
   std::size_t used_bytes() const;

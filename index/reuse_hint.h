@@ -10,7 +10,7 @@ namespace kv {
 /// wrong byte. Values are those of the wire.
 enum class ReuseHint : std::uint8_t {
   kNone = 0,  ///< Unknown.
-  kFinal,     ///< Never.
+  kFinal,
   kWithin15s,
   kWithin60s,
   kWithin240s,

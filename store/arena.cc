@@ -39,9 +39,9 @@ bool wastes_little(std::size_t slab_bytes, std::size_t block_bytes, std::size_t 
 
 struct Arena::Impl {
   struct Class {
-    std::size_t block_bytes, stride;    ///< 0: removed.
-    std::size_t granule_count;          ///< In a whole slab.
-    std::size_t checksum_count;         ///< Per slot.
+    std::size_t block_bytes, stride;  ///< 0: removed.
+    std::size_t granule_count;        ///< In a whole slab.
+    std::size_t checksum_count;
     std::set<std::uint32_t> with_room;  ///< Slabs (first granules) with a free slot.
     std::set<std::uint32_t> slabs;
     std::size_t slot_count = 0, used_count = 0;
@@ -92,10 +92,10 @@ struct Arena::Impl {
   std::size_t allocated_bytes = 0, slab_bytes = 0;
   std::uint64_t change_count = 0, shield_round = 1;
   std::vector<Class> classes;
-  std::vector<std::uint32_t> free_classes;  ///< Numbers of removed classes.
+  std::vector<std::uint32_t> free_classes;
   std::unordered_map<std::size_t, std::uint32_t> class_of_size;
-  std::vector<std::unique_ptr<Slab>> slabs;    ///< By first granule. Never resized: bytes() reads it without the lock.
-  std::vector<Head> heads;                     ///< By first granule.
+  std::vector<std::unique_ptr<Slab>> slabs;  ///< By first granule. Never resized: bytes() reads it without the lock.
+  std::vector<Head> heads;
   std::vector<std::uint32_t> slab_of_granule;  ///< First granule of the slab that a granule belongs to, or kNoSlab.
   std::map<std::uint32_t, std::uint32_t> free_runs;  ///< First granule -> length; neighbours are merged.
   std::set<std::pair<std::uint32_t, std::uint32_t>> free_by_length;  ///< The same, as length and first granule.

@@ -191,7 +191,6 @@ BlockPool::Retention& BlockPool::retention_of(BlockId block) {
   return place->second;
 }
 
-/// The last keeper has gone.
 void BlockPool::end_retention(std::unordered_map<BlockId, Retention>::iterator ended) {
   const BlockId block = ended->first;
   retained_.erase(ended);

@@ -58,23 +58,23 @@ class BlockPool {
   Tick last_tick() const { return Tick{static_cast<std::uint64_t>(last_tick_)}; }
   static TimePoint time_of(Tick tick) { return TimePoint(std::chrono::nanoseconds(static_cast<std::int64_t>(tick))); }
   // `how`: for a use that counts (PrefixIndex::use, without its own count); else only the order of use changes.
-  void use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how = {});  ///< The whole prefix.
-  void use(BlockId block, Tick tick, std::optional<Usage> how = {});                      ///< A block of a set.
+  void use(const PrefixIndex::Prefix& prefix, Tick tick, std::optional<Usage> how = {});
+  void use(BlockId block, Tick tick, std::optional<Usage> how = {});  ///< A block of a set.
   std::vector<BlockId> blocks_of(const PrefixIndex::Prefix& prefix) const;
 
   // -- pins
   void pin(BlockId block);
   void unpin(BlockId block);
-  void pin(std::span<const BlockId> prefix);    ///< As PrefixIndex::pin of a prefix.
-  void unpin(std::span<const BlockId> prefix);  ///< The blocks given to pin().
-  void move_pin(BlockId from, BlockId to);      ///< As PrefixIndex::move_pin.
+  void pin(std::span<const BlockId> prefix);  ///< As PrefixIndex::pin of a prefix.
+  void unpin(std::span<const BlockId> prefix);
+  void move_pin(BlockId from, BlockId to);
   // A lease pins the last block of a prefix. leased_bytes() counts all blocks of leased prefixes, shared ones once.
   // After a drop a block counts until it is freed, and the leased block itself until its leases end.
   std::size_t unleased_bytes(BlockId block) const;  ///< The amount that lease() would add to leased_bytes().
   void lease(BlockId block);                        ///< Pins it.
   void end_lease(BlockId block, Steps* steps = nullptr);
   std::size_t leased_bytes() const { return leased_bytes_; }
-  const std::unordered_map<BlockId, std::uint32_t>& leased() const { return leased_; }  ///< With the number of leases.
+  const std::unordered_map<BlockId, std::uint32_t>& leased() const { return leased_; }
   // Retention has two sides, and pins once for both: requests to retain the block, and named contexts that keep it. It
   // ends with the last of them. A drop ends it at once; the number shows whether that has happened.
   enum class RetentionId : std::uint64_t {};  ///< Never reused.
@@ -109,7 +109,7 @@ class BlockPool {
   std::span<std::byte> bytes(BlockId block) const;                ///< length() bytes.
   std::span<const std::uint64_t> checksums(BlockId block) const;  ///< For the stripes of bytes().
   std::size_t staged_count() const { return staged_count_; }
-  std::size_t pinned_count() const { return pinned_count_; }                              ///< Blocks.
+  std::size_t pinned_count() const { return pinned_count_; }
   const std::unordered_map<SlotId, TenantId>& staged_for() const { return staged_for_; }  ///< With tenants.
   std::size_t retained_bytes() const { return retained_bytes_; }
   struct Retention {
@@ -132,7 +132,7 @@ class BlockPool {
   std::unordered_map<BlockId, Retention> retained_;
   std::uint64_t retention_count_ = 0;  ///< Since the start: the last RetentionId.
   std::unordered_map<BlockId, std::uint32_t> leased_;
-  std::unordered_set<BlockId> unlinked_;  ///< And still pinned.
+  std::unordered_set<BlockId> unlinked_;
   std::vector<BlockId> scratch_;
 
   Retention& retention_of(BlockId block);

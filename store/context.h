@@ -54,7 +54,6 @@ struct ContextPlace {
   bool is_of(std::size_t block_count) const;  ///< Whether this many blocks can stand so.
 };
 
-/// How long a context lives.
 struct ContextLife {
   Duration ttl{};           ///< From its creation, or from its extension.
   bool is_sliding = false;  ///< The ttl also restarts with each use.
@@ -75,7 +74,7 @@ struct ContextFacts {
   std::uint8_t priority = kContextPriorityDefault;
   TimePoint created{}, begun{};  ///< begun: created, or extended.
   std::optional<TimePoint> used;
-  std::uint64_t lost_count = 0;     ///< Kept blocks that were dropped.
+  std::uint64_t lost_count = 0;
   std::uint64_t yielded_count = 0;  ///< Kept blocks given up for contexts of higher priority.
   std::uint64_t written_tokens = 0, read_tokens = 0;
   double stored_token_seconds = 0;

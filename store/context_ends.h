@@ -16,8 +16,8 @@ namespace kv {
 /// The last kept block of each chain of the contexts in one namespace. Equal hashes are equal prefixes, so a request
 /// that names this block names all before it. Every block that a request has found is looked up here, just after its
 /// hash was read from memory: a small table of counts rules out nearly all of them. Contexts outlive their entries.
-/// Thread safety: the Store's lock. Cost: about a nanosecond a block, and a lookup for a match, or for
-/// one of 1,024 that looks like one.
+/// Thread safety: the Store's lock. Cost: about a nanosecond a block, and a lookup for a match, or for one of 1,024
+/// that looks like one.
 class ContextEnds {
  public:
   void add(const BlockHash& end, Context& context, std::size_t chain) {
@@ -57,7 +57,7 @@ class ContextEnds {
   static std::size_t bucket(const BlockHash& block) { return short_hash(block) * 0x9E3779B97F4A7C15 >> 54; }
 
   std::array<std::uint32_t, 1024> counts_{};
-  std::unordered_multimap<std::uint64_t, End> ends_;  ///< By short_hash().
+  std::unordered_multimap<std::uint64_t, End> ends_;
 };
 
 }  // namespace kv

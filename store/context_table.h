@@ -23,7 +23,7 @@ struct ContextLimits {
   std::size_t count_max = 16384, blocks_max = 1 << 20;             ///< In the node, over all owners.
   std::size_t owner_count_max = 1024, owner_blocks_max = 1 << 18;  ///< Shared blocks count for each context.
   std::size_t owner_text_bytes_max = 1 << 20;                      ///< Names and tags.
-  std::size_t owners_remembered_max = 1024;  ///< Without contexts; further ones' counters are summed.
+  std::size_t owners_remembered_max = 1024;  ///< Owners without contexts; further ones are summed.
 };
 
 /// One owner's current contexts, and counters since the node started.
@@ -118,7 +118,7 @@ class ContextTable {
   const ContextLimits limits_;
   std::map<std::string, Owner, std::less<>> owners_;
   std::map<ContextId, Context*> by_id_;
-  std::set<std::pair<TimePoint, ContextId>> turns_;  ///< Context::turn.
+  std::set<std::pair<TimePoint, ContextId>> turns_;
   std::size_t block_count_ = 0, used_bytes_ = 0;
   std::uint64_t id_last_ = 0, order_count_ = 0, use_count_ = 0;
   ContextId looked_at_{};

@@ -38,7 +38,7 @@ class CountPool {
 
   struct Peer {
     std::string name;
-    double uses = 0;    ///< As reported.
+    double uses = 0;
     double weight = 0;  ///< At the last pool().
     Duration age{};     ///< Of the last report.
   };

@@ -49,8 +49,8 @@ struct DiskDrop {
 
 struct DiskWrite {
   DiskRecord record;
-  std::span<const std::byte> bytes;          ///< One per stripe, name-bound.
-  std::span<const std::uint64_t> checksums;  ///< Of its stripes, name-bound.
+  std::span<const std::byte> bytes;          ///< record.block_bytes bytes.
+  std::span<const std::uint64_t> checksums;  ///< One per stripe, name-bound.
   std::uint64_t seed = 0;                    ///< checksum_seed of the block, which verifies it before a move.
 };
 
@@ -79,7 +79,6 @@ struct LeavingDirectory {
   bool answers = true;
 };
 
-/// The progress of a purge.
 struct DiskPurge {
   std::uint64_t file_count = 0, looked_count = 0;  ///< Block files when it began; files done.
   std::uint64_t rewritten_count = 0;               ///< Files among these that held bytes of unwanted blocks.

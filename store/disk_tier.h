@@ -29,7 +29,7 @@ struct DiskTierConfig {
   /// Bytes that may be written again because their segment goes, as a share of the spilled bytes.
   double rewrite_share = 0.08;
   std::uint8_t promote_reads = 2;  ///< A block goes back to memory with its n-th read from disk.
-  std::uint64_t hash_seed = 0;     ///< As PrefixIndex.
+  std::uint64_t hash_seed = 0;
   /// Bound on used_bytes(): beyond it, blocks go as beyond the capacity. 0: unbounded.
   std::uint64_t index_bytes_max = 0;
 };
@@ -63,7 +63,7 @@ class DiskTier {
   /// `group`: the tenant's. `seeds`: the name that the checksums are bound to, if it differs from `name`.
   TreeId add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind = TreeKind::kChain,
                   std::uint32_t group = 0, const std::optional<NamespaceId>& seeds = std::nullopt);
-  PrefixIndex& own_index() { return index_; }                  ///< For the tenants' bands.
+  PrefixIndex& own_index() { return index_; }
   void remove_tree(TreeId tree) { index_.remove_tree(tree); }  ///< Requires: index().is_empty(tree).
   std::vector<TreeId> take_emptied() { return index_.take_emptied(); }
   const NamespaceId& name(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].name; }
@@ -73,7 +73,7 @@ class DiskTier {
     return index_.is_set(tree) ? index_.position(block) : trees_[static_cast<std::size_t>(tree)].block_bytes;
   }
   std::size_t block_bytes(TreeId tree) const { return trees_[static_cast<std::size_t>(tree)].block_bytes; }
-  std::uint64_t seed(BlockId block) const;  ///< checksum_seed of the block.
+  std::uint64_t seed(BlockId block) const;
   /// Whether a block of the tree may have this length, place and parent.
   bool is_plausible(TreeId tree, const DiskRecord& record) const;
   DiskKey key(BlockId block) const { return DiskKey{static_cast<std::uint64_t>(index_.slot(block))}; }
@@ -174,9 +174,9 @@ class DiskTier {
   };
   struct Segment {
     DiskKey first_key;
-    std::uint64_t bytes = 0;                               ///< Includes dead blocks.
-    std::vector<Entry> entries;                            ///< Includes dead ones.
-    std::array<std::uint64_t, kPlaceCount> place_bytes{};  ///< `bytes` by directory.
+    std::uint64_t bytes = 0;  ///< Includes dead blocks.
+    std::vector<Entry> entries;
+    std::array<std::uint64_t, kPlaceCount> place_bytes{};
   };
   struct Tree {
     NamespaceId name, seeds;

@@ -23,7 +23,7 @@ struct EventPage {
   struct Event {
     bool is_stored = false;  ///< Else removed. Concerns this tier only: the other one may have the block as well.
     BlockTier tier{};
-    std::uint32_t space = 0;      ///< Index in `spaces`.
+    std::uint32_t space = 0;
     BlockHash hash, parent = {};  ///< All zero: a first block, or a set's. For a stored block,
     std::uint32_t position = 0;   ///< and its place in the prefix; for a set its length.
   };
@@ -41,7 +41,7 @@ struct EventPage {
     }
     return number;
   }
-  std::vector<std::shared_ptr<const NamespaceRecord>> spaces;  ///< Each once.
+  std::vector<std::shared_ptr<const NamespaceRecord>> spaces;
   std::vector<Event> events;
   std::vector<Lane> lanes;  ///< For all owners with forgotten changes.
   std::uint64_t next = 0;   ///< The number behind these events.
@@ -119,8 +119,8 @@ class EventLog {
   std::uint64_t next_ = 0;
   std::map<std::string, std::unique_ptr<Lane>> lanes_;  ///< By owner; those with changes, or open namespaces.
   std::vector<Space> spaces_;
-  std::vector<std::uint32_t> free_;     ///< In spaces_.
-  std::vector<std::uint32_t> of_tree_;  ///< By TreeId.
+  std::vector<std::uint32_t> free_;  ///< In spaces_.
+  std::vector<std::uint32_t> of_tree_;
   std::size_t closed_count_ = 0;
 };
 

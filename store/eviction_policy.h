@@ -48,8 +48,8 @@ struct ChainPart {
 /// age, and a trace replayed at full speed gives the decisions of its own hour.
 ///
 /// The Store reports to a policy every request, and all blocks that leave or come back. The learning itself waits for
-/// learn(), so that requests do not pay for it. Thread safety: the Store's lock. Memory: at most 16
-/// bytes a block, with the record of blocks that left, and 4 MiB.
+/// learn(), so that requests do not pay for it. Thread safety: the Store's lock. Memory: at most 16 bytes a block, with
+/// the record of blocks that left, and 4 MiB.
 class EvictionPolicy {
  public:
   /// One request, for this node's blocks.

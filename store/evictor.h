@@ -57,9 +57,9 @@ class Evictor {
 
   struct Stats {
     std::uint64_t evicted_blocks = 0, evicted_bytes = 0, slab_moves = 0;
-    std::uint64_t unspilled_blocks = 0;           ///< Evicted blocks that were not on disk.
-    std::uint64_t dropped_blocks = 0;             ///< Freed after a drop.
-    std::array<std::uint64_t, 32> age_log2_ms{};  ///< As StoreStats::eviction_age_log2_ms.
+    std::uint64_t unspilled_blocks = 0;  ///< Evicted blocks that were not on disk.
+    std::uint64_t dropped_blocks = 0;    ///< Freed after a drop.
+    std::array<std::uint64_t, 32> age_log2_ms{};
   };
 
   struct Found {
@@ -110,16 +110,16 @@ class Evictor {
   enum class Short : std::uint8_t { kNo, kYes, kBeingWritten };
   /// The progress of one size class in taking memory from the others.
   struct Hunt {
-    TenantId asker{};                      ///< The last one. With tenants.
-    bool may_take_own = false;             ///< Only the asker's own blocks may go for it.
-    std::size_t block_bytes = 0;           ///< Shows whether the class's number was another size's before.
-    std::optional<Arena::Search> search;   ///< Under way.
+    TenantId asker{};             ///< The last one. With tenants.
+    bool may_take_own = false;    ///< No spare blocks: the asker's own may go for it.
+    std::size_t block_bytes = 0;  ///< Shows whether the class's number was another size's before.
+    std::optional<Arena::Search> search;
     std::vector<Arena::Window> found;      ///< Results of the last search; the oldest last.
     std::vector<Arena::Window> unwritten;  ///< From `found`, with blocks not on disk. Oldest first.
-    std::optional<Arena::Window> window;   ///< Being cleared.
-    bool has_block = false;                ///< The window contains a block.
-    bool is_checked = false;               ///< All blocks in and below the window are unpinned.
-    bool is_begun = false;                 ///< The eviction of its blocks has begun.
+    std::optional<Arena::Window> window;
+    bool has_block = false;
+    bool is_checked = false;  ///< All blocks in and below the window are unpinned.
+    bool is_begun = false;    ///< The eviction of its blocks has begun.
     Arena::Cursor at;
     Arena::Cursor written_to;  ///< The progress of write_victims() in the window.
     Short is_short = Short::kNo;
@@ -178,11 +178,11 @@ class Evictor {
   DepartedTable& departed_;
   TenantTable* const tenants_;
   const LeafQueues queues_;
-  std::vector<std::vector<Head>> heads_;       ///< By group and queue; without tenants a class is a group.
-  std::vector<std::vector<Head>> band_heads_;  ///< By band and queue.
-  std::vector<Hunt> hunts_;                    ///< By size class.
-  std::deque<std::uint32_t> short_;            ///< Size classes, in the order in which they became short.
-  std::vector<std::uint32_t> being_written_;   ///< Size classes.
+  std::vector<std::vector<Head>> heads_;  ///< By group and queue; without tenants a class is a group.
+  std::vector<std::vector<Head>> band_heads_;
+  std::vector<Hunt> hunts_;
+  std::deque<std::uint32_t> short_;  ///< Size classes, in the order in which they became short.
+  std::vector<std::uint32_t> being_written_;
   TimePoint shielded_since_{};
   Stats stats_;
 };

@@ -66,7 +66,7 @@ class HeavyBlocks {
 
  private:
   static constexpr std::size_t kWays = 4, kSets = 1024, kSlots = 2 * kMax;
-  static constexpr std::uint32_t kWindow = 8192;  ///< Requests.
+  static constexpr std::uint32_t kWindow = 8192;
   /// With one in 100, a few tools' prompts missing from the sample were one per cent of all requested blocks.
   static constexpr std::uint32_t kOneIn = 400;
   static constexpr std::uint32_t kUsesMin = 16;        ///< In few requests, a share means little.

@@ -34,7 +34,7 @@ class HintTrust {
   void add_time(std::uint8_t place, ReuseHint hint, std::uint64_t blocks) {
     tenants_[place].of[index(hint)].time += static_cast<double>(blocks);
   }
-  void learn();                ///< Puts the counts in force.
+  void learn();
   void forget(double factor);  ///< Scales past counts by this factor.
   void forget_counts();        ///< The decisions stay until there is new evidence.
 

@@ -394,7 +394,6 @@ HitCurve::Sums HitCurve::sums() const {
   return sums;
 }
 
-/// `hits(i)`: those of group i.
 template <class Hits>
 HitCurve::Estimate HitCurve::estimate(Hits&& hits) const {
   double sampled = 0, found = 0;

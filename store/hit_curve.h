@@ -38,9 +38,9 @@ struct HitCurveConfig {
 /// The error includes the spread between groups of the sample (by hash), and the sample's misjudgement of how many
 /// blocks were used since. It allows for the small caches being models, but not for a changing load.
 ///
-/// Thread safety: the Store's lock. Clock: the policy's and that of the calls. Memory: below 1 MiB with
-/// the defaults. Cost: some ns per requested block; for the sample, one block or a few per call of learn(), some us
-/// each. A request that does not fit the queue is not counted.
+/// Thread safety: the Store's lock. Clock: the policy's and that of the calls. Memory: below 1 MiB with the defaults.
+/// Cost: some ns per requested block; for the sample, one block or a few per call of learn(), some us each. A request
+/// that does not fit the queue is not counted.
 class HitCurve {
  public:
   /// `has_policy`: the node's policy is not LRU. `has_disk`: it has a disk tier.
@@ -62,7 +62,7 @@ class HitCurve {
   };
   struct Point {
     std::uint64_t block_count = 0;
-    double scale = 1;       ///< Relative to the node's capacity.
+    double scale = 1;
     bool has_disk = false;  ///< Both tiers together; else memory only.
     bool is_now = false;    ///< The node's own capacity.
     Estimate lru, policy;
@@ -98,12 +98,12 @@ class HitCurve {
     bool is_use = true;      ///< False: it was stored.
     bool is_parent = false;  ///< Only named as the block before.
     bool is_alone = false;   ///< In a set.
-    bool is_last = false;    ///< In the request.
+    bool is_last = false;
   };
   struct Counts {
-    double asked = 0;                            ///< Blocks.
-    std::array<double, kDistances> distances{};  ///< By distance.
-    std::array<double, kCachesMax> hits{};       ///< By small cache.
+    double asked = 0;
+    std::array<double, kDistances> distances{};
+    std::array<double, kCachesMax> hits{};
   };
 
   /// Its lower half is the print of the hash alone, which excludes most blocks from the sample.
@@ -144,12 +144,10 @@ class HitCurve {
   std::vector<Event> events_;
   std::size_t next_event_ = 0;
   bool is_full_ = false;  ///< Counting pauses until half of the events are processed.
-  // The request in work.
   std::vector<std::uint16_t> chain_;
   bool is_ending_ = false;                  ///< Its blocks are being put in order, last to first.
   std::uint64_t distance_ = 0;              ///< The largest so far.
   std::uint32_t missed_ = 0, refused_ = 0;  ///< Bits per cache: leading run over; stores no more.
-  // Counted.
   std::array<Counts, kGroups + 1> counts_{};
   double asked_ = 0, found_memory_ = 0, found_ = 0;
   TimePoint aged_{};

@@ -27,8 +27,8 @@ enum class LeaseId : std::uint64_t {};    ///< Never reused; 0 is invalid.
 ///   3. lease_count() <= count_max, and for each session <= count_per_session_max. At a limit grant() fails; live
 ///      leases never end early, even when a limit is lowered.
 ///   4. A lease is live until one of the calls of 1, even after its time: live leases stay pinned.
-/// Thread safety: the Store's lock. Time: steady clock, handed in, monotonic. Cost: O(1); expire() and
-/// end_session() O(leases ended).
+/// Thread safety: the Store's lock. Time: steady clock, handed in, monotonic. Cost: O(1); expire() and end_session()
+/// O(leases ended).
 class LeaseTable {
  public:
   struct Config {
@@ -71,7 +71,7 @@ class LeaseTable {
     SessionId session{};
     BlockId block = kNoBlock;
     TimePoint end;
-    LeaseId next{};              ///< In the same promise.
+    LeaseId next{};
     Links by_grant, by_session;  ///< `by_grant.after` also chains unused entries.
   };
   struct List {
@@ -87,7 +87,7 @@ class LeaseTable {
   BlockId end(std::uint32_t index);
 
   Config config_;
-  Config largest_;  ///< The largest limits so far.
+  Config largest_;
   std::vector<Entry> entries_;
   std::uint32_t unused_ = kNone;
   std::uint64_t grant_count_ = 0;  ///< Since the start.

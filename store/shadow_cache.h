@@ -23,8 +23,8 @@ struct ShadowBlock {
   std::uint16_t trait = 0;  ///< For the latest use, as in Usage;
   std::uint8_t passed = 0;  ///< and this.
   bool is_busy = false;     ///< In the request in work: as good as pinned.
-  bool is_heavy = false;    ///< Counted separately (HeavyBlocks).
-  bool is_known = false;    ///< False: the number is free.
+  bool is_heavy = false;
+  bool is_known = false;  ///< False: the number is free.
 };
 
 /// Evicts and refuses by the node's own policy, with its present classes and worth: this cache does not learn. Of a

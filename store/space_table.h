@@ -25,7 +25,7 @@ class ContextEnds;
 
 /// Activity in a namespace since the node started.
 struct SpaceTraffic {
-  std::uint64_t stored_blocks = 0;               ///< By puts.
+  std::uint64_t stored_blocks = 0;
   std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those without a hit.
 };
 
@@ -49,8 +49,8 @@ class SpaceTable {
     std::uint64_t tenant = 0;            ///< Equal for namespaces of one tenant and salt.
     TenantId owner{};                    ///< Whose quotas count; in a Store that tells tenants apart.
     mutable std::uint64_t last_use = 0;  ///< Set by use(); a counter, not a time.
-    std::size_t put_count = 0;           ///< Under way.
-    std::set<std::size_t> slot_sizes;    ///< Size classes of the arena that it has used.
+    std::size_t put_count = 0;
+    std::set<std::size_t> slot_sizes;  ///< Size classes of the arena that it has used.
     SpaceTraffic traffic;
     RootSample roots;                           ///< Of a chain.
     std::shared_ptr<ContextEnds> context_ends;  ///< nullptr: never used by contexts.

@@ -21,8 +21,8 @@ namespace kv {
 /// Takes the records of a disk newest first, so a full tier holds the most recent blocks. A block that comes before the
 /// block above it waits for that one. When a block was written again, its newer record counts. The node serves
 /// meanwhile, and before, while the disk is still opening: blocks may be in memory, be written to disk, or be dropped
-/// before their old record comes. Thread safety: the Store's lock. Cost: a hash table entry for each
-/// block, and each drop, until it is destroyed.
+/// before their old record comes. Thread safety: the Store's lock. Cost: a hash table entry for each block, and each
+/// drop, until it is destroyed.
 class SpillLoader {
  public:
   SpillLoader(DiskTier& tier, BlockPool& pool) : tier_(tier), pool_(pool) {}
@@ -53,7 +53,7 @@ class SpillLoader {
   /// Places at most `count_max` of the blocks whose place is known by now, and returns how many; a first block may have
   /// a million waiting blocks below it.
   std::size_t place_some(std::size_t count_max);
-  bool has_more() const { return !ready_.empty(); }  ///< There are blocks to place.
+  bool has_more() const { return !ready_.empty(); }
   std::uint64_t loaded_count() const { return loaded_count_; }
   /// As Store::drop, for records still to come: the last of `hashes`, or with empty `hashes` the tree, and all blocks
   /// below.
@@ -88,11 +88,10 @@ class SpillLoader {
   };
 
   bool see(const DiskRecord& record, bool* is_new);
-  /// Drops by earlier starts.
   struct Dropped {
     std::unordered_map<BlockHash, DiskKey> blocks;  ///< With all below, if older than the key.
     DiskKey all{};                                  ///< The same for the whole namespace.
-    std::set<DiskKey> bounds;                       ///< Of `blocks`.
+    std::set<DiskKey> bounds;
   };
 
   const Known* find_known(const Name& name) const;
@@ -112,8 +111,8 @@ class SpillLoader {
   std::unordered_map<Name, std::vector<DiskRecord>, HashName> waiting_;  ///< By the name of the block above.
   std::unordered_set<Name, HashName> dropped_;                           ///< Records below these never get a place.
   std::unordered_set<TreeId> dropped_trees_;
-  std::unordered_set<TreeId> needed_trees_;                               ///< The trees of all other members.
-  std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;  ///< On the disk.
+  std::unordered_set<TreeId> needed_trees_;  ///< The trees of all other members.
+  std::map<NamespaceId, std::shared_ptr<const NamespaceRecord>> spaces_;
   std::map<NamespaceId, Dropped> dropped_earlier_;
   std::vector<DiskKey> erased_;
 };

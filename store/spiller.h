@@ -52,7 +52,7 @@ struct SpillWork {
   struct Item {
     BlockId memory, disk;  ///< One or both; pinned.
   };
-  std::vector<Item> items;          ///< One per write.
+  std::vector<Item> items;
   std::vector<TreeId> space_trees;  ///< For `spaces`. These trees stay alive: `items` has blocks in them.
 };
 
@@ -101,7 +101,7 @@ class Spiller {
   void tell_records_again();
   /// Drops blocks in the directory, with all below. Visits up to `entries_max` log entries. Returns the block count.
   std::size_t give_up_place(DiskPlace place, std::size_t entries_max);
-  void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }  ///< On disk.
+  void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }
   bool may_have_record(TreeId tree) const { return records_[static_cast<std::size_t>(tree)].may_be_on_disk; }
   /// While a load adds to the log's old end, that end is not cut off.
   void keep_log() { keep_log_ = true; }
@@ -140,7 +140,7 @@ class Spiller {
   Evictor& evictor_;
   DiskTier& tier_;
   std::vector<DiskKey> erased_;
-  std::vector<Record> records_;        ///< By TreeId.
+  std::vector<Record> records_;
   std::set<NamespaceId> gone_spaces_;  ///< Records that the disk may still have.
   bool keep_log_ = false, drop_unknown_ = false;
   DiskKey drop_before_{};                 ///< Until the disk has done it.

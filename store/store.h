@@ -98,12 +98,11 @@ struct StoreConfig {
 struct StoreStats {
   std::uint64_t capacity_bytes = 0, allocated_bytes = 0, slab_bytes = 0;  ///< slab_bytes: granules of classes.
   std::uint64_t block_count = 0, staged_count = 0, pinned_count = 0, lease_count = 0, namespace_count = 0;
-  std::uint64_t set_block_count = 0, set_bytes = 0;  ///< The sets' blocks, and their lengths.
+  std::uint64_t set_block_count = 0, set_bytes = 0;  ///< The sets' blocks, and the sum of their lengths.
   std::uint64_t leased_bytes = 0;  ///< Blocks kept by leases, each counted once; at most leased_fraction_max.
   std::uint64_t index_bytes = 0;   ///< Heap, including free entries for later blocks.
   std::uint64_t index_used_bytes = 0, index_bytes_max = 0;
-  std::uint64_t forgotten_namespaces = 0;  ///< Forgotten to make room for others.
-  /// Hits in memory, hits on disk, misses.
+  std::uint64_t forgotten_namespaces = 0;
   std::uint64_t match_hit_blocks = 0, match_disk_blocks = 0, match_miss_blocks = 0;
   std::uint64_t get_hit_blocks = 0, get_disk_blocks = 0, get_miss_blocks = 0;
   std::uint64_t stored_blocks = 0, already_stored_blocks = 0, refused_blocks = 0, put_conflict_blocks = 0;
@@ -113,7 +112,7 @@ struct StoreStats {
   std::array<std::array<std::uint64_t, kMissKindCount>, 2> match_misses{};
   std::uint64_t evicted_blocks = 0, evicted_bytes = 0, dropped_blocks = 0, slab_moves = 0;
   std::uint64_t leases_granted = 0, leases_expired = 0, leases_refused = 0;
-  std::uint64_t work_steps = 0;           ///< Steps of all calls (index/steps.h).
+  std::uint64_t work_steps = 0;
   std::uint64_t work_steps_call_max = 0;  ///< The largest number of steps of one call since the start. A gauge.
   /// [i]: evicted 2^i..2^(i+1) ms after their last use ([0]: under 2 ms; the last entry is open).
   std::array<std::uint64_t, 32> eviction_age_log2_ms{};
@@ -121,7 +120,6 @@ struct StoreStats {
     std::uint64_t block_bytes, slot_count, used_count, slab_count;
   };
   std::vector<SizeClass> classes;
-  // Disk tier.
   std::uint64_t disk_block_count = 0;  ///< Includes blocks that are also in memory.
   std::uint64_t disk_only_bytes = 0;   ///< Bytes of blocks that lie only on disk; the disk capacity bounds these.
   std::uint64_t disk_log_bytes = 0;    ///< All written bytes whose segment is not given back, dead blocks included.
@@ -134,7 +132,7 @@ struct StoreStats {
 struct NamespaceStats {
   SpaceId id;
   std::string record;                      ///< Canonical text.
-  std::uint64_t block_count, total_bytes;  ///< Bytes of all its blocks; a set's blocks count with their lengths.
+  std::uint64_t block_count, total_bytes;  ///< All its blocks; a set's count with their lengths.
   SpaceTraffic traffic = {};
   RootSample::Counts roots = {};
 };
@@ -142,7 +140,7 @@ struct NamespaceStats {
 /// A node's blocks and all decisions about them. The daemon reaches it only through LockedStore (store/node/), for
 /// microseconds.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
-///   2. A slot is reused only when its block is unpinned: by leases, running moves, and puts below it.
+///   2. A slot is reused only when its block is unpinned: no lease, no running move, no put below it.
 ///   3. offer() refuses for lack of memory only if every block is pinned. A block with a pinned block below counts as
 ///      pinned. With several block sizes: only if every run of granules that fits its slab has a pin.
 ///   4. Among blocks of one size, eviction takes leaf ends in the policy's order (eviction_policy.h). Between sizes
@@ -153,11 +151,11 @@ struct NamespaceStats {
 ///      while they are in memory. At most leased_fraction_max of the arena.
 ///   7. A block of a set has one length for as long as its name is here, in memory or on disk. Chains and sets share
 ///      memory, disk and one order of use.
-///   8. For a group of names (index/name_groups.h), match_set and pin_set find a group whole or not at all, and mark
-///      the found ones as used at one moment. When a put offers a group, its missing members are linked in one step,
-///      once all of the group is here; or not at all. A group with an evicted member is a miss. Groups are not
-///      recorded: members used together have one age, so eviction takes those of one size one after another, and those
-///      of another size when their turn comes. Restarts and the disk do not see groups.
+///   8. match_set and pin_set find a group of names (index/name_groups.h) whole or not at all, and mark its members as
+///      used at one moment. When a put offers a group, its missing members are linked in one step, once all of the
+///      group is here; or not at all. A group with an evicted member is a miss. Groups are not recorded: members used
+///      together have one age, so eviction takes those of one size one after another, and those of another size when
+///      their turn comes. Restarts and the disk do not see groups.
 ///   9. With tenants: a put never evicts from memory a block of another tenant that is within its guarantee. A tenant
 ///      has at most its maximum, unless that was lowered since. tenant_table.h has the rules.
 /// Every call does a bounded amount of work: everything for the blocks it names, and at most kStepsMax steps
@@ -268,7 +266,7 @@ class Store {
     BlockId id;
     std::uint32_t index;  ///< As in PinnedBlock.
     DiskKey key;
-    std::uint64_t seed;  ///< checksum_seed of the block.
+    std::uint64_t seed;
     std::uint32_t block_bytes;
     bool promote;  ///< The block should be in memory: offer and commit it once it is read.
   };
@@ -324,9 +322,9 @@ class Store {
     /// Whether blocks that are not on disk may be evicted. If not, offered blocks that would need such an eviction are
     /// refused: try again when the disk has caught up.
     bool may_lose = true;
-    ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
-    ChainPart chain = {};               ///< As MatchOptions.
-    bool is_admitted = false;           ///< A context keeps them: never kNotAdmitted.
+    ReuseHint hint = ReuseHint::kNone;
+    ChainPart chain = {};
+    bool is_admitted = false;  ///< A context keeps them: never kNotAdmitted.
   };
   /// Token ids are kept only if small beside the block. Without them, it has no partial matches.
   static constexpr std::size_t kept_ids_bytes_max(std::size_t block_bytes) {
@@ -357,7 +355,7 @@ class Store {
   // lists come in parts, one a call.
   enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
   struct SetMatch {
-    std::vector<Held> held;              ///< Per hash.
+    std::vector<Held> held;
     std::vector<std::uint32_t> lengths;  ///< Per hash; 0 if it is not held.
     LeaseId lease{};                     ///< On all blocks in memory, as Match::lease; released as a whole.
     Errc lease_error{};
@@ -369,7 +367,7 @@ class Store {
     /// How the hashes are cut into groups, each without repeats (check_groups); empty: each hash is alone. A lease
     /// covers the groups that are completely in memory.
     std::span<const std::uint32_t> group_counts = {};
-    ReuseHint hint = ReuseHint::kNone;  ///< As MatchOptions.
+    ReuseHint hint = ReuseHint::kNone;
   };
   /// Which of `hashes` are held; marks those as used. Errors: kNoNamespace, kTooLarge (chain_blocks_max), kUnsupported,
   /// kBadRequest (group_counts that do not cut this list).
@@ -377,13 +375,13 @@ class Store {
                              TimePoint now);
   struct SetGetOptions {
     SessionId session{};
-    LeaseId lease{};                            ///< Released once all hashes were looked up. As GetOptions::lease.
-    bool disk = false;                          ///< Also finds blocks on disk.
+    LeaseId lease{};  ///< Released once all hashes were looked up. As GetOptions::lease.
+    bool disk = false;
     std::span<const std::uint32_t> rooms = {};  ///< Per hash: a longer block is not pinned. Empty: unbounded.
     std::uint64_t bytes_max = ~0ull;            ///< Stop behind the block, or group, that reaches this sum.
     std::size_t count_max = ~std::size_t{0};    ///< Stop before the number of hashes exceeds this. A first group is
                                                 ///< always looked up whole.
-    std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions.
+    std::span<const std::uint32_t> group_counts = {};
   };
   struct PinnedSet {
     PinnedPrefix pinned;                 ///< In the order of the hashes, memory and disk each.
@@ -408,7 +406,7 @@ class Store {
     std::uint32_t first = 0;                           ///< The index of hashes[0] in the whole list.
     bool is_part = false;                              ///< More parts follow: do not stage yet.
     std::span<const std::uint32_t> group_counts = {};  ///< As SetMatchOptions. The same for all parts.
-    ReuseHint hint = ReuseHint::kNone;                 ///< As MatchOptions.
+    ReuseHint hint = ReuseHint::kNone;
   };
   /// As offer(): decides which blocks are wanted, and stages slots for them; offer_more, commit and end_put follow. A
   /// held name counts as stored, with any length. Commits come in the order of the plan. For a list in parts, each plan
@@ -475,7 +473,7 @@ class Store {
     std::uint32_t parent = kNoParent;  ///< Index in the list of the edge above, always before this one.
     std::uint32_t block_count = 0, child_count = 0;
     std::uint32_t position = 0;  ///< Of the first block, in its whole prefix; 0 in a set.
-    std::uint64_t bytes = 0;     ///< Bytes of its blocks.
+    std::uint64_t bytes = 0;
     TimePoint used{};            ///< Last use of its end, or of an end below.
     std::uint8_t use_count = 0;  ///< Of its end, as Usage.
     std::uint32_t weight = 0;    ///< The number of blocks it stands for; 0 if it is listed only for an edge below.
@@ -483,9 +481,9 @@ class Store {
   };
   struct TreeScope {
     Tier tier = Tier::kMemory;
-    std::optional<SpaceId> space = {};  ///< Empty: all namespaces.
-    BlockId top = kNoBlock;             ///< With `space`: the edge that begins with this block, and all below.
-    std::uint64_t top_name = 0;         ///< As EdgeView::name.
+    std::optional<SpaceId> space = {};
+    BlockId top = kNoBlock;      ///< With `space`: the edge that begins with this block, and all below.
+    std::uint64_t top_name = 0;  ///< As EdgeView::name.
   };
   /// Blocks of a deeper edge count as those of the edge at this depth.
   static constexpr std::size_t kEdgesAboveMax = 64;
@@ -520,12 +518,12 @@ class Store {
 
   // -- reasons of misses (store_misses.cc)
   struct Miss {
-    std::size_t memory_block_count = 0, disk_block_count = 0;  ///< As Match.
-    MissKind why = MissKind::kUnknown;  ///< Of the next block. kUnknown: the whole chain is here.
+    std::size_t memory_block_count = 0, disk_block_count = 0;
+    MissKind why = MissKind::kUnknown;  ///< Why the next block is absent. kUnknown: the whole chain is here.
     Duration left{};                    ///< Time since it left, or was refused.
     Duration idle{};                    ///< For an evicted block: how long it had been unused when it left.
     Duration remembers{};               ///< kNotRemembered: a departure within this time would be known.
-    SpaceTraffic traffic;               ///< The namespace's traffic.
+    SpaceTraffic traffic;
   };
   /// Looks up as match() does, and explains why the chain ends; for a set, explains the first absent name and counts
   /// the names before it. Does not count as a use. Errors: as match.
@@ -533,7 +531,7 @@ class Store {
   struct SpaceLook {
     NamespaceId name;
     std::shared_ptr<const NamespaceRecord> record;
-    bool has_chain = false;  ///< The whole chain is here.
+    bool has_chain = false;
     std::uint64_t block_count = 0;
     SpaceTraffic traffic;
   };
@@ -573,7 +571,6 @@ class Store {
     std::uint8_t priority = kContextPriorityDefault;  ///< At most kContextPriorityMax.
     ContextPlace place = {};
   };
-  /// A context as it is now.
   struct ContextView {
     std::string name;
     std::vector<std::string> tags;
@@ -606,7 +603,6 @@ class Store {
   /// Returns the context's last state; its blocks are released over later calls. Errors: kNotFound.
   Result<ContextView> delete_context(std::string_view owner, std::string_view name, TimePoint now);
   Result<ContextView> find_context(std::string_view owner, std::string_view name, TimePoint now);
-  /// The context's identity and hashes.
   struct ContextContent {
     ContextId id{};  ///< A later context of the same name has another id.
     HashList hashes;
@@ -618,7 +614,7 @@ class Store {
   /// The owner's next contexts by name, behind `after` ("": from the first on).
   std::vector<ContextView> list_contexts(std::string_view owner, std::string_view after, std::size_t count_max,
                                          TimePoint now);
-  /// Ends all of the owner's contexts, some in each call; false: all.
+  /// Ends all of the owner's contexts, some in each call; false: none are left.
   bool delete_contexts(std::string_view owner, TimePoint now);
   /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Errors: kNotFound.
   Result<ContextView> warm_context(std::string_view owner, std::string_view name, bool is_wanted, TimePoint now);
@@ -652,7 +648,7 @@ class Store {
   /// The first two count changes: `orders` counts orders and ends; `uses` counts uses, which may postpone an end.
   struct ContextChanges {
     std::uint64_t orders = 0, uses = 0;
-    std::size_t count = 0;  ///< Contexts.
+    std::size_t count = 0;
   };
   ContextChanges context_changes() const;
   /// For context_file.h: appends some contexts behind `after` and moves `after` on; false: it was the end. Changes
@@ -702,7 +698,7 @@ class Store {
     DiskKey key;
     NamespaceId space;
     BlockHash hash;
-    std::uint64_t seed;  ///< checksum_seed of the block.
+    std::uint64_t seed;
     std::size_t block_bytes;
   };
   /// Blocks on disk due for reading and verification, oldest first; call read_failed() for damaged ones. Moves the

@@ -48,7 +48,7 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
     const Arena::Cursor before = impl_->closed_at;
     const auto slot = arena.next_closed(impl_->closed_at, call.steps);
     if (!slot) {
-      if (call.steps.are_left()) impl_->closed_at = {};  // from the front again
+      if (call.steps.are_left()) impl_->closed_at = {};
       break;
     }
     const BlockId block = arena.owner(*slot);

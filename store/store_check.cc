@@ -160,7 +160,6 @@ std::string Store::check() const {
   return "";
 }
 
-/// Recounts each tenant's holdings.
 std::string Store::Impl::check_tenants() const {
   if (!tenants) return pool.staged_for().empty() ? "" : "store: a staged slot has a tenant";
   if (pool.staged_for().size() != pool.staged_count()) return "store: a staged slot has no tenant";

@@ -105,7 +105,6 @@ bool Store::Impl::take_end(const Context& context, Context& from, std::size_t ch
   return true;
 }
 
-/// Undoes this call's takes.
 void Store::Impl::give_back(std::vector<Given>& given) {
   for (; !given.empty(); given.pop_back()) {
     const Given& last = given.back();

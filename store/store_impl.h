@@ -123,15 +123,15 @@ struct Store::Impl {
   struct Unwanted {
     Space* space;
     std::vector<SlotId> slots;
-    std::vector<BlockId> pinned;  ///< Group members that were here.
+    std::vector<BlockId> pinned;
   };
   std::deque<Unwanted> unwanted;
   std::deque<SessionId> ending_sessions;  ///< Ended, with leases left to end.
   Evictor evictor;
-  std::unique_ptr<Spiller> spiller;     ///< With `tier`.
+  std::unique_ptr<Spiller> spiller;
   std::unique_ptr<SpillLoader> loader;  ///< Until the disk is loaded.
   SpaceTable spaces;
-  std::unordered_map<std::size_t, std::size_t> spaces_of_size;  ///< By block_bytes.
+  std::unordered_map<std::size_t, std::size_t> spaces_of_size;
   std::set<NamespaceId> unseen_spaces;             ///< A load broke off: the next start loads the rest of these.
   std::uint64_t put_count = 0;                     ///< Since the start: the last PutId.
   std::size_t put_ids_bytes = 0;                   ///< For the token ids of puts under way.
@@ -246,7 +246,7 @@ struct Store::Impl {
     departed.prefetch(tree, missed);
   }
   void count_lookup(const Found& found, std::span<const BlockHash> hashes, TimePoint now) const;
-  void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);  ///< For a match.
+  void count_miss(const Found& found, std::span<const BlockHash> hashes, TimePoint now);
   void count_miss(const Space& space, std::size_t found_count, const BlockHash& missed, TimePoint now);
   std::uint64_t root_name(const BlockHash& root) const {
     return short_hash(root) * 0x9E3779B97F4A7C15 ^ config.hash_seed;
@@ -275,7 +275,6 @@ struct Store::Impl {
     return space != nullptr && space->record->is_set();
   }
   Result<Space*> set_space(SpaceId id, std::size_t hash_count) const;
-  /// As find(), for each hash alone.
   Result<FoundSet> find_set(SpaceId id, std::span<const BlockHash> hashes) const;
   using GroupCounts = std::span<const std::uint32_t>;
   static void keep_whole_groups(FoundSet& found, GroupCounts group_counts);

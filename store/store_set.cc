@@ -142,7 +142,6 @@ void Store::Impl::keep_whole_groups(FoundSet& found, GroupCounts group_counts) {
 
 // -- get
 
-/// One pin_set, group after group.
 class Store::SetPinning {
  public:
   SetPinning(Impl& impl, const Space& space, std::span<const BlockHash> hashes, const SetGetOptions& options, Tick tick)
@@ -221,7 +220,7 @@ class Store::SetPinning {
   const SetGetOptions& options_;
   const Tick tick_;
   bool has_disk_ = false;
-  std::vector<Member> members_;  ///< Of the present group.
+  std::vector<Member> members_;
   std::uint64_t bytes_ = 0;
   std::size_t miss_count_ = 0;
   PinnedSet result_{.pinned = {.blocks = {}, .spilled = {}, .kind = SpaceKind::kSet}};

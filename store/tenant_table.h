@@ -53,8 +53,8 @@ struct TenantStats {
 ///   3. The same on disk, where each tenant is one group and a tenant over its guarantee is in band 0. A guarantee of
 ///      disk holds to within one block.
 /// A block is charged at least `charge_min` bytes: tiny ones fill the index, not the arena, and a guarantee must hold
-/// there too. Thread safety: the Store's lock. Cost: O(1) a block that comes or goes; when a tenant
-/// crosses its guarantee, O(log tenants) for each of its sizes and queues.
+/// there too. Thread safety: the Store's lock. Cost: O(1) a block that comes or goes; when a tenant crosses its
+/// guarantee, O(log tenants) for each of its sizes and queues.
 class TenantTable {
  public:
   /// Both indexes outlive this. `disk`: nullptr without a disk tier.
@@ -141,7 +141,7 @@ class TenantTable {
     TenantLimits limits;
     bool has_limits = false, is_used = false, is_in_disk_band = false;
     TenantUsage usage;
-    std::map<std::size_t, std::uint32_t> groups;  ///< By slot_bytes.
+    std::map<std::size_t, std::uint32_t> groups;
     /// While memory_bytes is in [from, to), the bands do not change.
     std::uint64_t from = 0, to = 0;
   };

@@ -39,9 +39,9 @@ class TreeSample {
 
  private:
   struct Node {
-    Part part;                          // without sums of the nodes below
-    std::size_t above = Part::kNone;    // in parts_
-    std::vector<std::size_t> children;  // in parts_
+    Part part;  // without sums of the nodes below
+    std::size_t above = Part::kNone;
+    std::vector<std::size_t> children;
   };
   struct Key {
     std::size_t above;

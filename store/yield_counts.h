@@ -17,10 +17,10 @@ namespace kv {
 struct YieldCounts {
   std::array<std::uint8_t, 16> instance{};  ///< Names the node's life, to detect its own reports.
   double unit = 0;                          ///< Of ages, in blocks. 0: the node does not count.
-  std::uint64_t clock = 0;                  ///< Blocks offered so far.
+  std::uint64_t clock = 0;
   std::vector<YieldTable::Counts> classes;  ///< Class 0 and on; classes beyond the end have zero counts.
 
-  double uses() const;  ///< Over all classes and ages.
+  double uses() const;
 };
 
 /// Bounds on accepted counts. For uses: twice the maximum that half-lives allow.

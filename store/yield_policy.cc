@@ -9,8 +9,8 @@
 namespace kv {
 namespace {
 
-constexpr std::uint64_t kRemembered = 6;     ///< Capacities of departures, and the depth of the shadow.
-constexpr std::uint64_t kShadowMax = 65536;  ///< Entries.
+constexpr std::uint64_t kRemembered = 6;  ///< Capacities of departures, and the depth of the shadow.
+constexpr std::uint64_t kShadowMax = 65536;
 constexpr std::uint64_t kCapacityMin = 256;  ///< Blocks; below, the counts are noise.
 constexpr double kUnitsPerCapacity = 64;     ///< Of age.
 constexpr std::size_t kEventsMax = 1 << 14;  ///< Waiting; further ones are not counted.

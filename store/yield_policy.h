@@ -23,7 +23,6 @@ namespace kv {
 /// no harm.
 class YieldPolicy final : public EvictionPolicy {
  public:
-  /// `lru_unless_pooled`: as StoreConfig.
   explicit YieldPolicy(std::uint64_t seed, bool lru_unless_pooled = false);
 
   std::string_view name() const override { return "yield"; }

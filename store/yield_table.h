@@ -42,7 +42,6 @@ class YieldTable {
     return new_tokens <= 512 ? 0 : new_tokens <= 1536 ? 1 : new_tokens <= 3584 ? 2 : new_tokens <= 16384 ? 3 : 4;
   }
 
-  /// For one class, by age.
   struct Counts {
     std::array<double, kAges> hits{}, time{};
     void add(const Counts& other, double weight = 1) {
@@ -117,7 +116,7 @@ class YieldTable {
   bool is_known_ = false;  // each request reads it
   std::uint32_t step_ = 0, hint_classes_ = 1;
   double unit_ = 1, units_a_block_ = 1;
-  std::array<double, kAges + 1> edges_{};  ///< Where buckets begin, in blocks.
+  std::array<double, kAges + 1> edges_{};
   std::array<Counts, kClassCount> counts_{};
   Pooled pooled_;
   double pooled_weight_ = 1;
