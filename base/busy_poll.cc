@@ -73,8 +73,7 @@ BusyPoll::~BusyPoll() {
   if (std::uncaught_exceptions() == 0) watch_.spin(false);
 }
 
-/// A poll is a handler of the context like any other: resumed code runs in its usual place, and older handlers get
-/// their turn.
+/// A poll is a handler of the context like any other: resumed code runs in its usual place and order.
 bool BusyPoll::poll_one() {
   if (watch_.is_empty()) return context_.poll_one() > 0;
   if (!look_ || *look_ != Look::kPosted) {

@@ -39,8 +39,7 @@ class SpinWait {
 ///   2. Before the thread sleeps, the reactor has all waits.
 ///   3. At most kWaitsMax waits, each for kLooksMax polls: waits that stay silent longer go to the reactor. So spinning
 ///      costs the same for any number of sessions on a thread, and idle ones do not keep a busy one out.
-/// A service, so that streams find it by their executor and it ends with the context. Thread safety: the context's
-/// thread.
+/// A service: streams find it by their executor, and it ends with the context. Thread safety: the context's thread.
 class SpinWatch final : public asio::execution_context::service {
  public:
   using key_type = SpinWatch;

@@ -43,8 +43,8 @@ class SteadyClock final : public Clock {
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
 };
 
-/// Time that moves only by advance(). Alarms ring in order of time; those of one time, in order of arming. Not
-/// thread-safe. Outlives its alarms.
+/// Time that moves only by advance(). Alarms ring in order of time, then of arming. Not thread-safe. Outlives its
+/// alarms.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }

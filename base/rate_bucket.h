@@ -10,8 +10,7 @@
 namespace kv {
 
 /// Fills at a rate and holds a second's worth, but at least one, so that small rates work. So over any time t at most
-/// rate * (t + 1 s) is taken. Full at first. Callers subtract from `left`, which may go below 0: a debt. Not
-/// thread-safe.
+/// rate * (t + 1 s) is taken. Full at first. Callers subtract from `left`, even below 0. Not thread-safe.
 struct RateBucket {
   double left = 0;
   TimePoint filled{};

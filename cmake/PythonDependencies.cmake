@@ -1,5 +1,4 @@
-# The libraries of the Python extension, all linked statically, so that a wheel needs only glibc: another OpenSSL version in the process
-# cannot replace ours.
+# The libraries of the Python extension, all linked statically, so that a wheel needs only glibc, and keeps its own OpenSSL.
 set(missing "")
 find_package(Threads REQUIRED)
 

@@ -19,8 +19,7 @@ namespace kv {
 ///
 ///     | hash 0 | hash 1 | ... | capacity x 32 bytes |  id 0 | id 1 | ... | capacity x 4 bytes |
 ///
-/// Each call that changes the allocation also updates `heap_bytes`, the owner's count of heap bytes. Cost: append
-/// amortised O(1).
+/// Calls that change the allocation update `heap_bytes`, the owner's count. Cost: append amortised O(1).
 class BlockRun {
  public:
   BlockRun() = default;

@@ -1,5 +1,4 @@
-// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes name a block per
-// namespace.
+// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces differ.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,6 @@
 // index/: the names of blocks, and which blocks are here. Start here.
 //
-// Independent of block memory, disk, network, threads and clock: callers pass recency in as a count of uses. In reading
-// order:
+// Independent of block memory, disk, network, threads and clock: callers pass recency in, as a count of uses. Files:
 //   block_hash.h        a block's name: 32 bytes for its tokens and all tokens before them
 //   namespace_record.h  everything else that shapes a block's bytes: model, element type, layout, tenant
 //   reuse_hint.h        a caller's hint about a request's future
@@ -54,8 +53,7 @@ struct Usage {
   friend bool operator==(const Usage&, const Usage&) = default;
 };
 
-/// Sorts leaf ends into queues, each with its own order of use. `queue_of` is a pure function with values below
-/// `count`. The default: one queue.
+/// Sorts leaf ends into queues, each with its own order of use. `queue_of` is pure, with values below `count`.
 struct LeafQueues {
   static constexpr std::uint32_t kCountMax = 256;
 

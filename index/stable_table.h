@@ -11,8 +11,7 @@
 namespace kv {
 
 /// A doubling std::vector copies hundreds of megabytes at once, under the Store's lock. This table adds a chunk. Cost:
-/// one more load per access, from a list of chunks that stays in cache. Unchecked, on the hot path: PrefixIndex checks
-/// ids.
+/// one more load per access, from a list of chunks that stays in cache. Unchecked: PrefixIndex checks ids.
 template <class T, std::uint32_t kChunk = 2048>
 class StableTable {
  public:

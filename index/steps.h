@@ -7,8 +7,7 @@
 namespace kv {
 
 /// Counts work in steps of some 10 ns each. Not in time: a bound in steps holds on every machine and in a simulation,
-/// and a test can assert it. Code without steps left stops, and a later call goes on. The last piece may exceed the
-/// budget.
+/// and a test can assert it. Code without steps stops; a later call goes on. The last piece may exceed the budget.
 class Steps {
  public:
   explicit constexpr Steps(std::size_t count_max) : left_(count_max) {}

@@ -56,8 +56,7 @@ class Arena {
   std::size_t capacity_bytes_max() const;
   std::size_t granule_bytes() const;
   /// Grows the arena, once memory() has been committed so far; or shrinks it: then the part behind the new end is
-  /// closed, for its slots to be freed. Requires: can_resize(), whole granules, at least one, at most the maximum.
-  /// Cost: O(granules in between).
+  /// closed, for its slots to be freed. Requires: can_resize(), 1 granule to the maximum. Cost: O(granules in between).
   void set_capacity(std::size_t bytes);
   /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or without steps.
   std::optional<SlotId> next_closed(Cursor& cursor, Steps& steps) const;

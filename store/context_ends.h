@@ -16,8 +16,7 @@ namespace kv {
 /// The last kept block of each chain of the contexts in one namespace. Equal hashes are equal prefixes, so a request
 /// that names this block names all before it. Every block that a request has found is looked up here, just after its
 /// hash was read from memory: a small table of counts rules out nearly all of them. Contexts outlive their entries.
-/// Thread safety: the Store's lock. Cost: about a nanosecond a block, and a lookup for a match, or for one of 1,024
-/// that looks like one.
+/// Thread safety: the Store's lock. Cost: a nanosecond a block, and a lookup for a match and one block in 1,024.
 class ContextEnds {
  public:
   void add(const BlockHash& end, Context& context, std::size_t chain) {

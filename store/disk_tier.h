@@ -40,8 +40,7 @@ struct DiskTierConfig {
 ///     | segment 0: dead live dead | segment 1 ... | segment n: live live live <- next key |
 ///       next to go: what still lives there is written again at the end, or evicted
 ///
-/// A block may lie in memory and on disk. Then they are linked as *copies*, and memory releases its copy without a
-/// write.
+/// A block may lie in memory and on disk. They are linked as *copies*, and memory releases its own without a write.
 ///   1. With a block, all blocks above it are on disk, so that a restart can find it.
 ///   2. A block with a copy in memory is pinned here, so neither it nor the blocks above it are evicted.
 ///   3. only_bytes() counts the blocks without a copy in memory; trim() keeps it within the capacity by evicting leaf
@@ -98,8 +97,8 @@ class DiskTier {
   void set_limits(std::uint64_t capacity_bytes, std::uint8_t promote_reads);
 
   // -- after a restart
-  /// From now on keys have this epoch, which is larger than that of any key on disk; before the call it is 1. Requires:
-  /// earlier keys have smaller epochs.
+  /// From now on keys have this epoch, larger than that of any key on disk; before the call it is 1. Requires: earlier
+  /// keys are smaller.
   void start_epoch(std::uint32_t epoch);
   DiskKey next_key() const { return DiskKey{next_key_}; }  ///< All keys given so far are smaller.
   bool is_full() const { return only_bytes_ >= config_.capacity_bytes || is_index_full(); }

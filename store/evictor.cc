@@ -259,8 +259,8 @@ Evictor::Cleared Evictor::clear_oldest_window(Hunt& hunt, bool may_lose, Steps& 
   }
 }
 
-/// Chooses a window without pins into hunt.window. kUnwritten: without `may_lose`, the oldest window that only waits
-/// for writes.
+/// Chooses a window without pins into hunt.window. kUnwritten: without `may_lose`, the oldest that only waits for
+/// writes.
 Evictor::Cleared Evictor::find_window(Hunt& hunt, bool may_lose, Steps& steps, TimePoint now, bool may_rest) {
   Arena& arena = pool_.arena();
   if (may_lose) take_back_unwritten(hunt);

@@ -42,8 +42,7 @@ class LeaseTable {
   /// Errors: kBusy at a limit.
   Result<LeaseId> grant(SessionId session, BlockId block, TimePoint now);
   /// One promise for several blocks that stand alone. Each is a lease of its own to the limits and to expire(); the id
-  /// is the first one's, and release() leads on from each, from the last to `rest`. All or none. Errors: kBusy at a
-  /// limit.
+  /// is the first one's, and release() leads on from each, at last to `rest`. All or none. Errors: kBusy.
   Result<LeaseId> grant(SessionId session, std::span<const BlockId> blocks, TimePoint now, LeaseId rest = {});
   /// Returns the lease's block. `*next`: the next lease of the same promise, to be released as well; 0: the end.
   /// Errors: kStaleLease if it has ended, never existed, or belongs to another session.

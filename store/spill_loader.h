@@ -47,16 +47,14 @@ class SpillLoader {
   /// False once the tier is full: all later records were used longer ago. Then call place_some(). Skips records already
   /// seen, so that a load that broke off may begin again at the newest.
   bool add(TreeId tree, const DiskRecord& record);
-  /// As add, for a block without a namespace: it takes room on disk, but is not found; `is_for_good`: by later starts
-  /// either.
+  /// As add, for a block without a namespace: it takes room on disk, but is not found (`is_for_good`: ever).
   bool skip(const DiskRecord& record, bool is_for_good);
   /// Places at most `count_max` of the blocks whose place is known by now, and returns how many; a first block may have
   /// a million waiting blocks below it.
   std::size_t place_some(std::size_t count_max);
   bool has_more() const { return !ready_.empty(); }
   std::uint64_t loaded_count() const { return loaded_count_; }
-  /// As Store::drop, for records still to come: the last of `hashes`, or with empty `hashes` the tree, and all blocks
-  /// below.
+  /// As Store::drop, for records still to come: the last of `hashes`, or the tree, and all below.
   void drop(TreeId tree, std::span<const BlockHash> hashes);
 
   /// Returns and clears the keys that the next start must not find: of blocks that were dropped or written again.

@@ -184,8 +184,8 @@ bool Spiller::is_worth_a_write(BlockId leaf_end) const {
 
 bool Spiller::is_unused(BlockId block) const { return pool_.index().recency(block) <= stored_at_[to_int(block)].tick; }
 
-/// Adds the block and those above that are not on disk, top down, so that prefixes lie on disk in order. False if some
-/// did not fit.
+/// Adds the block and those above that are not on disk, top down, so that prefixes are in order. False if some did not
+/// fit.
 bool Spiller::add_chain(SpillWork& work, BlockId block, std::uint64_t bytes_max) {
   std::vector<BlockId> chain;
   for (; block != kNoBlock && tier_.copy_on_disk(block) == kNoBlock && !taken_.contains(block);

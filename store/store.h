@@ -29,8 +29,7 @@
 //   tree_sample.h   size and use of the trees, from a sample
 //
 // Follow a block (get): it enters as a hash in pin_prefix() and leaves as pinned bytes, which a mover then sends.
-// Follow a block (put): it enters as a hash in offer(), gets a slot that a mover fills, and becomes visible in
-// commit().
+// Follow a block (put): it enters as a hash in offer(), gets a slot for a mover, and becomes visible in commit().
 #pragma once
 
 #include <array>
@@ -137,8 +136,7 @@ struct NamespaceStats {
   RootSample::Counts roots = {};
 };
 
-/// A node's blocks and all decisions about them. The daemon reaches it only through LockedStore (store/node/), for
-/// microseconds.
+/// A node's blocks and all decisions about them. Reached only through LockedStore (store/node/), for microseconds.
 ///   1. A block that match or pin_prefix finds was committed with checksums and has never changed since.
 ///   2. A slot is reused only when its block is unpinned: no lease, no running move, no put below it.
 ///   3. offer() refuses for lack of memory only if every block is pinned. A block with a pinned block below counts as
@@ -176,8 +174,7 @@ class Store {
 
   // -- another capacity and other limits at run time
   // Growing: commit the pages, then set_capacity(). Shrinking: set_capacity(); then relocate(), copy and
-  // end_relocation() until is_shrunk(); then discard the pages. In steps of at most a GiB: the cost grows with the
-  // granules.
+  // end_relocation() until is_shrunk(); then discard the pages. In steps of a GiB, which bounds the cost.
   struct CapacityBounds {
     std::uint64_t now_bytes, min_bytes, max_bytes, granule_bytes;  ///< min: the largest block of any namespace.
   };
@@ -425,8 +422,7 @@ class Store {
   Result<std::size_t> erase(SpaceId set, std::span<const BlockHash> hashes, std::vector<DiskDrop>* kept, TimePoint now);
 
   // -- paths, to hand on to other nodes
-  /// A path is one tree's chain in memory from its first block to a leaf end. The id is valid while its block has this
-  /// hash.
+  /// A path is one tree's chain in memory from its first block to a leaf end. The id is valid while the hash matches.
   struct PathEnd {
     SpaceId space;
     BlockId block;
@@ -654,8 +650,7 @@ class Store {
   /// For context_file.h: appends some contexts behind `after` and moves `after` on; false: it was the end. Changes
   /// between the calls may be missed, or come in their old state.
   bool copy_contexts(ContextId& after, std::vector<KeptContext>& kept, TimePoint now);
-  /// kEnded: its time is over, and it counts as expired. kRefused: its name is taken, or create_context() would refuse
-  /// it.
+  /// kEnded: its time is over, and it counts as expired. kRefused: its name is taken, or create_context() would refuse.
   enum class Restored : std::uint8_t { kBack, kEnded, kRefused };
   Restored restore_context(KeptContext kept, TimePoint now);
   std::vector<ContextTotals> context_totals() const;  ///< Stored seconds up to the last visit of each context.
@@ -702,8 +697,8 @@ class Store {
     std::size_t block_bytes;
   };
   /// Blocks on disk due for reading and verification, oldest first; call read_failed() for damaged ones. Moves the
-  /// cursor on, and back to its default after the last one. Visits `entries_max` keys, dead ones too: may be empty
-  /// before the end.
+  /// cursor on, and after the last one back to its default. Visits `entries_max` keys, live or dead: may be empty
+  /// midway.
   std::vector<ScrubBlock> blocks_to_scrub(DiskTier::Cursor& cursor, std::size_t entries_max) const;
 
   /// Puts a disk's blocks into the index, while the node serves. In this order: begin_load(), before any spill_work(),

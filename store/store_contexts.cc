@@ -63,8 +63,7 @@ void Store::Impl::keep_nothing(Context& context) {
   }
 }
 
-/// A drop takes a block and all below it, and frees them from below: so each chain has one place where the rest is
-/// gone.
+/// A drop takes a block and all below it, and frees them from below: so the rest of each chain is gone.
 void Store::Impl::look_for_drops(Context& context) {
   const auto is_here = [&](const Context::Kept& kept) {
     return pool.is_kept(kept.block, kept.retention) && pool.index().is_attached(kept.block);
@@ -418,8 +417,7 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   Steps unbounded(~std::size_t{0});  // as much as there are named blocks
   if (replaced != nullptr) {
     impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
-    // At once, or blocks that both name would count twice against the bounds. Under one lock, without evictions in
-    // between.
+    // At once, or blocks that both name would count twice against the bounds. Under one lock, without evictions.
     impl.let_go(unbounded);
   }
   Context& added = impl.contexts.add(std::move(context), now);

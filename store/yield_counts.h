@@ -32,8 +32,7 @@ inline constexpr std::size_t kYieldCountsBytesMax = 128 * 1024;
 ///   for each class, in order: its number: u16, the first age and how many: u8 each, then uses and time: f32 each
 /// Classes and ages with zero counts are left out. Some kilobytes, ten times as much with all hints.
 std::string write_yield_counts(const YieldCounts& counts);
-/// Parses another node's report, which is untrusted. Errors: kBadRequest; the text names field, value and allowed
-/// values.
+/// Parses another node's report, which is untrusted. Errors: kBadRequest; the text names field, value and range.
 Result<YieldCounts, Failure> read_yield_counts(std::string_view bytes);
 
 /// A node's own counts over a restart. Form, all little endian (golden test):

@@ -19,16 +19,15 @@ namespace kv {
 
 /// Expected yield (YieldTable), learned at run time from a sample of blocks (ReuseShadow); blocks that left keep their
 /// use count for a while (GhostTable). Acts as LRU until it has learned enough, and for a while after a spell in which
-/// LRU would have found more of the sample than was found: learning by class does not suit every load, and must then do
-/// no harm.
+/// LRU would have found more of the sample than was found: learning by class does not suit every load, but must not
+/// harm it.
 class YieldPolicy final : public EvictionPolicy {
  public:
   explicit YieldPolicy(std::uint64_t seed, bool lru_unless_pooled = false);
 
   std::string_view name() const override { return "yield"; }
   LeafQueues queues() const override;
-  /// Changes the sample and forgets blocks that left. Counts stay beyond the first few uses, or if from before a
-  /// restart.
+  /// Changes the sample and forgets blocks that left. Counts stay, beyond the first few or from before a restart.
   void set_capacity(std::uint64_t block_count) override;
   void expect_miss(TreeId tree, const BlockHash& missed) const override;
   std::uint16_t asked(const Request& request, std::size_t* known = nullptr) override;

@@ -69,8 +69,7 @@ class YieldTable {
   /// The same for a known bucket(from). Returns bucket(to).
   std::uint32_t add_time(std::uint32_t of_class, std::uint64_t from, std::uint64_t to, std::uint32_t in_bucket);
 
-  /// Learns from the counts, in steps of some microseconds each; the last puts the new values in force and returns
-  /// true.
+  /// Learns from the counts, in steps of some microseconds each; the last activates the new values and returns true.
   bool learn_step();
   void use_hints() { hint_classes_ = kHintClasses; }  ///< From the next lesson on.
   void forget(double factor);                         ///< Scales past counts by this factor.
