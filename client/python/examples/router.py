@@ -35,9 +35,7 @@ from kvstore.router.http import Refused, Request, Response, Server, Take, json_r
 
 #: Cost of a loaded token relative to a computed one.
 LOAD_COST = 0.1
-#: How long to wait for the store.
 STORE_SECONDS = 0.05
-#: How long an unreachable worker is skipped.
 AWAY_SECONDS = 2.0
 #: Until an answer begins, and between its parts.
 ANSWER_SECONDS = 600.0
@@ -60,8 +58,7 @@ class Blocks:
         self.gaps = 0
 
     def take(self, number: int, payload: bytes) -> bool:
-        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time means that the worker
-        restarted.
+        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time is a restarted worker.
         """
         batch = msgspec.msgpack.decode(payload)
         told_at = float(batch["ts"] if isinstance(batch, dict) else batch[0])

@@ -335,8 +335,7 @@ def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
 
 
 def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
-    """Digests rotation tables as the model has them in memory (``inv_freq``, cosines and sines): values, shapes and types. A mapping also
-    binds the names, a sequence the order.
+    """Digests rotation tables in memory (``inv_freq``, cosines, sines): values, shapes, types; also a mapping's names, a sequence's order.
     """
     given = (
         list(tables.items()) if isinstance(tables, Mapping) else [(f"{i:08}", each) for i, each in enumerate(tables)]
@@ -397,8 +396,7 @@ def _signed(word: int) -> int:
 
 # -- configurations
 
-#: Configuration fields that do not affect the computation. The element type comes from the engine, not the file; remote code is digested by
-#: content.
+#: Configuration fields that do not affect the computation. The engine gives the element type; remote code is digested by content.
 _NOT_COMPUTED = (
     *("_name_or_path", "name_or_path", "transformers_version", "_commit_hash", "torch_dtype", "dtype", "auto_map"),
     *("_attn_implementation", "_attn_implementation_internal", "_attn_implementation_autoset", "_auto_class"),
@@ -457,7 +455,7 @@ def model_folder(model: str, revision: str | None = None) -> str | None:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
 
         return str(snapshot_download(model, revision=revision, local_files_only=True))
-    except Exception:  # any error means: not found
+    except Exception:
         return None
 
 

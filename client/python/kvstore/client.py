@@ -684,9 +684,7 @@ class Space(OpenedNamespace):
 
 
 class Lease:
-    """A match whose blocks are protected from eviction until this ends: at the end of the ``with`` block, by a get that names it, or by the
-    node's own time.
-    """
+    """A match protected from eviction until the ``with`` block ends, a get names it, or the node's own time is over."""
 
     __slots__ = ("_space", "match")
 

@@ -106,9 +106,7 @@ class Layout:
         )
 
     def store_block(self, block_count: int, *, head_groups: int = 1, block_tokens: int | None = None) -> Layout:
-        """The store's own blocks with all of this cache's content, for put and get. ``head_groups`` lets ranks of a tensor-parallel model
-        read contiguous parts.
-        """
+        """The store's own blocks of all of this cache's content. ``head_groups`` lets tensor-parallel ranks read contiguous parts."""
         return Layout(self._native.store_block(block_count, head_groups, block_tokens or 0))
 
     @property

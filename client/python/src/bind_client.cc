@@ -158,8 +158,8 @@ class PyCall {
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     {
-      // The call has ended, so the buffers belong to their owner again. Taken out first: a release can run Python, and
-      // another thread may enter here meanwhile.
+      // The buffers are their owner's again. Taken out first: a release can run Python, and another thread may enter
+      // here.
       const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
     // Then this is a child of fork(), where has_ended() holds for every call that was in flight.
@@ -352,8 +352,7 @@ class PyClient {
     if (!io_->is_forked()) {
       const auto memory = std::exchange(memory_, {});
       const WithoutGil without_gil;
-      // The order matters. Calls first: memory that a node still fills cannot be taken back, and would be quarantined
-      // instead of freed.
+      // Calls first: memory that a node still fills cannot be taken back, and would be quarantined instead of freed.
       io_->cancel_all();
       // Cancelled calls end soon, whatever the nodes do; abandoned ones never.
       while (io_->call_count() > 0 && !io_->is_over()) ::usleep(50);
@@ -732,8 +731,8 @@ class PyClient {
     return **done;
   }
 
-  /// IoClient::start and run, with the GIL held since the check for an open client: Python may have run while the
-  /// arguments were read, and have closed it.
+  /// As in IoClient, with the GIL held since the check: Python may have closed the client while the arguments were
+  /// read.
   template <class T, class Make>
   void start(PyCall& call, Make make) {
     check_open();

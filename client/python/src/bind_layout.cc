@@ -50,8 +50,7 @@ Element element_from(const std::string& name) {
   throw bad_request("element: '" + name + "' is none of byte, int8, e4m3, e5m2, e2m1x2, fp16, bf16, fp32");
 }
 
-/// Without 16-bit and wider integers: engines keep such tensors beside the cache. Engines that store 4-bit or 8-bit
-/// floats as uint8 name the element.
+/// Engines keep 16-bit and wider integers beside the cache, and name the element of 4-bit or 8-bit floats in uint8.
 Element element_of(const Array& array) {
   switch (array.kind()) {
     case 'b': return Element::kBf16;

@@ -47,8 +47,7 @@ constexpr std::uint64_t kDlReadOnly = 1;
 
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kRocmHost = 11, kCudaManaged = 13;
 
-/// One letter per type. Codes 10 and 12 are the two narrow floats that engines keep KV in; other types are opaque, and
-/// can still be moved as bytes.
+/// Codes 10 and 12 are the two narrow floats that engines keep KV in; other types are opaque, and can move as bytes.
 char kind_of(DlType type) {
   switch (type.code) {
     case 0: return 'i';
@@ -115,8 +114,7 @@ struct Array::Source {
 
 namespace {
 
-/// The object's capsule, versioned if supported. Libraries from before version 1 raise a TypeError for the argument.
-/// Any other error is the object's own.
+/// The object's capsule, versioned if possible: libraries from before version 1 raise a TypeError for the argument.
 nb::object dlpack_of(nb::handle object, bool is_cuda) {
   // A device tensor's address is enough: the stream of each call orders the work (-1: the exporter shall not wait).
   nb::dict options;
@@ -180,14 +178,12 @@ Array::Array(nb::handle object, std::string name, bool is_written, Place place)
     throw bad_request(name_ + ": an object of type " + type +
                       " has neither the buffer protocol nor DLPack; give a NumPy array, a torch tensor or bytes");
   }
-  // The type may be an enumeration of the library's own. Asked before the capsule: making one for a device's tensor may
-  // wait for that device.
+  // The type may be the library's own enumeration. Asked first: making a capsule may wait for the device.
   const nb::object device = object.attr("__dlpack_device__")();
   const long type = PyLong_AsLong(nb::int_(device[0]).ptr());
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
   const bool is_cuda = type == kCuda && place == Place::kHostOrCuda;
-  // Page-locked host memory has types of its own, and works too. Managed memory does not: touching it may start a
-  // migration during the engine's work.
+  // Page-locked host memory works under its own types. Touching managed memory may migrate it during the engine's work.
   if (!is_cuda && type != kCpu && type != kCudaHost && type != kRocmHost)
     throw bad_request(name_ + ": the memory lies on " + (type == kCuda || type == kCudaManaged ? "a CUDA" : "a") +
                       " device (DLPack type " + text_of(type) + ")" +
@@ -199,8 +195,8 @@ void Array::read_dlpack(nb::handle object, bool is_written, bool is_cuda) {
   const DlTensor& tensor = source_->take(dlpack_of(object, is_cuda));
   is_on_device_ = is_cuda;
   const DlVersioned* const versioned = source_->versioned;
-  // Another major version has another struct layout. By the specification its deleter is in the same place, so the
-  // tensor is still given back.
+  // Other major versions differ in layout. By the specification the deleter's place is fixed, so the tensor is given
+  // back.
   if (versioned != nullptr && versioned->major != 1)
     throw bad_request(name_ + ": DLPack version " + text_of(versioned->major) + " is not known");
   is_read_only_ = versioned != nullptr && (versioned->flags & kDlReadOnly) != 0;
@@ -343,8 +339,7 @@ std::vector<T> rows_of_bytes(const Array& array) {
 
 }  // namespace
 
-/// An array of rows is used as it is; list elements may have any length, and are hashed to 32 bytes if they have
-/// another, as in C.
+/// An array of rows is used as it is; list elements of other lengths are hashed to 32 bytes, as in C.
 std::vector<BlockHash> hashes_from(nb::handle object, const std::string& name) {
   if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0)
     return rows_of_bytes<BlockHash>(Array(object, name, /*is_written=*/false));
@@ -431,8 +426,8 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     if (!array.is_contiguous(1))
       throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
     if (row_count > 1) step = array.strides()[0];
-    // Overlapping sources are harmless, and torch's expand() makes them; overlapping targets would put two blocks in
-    // one place. A negative stride is fine.
+    // Overlapping sources are harmless, and torch's expand() makes them; targets must not overlap. Negative strides are
+    // fine.
     if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
       throw bad_request("blocks: rows overlap");
   }

@@ -25,8 +25,7 @@ enum class Place : std::uint8_t { kHost, kHostOrCuda };
 /// One array and its owner. Made and destroyed with the GIL held; its memory may be used without.
 class Array {
  public:
-  /// `name` is the argument's name for refusals, `place` where its memory may lie. Throws StatusError, or the object's
-  /// own exception.
+  /// `name` names the argument in refusals. Throws StatusError, or the object's own exception.
   Array(nb::handle object, std::string name, bool is_written, Place place = Place::kHost);
   Array(Array&&) noexcept;
   Array& operator=(Array&&) noexcept;
@@ -37,7 +36,7 @@ class Array {
   std::size_t dimensions() const { return shape_.size(); }
   const std::vector<std::int64_t>& shape() const { return shape_; }
   const std::vector<std::int64_t>& strides() const { return strides_; }  ///< In bytes.
-  std::size_t bytes() const;                                             ///< Of all elements.
+  std::size_t bytes() const;
   /// 'i', 'u', 'f' as in NumPy, 'b' bfloat16, '4' float8_e4m3fn, '5' float8_e5m2, 'o' anything else.
   char kind() const { return kind_; }
   bool is_read_only() const { return is_read_only_; }
@@ -65,8 +64,7 @@ class Array {
 /// A call's arrays, alive until the call has ended.
 using Holds = std::vector<Array>;
 
-/// Whole numbers in one dimension, borrowed where the element type fits, otherwise converted. Refuses negative and too
-/// large numbers for unsigned types.
+/// Whole numbers in one dimension, borrowed or converted. Refuses negative and too large ones for unsigned types.
 template <class T>
 class Numbers {
  public:

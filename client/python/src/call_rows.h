@@ -27,7 +27,6 @@ class Ids {
 
   /// Rows for the numbers at `ids`: the same array or a copy. block_tokens 0: they are slots.
   Rows rows(const void* ids, std::int64_t block_tokens) const;
-  /// Their address on a device.
   const void* address() const { return on_device_->data(); }
 
  private:

@@ -68,8 +68,7 @@ class DeviceStream {
   void* stream_ = nullptr;
 };
 
-/// One call's part of page-locked memory, which kernels read: ids, deltas, frequencies. Sized in advance, since
-/// addresses are handed out at once.
+/// A call's part of page-locked memory for kernels: ids, deltas, frequencies. Sized first, since addresses are kept.
 class Scratch {
  public:
   Scratch() = default;
@@ -91,8 +90,7 @@ class Scratch {
   std::size_t bytes_ = 0, used_ = 0;
 };
 
-/// Releases objects kept by calls whose events have passed. Called before new work: freeing page-locked memory may wait
-/// for the device.
+/// Releases objects whose events have passed. Before new work: freeing page-locked memory may wait for the device.
 void let_go();
 /// Keeps `holds` and `scratch` until the event has passed.
 void keep_until(const std::shared_ptr<DeviceEvent>& event, Scratch scratch, std::vector<nb::object> holds);

@@ -1,5 +1,4 @@
-// client/python/src/device_call.h: one Python call that moves rows on a GPU: checked, enqueued, and kept alive until
-// its event has passed.
+// client/python/src/device_call.h: a Python call that moves rows on a GPU: checked, enqueued, kept until its event.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -95,8 +95,7 @@ std::vector<std::uint64_t> ReadyQueue::drain() {
 // -- Call
 
 bool Call::wait(std::chrono::nanoseconds time) const {
-  // Answers of a node on this host often come before a sleep has begun. A yield lets the I/O thread run if it shares a
-  // core with this one, and costs a microsecond.
+  // A local node often answers before a sleep begins. A yield (1 us) lets the I/O thread run if it shares this core.
   for (int i = 0; i < 4 && !is_done(); ++i) ::sched_yield();
   const auto until = std::chrono::steady_clock::now() + time;
   while (!is_done()) {

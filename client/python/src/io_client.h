@@ -38,9 +38,9 @@ class ReadyQueue {
   ReadyQueue& operator=(const ReadyQueue&) = delete;
 
   int fd() const { return fd_; }
-  void expect();                ///< Room for one more end. Throws std::bad_alloc.
-  void expect_no_longer();      ///< For an end that will not be reported here.
-  void push(std::uint64_t id);  ///< An expected end.
+  void expect();            ///< Room for one more end. Throws std::bad_alloc.
+  void expect_no_longer();  ///< For an end that will not be reported here.
+  void push(std::uint64_t id);
   /// Progress of a call. Lost without memory: its end still comes.
   void push_progress(std::uint64_t id);
   std::vector<std::uint64_t> drain();
@@ -80,7 +80,7 @@ class Call {
   std::vector<std::string> tags;
   Cancellation cancellation;  ///< Used on the I/O thread.
   bool at_once = false;       ///< See CallControl.
-  TraceContext trace;         ///< The same.
+  TraceContext trace;
 
   CallControl control() { return {.at_once = at_once, .cancellation = &cancellation, .trace = trace}; }
   void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
@@ -156,16 +156,15 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   void cancel(const CallPtr& call);
   void cancel_all();
 
-  const NumaPlace& numa_place() const { return numa_place_; }  ///< The client's.
+  const NumaPlace& numa_place() const { return numa_place_; }
   std::size_t call_count() const { return call_count_.load(std::memory_order_acquire); }
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
   bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
-  /// Refuses further calls, cancels those in flight, and ends the client with its thread. Frees the client's unreleased
-  /// memory. Not on the I/O thread.
+  /// Cancels the calls in flight, ends the client with its thread, and frees its unreleased memory. Not on the I/O
+  /// thread.
   void close();
-  /// For the end of the process: ends the thread after its current handler, and leaves all else as it is. The thread
-  /// needs no GIL, so the caller may hold it or not.
+  /// For the process's end: ends the thread after its current handler, and leaves all else. With or without the GIL.
   void abandon();
 
  private:

@@ -14,13 +14,11 @@ from .source import Change
 
 __all__ = ["CLEARED", "ENCODINGS", "Encoding"]
 
-#: The same in both engines.
 CLEARED: Mapping[str, Any] = {"type": "AllBlocksCleared"}
 
 
 @dataclass(frozen=True)
 class Encoding:
-    #: By tier.
     media: Mapping[str, str]
     name: Callable[[bytes], bytes | int]
     #: Fields of every BlockStored, and of every event.

@@ -57,7 +57,6 @@ class Look:
     life: str
     #: The number of the following change.
     next: int
-    #: Changes since the requested number.
     since: list[Change]
 
 

@@ -46,7 +46,6 @@ class _Replay:
     start: int
     #: If older batches are requested than are kept: everything, in batches, encoded as the client takes them.
     rest: Iterator[tuple[int, bytes]] | None = None
-    #: Taken from ``rest``, not yet sent.
     pending: tuple[int, bytes] | None = None
     moved_at: float = field(default_factory=time.monotonic)
 
@@ -85,7 +84,6 @@ class Publisher:
         self._heard_at = time.monotonic()
         self._looked_at = float("-inf")
         self._is_away = False
-        #: Number of the next batch.
         self._number = 0
         self._told_at = 0.0
         self._kept: deque[tuple[int, bytes]] = deque()

@@ -18,7 +18,6 @@ __all__ = ["Change", "NodeAway", "Part", "Source", "Space", "Told"]
 #: Limit on one answer: the node's own bound is lower.
 _ANSWER_BYTES_MAX = 64 << 20
 _VERSION = 1
-#: Namespaces kept in memory.
 _SPACES_MAX = 16384
 
 

@@ -25,8 +25,7 @@ __all__ = ["Adapter"]
 
 #: Values in SetPutResult.states.
 _REFUSED, _STORED = 0, 1
-#: Limit on unfetched results of one kind, and on leases of looked up objects not yet unlocked: LMCache fetches and unlocks all of them,
-#: except after it has given a request up.
+#: Limit on unfetched results of a kind, and on leases not yet unlocked: LMCache handles all but those of given up requests.
 _UNFETCHED_MAX = 4096
 #: How many keys the adapter keeps with sizes, to list them and to count bytes.
 _KNOWN_MAX = 1 << 18

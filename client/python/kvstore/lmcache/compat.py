@@ -18,7 +18,6 @@ __all__ = [
     "key_text",
 ]
 
-#: Releases that the tests ran with.
 TRIED_VERSIONS = ("0.5.6",)
 
 try:

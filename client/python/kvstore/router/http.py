@@ -192,8 +192,7 @@ def _is_loopback(writer: asyncio.StreamWriter) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host header names an address, or this machine. A web page may have pointed any other name to the loopback: a browser then
-    treats that page and this server as one origin.
+    """Whether a Host header names an address, or this machine. Other names may be a web page's, pointed at the loopback: then one origin.
     """
     try:
         name = urlsplit("//" + host).hostname or ""

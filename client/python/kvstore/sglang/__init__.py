@@ -301,9 +301,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
     # -- the rest
 
     def clear(self) -> None:
-        """From now on this engine, with all its ranks on this host, neither finds nor extends the blocks stored before. Other engines keep
-        them.
-        """
+        """From now on this engine, with all its ranks on this host, neither finds nor extends earlier blocks. Other engines keep them."""
         with self._lock:
             self._clear_count += 1
             count = self._clear_count

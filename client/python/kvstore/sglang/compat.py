@@ -54,7 +54,6 @@ __all__ = [
     "why_unsupported",
 ]
 
-#: Releases that the tests ran with.
 TRIED_VERSIONS = ("0.5.23",)
 
 VERSION: str = sglang.version.__version__

@@ -128,7 +128,6 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         self._client = client_of(options, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes))
         self._space = self._client.open_set(self.namespace, wait=False)
         Guarded.__init__(self, {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")})
-        #: Each with its bytes.
         self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
         logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
 
@@ -169,9 +168,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     def _batches(
         self, hashes: Sequence[str], ptrs: Sequence[Sequence[int]], sizes: Sequence[Sequence[int]]
     ) -> list[list[tuple[int, _Output]]]:
-        """Outputs with their places among ``hashes``, split into groups copied at once. A repeated output goes to another batch, since the
-        names of one call differ.
-        """
+        """Outputs with their places in ``hashes``, in batches copied at once. Names in a call differ, so repeats go to another batch."""
         batches: list[list[tuple[int, _Output]]] = []
         names: set[bytes] = set()
         nbytes = 0

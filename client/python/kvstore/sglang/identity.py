@@ -82,9 +82,7 @@ def callers() -> Callers:
 
 
 def facts(told: str | None, found: Callers, weights_epoch: int | None) -> Facts:
-    """``told`` is SGLang's name for the model: its path, or the name it is served under. Raises Unsupported if the loaded weights are
-    unknown and ``weights_epoch`` is not set.
-    """
+    """``told``: the model's path, or its served name. Raises Unsupported if loaded weights are unknown and ``weights_epoch`` is unset."""
     given = compat.arguments()
     model = None if found.scheduler is None else found.scheduler.tp_worker.model_runner.model_config
     path = str(model.model_path if model is not None else told or "unknown" if given is None else given.model_path)

@@ -62,7 +62,6 @@ __all__ = [
     "worker_here",
 ]
 
-#: Releases that the tests ran with.
 TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
 
 #: The same for the tiers behind a pool in host memory (tier.py).
@@ -215,8 +214,7 @@ def hash_tokens(config: Any, cache: Any) -> int:
 
 
 def hit_tokens(config: Any, cache: Any) -> int:
-    """The engine's own hits end at multiples of this many tokens: a page; or a hash, where vLLM keeps states inside a page. Only releases
-    that pass these to a connector are asked.
+    """The engine's own hits end at multiples of a page; or of a hash, where vLLM keeps states inside a page and passes them to connectors.
     """
     resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
     page = int(config.cache_config.block_size)
@@ -226,17 +224,14 @@ def hit_tokens(config: Any, cache: Any) -> int:
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
-    """States that a step leaves at a block's end: for each request, cache group, page and tokens before the end. A request's page tables do
-    not show this: most states are never kept.
+    """States that a step leaves at a block's end, as (group, page, tokens before) per request. Page tables lack this: few states are kept.
     """
     told = output.kv_connector_block_state
     return {} if told is None else dict(told.boundary_state_offloads)
 
 
 def tokens_in_flight(request: Any) -> int:
-    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM does not count them: without asynchronous scheduling the
-    count is 0.
-    """
+    """The request's computed tokens whose step has not ended. Up to 0.27 vLLM has no count: 0 without asynchronous scheduling."""
     return int(getattr(request, "num_in_flight_tokens", 0))
 
 
@@ -269,9 +264,7 @@ def worker_here() -> Any:
 
 
 def is_heard(connector: Any) -> bool:
-    """Whether this connector's message before the first step reaches its other half: MultiConnector passes on only one part's message, and
-    other parts need theirs more.
-    """
+    """Whether this connector's first message reaches its other half: MultiConnector passes on one part's; others need theirs more."""
     for each in _callers():
         for part in getattr(each, "_connectors", ()):
             if part is not connector and _speaks(part):
@@ -296,9 +289,7 @@ def adapters_of(worker: Any) -> Any:
 
 
 def load_began() -> float:
-    """Files unchanged since this time are the loaded ones. It is the start of a vLLM process; any other process imports this module when an
-    engine is configured.
-    """
+    """Files unchanged since then are the loaded ones: a vLLM process's start; elsewhere, this import when an engine is configured."""
     return _IMPORTED if multiprocessing.parent_process() is None else psutil.Process().create_time()
 
 

@@ -123,8 +123,7 @@ def difference(one: str, other: str) -> str:
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the loaded files. If they are missing on this machine, blocks' names have a digest of the weights in memory, rank
-    by rank (scheduler.py).
+    """By the content of the loaded files. Without files here, block names have a digest of the weights in memory, per rank (scheduler.py).
     """
     files = _files(config, model, loaded)
     if files is not None:
@@ -181,7 +180,7 @@ def _folder(config: Any, model: str, revision: str | None) -> str | None:
                 model, revision=revision, cache_dir=config.load_config.download_dir, local_files_only=True
             )
         )
-    except Exception:  # any error means: not found
+    except Exception:
         return None
 
 

@@ -69,8 +69,8 @@ class Lookup:
         return bool(self.futures)
 
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
-        """Takes the nodes' answers for the names of all blocks, [group, part, block], followed by all tails. There is one match per
-        pipeline stage, with the block size of each group.
+        """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, with each group's
+        size.
         """
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
         self.hit = _usable(model, held)
@@ -96,9 +96,7 @@ def _held(
     before: int,
     count: int,
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any part is on a
-    disk.
-    """
+    """For ``count`` names after ``before``: [group, block], whether all stages hold all parts; and per block, whether any is on a disk."""
     shape = (len(model.groups), model.part_count, count)
     names = slice(shape[0] * shape[1] * before, shape[0] * shape[1] * (before + count))
     held = np.ones((shape[0], count), bool)

@@ -99,7 +99,6 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
         for job, (count, missing) in other.loaded.items():
             known_count, known = loaded.get(job, (0, None))
             loaded[job] = count + known_count, first_of(known, missing)
-        # The slowest worker's time.
         load_seconds = dict(self.load_seconds)
         for job, seconds in other.load_seconds.items():
             load_seconds[job] = max(seconds, load_seconds.get(job, 0.0))

@@ -506,9 +506,7 @@ class SchedulerSide:
         pages: tuple[list[int], ...] | None,
         states: Sequence[tuple[int, int, int]] = (),
     ) -> None:
-        """Stores the blocks whose tokens are known and computed once this step has run: ``token_count`` tokens. ``states`` are the states
-        that the step leaves behind.
-        """
+        """Stores the blocks of ``token_count`` known tokens, computed once this step has run. ``states``: left behind by the step."""
         request = known.request
         if not self._may_save(known):
             return

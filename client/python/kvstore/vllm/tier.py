@@ -346,9 +346,7 @@ def _why_apart(config: Any, spec: Any) -> str:
 
 
 def _why_rows_differ(model: Model, spec: Any, cache: Any) -> str:
-    """The same, by a row's content. A rank's part has a page of each tensor, in the order in which cache groups first name them; a group's
-    layers must be the first tensors.
-    """
+    """The same, by a row: per rank a page of each tensor, in the order cache groups first name them, each group's layers first."""
     if any(group.is_state for group in model.groups):
         return "states are stored by KVStoreConnector where a step has left them"
     if not model.layout.startswith("LB"):
@@ -468,7 +466,6 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._words = Told(int(parallel.tensor_parallel_size), int(parallel.pipeline_parallel_size))
         #: Opened once the workers have reported their model.
         self._space: SetSpace | None = None
-        #: Whether the next request has an adapter.
         self.has_adapter = False
         self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
         #: For each request, the batch and place of each key it has looked up.

@@ -49,8 +49,7 @@ class _Load:
     began: float
     #: Seconds the worker had spent on the model until then.
     computed_before: float = 0.0
-    #: On a GPU: the engine's enqueued work when the load began. It may still use the pages: fill them with zeros, or belong to the request
-    #: that had them before.
+    #: On a GPU: the engine's work enqueued before the load. It may still use the pages, to zero them or for their last request.
     after: Event | None = None
     unsent: int = 0
     parts: int = 0

@@ -1,6 +1,4 @@
-"""A connector beside the store's in MultiConnector: it promises all full blocks of each request's first try, writes wrong bytes into their
-pages, and then reports them as failed.
-"""
+"""A connector beside the store's in MultiConnector: promises full blocks once per request, writes wrong bytes, reports failure."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from test_vllm_engine import Engine, prompt_of, same
 
 import kvstore
 
-#: Tokens of a page.
 BLOCK_SIZES = {"llama": 32, "gemma3": 32, "deepseek": 16}
 #: A group's share of a page; gemma3 has six groups.
 BLOCK_BYTES = {"llama": 65536, "gemma3": 16384, "deepseek": 16 * 576 * 2 * 3}

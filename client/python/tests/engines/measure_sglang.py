@@ -96,7 +96,7 @@ def main() -> None:
                     if name != "computed":
                         stored(engine, prompt)
                     engine.flush()
-                    engine.generate([1, 2, 3], max_tokens=1)  # awake
+                    engine.generate([1, 2, 3], max_tokens=1)
                     answer = engine.generate(prompt, max_tokens=1)
                     if answer["stored"] == [expected]:
                         return {f"{tokens} tokens": answer["seconds"] * 1e3}

@@ -128,9 +128,7 @@ def spread(values: list[float]) -> str:
 
 
 class Bench:
-    """``stores``: an engine beside the node, which also reads from the node's disk, and one that reaches it by TCP. They share blocks. Each
-    peer has an engine.
-    """
+    """``stores``: an engine beside the node, also reading its disk, and one by TCP, sharing blocks. Each peer has an engine."""
 
     def __init__(self, options: argparse.Namespace, folder: Path, leave: contextlib.ExitStack) -> None:
         tokens_max = max(*options.tokens, TALK_TOKENS) + 64

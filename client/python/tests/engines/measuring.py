@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-#: The measurements of each way's rounds.
 Measured = dict[str, list[float]]
 
 

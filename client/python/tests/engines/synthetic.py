@@ -77,7 +77,6 @@ class Worker:
     def __init__(self, weight: float = 1.0) -> None:
         self.model = torch.nn.Linear(4, 4, dtype=torch.bfloat16)
         self.change(weight)
-        #: By number.
         self.adapters: dict[int, Any] = {}
         manager = SimpleNamespace(list_adapters=lambda: self.adapters)
         self.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
@@ -238,7 +237,6 @@ class Engine:
         self.cache = caches[0]
         #: The workers' connectors, by stage and then by rank.
         self.workers: list[Any] = []
-        #: vLLM's workers, in the same order.
         self.loaded: list[Worker] = []
         # [layer, page, head, token, word, part] of each worker, and its first layer and head
         self.words: list[Any] = []

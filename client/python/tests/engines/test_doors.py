@@ -46,7 +46,6 @@ class Door:
     client: Any = None
     #: So many items do not fit in 4 MiB.
     many = 400
-    #: Further options.
     more: dict[str, Any] = {}  # noqa: RUF012  # a test sets it
 
     def __init__(self) -> None:

@@ -425,9 +425,7 @@ def until_stored(house: House, engine: Engine, prompt: list[int]) -> Any:
 
 
 def test_real_engines_share_by_what_they_loaded(house: House) -> None:
-    """One engine stores. Another loads the same model from another place; then its weights are changed in place, and back. A third begins
-    with the changed folder.
-    """
+    """One engine stores. Another loads the same model elsewhere; its weights change in place, and back. A third has the changed folder."""
     prompt, length = prompt_of(600, 1), 600 // PAGE * PAGE
     model = tiny.make("llama", house.folder / "a")
     copy = house.folder / "b" / model.name

@@ -156,9 +156,7 @@ def free_port() -> int:
 
 
 class House:
-    """``plain`` has no store. ``one`` keeps its host pool page by page and connects to the node directly; ``other`` keeps it layer by layer
-    and uses a proxy.
-    """
+    """``plain`` has no store. ``one`` has pages in its host pool and a direct connection; ``other`` has layers and uses a proxy."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

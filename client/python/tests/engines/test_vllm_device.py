@@ -73,9 +73,7 @@ class TimedEvent:
 
 
 class DeviceEngine(Engine):
-    """The words are the host's copy of the device's pages: read when a forward pass begins, on its stream, and written back by that stream
-    some time later.
-    """
+    """The words are the host's copy of the pages: read on its stream when a forward pass begins, and written back there later."""
 
     def __init__(self, device: Device, compute: Stream, model: Path, endpoint: str, **more: Any) -> None:
         self.device, self.compute = device, compute

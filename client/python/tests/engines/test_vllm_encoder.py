@@ -1,6 +1,4 @@
-"""Encoder outputs in the store: the connector's two halves as vLLM's scheduler and workers call them, and a real node. Outputs are made up;
-test_vllm_encoder_engine.py has engines.
-"""
+"""Encoder outputs in the store: both halves of the connector as vLLM calls them, a real node, and made-up outputs."""
 
 from __future__ import annotations
 

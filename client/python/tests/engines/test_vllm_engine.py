@@ -499,9 +499,7 @@ MLA_BLOCK = 32 if HAS_AMX else 16
     ("kind", "more"), [("gemma3", {}), ("deepseek", {"block_size": MLA_BLOCK, "force_prefix_caching": True})]
 )
 def test_other_models_are_shared_too(kind: str, more: dict[str, Any], own_node: Node, tmp_path: Path) -> None:
-    """Sliding windows beside full attention, and MLA: after a hit, vLLM's CPU kernels give slightly different results, the same for the
-    engine's own hit and the store's.
-    """
+    """Windows beside full attention, and MLA: vLLM's CPU kernels differ slightly after a hit, equally for own and stored hits."""
     model = tiny.make(kind, tmp_path)
     endpoints = [own_node.endpoint, own_node.endpoint, None]
     one, other, plain = (

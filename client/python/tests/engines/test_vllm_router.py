@@ -1,6 +1,4 @@
-"""The router's query compared with vLLM's own hashes and the connector's own lookups, and the example router with made-up workers, whose
-events vLLM's publisher sends.
-"""
+"""The router's query against vLLM's own hashes and lookups, and the example router with made-up workers and vLLM's publisher."""
 
 from __future__ import annotations
 

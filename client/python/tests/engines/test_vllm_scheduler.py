@@ -39,7 +39,6 @@ from kvstore.vllm.messages import Report, Stage, Step
 from kvstore.vllm.model import Model
 
 BOTH = pytest.mark.parametrize("windows", [False, True], ids=["full", "windows"])
-#: A value in SetMatchResult.held.
 ON_DISK = 2
 HAS_STAGES = hasattr(KVConnectorBase_V1, "set_xfer_handshake_metadata_pp_aware")
 SHAPES = pytest.mark.parametrize(
@@ -211,7 +210,6 @@ def test_adapters_share_by_what_they_are(engines: Any, own_node: Node) -> None:
         engine.generate(other, lora_request=request)
         assert engine.generate(prompt, lora_request=request) == expected
         assert engine.last_cached() == 9 * BLOCK
-    # Name and path are not enough.
     trained = engines(own_node.endpoint, adapters={"/adapters/1": 4})
     trained.generate(other, lora_request=lora(1))
     assert trained.generate(prompt, lora_request=lora(1)) == engines(None, adapters={"/adapters/1": 4}).generate(
@@ -345,7 +343,6 @@ def test_engines_with_the_same_new_weights_share_after_a_reset(engines: Any, own
     assert two.last_cached() == 9 * BLOCK
     three.generate(prompt)
     assert three.last_cached() == 0
-    # The first weights again.
     reset(one, 1.0)
     one.generate(other)
     one.generate(prompt)
@@ -774,7 +771,6 @@ def test_a_hit_ends_inside_a_page_where_an_earlier_prompt_ended(engines: Any, ow
     assert second.worker_side.counters["loaded_blocks"] == 20 + 1 + 2
     counters = second.side.counters
     assert counters["hit_tokens"] == counters["loaded_tokens"] == 20 * BLOCK + 16
-    # The next turn.
     turn = prompt + expected[0] + prompt_of(3 * BLOCK, 111)
     third = engines(own_node.endpoint, **shape)
     answer = third.generate(turn)
@@ -1199,9 +1195,7 @@ def test_blocks_on_a_nodes_disk_are_loaded_and_told_apart(engines: Any, tmp_path
 def test_any_traffic_gives_the_tokens_of_an_engine_without_a_store(
     engines: Any, own_node: Node, model: Path, shape: dict[str, Any]
 ) -> None:
-    """Few pages, so that requests are preempted during saves and loads; aborts in every state; the engines' own caches emptied; memory for
-    eight blocks at once.
-    """
+    """Few pages, so requests are preempted during saves and loads; aborts in every state; emptied caches; memory for eight blocks."""
     seed = random.randrange(10**9)
     print("seed", seed)
     rng = random.Random(seed)
@@ -1278,9 +1272,7 @@ def test_pages_of_a_save_stay_until_they_are_gathered(engines: Any, own_node: No
 
 
 def test_what_a_preempted_request_has_computed_is_stored_as_it_was(engines: Any, own_node: Node) -> None:
-    """The node is stopped while a request is preempted and others write into its former pages. Memory is for eight blocks, so half of the
-    request's blocks are gathered only after that.
-    """
+    """The node is stopped while others write into a preempted request's pages; half of its blocks are gathered only afterwards."""
     block_bytes = 2 * 2 * BLOCK * 16 * 2
     engine = engines(
         own_node.endpoint, options={"staging_bytes": 16 * block_bytes, "save_timeout": 20.0}, page_count=60

@@ -1,6 +1,4 @@
-"""The tier behind vLLM's pool in host memory: vLLM's own scheduler, connector, manager and pool, a real node, and arithmetic in place of a
-model (synthetic.py, tier_cpu.py).
-"""
+"""The tier behind vLLM's pool in host memory: vLLM's own scheduler to pool, a real node, and arithmetic for a model (synthetic.py)."""
 
 from __future__ import annotations
 

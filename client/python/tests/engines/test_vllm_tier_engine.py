@@ -28,8 +28,7 @@ HIT = (TOKENS - 1) // BLOCK * BLOCK
 
 
 class House:
-    """Engines that share a node, all started while it was away. ``one`` and ``other`` have the tier, the latter over TCP through a proxy;
-    ``direct`` has KVStoreConnector.
+    """Engines that share a node, started while it is away. ``one`` and ``other`` (by a TCP proxy) have the tier, ``direct`` the connector.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,8 +58,7 @@ class House:
         return int(node["values"]["stored_blocks"])
 
     def stored(self, prompt: list[int], seconds: float = 60) -> Any:
-        """Stores the prompt by ``one``, whose own cache then gives a hit's answer. vLLM hands chunks on in later steps. TimeoutError: the
-        tier has given up on some.
+        """Stores by ``one``, whose own cache then gives a hit's answer. Chunks follow in later steps. TimeoutError: the tier gave some up.
         """
         before, wanted = self.blocks(), len(prompt) // BLOCK
         self.one.generate(prompt)

@@ -104,9 +104,7 @@ class CpuTieringSpec(TieringOffloadingSpec):  # type: ignore[misc]
 
 
 class TimedTier(KVStoreTier):
-    """Records how long each call holds the scheduler's thread, by the clock and in the thread's own time, in the file that
-    ``KV_TIER_TIMES`` names.
-    """
+    """Records in the file ``KV_TIER_TIMES`` how long each call holds the scheduler's thread, by the clock and in thread time."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

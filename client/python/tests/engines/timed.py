@@ -31,8 +31,7 @@ WRITE_EVERY = 500
 
 
 class TimedConnector(KVStoreConnector):
-    """Writes ``{hook: [[seconds, seconds of the thread's own], ...]}`` into the folder that KVSTORE_HOOK_TIMES names. The difference is
-    waiting: for the processor, or Python's lock.
+    """Writes ``{hook: [[seconds, thread seconds], ...]}`` into KVSTORE_HOOK_TIMES; the difference is waiting for the processor or the GIL.
     """
 
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in HOOKS}  # noqa: RUF012
