@@ -19,7 +19,7 @@ struct BackOffConfig {
   Duration forget_after{};
 };
 
-///  Pauses between tries, doubled from failure to failure.
+/// Pauses between tries, doubled from failure to failure.
 ///   1. Failures during a pause belong to the failure that began it: simultaneous failures cost one step.
 ///   2. The pause never exceeds `max`.
 /// Not thread-safe. Time: the caller's clock.

@@ -203,7 +203,7 @@ class ChildMap {
     }
   }
 
-  std::unique_ptr<Entry[]> entries_;  // capacity_ entries, or nullptr and then
+  std::unique_ptr<Entry[]> entries_;  // capacity_ entries; nullptr with shards_
   std::unique_ptr<ChildMap[]> shards_;
   std::uint32_t capacity_ = 0;  // a power of two, or 0
   std::uint32_t size_ = 0;

@@ -1,4 +1,5 @@
-// index/name_groups.h: names of a set whose blocks are useful only together, such as separate K and V.
+// index/name_groups.h: names of a set whose blocks are useful only together: a layer's state and its convolution
+// window, or separate K and V.
 #pragma once
 
 #include <cstddef>

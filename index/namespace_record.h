@@ -1,4 +1,4 @@
-// index/namespace_record.h: all that shapes a block's bytes besides its tokens. Equal hashes in two namespaces differ.
+// index/namespace_record.h: all that shapes a block besides tokens. Equal hashes in two namespaces name two blocks.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // index/: the names of blocks, and which blocks are here. Start here.
 //
-// Independent of block memory, disk, network, threads and clock: callers pass recency in, as a count of uses. Files:
+// Independent of block memory, disk, network, threads and clock (recency is a count of uses). In reading order:
 //   block_hash.h        a block's name: 32 bytes for its tokens and all tokens before them
 //   namespace_record.h  everything else that shapes a block's bytes: model, element type, layout, tenant
 //   reuse_hint.h        a caller's hint about a request's future

@@ -56,7 +56,8 @@ class Arena {
   std::size_t capacity_bytes_max() const;
   std::size_t granule_bytes() const;
   /// Grows the arena, once memory() has been committed so far; or shrinks it: then the part behind the new end is
-  /// closed, for its slots to be freed. Requires: can_resize(), 1 granule to the maximum. Cost: O(granules in between).
+  /// closed, for its slots to be freed. Requires: can_resize(), whole granules, 1 to the maximum. Cost: O(granules in
+  /// between).
   void set_capacity(std::size_t bytes);
   /// A closed slot that is allocated, behind `cursor`; nullopt at the end, or without steps.
   std::optional<SlotId> next_closed(Cursor& cursor, Steps& steps) const;
@@ -82,7 +83,7 @@ class Arena {
 
   std::span<std::byte> memory() const;  ///< The committed memory, which devices register to move blocks.
   std::size_t capacity_bytes() const;
-  std::size_t free_bytes() const;            ///< 0 while a shrinking arena is over its capacity.
+  std::size_t free_bytes() const;            ///< Unallocated; 0 while a shrinking arena is over its capacity.
   std::size_t allocated_bytes() const;       ///< Invariant 2.
   std::size_t slab_bytes() const;            ///< Granules that belong to a slab.
   bool uses_huge_pages() const;              ///< Huge pages were reserved for it.

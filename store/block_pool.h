@@ -105,7 +105,7 @@ class BlockPool {
   bool is_on_disk(BlockId block) const { return disk_ != nullptr && disk_->copy_on_disk(block) != kNoBlock; }
   /// The length of its slot, which is accounted. A set's block may be shorter.
   std::size_t block_bytes(BlockId block) const { return arena_->block_bytes(index_.slot(block)); }
-  std::size_t length(BlockId block) const;                        ///< Of its content.
+  std::size_t length(BlockId block) const;                        ///< The content's length.
   std::span<std::byte> bytes(BlockId block) const;                ///< length() bytes.
   std::span<const std::uint64_t> checksums(BlockId block) const;  ///< For the stripes of bytes().
   std::size_t staged_count() const { return staged_count_; }

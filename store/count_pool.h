@@ -15,14 +15,14 @@ namespace kv {
 /// So each learns from the counts of all. A node reports only its own counts, so each use is counted once.
 ///   1. Reported counts are bounded (read_yield_counts), and a node weighs at most twice as much as the lower median of
 ///      all, this node's own counts included; kUsesFree uses always count, so that a newcomer learns at once. In one
-///      class and age, where one node's few uses could look like a rule, it counts at most four times that median.
+///      class and age, where one node's uses in almost no time could pass for a rule, it counts at most four times that
+///      median.
 ///   2. The counts of a silent node remain, so that a partition changes little: in full for kFresh, then halved each
 ///      kHalfLife, and dropped after kGone.
 ///   3. Ages are in blocks, and nodes are offered more or fewer: each other node's ages are converted by the recent
 ///      progress of both clocks. Until that is known, by the sizes of their caches.
 /// At most kPeersMax nodes count. Not thread-safe. Memory: up to 150 KB a node with hints, 20 KB without. Cost: pool()
 /// up to a millisecond a node, with hints.
-/// KB without. Cost: pool() up to a millisecond a node, with hints.
 class CountPool {
  public:
   static constexpr std::size_t kPeersMax = 256;

@@ -65,7 +65,7 @@ struct DiskBlock {
 struct DiskStats {
   std::uint64_t file_bytes = 0;            ///< On the device, in all files.
   std::uint64_t written_bytes = 0;         ///< Written by write() since open: blocks and their checksums.
-  std::uint64_t device_written_bytes = 0;  ///< On the device; the ratio is write amplification.
+  std::uint64_t device_written_bytes = 0;  ///< By the device for these; the ratio is the write amplification.
   std::uint64_t read_bytes = 0;
   std::uint32_t left_out_count = 0;  ///< Failed directories, excluded from writes for now.
   std::uint32_t directory_count = 1;

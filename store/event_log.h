@@ -24,8 +24,8 @@ struct EventPage {
     bool is_stored = false;  ///< Else removed. Concerns this tier only: the other one may have the block as well.
     BlockTier tier{};
     std::uint32_t space = 0;
-    BlockHash hash, parent = {};  ///< All zero: a first block, or a set's. For a stored block,
-    std::uint32_t position = 0;   ///< and its place in the prefix; for a set its length.
+    BlockHash hash, parent = {};  ///< `parent`: only if stored; all zero for a first block and in sets.
+    std::uint32_t position = 0;   ///< Only if stored: its place in the prefix; for a set its length.
   };
   /// The log's range for one owner's namespaces.
   struct Lane {

@@ -123,7 +123,7 @@ class EvictionPolicy {
 
   /// Learns for some twenty microseconds. Returns whether there is more.
   virtual bool learn() = 0;
-  virtual std::uint64_t unlearned_uses() const { return 0; }  ///< learn() came too late.
+  virtual std::uint64_t unlearned_uses() const { return 0; }  ///< Because learn() came too late.
   virtual std::size_t memory_bytes() const = 0;
 };
 

@@ -15,8 +15,8 @@ namespace kv {
 /// All blocks before a heavy one are heavy too. So a binary search finds how many a request begins with, and behind
 /// these it is enough to count the blocks at distances of 1, 2, 4, ...: when one turns out heavy, so are all before it.
 /// The search starts where the heavy blocks of the last request with the same first block ended. Counts are halved now
-/// and then; those of rare names give way. Names are kept as 32 bits: two blocks with equal bits count as one. Thread
-/// safety: none. Cost of a request: some ten lookups, mostly overlapping; for a newly found run, one a block.
+/// and then; those of rare names give way. Names are kept as 32 bits: if one of two with equal bits is heavy, both are.
+/// Not thread-safe. Cost of a request: some ten lookups, mostly overlapping; for a newly found run, one a block.
 class HeavyBlocks {
  public:
   static constexpr std::size_t kMax = 4096;    ///< Further heavy blocks are not told apart.

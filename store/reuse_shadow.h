@@ -25,9 +25,9 @@ class ReuseShadow {
     bool is_last = false;   ///< The request's last block.
     bool is_alone = false;  ///< In a set: uses are not counted.
     std::uint8_t new_class = 0;
-    ReuseHint hint = ReuseHint::kNone;      ///< The request's hint,
-    ReuseHint believed = ReuseHint::kNone;  ///< the believed part,
-    std::uint8_t tenant = 0;                ///< and the tenant's place (HintTrust).
+    ReuseHint hint = ReuseHint::kNone;      ///< The request's hint.
+    ReuseHint believed = ReuseHint::kNone;  ///< The hint, if believed.
+    std::uint8_t tenant = 0;                ///< The tenant's place in HintTrust.
   };
   /// A request for the block, when the clock stood at `now`. Returns whether LRU would have found it.
   bool asked(std::uint64_t name, std::uint32_t now, Kind how);

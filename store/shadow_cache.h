@@ -20,8 +20,8 @@ struct ShadowBlock {
   std::uint16_t parent = kNone;
   std::uint8_t parent_life = 0;  ///< The parent's `life` then; detects a reused number.
   std::uint8_t life = 0;
-  std::uint16_t trait = 0;  ///< For the latest use, as in Usage;
-  std::uint8_t passed = 0;  ///< and this.
+  std::uint16_t trait = 0;  ///< As in Usage, for the latest use.
+  std::uint8_t passed = 0;  ///< The same.
   bool is_busy = false;     ///< In the request in work: as good as pinned.
   bool is_heavy = false;
   bool is_known = false;  ///< False: the number is free.

@@ -561,8 +561,8 @@ class Store {
     std::string owner, name;
     std::vector<std::string> tags = {};
     SpaceId space{};
-    std::vector<BlockHash> hashes;                 ///< One chain, or
-    std::vector<std::uint32_t> chain_counts = {};  ///< several, cut into chains of these lengths.
+    std::vector<BlockHash> hashes;                 ///< One chain, unless chain_counts cuts it.
+    std::vector<std::uint32_t> chain_counts = {};  ///< Lengths of several chains; hashes.size() in all.
     ContextLife life;
     std::uint8_t priority = kContextPriorityDefault;  ///< At most kContextPriorityMax.
     ContextPlace place = {};
@@ -612,7 +612,8 @@ class Store {
                                          TimePoint now);
   /// Ends all of the owner's contexts, some in each call; false: none are left.
   bool delete_contexts(std::string_view owner, TimePoint now);
-  /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Errors: kNotFound.
+  /// Starts or stops bringing the context's blocks from disk to memory (next_to_warm). Has no effect without a disk
+  /// tier. Errors: kNotFound.
   Result<ContextView> warm_context(std::string_view owner, std::string_view name, bool is_wanted, TimePoint now);
   /// Blocks of a context to read, offer as admitted, and commit. Then keep_context(), end_put() and unpin().
   struct WarmWork {

@@ -63,7 +63,8 @@ void Store::Impl::keep_nothing(Context& context) {
   }
 }
 
-/// A drop takes a block and all below it, and frees them from below: so the rest of each chain is gone.
+/// A drop takes a block and all below it, and frees them from below: so in each chain all blocks from one place on are
+/// gone.
 void Store::Impl::look_for_drops(Context& context) {
   const auto is_here = [&](const Context::Kept& kept) {
     return pool.is_kept(kept.block, kept.retention) && pool.index().is_attached(kept.block);
@@ -414,7 +415,7 @@ Result<Store::ContextView, Failure> Store::create_context(ContextOrder order, Ti
   Context* const replaced = impl.contexts.find(context.owner, context.name);
   std::string reached;
   if (const Errc why = impl.contexts.refuses(context, replaced, &reached); why != Errc{}) return Failure(why, reached);
-  Steps unbounded(~std::size_t{0});  // as much as there are named blocks
+  Steps unbounded(~std::size_t{0});  // bounded by the named blocks
   if (replaced != nullptr) {
     impl.end_context(*replaced, ContextTable::Gone::kReplaced, now);
     // At once, or blocks that both name would count twice against the bounds. Under one lock, without evictions.

@@ -50,8 +50,8 @@ struct Store::Put {
     std::size_t pinned_end, on_disk_end;  ///< In `pinned` and `on_disk`.
   };
   std::vector<Group> groups;
-  std::vector<BlockId> pinned;     ///< Members of the groups that memory had at the offer,
-  std::vector<BlockHash> on_disk;  ///< and the names of those that the disk had.
+  std::vector<BlockId> pinned;     ///< The groups' members in memory at the offer.
+  std::vector<BlockHash> on_disk;  ///< Names of their members on disk at the offer.
   std::size_t committed_groups = 0;
   Duration idle{};
   std::uint16_t trait = 0;  ///< The trait of its blocks' first use (EvictionPolicy::offered).

@@ -143,9 +143,9 @@ Usage Store::Impl::first_usage(const Put& put, std::size_t i) const {
           put.trait};
 }
 
-/// A block leaves together with all blocks behind it, so the memory has no gaps: an apparent hit there is another
-/// block, since names are kept as a few bits. A chain of some hundred blocks always has one, and its uses would pass
-/// for those of all blocks before it once it has left (PrefixIndex, invariant 7). Call for each i in order.
+/// A block leaves together with all blocks behind it, so an apparent hit behind a gap is another block: names are kept
+/// as a few bits. A chain of some hundred blocks always has one, and its uses would pass for those of all blocks before
+/// it once it has left (PrefixIndex, invariant 7). Call for each i in order.
 void Store::Impl::look_for_remembered(Put& put, std::size_t i) const {
   if (put.is_remembered_whole || put.remembered.size() > i || put.is_set()) return;
   // Usually the first is unknown. Otherwise look up many at a time, so that their cache misses overlap.
@@ -193,7 +193,7 @@ void Store::Impl::tell_capacity(std::size_t block_bytes) {
   if (curve) curve->set_capacity(count >= kManyBlocks ? room : capacity, config.disk.capacity_bytes / mean);
 }
 
-/// Adds the staged blocks that can be filled and are new to plans to `plan`.
+/// Adds to `plan` the staged blocks that can be filled and were in no earlier plan.
 void Store::Impl::tell_staged(Put& put, OfferPlan& plan) {
   const NamespaceRecord& record = *put.space->record;
   const std::size_t usable = put.usable_count();

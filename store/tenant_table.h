@@ -98,7 +98,7 @@ class TenantTable {
   void evicted(TreeId tree) { ++at(of(tree)).usage.evicted_blocks; }
 
   // -- admission and eviction
-  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< With one more such block.
+  bool is_at_memory_max(TenantId tenant, std::size_t slot_bytes) const;  ///< Whether one more such block is too much.
   bool is_over_disk_max(TenantId tenant) const {
     return at(tenant).usage.disk_bytes > at(tenant).limits.disk_bytes_max;
   }

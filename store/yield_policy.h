@@ -105,7 +105,7 @@ class YieldPolicy final : public EvictionPolicy {
   std::uint64_t capacity_ = 0;
   std::uint64_t spell_ = 0;                              ///< The contest's length, in uses of the shadow's sample.
   std::uint64_t learned_at_ = 0, learn_at_ = 0;          ///< In the shadow's events.
-  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Since the capacity's change; enough.
+  std::uint64_t counted_from_ = 0, settled_events_ = 1;  ///< Events at the change; events until settled.
   bool is_settled_ = false;                              ///< The counts survive a change of the capacity.
   bool is_learning_ = false;
   bool is_told_anew_ = false;  ///< Counts from elsewhere, or a new unit, arrived since the last lesson began.
