@@ -113,9 +113,7 @@ def weights_digest(place: str | os.PathLike[str] | Sequence[str | os.PathLike[st
 
 
 def adapter_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests a LoRA adapter's weights and the fields of ``adapter_config.json`` that affect the computation. Its name, its path and its
-    stated base model do not count: the model is named separately.
-    """
+    """Digests a LoRA adapter's weights and the computing fields of ``adapter_config.json``, without its name, path and base model."""
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if _counts(name) and os.sep not in name}
     config = files.pop("adapter_config.json", None)
@@ -130,9 +128,7 @@ def adapter_digest(folder: str | os.PathLike[str]) -> str:
 
 
 def remote_code_digest(folder: str | os.PathLike[str]) -> str:
-    """Digests the code that comes with a model (``trust_remote_code``), including the other repositories named in its ``auto_map``. Raises
-    Unsupported if a part is missing on this machine.
-    """
+    """Digests a model's own code (``trust_remote_code``) and the repositories in its ``auto_map``. Raises Unsupported if any is missing."""
     folder = os.fspath(folder)
     files = {name: path for name, path in _files_of(folder) if name.endswith(".py")}
     named = json.dumps(config_of(folder).get("auto_map") or {})

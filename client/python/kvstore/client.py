@@ -83,8 +83,7 @@ class Client:
     ``nodes``: endpoints or :class:`Node`, the same on all clients of a cluster: a list, or (endpoints alone) one text with commas or blanks
     between; by default ``KVSTORE_ENDPOINTS``.
     ``deadline``: seconds, the default for every call. A dead or slow node costs that much at most.
-    ``extent_blocks``: one block of a chain in so many begins an extent, which lies on one node (docs/cluster.md); equal on all clients of a
-    cluster, as the nodes are.
+    ``extent_blocks``: one block of a chain in so many begins an extent, kept on one node (docs/cluster.md); equal on all clients.
     ``hedge_share``: at most this share of matches and gets is sent to a second node too, when the first is late; 0 turns hedging off.
     ``zone``: this client's zone; among nodes with equal copies those of this zone are asked (docs/cluster.md).
     ``numa_nodes``: where memory of :meth:`allocate` lies and which processors the client's own threads use: NUMA nodes such as ``"1"`` or
@@ -102,8 +101,7 @@ class Client:
     ``token``, or ``token_file`` with one: identifies this client to the nodes' policy; by default ``KVSTORE_TOKEN_FILE`` or
     ``KVSTORE_TOKEN``. It is sent over ``tls://``, ``unix://`` and loopback only.
 
-    All methods may be called from any thread. After ``fork()`` the client remains the parent's: in the child its calls raise Forked, and
-    the child makes one of its own.
+    All methods are thread-safe. After ``fork()`` the client is the parent's: the child's calls raise Forked; it makes its own client.
     """
 
     def __init__(
@@ -186,9 +184,8 @@ class Client:
         return namespace._record
 
     def open(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> Space:
-        """Opens a namespace. The nodes may be away: a worker starts without the store, its lookups miss, and nodes open the namespace when
-        they come. Waits for the first node that does, but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch,
-        BadRequest, ... if a node refuses the record.
+        """Opens a namespace. The nodes may be away: lookups then miss, and nodes open the namespace when they come. Waits for the first,
+        but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
         call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
         return Space(self, cast(int, call.result(-1)), namespace)
@@ -364,9 +361,8 @@ class Client:
         return self._native.import_context(os.fspath(file), name, *time, wanted, key, self._deadline(deadline))
 
     def numa(self) -> dict[str, Any]:
-        """The effect of ``numa_nodes``: ``nodes`` of this machine that have memory (0: not checked), those ``chosen``, ``processors`` of
-        the client's threads, ``misplaced_ratio`` (the sampled share of memory that lies elsewhere; None: unknown), and ``why_not`` if
-        something could not be placed.
+        """The effect of ``numa_nodes``: ``nodes`` with memory on this machine (0: not checked), those ``chosen``, the client threads'
+        ``processors``, ``misplaced_ratio`` (memory elsewhere, by a sample; None: unknown), ``why_not`` for failed placement.
         """
         return cast("dict[str, Any]", self._native.numa().result(-1))
 

@@ -66,9 +66,8 @@ def _queue_of(loop: asyncio.AbstractEventLoop) -> _LoopQueue:
 class Future(Generic[T]):
     """A call in flight. ``result()`` blocks, ``await`` does not; use one event loop for one future.
 
-    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future gives up only the answer: the call goes on, and keeps
-    its buffers until it has ended. Cancelling the task that awaits a future cancels the call; then the buffers are the call's until
-    ``done()``.
+    Every call ends by its deadline, or soon after :meth:`cancel`. Dropping a future drops only the answer: the call goes on, and keeps its
+    buffers until it ends. Cancelling a task that awaits it cancels the call; then the buffers are the call's until ``done()``.
     """
 
     __slots__ = ("_call", "_number", "_then")

@@ -18,9 +18,8 @@ __all__ = ["SetGetResult", "SetMatchResult", "SetPutResult", "SetSpace"]
 
 
 class SetSpace(OpenedNamespace):
-    """A set, opened by a client. Each hash means one block; they come in any order and have any size up to the namespace's
-    ``block_bytes_max``. A call is one round trip to each node. As in :class:`Space`, calls block, and each has a form ``submit_...`` that
-    does not.
+    """A set, opened by a client. Each hash means one block, in any order, of any size up to the namespace's ``block_bytes_max``. A call is
+    one round trip to each node. As in :class:`Space`, calls block, and each has a form ``submit_...`` that does not.
 
     Blocks that are useful only together (a state and its window, K and V stored apart) are named as a group: ``groups=[2, 3]`` makes the
     first two hashes one group, and the next three another. A group is held, got and put as a whole. It has up to 64 different hashes. All

@@ -5,7 +5,7 @@
 >>> out = model.generate(input_ids, past_key_values=cache)    # computes the rest
 >>> cache.store(out)                                          # the next prompt finds this one, and the answer
 
-``store.generate(input_ids, ...)`` does all three. Without the store, the model computes everything.
+``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ class PrefixStore:
         self._owner: StoredCache | None = None
 
     def cache(self, input_ids: torch.Tensor) -> StoredCache:
-        """A cache with the stored prefix of the prompts ``[batch, tokens]``, without padding; the shortest stored prefix limits all
-        prompts.
-        """
+        """A cache with the stored prefix of the prompts ``[batch, tokens]``, without padding; the shortest prefix limits all prompts."""
         self._check_unchanged()
         ids = _ids_of(input_ids)
         cache = StoredCache(self)

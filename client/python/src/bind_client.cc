@@ -123,8 +123,8 @@ struct PyQueue {
   std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
 };
 
-/// One call as Python sees it. In a child of fork() a call that was in flight counts as ended, with kForked: no thread
-/// is left to end it, and its lock may be held for ever.
+/// One call as Python sees it. In a child of fork() a call in flight counts as ended, with kForked: its lock may be
+/// held.
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)
@@ -133,8 +133,7 @@ class PyCall {
   PyCall(const PyCall&) = delete;
   PyCall& operator=(const PyCall&) = delete;
   ~PyCall() {
-    // A node may still write into the buffers of this dropped call, so they are kept until it has ended. Waiting for
-    // that here would block Python's garbage collector.
+    // A node may still write into this dropped call's buffers. Waiting here would block Python's garbage collector.
     if (has_started && state && !has_ended()) orphans_->orphans.splice(orphans_->orphans.end(), borrowed_);
   }
 
@@ -158,8 +157,7 @@ class PyCall {
   nb::object result(double seconds) {
     if (!wait(seconds)) throw failure_of(asio::error::timed_out);
     {
-      // The buffers are their owner's again. Taken out first: a release can run Python, and another thread may enter
-      // here.
+      // The buffers are their owner's again. Taken out first: a release can run Python and let another thread in here.
       const std::list<Orphans::Orphan> ended = std::exchange(borrowed_, {});
     }
     // Then this is a child of fork(), where has_ended() holds for every call that was in flight.
@@ -731,8 +729,7 @@ class PyClient {
     return **done;
   }
 
-  /// As in IoClient, with the GIL held since the check: Python may have closed the client while the arguments were
-  /// read.
+  /// As in IoClient, with the GIL held since the check: Python may have closed the client while reading the arguments.
   template <class T, class Make>
   void start(PyCall& call, Make make) {
     check_open();

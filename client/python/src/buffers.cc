@@ -195,8 +195,7 @@ void Array::read_dlpack(nb::handle object, bool is_written, bool is_cuda) {
   const DlTensor& tensor = source_->take(dlpack_of(object, is_cuda));
   is_on_device_ = is_cuda;
   const DlVersioned* const versioned = source_->versioned;
-  // Other major versions differ in layout. By the specification the deleter's place is fixed, so the tensor is given
-  // back.
+  // Other major versions differ in layout. By the specification the deleter's place is fixed, so it is still called.
   if (versioned != nullptr && versioned->major != 1)
     throw bad_request(name_ + ": DLPack version " + text_of(versioned->major) + " is not known");
   is_read_only_ = versioned != nullptr && (versioned->flags & kDlReadOnly) != 0;
@@ -426,8 +425,7 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     if (!array.is_contiguous(1))
       throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
     if (row_count > 1) step = array.strides()[0];
-    // Overlapping sources are harmless, and torch's expand() makes them; targets must not overlap. Negative strides are
-    // fine.
+    // Overlapping sources are harmless, and torch's expand() makes them; targets must not overlap.
     if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
       throw bad_request("blocks: rows overlap");
   }

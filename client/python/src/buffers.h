@@ -25,7 +25,7 @@ enum class Place : std::uint8_t { kHost, kHostOrCuda };
 /// One array and its owner. Made and destroyed with the GIL held; its memory may be used without.
 class Array {
  public:
-  /// `name` names the argument in refusals. Throws StatusError, or the object's own exception.
+  /// `name` names the argument in refusals; its memory may lie in `place`. Throws StatusError, or the object's error.
   Array(nb::handle object, std::string name, bool is_written, Place place = Place::kHost);
   Array(Array&&) noexcept;
   Array& operator=(Array&&) noexcept;

@@ -32,9 +32,8 @@ struct Side {
 /// Whether a call runs on a device. Throws if caches and stream disagree.
 bool is_for_device(const Where& where, const Cache& to, const char* to_name, const Cache& from, const char* from_name);
 
-/// Enqueues it. Copies `operation`'s arrays, which are the host's, and checks and copies host ids. Keeps `holds`, and
-/// the sides' memory if in `holds`, until the event has passed. Throws kMismatch without a text if the layouts do not
-/// fit.
+/// Enqueues it. Copies `operation`'s arrays, which are the host's, and checks and copies host ids. Keeps `holds`, which
+/// may own the sides' memory, until the event has passed. Throws kMismatch without a text if the layouts do not fit.
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
                                      const Operation& operation, std::vector<nb::object> holds);
 

@@ -161,8 +161,7 @@ class IoClient final : public ClientThread::Guest, public std::enable_shared_fro
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_over() const { return is_over_.load(std::memory_order_acquire); }  ///< close() or abandon() was called.
   bool is_disabled() const { return is_disabled_.load(std::memory_order_acquire); }
-  /// Cancels the calls in flight, ends the client with its thread, and frees its unreleased memory. Not on the I/O
-  /// thread.
+  /// Refuses new calls, cancels those in flight, ends the thread and frees the client's memory. Not on the I/O thread.
   void close();
   /// For the process's end: ends the thread after its current handler, and leaves all else. With or without the GIL.
   void abandon();

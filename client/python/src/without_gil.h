@@ -9,9 +9,9 @@ namespace kv::python {
 
 /// Releases the GIL for a while. Made and destroyed by the thread that holds it.
 ///
-/// Unlike nanobind's class, it handles a daemon thread that returns during the interpreter's shutdown. Python up to
-/// 3.13 then ends the thread in PyEval_RestoreThread() by unwinding its stack, which at a destructor, or at a binding's
-/// catch-all, ends the process with SIGABRT. Such a thread stays here instead until the process has gone, as in newer
+/// Unlike nanobind's class, it handles a daemon thread that returns at the interpreter's shutdown. Python up to 3.13
+/// then ends the thread in PyEval_RestoreThread() by unwinding its stack, which at a destructor or a binding's
+/// catch-all ends the process with SIGABRT. Such a thread stays here instead until the process has gone, as in newer
 /// Pythons.
 class WithoutGil {
  public:

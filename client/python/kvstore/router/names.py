@@ -1,6 +1,4 @@
-"""Block names of engines: token hashes as each engine makes them, and the names under which its connector stores a block. Both follow from
-the namespace's record, so no engine is imported.
-"""
+"""Engines' block names, from a namespace's record: token hashes as each engine makes them, and the connector's names for blocks."""
 
 from __future__ import annotations
 

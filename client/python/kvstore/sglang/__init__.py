@@ -4,9 +4,8 @@ python -m sglang.launch_server --model-path MODEL --enable-hierarchical-cache --
     --hicache-storage-backend-extra-config '{"backend_name": "kvstore", "module_path": "kvstore.sglang",
     "class_name": "KVStoreHiCache", "interface_v1": 1, "endpoints": "unix:///run/kvstore/kvstore.sock"}'
 
-In reading order: store.py (lookups, loads and saves of a pool's pages), rows.py (lent memory), pools.py (host pools as the kernels see
-them), model.py (options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py (differences between releases of
-SGLang).
+In reading order: store.py (lookups, loads, saves of a pool's pages), rows.py (lent memory), pools.py (host pools for the kernels), model.py
+(options, the namespace), identity.py (the loaded model), figures.py (metrics), compat.py (differences between SGLang's releases).
 """
 
 from __future__ import annotations

@@ -234,8 +234,7 @@ class Watch:
     """Detects changes of weights after the engine's start.
 
     1. From before the first change until the next flush of the engine's own cache, weights are unknown: pages may have old or new ones.
-    2. At the flush, unchanged weights get their names back; others get names made of the weights, equal in all engines with the same
-       weights and rank count.
+    2. At the flush, unchanged weights get their names back; others get names made of the weights, equal for the same weights and ranks.
     3. With pipeline stages, a stage does not see the others' weights: after a change they stay unknown.
     """
 

@@ -27,8 +27,7 @@ _UNIFIED = "bHlcthf"
 class View:
     """Pages of an attention pool of any layout: ``heads`` of all ``layers``, of keys and values or of latents.
 
-    ``split`` finds the tensors of this layout in a buffer of the pool's, or in a page of the copying interface; ``kinds`` has each tensor's
-    axes and roles.
+    ``split`` finds this layout's tensors in a buffer of the pool's or a page of the copying interface; ``kinds``: their axes and roles.
     """
 
     def __init__(

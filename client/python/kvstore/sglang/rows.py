@@ -16,8 +16,7 @@ __all__ = ["Rows"]
 class Rows:
     """Rows of one part of a page each, in the store's own layout. Any thread may call any method.
 
-    Nodes write here instead of in the host pool: a node stalled during a get may write on when it resumes, long after SGLang has reused the
-    page.
+    Nodes write here, since a node stalled during a get may write on when it resumes, long after SGLang has reused the host pool's page.
     """
 
     def __init__(self, client: Client, part: Layout, count: int) -> None:

@@ -1,5 +1,4 @@
-"""Differences between releases of vLLM, and the releases that were tried. All checks of the release are here; the rest is written for the
-newest.
+"""Differences between releases of vLLM, and the releases tried. All checks of the release are here; other code is for the newest.
 
 From 0.30 on a connector is given the cache manager, and reports which requests' loads have failed. Up to 0.29 it is given the block pool
 alone, and reports which pages have failed; with several cache groups that does not identify the request.
@@ -181,9 +180,8 @@ def replicas_of(cache: Any) -> int:
 
 
 def packing(config: Any, block_size: int, is_mla: bool) -> str:
-    """The packing of a page's bytes beside its layout. A token of MLA's is a row, its latent part and then its rotated one, on every
-    processor. CUDA's backends keep a token's keys before its values; the CPU's keep all keys of a head and then all values, the keys in an
-    order of the instruction set's.
+    """The packing of a page's bytes beside its layout. An MLA token is a row on every processor, latent part first, then rotated. CUDA's
+    backends keep a token's keys before its values; the CPU's keep all keys of a head, in an instruction set's order, then all values.
     """
     if is_mla:
         return "rows"

@@ -69,9 +69,7 @@ class Lookup:
         return bool(self.futures)
 
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
-        """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, with each group's
-        size.
-        """
+        """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, and group sizes."""
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
         self.hit = _usable(model, held)
         self.memory_hit = _usable(model, held & ~self.on_disk) if self.on_disk[: self.hit].any() else self.hit

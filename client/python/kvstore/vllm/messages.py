@@ -36,9 +36,7 @@ class Load:
 
 @dataclass
 class Save:
-    """Blocks to store. Their pages keep a reference of ``job`` until every worker has reported it. ``adapter``: the number of the adapter
-    that computed them, and its expected content on each worker.
-    """
+    """Blocks to store; their pages are referenced until every worker has reported. ``adapter``: its number and content on each worker."""
 
     job: int
     blocks: list[Block]
@@ -77,9 +75,8 @@ class Report(KVConnectorWorkerMetadata):  # type: ignore[misc]
     """From the workers to the scheduler.
 
     ``gathered``: for each save, how many workers no longer need its pages. ``loaded``: for each load, how many workers have ended it, and
-    the first block missing on one of them, or None. ``load_seconds``: for measured whole loads. ``computed``: tokens and seconds of a
-    prefill step. By worker number: ``stages``; ``weights`` with the reset they answer. ``adapters``, by adapter number: the content each
-    worker has loaded.
+    the first block missing on one of them, or None. ``load_seconds``: measured whole loads. ``computed``: tokens and seconds of a prefill
+    step. By worker: ``stages``; ``weights`` with the reset they answer. ``adapters``, by adapter: the content in each worker.
     """
 
     gathered: dict[int, int] = field(default_factory=dict)

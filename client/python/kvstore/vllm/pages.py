@@ -40,8 +40,7 @@ def page_view(name: str, tensor: torch.Tensor, page_count: int, page_bytes: int,
     """The tensor's pages as bytes, ``[page, piece, part, bytes]``. Sizes and strides are the tensor's own: heads may come before tokens,
     layers may lie between pages, a page may be padded. Only a page's content has to be without gaps.
 
-    A page is one piece, unless a kernel's blocks are smaller than the manager's. With several parts, heads come first in a piece, and each
-    part has some of them.
+    A page is one piece, unless a kernel's blocks are smaller than the manager's. Several parts divide a piece by its leading heads.
     """
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(

@@ -110,11 +110,9 @@ class _LoadUnderWay:
 class SchedulerSide:
     """Runs on the scheduler's thread, which all requests share: no call here waits for a node.
 
-    1. Each save holds a reference to its pages until every worker has reported the job, whatever happens to the request: saves and loads
-       have numbers of their own.
+    1. Each save references its pages until every worker has reported the job, whatever happens to the request: jobs have own numbers.
     2. A block is given to at most one save of a request, and only after the step that fills it was scheduled.
-    3. A load names every page that the engine treats as loaded, even if the store lacks the block: an unfilled page is reported, never
-       read.
+    3. A load names every page that the engine treats as loaded, even without a stored block: an unfilled page is reported, never read.
     4. Blocks loaded by another connector are stored only after a step that read them has ended and reported failures.
     5. A load ends when every worker has reported: a block missing on one worker is missing for the request.
     6. Saves hold at most a quarter of the engine's pages. Blocks beyond that are not stored.

@@ -426,10 +426,8 @@ class _WithAdapter:
 class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     """The store as one of vLLM's tiers. All calls are made in the scheduler's thread.
 
-    1. Calls do not wait for the store or move bytes: the client's own thread does, without the GIL. Only ``drain_jobs`` and ``shutdown``
-       wait, for transfers under way.
-    2. After construction, calls do not raise: a failed lookup is a miss, a failed key is left out of its job's keys. Unsupported settings
-       are refused at the start, by name.
+    1. Calls do not wait or move bytes: the client's own thread does, without the GIL. Only ``drain_jobs`` and ``shutdown`` wait.
+    2. After construction, calls do not raise: a failed lookup is a miss, a failed key is left out. Unsupported settings fail the start.
     3. A job is reported once, a little after its timeout at the latest. From then on its rows of the pool are free.
     4. A key missing from a load becomes a miss for that request, which would otherwise ask for it for ever.
     5. The store may be away, now or for ever.

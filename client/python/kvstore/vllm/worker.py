@@ -123,15 +123,12 @@ class WorkerSide:
     memory and pages on this thread between two steps, or, for a GPU's pages, on the GPU.
 
     1. Only this thread reads and writes pages, and never while the model runs: a step's blocks are gathered after it, and the scheduler
-       gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all the engine had enqueued when its step
-       ended, a scatter follows all it had enqueued when the load began, and work enqueued after a load's report follows the load's
-       scatters.
+       gave the scattered pages to the load. On a GPU, events keep this order: a gather follows all the engine had enqueued at its step's
+       end, a scatter all it had enqueued when the load began, and work enqueued after a load's report follows the load's scatters.
     2. A load is reported once, a little after its timeout at the latest, with its first missing block.
-    3. A save is reported once: when its pages were gathered, or when it was given up. Its timeout bounds both. Pages that a GPU still reads
-       are never reported.
+    3. A save is reported once: gathered, or given up. Its timeout bounds both. Pages that a GPU still reads are never reported.
     4. Without the store, calls do not raise: loads are missing, saves are given up.
-    5. A row has one user until its copy is over: nodes never get a row that a GPU still writes, and a row that a GPU still reads is not
-       lent again.
+    5. A row has one user until its copy is over: nodes get no row that a GPU still writes, and rows it still reads are not lent.
     """
 
     def __init__(self, model: Model, rank: int, tensors: dict[str, torch.Tensor], worker: Any, number: int) -> None:

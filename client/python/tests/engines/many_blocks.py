@@ -1,12 +1,10 @@
-"""10,000 stored blocks of each model, some of them evicted by a small node and others kept on disk: cold, loaded by another process, and
-without a store. Every loaded page has the bytes that an engine without a store computes, and tokens and log-probabilities are equal to the
-last bit, or the script fails.
+"""10,000 stored blocks of each model, some evicted by a small node and others on disk: cold, loaded by another process, and without a
+store. Fails unless loaded pages, tokens and log-probabilities equal those of an engine without a store to the last bit.
 
 PYTHONPATH=build/engines/site KV_NODE=build/release/store/node/kvstore-node \\
     PYTHON client/python/tests/engines/many_blocks.py [--blocks 10000] [--models llama,gemma3,deepseek]
 
-PYTHON has vLLM, as for deploy/test.sh --engines, which also builds the PYTHONPATH folder. Three engines run at once: 4 GiB of memory and 1
-GiB of disk are enough.
+PYTHON has vLLM, as for deploy/test.sh --engines, which also builds the PYTHONPATH folder. Takes 4 GiB of memory and 1 GiB of disk.
 """
 
 from __future__ import annotations
@@ -89,9 +87,7 @@ def wait_for_disk(client: kvstore.Client) -> None:
 
 
 def with_own_hit(plain: Engine, prompt: list[int], tokens: int, *, is_whole: bool) -> Any:
-    """The answer of an engine without a store that has so many leading tokens in its cache, and so computes the same rest. It has just
-    computed the whole prompt, which stays if all of it was loaded.
-    """
+    """The answer of an engine without a store after a hit of its own of the same length. Its cache has the whole prompt from before."""
     if not is_whole:
         plain.reset()
         plain.generate(prompt[: tokens + 1], max_tokens=1)  # one more, so that a window keeps its last page

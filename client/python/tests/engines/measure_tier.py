@@ -1,5 +1,4 @@
-"""First token of a stored prefix in vLLM: by the tier behind its pool, by vLLM's own file tier behind such a pool, by the connector, by
-Mooncake's connector, and computed.
+"""First token of a stored prefix in vLLM: by the tier behind its pool, by vLLM's own file tier, by the connector, by Mooncake, computed.
 
     PYTHONPATH=SITE KV_NODE=kvstore-node PYTHON measure_tier.py [--rounds 7] [--tokens 1000,3990]
 
@@ -8,8 +7,7 @@ in the engine's own process. All in one run, rounds paired, in another order eac
 other prompts pass through it between storing and asking, so that all blocks come from behind the pool. vLLM would evict remaining blocks of
 a prompt with each promotion, and ask for them in the next.
 
-Lengths must not be whole blocks: for these the tier gives the last one too, and the connector has the engine compute it. Needs an otherwise
-idle machine; engines spin on all cores.
+Lengths must not be whole blocks: for these only the tier gives the last one. Needs an idle machine; engines spin on all cores.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The figures of docs/engines/vllm.md: time to first token without a cache, with vLLM's own, with the store's and with other connectors'; the
-throughput of conversations; and the duration of the connector's hooks. With real engines on the CPU, in rounds: each asks all engines for
-one prompt, in random order. Prints medians of rounds.
+"""The figures of docs/engines/vllm.md: time to first token without a cache, with vLLM's own, with the store's and with other connectors';
+the throughput of conversations; and the duration of the connector's hooks. With real engines on the CPU, in rounds: each asks all engines
+for one prompt, in random order. Prints medians of rounds.
 
 PYTHONPATH=build/engines/site KV_NODE=build/release/store/node/kvstore-node \\
     PYTHON client/python/tests/engines/measure_vllm.py [--minutes 9]

@@ -1,6 +1,5 @@
 """The README's section "With vLLM", as a new user runs it: two servers with its flags, and a conversation over HTTP. One server answers
-four turns, the other, in another process, the fifth. Prints how much that one loaded; ends with an error if it computed more than the new
-part.
+four turns, the other the fifth. Prints how much the other loaded; ends with an error if it computed more than the new part.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/serve_vllm.py
 

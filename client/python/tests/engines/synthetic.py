@@ -1,7 +1,6 @@
 """vLLM's own scheduler and block pool with the connector's two halves, and arithmetic in place of a model.
 
-A token's state in its page depends on the previous token's state, and the next token on all pages of the sequence. So one wrong byte
-anywhere changes the tokens.
+A token's state depends on the state before, and the next token on all pages of the sequence: one wrong byte changes the tokens.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The identity that separates SGLang's pages: the loaded content, not the given options. First with made-up schedulers and a real node, one
-case for each property; then with real engines.
-"""
+"""SGLang's pages are identified by the loaded content: made-up schedulers, one case per property; then real engines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""LMCache's engine for encoder outputs (``ECCacheEngine``) with the store behind it, and a real node. vLLM 0.32.0 has no connector for it,
-so it is called here as LMCache's own adapter for vLLM does. As shipped it does not load from behind its own memory, so that memory is left
-out (``set_backend_bypass``).
+"""LMCache's engine for encoder outputs (``ECCacheEngine``) with the store behind it, and a real node. It is called as LMCache's own adapter
+for vLLM does, since vLLM 0.32.0 has no connector for it. As shipped it loads from its own memory alone, which ``set_backend_bypass`` skips.
 """
 
 from __future__ import annotations
@@ -97,9 +96,7 @@ def test_outputs_of_any_shape_come_back_in_another_engine(engines: Any, own_node
 
 
 def test_as_shipped_it_says_what_is_there_and_does_not_load_it(engines: Any, own_node: Node) -> None:
-    """``StorageManager.batched_get`` of 0.5.6 takes the first backend's answer, its own memory's ``[None]``, for all. When this fails,
-    LMCache has changed, and docs/engines/encoders.md has to.
-    """
+    """``StorageManager.batched_get`` of 0.5.6 takes its own memory's ``[None]`` for all. If this fails, update docs/engines/encoders.md."""
     one, other = engines(own_node.endpoint), engines(own_node.endpoint, as_shipped=True)
     assert one.put("a", output_of("a"))
     until_held(other, "a")

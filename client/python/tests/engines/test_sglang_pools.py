@@ -1,7 +1,6 @@
 """SGLang's own host pools and its HiCache controller with the backend, without a model.
 
-The backend is called as SGLang calls it: many pages at once, from several threads, with its own descriptions of pools. Pages hold random
-bytes, so that a wrong one shows.
+The backend is called as SGLang calls it: many pages at once, from several threads. Pages hold random bytes, so that a wrong one shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The connector with pages in a GPU's memory: vLLM's own scheduler, the real worker, and arithmetic in place of a model, as in
-synthetic.py. The device is simulated, and runs its work late or in turns, so that work not ordered by an event goes wrong: the arithmetic
-reads the pages as its own stream sees them.
+"""The connector with pages in a GPU's memory: vLLM's own scheduler, the real worker, and arithmetic for a model, as in synthetic.py. The
+simulated device works late or in turns, so missing event orders show: the arithmetic reads the pages as its own stream sees them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tier behind vLLM's pool in host memory: vLLM's own scheduler to pool, a real node, and arithmetic for a model (synthetic.py)."""
+"""The tier behind vLLM's pool in host memory: vLLM's own code, a real node, arithmetic for a model (synthetic.py, tier_cpu.py)."""
 
 from __future__ import annotations
 
