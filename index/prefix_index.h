@@ -153,7 +153,7 @@ class PrefixIndex {
   void detach_all(TreeId tree, std::uint32_t label);  ///< The same for all blocks of a tree. O(1).
   bool has_detached() const;
   /// Removes detached blocks from the index, children before parents, as long as there are steps. Hands each to
-  /// `removed` with its label. `removed` may only read the block, unpin it, and must uncover a cover. An unpinned block
+  /// `removed` with its label. `removed` may only read and unpin the block, and must uncover a cover. An unpinned block
   /// is then gone; a pinned one stays known, as with unlink_subtree(). Returns how many were removed.
   std::size_t reap(Steps& steps, const std::function<void(BlockId, std::uint32_t label)>& removed);
   /// Whether a match can find the block: linked, and neither it nor a block above it is detached. O(edges above).

@@ -443,7 +443,7 @@ void Arena::Impl::give_run(std::uint32_t first, std::uint32_t count) {
 }
 
 /// Runs without the lock, for a slot that the caller owns or pinned. So this must not read `is_used`: the bits of a
-/// slab's other slots share its words and change under the lock meanwhile. Its members read here are constant.
+/// slab's other slots share its words and change under the lock meanwhile. The members read here are constant.
 std::span<std::byte> Arena::bytes(SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   const std::size_t offset = slab.first_granule * impl_->granule_bytes + Impl::slot_number(slot) * slab.stride;

@@ -47,7 +47,7 @@ struct ContextFile {
 ///     time to live in ns: u64; sliding: u8; priority: u8; created, begun, used (0: never): u64 each
 ///     lost blocks, yielded blocks, written tokens, read tokens: u64 each; stored token seconds: f64
 ///     chains: u16, of each: blocks u32, of these counted as written u32; the hashes of all chains
-///     blocks of the whole prefix: u32; positions are told: u8; if they are, of each block: u32
+///     blocks of the whole prefix: u32; positions are given: u8; if they are, of each block: u32
 /// Times are microseconds since 1970.
 std::string write_contexts(const std::vector<KeptContext>& contexts, const ClockPair& now);
 /// A node that was away for longer comes back with its old contexts: some of these live longer than intended.

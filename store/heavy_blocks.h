@@ -19,7 +19,7 @@ namespace kv {
 /// Not thread-safe. Cost of a request: some ten lookups, mostly overlapping; for a newly found run, one a block.
 class HeavyBlocks {
  public:
-  static constexpr std::size_t kMax = 4096;    ///< Further heavy blocks are not told apart.
+  static constexpr std::size_t kMax = 4096;    ///< Further ones count as ordinary.
   static constexpr std::size_t kRunMax = 256;  ///< Found with one request.
 
   HeavyBlocks() { forget(); }
