@@ -25,7 +25,6 @@ class BatchPut : public Call {
   /// Sends the next wanted blocks and returns their bytes. Requires has_batch().
   virtual std::size_t send_batch() = 0;
 
-  /// Why some blocks are refused.
   error_code reason() const {
     if (error()) return error();
     return refused_why_ ? refused_why_ : make_error_code(Errc::kTooLarge);  // over the node's limit for one request

@@ -29,8 +29,7 @@ class BlockingClient {
   /// Throws as Client's constructor. `network` outlives the client.
   explicit BlockingClient(ClientConfig config, BlockingOptions options = {}, Network& network = socket_network());
   /// Calls of completion queues in progress end with kCancelled; the queues remain, to be reaped. Afterwards RDMA
-  /// devices cannot reach memory that was lent, unless the client is_disabled(). If it is_forked(), it is only
-  /// discarded.
+  /// devices cannot reach lent memory, unless the client is_disabled(). If it is_forked(), it is only discarded.
   ~BlockingClient();
 
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);

@@ -345,8 +345,7 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
   co_return counted->block_count;
 }
 
-/// Copies besides those of split(). touch and retain apply to the chain's present root, unretain to every possible
-/// place.
+/// Copies besides those of split(): of the chain's present root for touch and retain, of all places for unretain.
 std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
                                                    std::span<const BlockHash> hashes) const {
   if (!has_hot_roots() || find_space(space)->record.is_set()) return {};

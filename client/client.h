@@ -81,8 +81,7 @@ struct NodeConfig {
 
 struct ClientConfig {
   /// At least one. For a cluster (docs/cluster.md) any member is enough: the client learns the other nodes from it,
-  /// places blocks by the ids, weights and extents of the cluster's map, and follows its changes. Otherwise the list is
-  /// static.
+  /// places blocks by the ids, weights and extents of its map, and follows its changes. Otherwise the list is static.
   std::vector<NodeConfig> nodes;
   bool follow_cluster = true;  ///< False: the list is static in any case.
   /// One block of a chain in this many begins an *extent*, which lies on one node (docs/cluster.md); 1..1048576. 1:
@@ -95,8 +94,7 @@ struct ClientConfig {
   std::size_t breaker_failures = 5;               ///< Consecutive failures (slow counts) that open a node's breaker.
   Duration breaker_open = 1s;                     ///< Then one call probes.
   /// With extents (extent_blocks above 1): if an owner does not answer, its blocks are looked up and stored where they
-  /// would belong after it left. Their second copies lie there (docs/cluster.md). False: they are misses until it
-  /// leaves.
+  /// would belong after it left, and where second copies lie (docs/cluster.md). False: they are misses until then.
   bool stand_ins = true;
   /// With extents: a match or get also goes to the second node, which has any second copies (docs/cluster.md), once its
   /// node has not begun to answer for longer than 99 of 100 of its recent answers took. Bound on the share of such
@@ -128,8 +126,8 @@ struct ClientConfig {
   bool verify = true;      ///< Verify checksums in get. Off only to measure its cost.
   std::uint64_t seed = 0;  ///< For jitter; 0: random.
   /// For tls:// endpoints: certificate, key and CA, all three; the files are read at construction, and again for a new
-  /// connection after a change. If every network endpoint in `nodes` is tls://, tcp:// endpoints from a cluster's map
-  /// are not used.
+  /// connection after a change. With only tls:// network endpoints in `nodes`, a cluster's tcp:// endpoints are not
+  /// used.
   TlsConfig tls = {};
   /// Open certificates of TlsSide::kClient instead of the files of `tls`, for a program that creates many clients.
   std::shared_ptr<TlsSource> tls_source = {};
@@ -202,8 +200,7 @@ struct GetOptions {
   CallControl control = {};
 };
 struct GetResult {
-  /// Leading blocks landed and verified; in a device's memory landed only, to be verified there. Later destinations are
-  /// unspecified.
+  /// Leading blocks landed and, outside device memory, verified. Later destinations are unspecified.
   std::size_t block_count = 0;
   error_code why;  ///< Reason for a short result: timed_out, kUnavailable, kCorruptBlock, ...; success: a plain miss.
   std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here, at most one counted per node and segment.
@@ -219,8 +216,7 @@ struct PutOptions {
   /// Time since the last use of the blocks at their source; their nodes treat them as equally old. For copies of blocks
   /// that others have put.
   std::chrono::microseconds idle{0};
-  /// Places the chain behind a hot root of this many leading blocks, whatever this client's hot roots are. Also for
-  /// copies.
+  /// Places the chain behind a hot root of this many leading blocks, instead of the client's own. Also for copies.
   std::optional<std::size_t> hot_blocks = std::nullopt;
   ReuseHint reuse = ReuseHint::kNone;  ///< As in MatchOptions.
   CallControl control = {};
@@ -345,8 +341,7 @@ static_assert(std::is_trivially_destructible_v<MatchOptions> && std::is_triviall
 /// Spans given to a call stay valid until it completes. A call is given up by its deadline or its CallControl; Asio's
 /// own cancellation is not supported. Thread safety: none. Every call, and the destructor, runs on the executor given
 /// at construction, which must be single-threaded. After fork() the child leaves the client and its executor alone
-/// (BlockingClient detects the fork and refuses calls). The destructor requires that all calls have completed and
-/// closes all sessions.
+/// (BlockingClient detects the fork). The destructor requires that all calls have completed and closes all sessions.
 class Client {
  public:
   /// Reads the files of `tls`, if any; connects on first use. Throws std::invalid_argument for a bad configuration,
@@ -385,8 +380,7 @@ class Client {
   /// process ends: until then they are quarantined, and calls that name them fail with kQuarantined.
   Async<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
                        GetOptions options);
-  /// Stores the chain's blocks, block i from blocks[i]; each node takes only the blocks it lacks. The bytes must not
-  /// change until completion.
+  /// Stores the chain's blocks, block i from blocks[i]; a node takes only blocks it lacks. Keep the bytes meanwhile.
   Async<PutResult> put(Space space, std::span<const BlockHash> hashes,
                        std::span<const std::span<const std::byte>> blocks, PutOptions options);
 
@@ -428,8 +422,7 @@ class Client {
   /// after all were asked; the others have applied it. kOverQuota: the tenant's limit on contexts; kUnsupported: a set,
   /// or a node without contexts; kBadRequest.
   Async<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
-  /// Sets another lifetime, counted from now, and another priority if given. Errors: kNotFound, no node has it; else as
-  /// create_context.
+  /// Sets another lifetime, from now, and another priority if given. Errors: kNotFound; else as create_context.
   Async<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                      CallControl control = {}, std::optional<std::uint8_t> priority = std::nullopt);
   /// Returns its last state. Errors: as extend_context.
@@ -443,12 +436,10 @@ class Client {
   Async<NamedContext> stop_warming_context(std::string_view name, std::chrono::microseconds deadline,
                                            CallControl control = {});
   /// Returns the context's content from all nodes, to create it elsewhere. Errors: kNotFound; kMismatch, the nodes
-  /// differ under that name, or it changed meanwhile: ask again; kUnsupported, an older node; of the first node that
-  /// failed.
+  /// differ under that name, or it changed meanwhile: ask again; kUnsupported, an older node; another error of a node.
   Async<ContextContent> tell_context(std::string_view name, std::chrono::microseconds deadline,
                                      CallControl control = {});
-  /// All contexts of the tenant, or the one of that name. A node that does not answer is listed as silent, not an
-  /// error.
+  /// All contexts of the tenant, or the one of that name. A node that does not answer is listed as silent.
   Async<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
 
   /// Asks the cluster's node of this id to hand over all its blocks and to refuse new ones; with `drain` false, to take
@@ -494,8 +485,7 @@ class Client {
   Result<std::span<std::byte>> adopt_memory(std::size_t reserved_bytes, Result<std::unique_ptr<SharedMemory>> memory);
   /// Lends `memory` of allocate() or add_device_memory() to all nodes now instead of at its first use, when calls go
   /// through the socket until RDMA is ready: registering takes 0.2 s per GiB. Returns the number of connections it is
-  /// lent to; a node that cannot take it is not an error. Errors: kBadRequest for other memory, kQuarantined if it is
-  /// leaving.
+  /// lent to. Errors: kBadRequest for other memory, kQuarantined if it is leaving.
   Async<std::size_t> lend(std::span<std::byte> memory, std::chrono::microseconds deadline, CallControl control = {});
   /// Also while it is quarantined: the node may go on writing the memfd's pages, which these addresses no longer map.
   /// Memory reached by RDMA is deregistered before its addresses are used again. Errors: kBadRequest if it is not from
@@ -511,8 +501,7 @@ class Client {
   /// kNoRegion if this node cannot have the memory (NodeStatus::rdma_text has the reason); get stops before blocks on
   /// disk, as with memory_only. So lend() it before the first call. It is registered through its dma-buf, or without
   /// one (or where an RDMA device cannot) by its addresses, for which the kernel needs nvidia-peermem. Counts against
-  /// region_bytes_max. Errors: kBadRequest (no bytes, or some already lendable), kBusy over region_bytes_max, system
-  /// errors.
+  /// region_bytes_max. Errors: kBadRequest (empty, or already lendable), kBusy over region_bytes_max, system errors.
   Result<void> add_device_memory(DeviceMemory memory);
   /// Takes back memory of add_device_memory(), also while it is quarantined. After success RDMA devices cannot reach
   /// it, whatever a node does: only then free or reuse it. Until then, and after timed_out, it is leaving: calls that

@@ -99,8 +99,7 @@ class Parts {
 
 }  // namespace
 
-/// With one node and no extents, the common case on every call's path, the chain is borrowed without copying or
-/// allocating.
+/// With one node and no extents, the common case, the chain is borrowed without copying or allocating.
 std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain, std::size_t hot_blocks) {
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1 && !map.has_extents()) {
@@ -173,8 +172,7 @@ Client::Impl::Impl(asio::any_io_executor executor, ClientConfig config, Network&
   }
 }
 
-/// Calls end while the network and the clock still exist. Session coroutines may run on after this; `shared` holds the
-/// objects they need.
+/// Calls end while the network and the clock still exist. Session coroutines may outlive this, and hold `shared`.
 Client::Impl::~Impl() {
   shared->on_map_epoch = nullptr;
   shared->on_node_failure = nullptr;
@@ -192,8 +190,7 @@ std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHa
   return split_chain(*map, hashes, hot_roots(space, hashes).now);
 }
 
-/// For a chain within its root, the node is the one that had it: otherwise all clients would get the root from one
-/// node.
+/// For a chain within its root: the node that had it, or else all clients would get the root from one node.
 std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) {
   if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());

@@ -291,7 +291,6 @@ inline const wire::ExtraDigest* wire_extras(std::span<const ExtraDigest> extras)
   return reinterpret_cast<const wire::ExtraDigest*>(extras.data());
 }
 
-/// Waits until every call of the group has ended.
 asio::awaitable<void> wait_all(CallGroup& group);
 
 inline constexpr std::chrono::microseconds kDeadlineMax = std::chrono::hours(24);

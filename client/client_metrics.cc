@@ -42,7 +42,6 @@ std::string label_value(std::string_view text) {
   return out;
 }
 
-/// One family after another.
 class Text {
  public:
   void family(const char* name, const char* type, const char* help) {

@@ -25,8 +25,7 @@ void SpaceSizes::note(Space space, std::size_t block_bytes) {
   const auto index = static_cast<std::size_t>(space);
   KV_ASSERT(index < kSpacesMax && block_bytes > 0);
   auto& chunk = chunks_[index / kChunk];
-  // Written only on the I/O thread, read on any: a plain store is enough, and readers see a chunk only after it is
-  // zeroed.
+  // Written only on the I/O thread, read on any: plain stores are enough. Readers see only zeroed chunks.
   if (chunk.load(std::memory_order_relaxed) == nullptr) chunk.store(new Chunk{}, std::memory_order_release);
   (*chunk.load(std::memory_order_relaxed))[index % kChunk].store(block_bytes, std::memory_order_release);
 }

@@ -59,8 +59,7 @@ class ClientThread {
   /// A completion queue: starts calls on the thread without waiting. All functions run on the I/O thread.
   class Guest {
    public:
-    /// Asked after each handler of the thread. Sequentially consistent with a thread that adds work and then calls
-    /// Waker::wake().
+    /// Asked after each handler. Sequentially consistent with threads that add work, then call Waker::wake().
     virtual bool has_work() const = 0;
     virtual void work() = 0;
     /// The client is about to be destroyed: ends calls in progress, detaches itself, then calls `done` once.
@@ -82,7 +81,6 @@ class ClientThread {
 
   bool is_forked() const { return generation_ != fork_generation(); }
   bool is_disabled() const;
-  /// Why enter() refuses.
   error_code why_not() const { return is_forked() ? Errc::kForked : Errc::kUnavailable; }
   bool is_current() const { return std::this_thread::get_id() == thread_.get_id(); }
 
@@ -135,7 +133,6 @@ class ClientThread {
   Client& client() { return *client_; }
 
  private:
-  /// A call that waits on another thread.
   class Waiting {
    public:
     virtual ~Waiting() = default;

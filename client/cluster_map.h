@@ -13,16 +13,14 @@ namespace kv {
 
 /// A chain is cut into *extents*, and one node owns a whole extent. A get then talks to few nodes, and a dead node
 /// takes only its own extents; placing each block by its own hash would give every node a part of every prefix.
-///   1. Every client with the same names, weights and extent_blocks picks the same owners, whatever the order of its
-///      list (golden test).
+///   1. Clients with the same names, weights and extent_blocks pick the same owners, in any list order (golden test).
 ///   2. A block's owner depends only on the blocks up to it: it is the same for each prefix of the chain with that
 ///      block. So each call gets the chain from its first block on; it may end anywhere. (Exception: a chain that ends
 ///      in a hot root may be asked for on any node.)
 ///   3. The start of an extent is read from the hashes, not counted from the chain's start: a change near the start
 ///      moves the blocks before the next natural anchor, and leaves those behind it.
 ///   4. An extent has at most extent_blocks_max() blocks, not counting a hot root.
-///   5. A node holds extents in proportion to its weight; adding or removing one moves only the extents that it gains
-///      or loses.
+///   5. A node holds extents in proportion to its weight; adding or removing one moves only its own extents.
 /// A *hot root*, leading blocks shared by many prompts (client/hot/hot_sets.h), is part of the first extent: each owner
 /// of such an extent holds the root in front of its own blocks, so every node soon has a copy. The extent's anchor is
 /// the first block behind the root, so prompts that share only the root are spread over all nodes.
@@ -62,8 +60,7 @@ class ClusterMap {
   /// The owner rule for chains, defined only here. Without gaps, in chain order. The first `hot_blocks` are the hot
   /// root, part of the first extent; ignored if each block is an extent.
   std::vector<Extent> extents(std::span<const BlockHash> chain, std::size_t hot_blocks = 0) const;
-  /// The owner of a block that stands alone, and of the extent that begins with `anchor`: an index into the list of
-  /// nodes.
+  /// The owner of a block that stands alone, and of the extent that begins with `anchor`: an index into the list.
   std::size_t owner(const BlockHash& anchor) const { return owner(anchor, node_count()); }
   /// The owner without the node `except`; `except` itself if all others have weight 0.
   std::size_t owner(const BlockHash& anchor, std::size_t except) const;
@@ -72,7 +69,7 @@ class ClusterMap {
   bool is_anchor(const BlockHash& block) const;
   bool have_equal_weights() const;
 
-  std::vector<std::size_t> owners_;   ///< Nodes of positive weight.
+  std::vector<std::size_t> owners_;
   std::vector<std::uint64_t> seeds_;  ///< By node, like the lists below.
   std::vector<double> weights_;
   std::vector<std::uint32_t> ranks_;  ///< By name: breaks ties independently of the list's order.

@@ -89,13 +89,11 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
         waker_(thread.waker()),
         thread_(&thread) {}
 
-  /// Makes the queue known to the I/O thread.
   void attach() {
     if (!thread_->attach(shared_from_this())) client_disabled();  // a forked child is detected earlier
   }
 
-  /// Size of the copies of one call's lists. Errors: kTooLarge for a list beyond any limit; sums of shorter ones do not
-  /// overflow.
+  /// Size of the copies of one call's lists. Errors: kTooLarge for a list beyond any limit; shorter sums fit.
   template <class... T>
   Result<std::size_t> copied_bytes(std::span<T>... lists) const {
     const std::size_t bytes_max = std::min<std::size_t>(options.bytes_max, PTRDIFF_MAX / 16);

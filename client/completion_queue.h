@@ -68,7 +68,7 @@ struct Completion {
     kSegment   ///< A get or load: the first get.block_count blocks have segment `segment` and all earlier ones.
   };
   CallId call{};
-  std::uint64_t tag = 0;  ///< From the submit.
+  std::uint64_t tag = 0;
   Verb verb{};
   Kind kind = Kind::kEnd;
   /// As the blocking call returns it: a dead, slow or full node is not an error but a smaller result with its `why`.
@@ -91,8 +91,7 @@ struct LoadOptions {
   std::chrono::microseconds deadline;  ///< For both. No default: choose.
   /// With fewer matched blocks the get is skipped, since recomputing is cheaper. At least 1.
   std::size_t block_count_min = 1;
-  bool tell_match = false;                           ///< Report the match in a kMatched completion, before the blocks
-                                                     ///< come.
+  bool tell_match = false;                           ///< Report the match in a kMatched completion first.
   std::span<const std::uint64_t> segment_ends = {};  ///< As in GetOptions.
   SegmentCallback on_segment = {};                   ///< As in GetOptions; without it, segments come as kSegment.
   bool memory_only = false;                          ///< As in GetOptions.
@@ -191,8 +190,7 @@ class CompletionQueue {
   Result<void> cancel(CallId call);
 
   /// Takes up to into.size() completions, oldest first. Waits until there are `count_min` (at most into.size()), all
-  /// calls in flight have ended, or `timeout` has passed; by default does not wait. Returns how many; zero is not an
-  /// error. Errors: kForked.
+  /// calls in flight have ended, or `timeout` has passed; by default does not wait. Returns how many. Errors: kForked.
   Result<std::size_t> reap(std::span<Completion> into, std::size_t count_min = 0,
                            std::chrono::microseconds timeout = std::chrono::microseconds(0));
   /// Takes the ends of these calls, once `count_min` of them have ended or `timeout` has passed: 1 for any one,

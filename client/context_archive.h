@@ -42,7 +42,6 @@ struct ContextImportOptions {
   ArchiveGoOn go_on = nullptr;
 };
 
-/// The result of an export or import.
 struct ArchivedContext {
   std::string name;
   std::string namespace_id;                     ///< Hexadecimal.

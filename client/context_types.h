@@ -74,7 +74,7 @@ struct ContextContent {
   std::vector<BlockHash> hashes;  ///< From the first block on; fewer than prefix_blocks if a node's part is missing.
 };
 
-/// By name.
+/// Sorted by name.
 struct ContextList {
   std::vector<NamedContext> contexts;
   /// Nodes that did not answer, with their errors: all figures lack their part.

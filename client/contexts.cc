@@ -45,7 +45,7 @@ class ContextCall final : public Call {
   struct Told {
     std::uint64_t id = 0, prefix_blocks = 0;
     std::string record;
-    std::vector<std::pair<std::uint32_t, BlockHash>> blocks;  ///< With their positions.
+    std::vector<std::pair<std::uint32_t, BlockHash>> blocks;
   } told;
 
  private:

@@ -4,8 +4,7 @@
 // segment. Their bytes follow in the same frame and are verified while they land (inline), or are already in the lent
 // region and are verified there (memfd, RDMA). The result is cut at the first missing block of the whole chain. A node
 // that is late and has not begun to answer is replaced by the second node, if that has all of the part; two nodes never
-// write to one place. Blocks in a device's memory are verified by the caller, on that device, with the part's
-// checksums.
+// write to one place. Blocks in a device's memory are verified by the caller, on that device.
 #include <algorithm>
 #include <boost/container/small_vector.hpp>
 #include <memory>
@@ -40,8 +39,7 @@ struct GetPlan {
 /// The part of a get that one node answers, landing.
 ///   1. Pieces come in order: segment by segment, and block by block in each. Any other order is a violation.
 ///   2. A block counts as good only if it passed in this segment and all earlier ones, and so did all blocks before it.
-///   3. The node may still write to next_block_ and later blocks of the current segment, and to all later segments:
-///      unfinished_destinations().
+///   3. unfinished_destinations(): next_block_ and later ones in the current segment, and all later segments.
 class GetCall final : public Call {
  public:
   GetCall() { type = FrameType::kGet; }
@@ -84,8 +82,7 @@ class GetCall final : public Call {
   /// Why good() is less than the whole part.
   error_code reason() const {
     if (corrupt_count_ > 0) return Errc::kCorruptBlock;
-    // Only the caller reports a cancellation: a node asked to stop in favour of a second one may stop too late for
-    // it.
+    // Only the caller reports a cancellation: a node asked to stop for a second one may do so too late for it.
     if (is_cut_ || (error() == Errc::kCancelled && was_answered())) return Errc::kUnavailable;
     if (error()) return error();
     return asked_ < chain->hashes.size() && good() == asked_ ? make_error_code(Errc::kTooLarge) : error_code();
@@ -212,8 +209,7 @@ std::string GetCall::on_more(CallSession& session, const FrameReader::Frame& fra
     tell(first + i, sums_of(i));
     landed(is_device || passes(target(first + i, sums_of(i))) ? 1 : 0, 1);
   }
-  // Verifying takes I/O thread time: the session yields after a number of bytes, so that other calls keep their
-  // deadlines.
+  // Verifying takes I/O thread time: the session yields after a number of bytes, so that deadlines are kept.
   if (plan->verify && !is_device) session.verified(count * bytes);
   return {};
 }
@@ -461,7 +457,7 @@ class GetHedges {
     }
     arm();
   }
-  /// After the last call has ended.
+  /// Call this after the last call has ended.
   void count() {
     const TimePoint now = impl_.shared->clock.now();
     for (std::size_t i = 0; i < tries_.size(); ++i) {
@@ -637,8 +633,7 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
     impl.start(call, chain.node, space, group, plan.until);
   }
 
-  // Meanwhile blocks land and are verified in the calls. The caller gets a report of each segment that has landed
-  // everywhere.
+  // Meanwhile blocks land and are verified. The caller gets a report of each segment that has landed everywhere.
   SegmentReport report(plan, options, hashes.size());
   std::optional<GetHedges<Impl>> hedges;
   if (impl.hedger.is_on() && impl.has_hot_roots()) hedges.emplace(impl, space, plan, calls, group);
@@ -651,7 +646,6 @@ Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
   if (hedges) hedges->count();
   report.run(calls);  // calls may all have ended before the first wait
 
-  // Only a prefix counts: cut at the first gap.
   const GetResult result = cut_at_gap(calls, plan.ends.size() - 1, hashes.size());
   shared->metrics.got(result.block_count - std::min(result.block_count, plan.first_block),
                       hashes.size() - std::max(result.block_count, plan.first_block), result.corrupt_count,

@@ -150,8 +150,7 @@ typedef struct kvs_match_options {
   int lease;    /* not 0: keep the found blocks for a while */
   int prefetch; /* not 0: load blocks from disk into memory, for a later get */
   /* kvs_digest_extra() of the data hashed into each block besides its tokens, and into the next block; NULL: tokens
-   * only. A partial block has the next block's extra. If the record has a field `hash`, a partial block requires
-   * extras. */
+   * only. A partial block has the next block's extra, and requires one if the record has a field `hash`. */
   const kvs_extra* extras;
   size_t extra_count;
   uint64_t reuse; /* KVS_REUSE_... (64 bits: 32 would lie in former padding elsewhere) */
@@ -269,8 +268,7 @@ KVS_API int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes,
 KVS_API int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count,
                     const void* const* blocks, const kvs_put_options* options, kvs_put_result* result);
 
-/* Apply to a chain's longest prefix, or to each held block of a set. *blocks: their count, over all nodes. NULL is
- * allowed. */
+/* Apply to a chain's longest prefix, or to each held block of a set. *blocks: their count over all nodes, or NULL. */
 KVS_API int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                       uint64_t* blocks);
 KVS_API int kvs_pin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
@@ -312,8 +310,7 @@ KVS_API int kvs_context_warm(kvs_client* client, const char* name, int stop, uin
  * deadline_us applies to each call to the nodes; the whole may take many. Neither leaves half a file. kvs_last_error()
  * names the fault in a file, and its place. KVS_CORRUPT_BLOCK: it is damaged; KVS_UNSUPPORTED: of a later version.
  * key_file: a file with 64 hexadecimal digits, readable by its owner only, whose key signs an export; an import refuses
- * files that it has not signed with KVS_PERMISSION_DENIED. NULL: the environment's KVSTORE_ARCHIVE_KEY_FILE, or
- * unsigned without it. */
+ * files that it has not signed with KVS_PERMISSION_DENIED. NULL: the environment's KVSTORE_ARCHIVE_KEY_FILE, if any. */
 #define KVS_EXPORT_PARTIAL 1u /* if blocks are missing, export those before the first missing one */
 #define KVS_EXPORT_REPLACE 2u /* replace an existing file */
 KVS_API int kvs_context_export(kvs_client* client, const char* name, const char* file, unsigned int flags,
@@ -335,8 +332,8 @@ KVS_API int kvs_metrics_text(kvs_client* client, char* text, size_t capacity, si
 /* Sets the engine's prefill speed, for the estimate of the time saved by loading; 0: unknown. */
 KVS_API int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second);
 
-/* Memory that nodes fill and drain themselves: nodes on this host, and nodes reached by RDMA. Freed by kvs_free or with
- * the client. */
+/* Memory that nodes on this host, or reached by RDMA, fill and drain themselves. Freed by kvs_free or with the
+ * client. */
 KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);
 /* Lends memory of kvs_allocate to all nodes now, so that the first calls need not use the socket while it is
  * registered. *connections: how many received it; 0 is not an error. NULL is allowed. */
@@ -376,13 +373,12 @@ enum {
 };
 
 /* Groups: names whose blocks are useful only together (a state and its window, K and V stored apart). group_counts, in
- * the options of the three calls for sets, cuts the list of names: the first group_counts[0] names are a group, the
- * next group_counts[1] another, to the end of the list; each has 1 to 64 different names. A group is held, got and put
- * as a whole or not at all: a put makes its blocks visible at one moment, and a group with a missing block is a miss.
- * Nodes keep no record of groups, so all calls should list the same names with the same one first: among several nodes
- * the group lies where that name belongs, and kvs_touch, kvs_pin, kvs_unpin and kvs_drop, which take single names,
- * reach only that one. Dropping it drops the group. A node without support for groups is not asked: `why` is
- * KVS_UNSUPPORTED. */
+ * the options of the three set calls, cuts the list of names: the first group_counts[0] names are a group, the next
+ * group_counts[1] another, to the end of the list; each has 1 to 64 different names. A group is held, got and put as a
+ * whole or not at all: a put makes its blocks visible at one moment, and a group with a missing block is a miss. Nodes
+ * keep no record of groups, so all calls should list the same names with the same one first: among several nodes the
+ * group lies where that name belongs, and kvs_touch, kvs_pin, kvs_unpin and kvs_drop, which take single names, reach
+ * only that one. Dropping it drops the group. A node without group support is not asked: `why` is KVS_UNSUPPORTED. */
 
 typedef struct kvs_match_set_options {
   size_t struct_size;
@@ -643,8 +639,7 @@ KVS_API int kvs_submit_stats(kvs_queue* queue, uint64_t deadline_us, char* json,
  * keeps its result. KVS_NOT_FOUND: it was reaped, or never existed. */
 KVS_API int kvs_cancel(kvs_queue* queue, kvs_call call);
 /* Takes up to `capacity` completions, oldest first, each `completion_size` bytes: sizeof(kvs_completion). Waits until
- * there are count_min, all calls in flight have ended, or the time has passed; 0: does not wait. Zero completions are
- * not an error. */
+ * there are count_min, all calls in flight have ended, or the time has passed; 0: does not wait. */
 KVS_API int kvs_reap(kvs_queue* queue, kvs_completion* completions, size_t completion_size, size_t capacity,
                      size_t count_min, uint64_t timeout_us, size_t* count);
 /* Takes the ends of these calls, once count_min of them have ended or the time has passed: 1 for any one, call_count

@@ -32,8 +32,8 @@ extern "C" {
 
 /* Elements. 8-bit floats are e4m3fn and e5m2; KVS_E2M1X2 is two 4-bit floats in a byte, addressed as one. */
 enum { KVS_BYTE, KVS_INT8, KVS_E4M3, KVS_E5M2, KVS_E2M1X2, KVS_FP16, KVS_BF16, KVS_FP32 };
-/* The element with a library's name: "bfloat16", "torch.bfloat16", "bf16", "float8_e4m3fn", "fp8_e4m3", "half", ...
- * KVS_NOT_FOUND: unknown name. */
+/* The element with a library's name: "bfloat16", "torch.bfloat16", "bf16", "float8_e4m3fn", "half", ..., or
+ * KVS_NOT_FOUND. */
 KVS_API int kvs_element_named(const char* name, int* element);
 /* "byte", "int8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "float16", "bfloat16", "float32": the names in
  * PyTorch and NumPy, accepted by kvs_element_named. NULL: unknown element. */
@@ -159,8 +159,8 @@ KVS_API int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int6
 KVS_API int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
                              int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
                              int64_t* slots);
-/* The same with 32-bit numbers, as in Ascend's operators and vLLM's tables, for KVS_ROWS_SLOTS32. KVS_TOO_LARGE: a slot
- * does not fit. */
+/* The same in 32 bits, as in Ascend's operators and vLLM's tables, for KVS_ROWS_SLOTS32. KVS_TOO_LARGE: over 32
+ * bits. */
 KVS_API int kvs_slots32_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
                                  const int32_t* starts, const int32_t* lengths, int drop_missing, int32_t* slots,
                                  size_t capacity, size_t* count);
@@ -230,15 +230,13 @@ typedef struct kvs_run {
  * same after the call. A stream of another device is KVS_BAD_REQUEST in any case. */
 #define KVS_DEVICE_NUMBER(ordinal) ((ordinal) + 1)
 /* KVS_OK: calls can run there. KVS_UNAVAILABLE: they cannot, for the reason in kvs_last_error() (missing module or
- * device). The module is libkvstore_cuda.so beside libkvstore.so, or the file named by KV_CUDA_MODULE in the
- * environment. */
+ * device). The module is libkvstore_cuda.so beside libkvstore.so, or the file named by the variable KV_CUDA_MODULE. */
 KVS_API int kvs_device_check(int device);
 /* CUDA devices visible to this process. *count is 0, with KVS_OK, without a device or module. */
 KVS_API int kvs_device_count(int* count);
 /* Loads all kernels on the run's device now, instead of each at its first call, which takes milliseconds. */
 KVS_API int kvs_warm_up(const kvs_run* run);
-/* Waits for all earlier work of the run's stream, for callers without a CUDA runtime of their own. Returns at once on
- * the host. */
+/* Waits for all earlier work of the run's stream, for callers without a CUDA runtime. Returns at once on the host. */
 KVS_API int kvs_synchronise(const kvs_run* run);
 
 /* Page-locks the caller's memory, for instance from kvs_allocate, so that the device copies it at full speed and
@@ -272,8 +270,8 @@ KVS_API int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kv
  * kernel in stream order. Plain host memory is read before the call returns, and checked as on the host; a cache whose
  * blocks are not contiguous is then KVS_MISMATCH. */
 KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* run);
-/* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Refusals as in kvs_copy_blocks.
- * Host only. */
+/* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Checks as kvs_copy_blocks. Host
+ * only. */
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
                                const int64_t* targets, size_t target_count, const kvs_run* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
@@ -345,14 +343,12 @@ typedef struct kvs_staged_blocks {
   const kvs_rows* rows;           /* of the tokens, in `pages`; ids in device or page-locked memory */
   const kvs_cache* blocks;        /* kvs_layout_store_block, in host memory */
   int64_t block_count;            /* uses the first block_count blocks */
-  int is_page_locked;             /* not 0: the blocks' memory is page-locked. Else the call waits while it copies
-                                   * them */
+  int is_page_locked;             /* not 0: the blocks' memory is page-locked. Else the call waits for its copies */
   const kvs_operation* operation; /* NULL: KVS_COPY; its arrays as the ids */
   int64_t first_layer;
   int64_t layer_count;  /* 0: all from first_layer on */
   uint64_t deadline_us; /* for waits within the call; 0: unlimited */
-  /* Not 0: runs after all earlier work of `stream`, such as the kernels that compute these pages. NULL is then the
-   * default stream. */
+  /* Not 0: runs after all earlier work of `stream` (NULL: the default stream), such as computing these pages. */
   int is_after_stream;
   void* stream;
 } kvs_staged_blocks;
@@ -383,8 +379,7 @@ typedef struct kvs_keep_row { /* does not grow */
 } kvs_keep_row;
 enum { KVS_KEEP_LAST, KVS_KEEP_MEAN, KVS_KEEP_DROP };
 /* The rows kept by each (sequence b, head h), i = b * head_count + h: windows[i], offsets[i] (not for KVS_KEEP_LAST),
- * from first_slots[i] on (negative: keeps none). *count: rows; KVS_TOO_LARGE if more than `capacity`, with `rows`
- * unchanged. */
+ * from first_slots[i] on (negative: keeps none). *count: rows; KVS_TOO_LARGE if more than `capacity`. */
 KVS_API int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
                                const int32_t* windows, const int32_t* offsets, const int64_t* first_slots,
                                kvs_keep_row* rows, size_t capacity, size_t* count);

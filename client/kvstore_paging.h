@@ -73,8 +73,7 @@ KVS_API int kvs_paged_find(const kvs_paged_cache* cache, const kvs_hash* hashes,
 KVS_API int kvs_paged_open(kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
                            kvs_sequence* sequence, size_t* cached);
 /* The same for several groups of one pool at once: a sequence in each, with one prefix, the longest cached in all; or
- * an error and none opened. hashes[g], hash_counts[g]: of group g's blocks, which may differ in size. At most 64
- * groups. */
+ * an error and none opened. hashes[g], hash_counts[g]: of group g's blocks, of any size. At most 64 groups. */
 KVS_API int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, const kvs_hash* const* hashes,
                                   const size_t* hash_counts, size_t token_count, kvs_sequence* sequences,
                                   size_t* cached);
@@ -127,8 +126,7 @@ typedef struct kvs_cascade_level { /* arrays live until the plan is freed */
   size_t struct_size;
   size_t entry_count;
   /* Entry i: queries query_indptr[i] to query_indptr[i + 1] of the batch in its order, against pages
-   * page_indices[page_indptr[i]] to page_indptr[i + 1], the last with last_page_tokens[i] tokens; 0: an empty
-   * entry. */
+   * page_indices[page_indptr[i]] to page_indptr[i + 1], the last with last_page_tokens[i] tokens; 0: empty. */
   const int32_t* query_indptr;
   const int32_t* page_indptr;
   const int32_t* page_indices;
@@ -164,8 +162,7 @@ typedef struct kvs_chunks_view { /* arrays live until the plan is freed */
 } kvs_chunks_view;
 #define KVS_CHUNKS_VIEW_INIT \
   { sizeof(kvs_chunks_view), 0, 0, NULL, NULL, NULL, NULL, NULL, 0, 0, NULL, NULL, NULL }
-/* A chunk is shared if more than sharing_threshold (0: 1) sequences contain it. KVS_UNSUPPORTED: a sequence has several
- * queries. */
+/* A chunk is shared if more than sharing_threshold (0: 1) sequences contain it. KVS_UNSUPPORTED: several queries. */
 KVS_API int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks** plan);
 KVS_API int kvs_chunks_describe(const kvs_chunks* plan, kvs_chunks_view* view);
 KVS_API void kvs_chunks_free(kvs_chunks* plan); /* NULL is allowed */
@@ -175,8 +172,7 @@ KVS_API void kvs_chunks_free(kvs_chunks* plan); /* NULL is allowed */
 /* FlashInfer's packed custom masks. Request r has query_counts[r] rows of kv_counts[r] bits, row after row; a set bit:
  * this query reads this key. Bit i of request r is bit i % 8 of byte byte_indptr[r] + i / 8. `mask`: a byte for each
  * bit, 0 or not, requests end to end; NULL: causal, the queries being the last tokens. bit_indptr, byte_indptr:
- * request_count + 1 each, NULL: not wanted. *bytes: how many; KVS_TOO_LARGE if more than `capacity`, or at 2^31 bits,
- * with `packed` unchanged. */
+ * request_count + 1 each, NULL: not wanted. *bytes: how many; KVS_TOO_LARGE if more than `capacity`, or 2^31 bits. */
 KVS_API int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count,
                            const uint8_t* mask, uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr,
                            int32_t* byte_indptr);
@@ -237,11 +233,9 @@ KVS_API int kvs_layer_update(kvs_layer* layer, const void* keys, const void* val
 KVS_API int kvs_layer_next_position(const kvs_layer* layer, int64_t added_count, int64_t* position);
 /* Tokens added and not cropped, including those evicted since. */
 KVS_API int kvs_layer_token_count(const kvs_layer* layer, int64_t* token_count);
-/* Keeps only the first token_count tokens; a negative number removes that many. KVS_UNSUPPORTED: tokens to be read then
- * are gone. */
+/* Keeps only the first token_count tokens; a negative number removes that many. KVS_UNSUPPORTED: evicted too much. */
 KVS_API int kvs_layer_crop(kvs_layer* layer, int64_t token_count);
-/* The batch becomes these sequences of it, in this order: beams, forks. Static and sliding caches keep the size of
- * their batch. */
+/* Selects sequences of the batch, in this order: beams, forks. Static and sliding caches keep their batch's size. */
 KVS_API int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count);
 
 #ifdef __cplusplus

@@ -18,8 +18,7 @@ struct MissReport {
   std::size_t block_count = 0;       ///< Leading blocks held, as in MatchResult.
   std::size_t disk_block_count = 0;  ///< Those on disk.
   bool is_whole = false;             ///< All are held: the rest is empty.
-  /// Of the first missing block. kUnknown: the node is too old to explain, or could not be asked, for the reason in
-  /// `why`.
+  /// Of the first missing block. kUnknown: the node is too old to explain, or `why` has the reason.
   MissKind kind = MissKind::kUnknown;
   error_code
       why;  ///< The block's owner did not answer (timed_out, kUnavailable, ...), or is away, and another was asked.

@@ -2,8 +2,7 @@
 // front of its destination, or with the reason for its absence.
 //
 // Each owner gets one request for all its blocks, all at once. The answer comes in pieces, in the node's order, each
-// some blocks by their index, with lengths and checksums. Their bytes follow in the same frame, or are already in the
-// lent region.
+// some blocks by index, with lengths and checksums. Their bytes follow in the frame, or are already in the lent region.
 #include <algorithm>
 #include <cstring>
 #include <utility>

@@ -21,11 +21,9 @@ enum class Held : std::uint8_t { kNowhere, kInMemory, kOnDisk };
 
 // Groups: names whose blocks are useful only together (a state and its window, K and V stored apart). `group_counts`,
 // in the options of all three calls, cuts the list of names: the first group_counts[0] names are a group, the next
-// group_counts[1] another, and so on to the end of the list; empty: each name is alone. The list must live until the
-// call ends.
+// group_counts[1] another, to the end of the list; empty: each name is alone. It must live until the call ends.
 //   - A group is held, got and put as a whole or not at all. A put makes its blocks visible at one moment. A group with
-//     a missing block is a miss; its other blocks are still held under their own names, and being unused they are
-//     evicted soon.
+//     a missing block is a miss; its other blocks are still held under their own names, and soon evicted as unused.
 //   - A group has 1 to 64 different names (kGroupNamesMax): else kBadRequest. It must fit into a node's memory: else
 //     kTooLarge. Groups may share names.
 //   - Groups exist only in calls: nodes keep no record. All calls should list the same names with the same one first,
@@ -61,8 +59,7 @@ struct SetGetOptions {
 };
 /// The outcome of one block. It landed, verified, iff `has_landed`: then its destination begins with its `block_bytes`
 /// bytes, and the bytes behind them are unchanged. Otherwise the destination is unspecified. All blocks of a group
-/// land, or none: if one is damaged, too long, or not read from disk in time, the others are given up for the same
-/// reason.
+/// land, or none: if one is damaged, too long, or not read from disk in time, so are the others, for the same reason.
 struct SetGetBlock {
   /// 0: unknown. Of a block too long for its destination, the length it needs; the others of its group then have the
   /// same `why`, and a length that fits or is unknown.

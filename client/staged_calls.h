@@ -74,8 +74,7 @@ std::vector<StagedPart> cut_for_staging(const ClientStaging& staging, std::span<
 }
 
 /// Starts the calls of a verb in order: all at once, but staged calls only while few others are in progress.
-///   1. At most kStagedCallsMax are staged at a time: one being filled by the node, one being read here, and one or two
-///      waiting for either.
+///   1. At most kStagedCallsMax are staged at a time: one at the node, one being read here, one or two waiting.
 ///   2. Calls do not wait for another verb's room: if a verb has none, its next call goes unstaged.
 template <class C, class Start>
 class StagedStart {

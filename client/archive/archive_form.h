@@ -1,6 +1,5 @@
-// client/archive/archive_form.h: the format of a file with a named context, to create it on another cluster: how it is
-// written, and how it is checked in full. This folder handles files; archive_transfer.h moves blocks between them and
-// nodes.
+// client/archive/archive_form.h: the format of a file with a named context, to create it on another cluster, with its
+// full check. This folder handles files; archive_transfer.h moves blocks between them and nodes.
 //
 //     | head: the context, names of its blocks | SHA-256 of the head | block, block, ... | SHA-256 of all before |
 //     | signature, if there is a key |

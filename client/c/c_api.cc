@@ -33,8 +33,7 @@ int guarded(kvs_client* client, Body body) noexcept {
   return c_api::guarded([&] {
     if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
     if (client->client.is_disabled()) return fail(KVS_INTERNAL, "the client is disabled after an internal error");
-    // This call may have failed the assertion. Then the I/O thread ended it as unavailable, which would invite a
-    // useless retry.
+    // If this call failed the assertion, the I/O thread ended it as unavailable, which invites a useless retry.
     const int status = body(client->client);
     if (status != KVS_OK && client->client.is_disabled()) {
       return fail(KVS_INTERNAL, "the client is disabled after an internal error");
@@ -43,8 +42,7 @@ int guarded(kvs_client* client, Body body) noexcept {
   });
 }
 
-/// Calls with hashes in, and a count of blocks out. `*blocks` is unchanged on failure, for callers that ignore the
-/// status.
+/// Calls with hashes in, and a count of blocks out; a failure leaves `*blocks` unchanged, for callers without checks.
 using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
 
 int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
@@ -108,8 +106,7 @@ const char* kvs_status_text(int status) {
   }
 }
 
-// Not through guarded(): here invalid_argument is the caller's mistake and names the field; elsewhere it would be a bug
-// here.
+// Not through guarded(): here invalid_argument is the caller's mistake and names the field, not a bug of ours.
 int kvs_client_open(const kvs_options* given, kvs_client** client) {
   try {
     // Cleared first: a caller that ignores the status then closes NULL, not a stray pointer.
@@ -119,8 +116,7 @@ int kvs_client_open(const kvs_options* given, kvs_client** client) {
     if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
     if (options.nodes == nullptr && options.node_count > 0) return fail(KVS_BAD_REQUEST, "nodes is NULL");
     ClientConfig config;
-    // In all fields zero means "not given", as an older caller's shorter struct reads as zeros. ClientConfig has the
-    // defaults.
+    // Zero always means "not given", since an older caller's struct reads as zeros. ClientConfig has the defaults.
     for (std::size_t i = 0; i < options.node_count; ++i) {
       const kvs_node& node = options.nodes[i];
       if (node.endpoint == nullptr) return fail(KVS_BAD_REQUEST, "nodes: an endpoint is NULL");
@@ -200,8 +196,7 @@ int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token
     const auto record = parse_record(record_text);
     if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
     if (record->is_set()) return fail(KVS_UNSUPPORTED, "record: a set has no chains of hashes");
-    // Set before the capacity check: after KVS_TOO_LARGE the caller has the required size. A partial last block has no
-    // hash.
+    // Set before the capacity check, to report the required size. A partial last block has no hash.
     *count = token_count / record->block_size();
     if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
@@ -272,8 +267,7 @@ int kvs_release(kvs_client* client, kvs_lease lease) {
   });
 }
 
-// `blocks` has an address for each hash, each of block_bytes of the space. An unopened space has 0, which the call
-// refuses.
+// `blocks` has an address per hash, each of block_bytes of the space; 0, for an unopened space, is refused by the call.
 int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
             const kvs_get_options* given, kvs_get_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
@@ -320,8 +314,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
   });
 }
 
-// The names pin and unpin are public and stay; inside they are retain and unretain, since leases and moves also hold
-// pins.
+// The public names pin and unpin are retain and unretain inside, since leases and moves also hold pins.
 int kvs_touch(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
               uint64_t* blocks) {
   return count_blocks(client, &BlockingClient::touch, space, hashes, count, deadline_us, blocks);

@@ -1,5 +1,4 @@
-// client/c/c_status.h: the common part of all C calls: statuses, the last error's text, structs of other versions,
-// exceptions.
+// client/c/c_status.h: common to all C calls: statuses, the last error's text, structs of other versions, exceptions.
 #pragma once
 
 #include <algorithm>

@@ -126,8 +126,7 @@ int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cac
   if (!found_module()) return fail(KVS_UNAVAILABLE, "CUDA: " + found_module().error().text);
   run->cuda = *found_module();
   run->stream = from.stream;
-  // Bounds a launch's grid, to leave multiprocessors to the model: callers may lower the module's own bound, not raise
-  // it.
+  // Bounds a launch's grid, to leave multiprocessors to the model: callers may only lower the module's own bound.
   if (from.block_count_max != 0) run->block_count_max = std::min(from.block_count_max, run->block_count_max);
   return from.device_number == 0 ? KVS_OK : use_device(from.device_number, run, caches);
 }
@@ -137,7 +136,6 @@ int read_host_run(const kvs_run* given, const char* what) {
   return run.cuda ? fail(KVS_UNSUPPORTED, std::string(what) + " runs on the host only") : KVS_OK;
 }
 
-/// The rows of a call on one of its sides.
 int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows) {
   kvs_rows from;
   if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;

@@ -23,7 +23,6 @@ static_assert(sizeof(kvs_keep_row) == sizeof(KeepRow) && offsetof(kvs_keep_row, 
 /// Per call: a higher number would be a mistake, and exhaust memory.
 constexpr std::int64_t kKeepRowsMax = std::int64_t{1} << 32;
 
-/// The arguments shared by both calls with checksums.
 struct BlockCall {
   Rows rows;
   Operation operation;

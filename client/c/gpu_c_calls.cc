@@ -1,5 +1,4 @@
-// client/c/gpu_c_calls.cc: kvstore_gpu.h's calls that move rows, on the host or in the CUDA module. Exceptions stop
-// here.
+// client/c/gpu_c_calls.cc: kvstore_gpu.h's calls that move rows, on the host or with CUDA. Exceptions stop here.
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -104,8 +103,7 @@ std::size_t count_rows(std::span<const std::int64_t> lengths) {
   return rows;
 }
 
-/// Memory neither allocated by CUDA nor registered by kvs_lock_pages: a kernel that touches it faults, and destroys the
-/// process's CUDA context.
+/// Neither allocated by CUDA nor registered by kvs_lock_pages: a kernel that touches it destroys the CUDA context.
 bool is_plain_host(const CudaModule& cuda, const void* memory) {
   return cuda.place_of(memory).kind == CudaModule::MemoryKind::kHost;
 }

@@ -82,8 +82,7 @@ int fail_value(const char* field, int value, int most) {
               std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
 }
 
-// The caller owns the result and frees it by the function of its kind. A cache has a copy of its layout, so either may
-// be freed first.
+// The caller frees the result by the function of its kind. A cache has a copy of its layout: either may go first.
 int give(Checked<Layout> layout, kvs_layout** to) {
   if (!layout) return fail(KVS_BAD_REQUEST, layout.error().text);
   *to = new kvs_layout{*std::move(layout)};

@@ -49,7 +49,6 @@ std::vector<BlockName> names_of(const kvs_hash* hashes, std::size_t count, std::
   return names;
 }
 
-/// Checks a C caller's cache and sequence.
 int check_sequence(const kvs_paged_cache* cache, kvs_sequence sequence) {
   if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
   if (cache->cache.has(SequenceId{sequence})) return KVS_OK;

@@ -34,7 +34,6 @@ int read_mark(kvs_mark from, Mark* mark) {
   return KVS_OK;
 }
 
-/// A call's arguments in Staging's types.
 struct StagedCall {
   StagedBlocks blocks;
   std::int64_t first_layer = 0, layer_count = 0;
@@ -94,7 +93,6 @@ int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
                  : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
 }
 
-/// The place of page-locked buffers for device number `ordinal`.
 int read_numa(const CudaModule& module, const char* given, int ordinal, NumaChoice* numa) {
   if (given != nullptr) {
     auto place = find_numa_place(given);

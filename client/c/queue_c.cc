@@ -21,12 +21,10 @@ namespace {
 
 using c_api::fail, c_api::microseconds, c_api::status_of;
 
-// On the stack, so that reaping does not allocate: a completion taken from the queue cannot be put back if memory is
-// short.
+// On the stack, so that reaping does not allocate: completions cannot be put back if memory is short.
 constexpr std::size_t kReapedAtOnce = 32;
 
-// The numbers are public and cast, not translated. The last ones are compared too, to catch an insertion in the middle
-// of one list.
+// The numbers are public and cast, not translated. Comparing the last ones catches an insertion in one of the lists.
 static_assert(KVS_VERB_OPEN == static_cast<int>(Verb::kOpen) && KVS_VERB_MATCH == static_cast<int>(Verb::kMatch) &&
               KVS_VERB_PUT == static_cast<int>(Verb::kPut) && KVS_VERB_STATS == static_cast<int>(Verb::kOther) &&
               KVS_VERB_MATCH_SET == static_cast<int>(Verb::kMatchSet) &&

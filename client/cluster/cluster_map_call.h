@@ -29,7 +29,7 @@ class ClusterMapCall final : public Call {
 class ClusterDrainCall final : public Call {
  public:
   ClusterDrainCall() { type = FrameType::kClusterDrain; }
-  std::string_view id;  ///< The node's.
+  std::string_view id;
   bool drain = true;
 
  private:

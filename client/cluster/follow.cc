@@ -15,9 +15,8 @@
 namespace kv {
 namespace {
 
-/// The endpoint for a node that the client was not configured with: TLS if the client has certificates, else plain
-/// text. Unix sockets come last: the same path may belong to another node on this machine (which NodeConfig::node_id
-/// then detects).
+/// The endpoint for an unconfigured node: TLS if the client has certificates, else plain text. Unix sockets come last:
+/// the same path may belong to another node on this machine (which NodeConfig::node_id then detects).
 const std::string& preferred_endpoint(const ClusterStatus::Node& member, bool has_tls) {
   const auto rank = [has_tls](const std::string& text) {
     switch (parse_endpoint(text)->scheme) {

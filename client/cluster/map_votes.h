@@ -18,8 +18,7 @@ namespace kv {
 /// content are equal, whatever their epochs.
 ///   1. A later map than the one in force is adopted if two nodes of the own list, or two members, report it alike. Its
 ///      epoch is one that two of them reach, so that a single node cannot inflate an epoch.
-///   2. A single node is believed if it is the only answer: there is no other node, or two others were asked and
-///      silent.
+///   2. A single node is believed if it is the only answer: it is alone, or two others were asked and silent.
 ///   3. If all reports differ, a map that names more of the answering nodes is preferred to one that names fewer.
 ///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
 ///      adopted: two of the own list, unless two of the list report the map in force; or two members, unless two nodes
@@ -50,7 +49,7 @@ class MapVotes {
 
   /// The map to adopt, with its epoch; nullptr: keep the one in force. Without an epoch: the own list.
   const ClusterStatus* choose(std::span<const Voter> voters, TimePoint now);
-  void took(const ClusterStatus& map, TimePoint now);  ///< It is now in force.
+  void took(const ClusterStatus& map, TimePoint now);
   /// Whether the node has reported the map of that epoch, so that asking again is useless.
   bool is_known(std::size_t node, std::uint64_t epoch) const;
   /// The node votes for the map in force, or the own list, with no later epoch.
@@ -70,8 +69,7 @@ class MapVotes {
     const ClusterStatus* map = nullptr;
     std::vector<std::uint64_t> epochs;
     std::size_t own = 0, members = 0, count = 0;
-    std::size_t fresh_own = 0, fresh_members = 0;  ///< Votes given at least kSettling after the map in force was
-                                                   ///< adopted.
+    std::size_t fresh_own = 0, fresh_members = 0;  ///< Votes at least kSettling after the present map's adoption.
     std::size_t named = 0;                         ///< Answering nodes that own something by this map.
     std::uint64_t epoch() const;
   };

@@ -16,8 +16,7 @@ namespace kv {
 /// A read is *late* once its node takes longer than 99 of 100 of its recent answers of that kind took. Then the second
 /// node of the rendezvous order, which has second copies and the hot root (docs/cluster.md), is asked as well.
 ///   1. Second requests are at most `share` of all reads, plus kBurst.
-///   2. After kFruitlessMax fruitless ones in a row there are most likely no copies: the hedger pauses for kRest, and
-///      then tries one.
+///   2. After kFruitlessMax fruitless ones in a row, copies are unlikely: the hedger pauses for kRest, then tries one.
 /// Thread safety: none; on the client's executor.
 class Hedger {
  public:
@@ -32,7 +31,6 @@ class Hedger {
     Latencies& of(Kind kind) { return kind == Kind::kMatch ? match : get; }
   };
 
-  /// Requires 0 <= share <= 1 and after_min <= after_max.
   Hedger(double share, Duration after_min, Duration after_max)
       : share_(share), after_min_(after_min), after_max_(after_max) {
     KV_ASSERT(share >= 0 && share <= 1 && after_min <= after_max);

@@ -54,7 +54,6 @@ class HotSets {
   /// The node has left: its reports no longer count. A later node with its number starts afresh.
   void forget_node(std::size_t node, TimePoint now);
 
-  /// Where a prefix was found.
   struct Place {
     std::size_t hot_blocks = 0;                      ///< Size of the root before it.
     std::optional<std::size_t> node = std::nullopt;  ///< The holder of its beginning; for a root alone, any.
@@ -87,14 +86,14 @@ class HotSets {
     bool was_met = false;
     std::unordered_map<BlockHash, Block, Hash> blocks;
     std::vector<NodeWord> nodes;
-    TimePoint first_heard{};  ///< From any node.
+    TimePoint first_heard{};
   };
   struct Found {
     std::uint32_t space;
     BlockHash last;
     Place place;
   };
-  SpaceSet& heard(std::uint32_t space, std::size_t node, TimePoint now);  ///< Notes a report of the node.
+  SpaceSet& heard(std::uint32_t space, std::size_t node, TimePoint now);
   void take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> blocks, bool is_change, TimePoint now);
 
   std::vector<std::size_t> kept_counts_;  ///< By node: blocks of its reports.

@@ -23,8 +23,7 @@ class KnownChains {
  public:
   static constexpr std::size_t kEntriesMax = 4096;
 
-  /// The first `known` blocks of `chain` are known to all. If that is the whole chain, its last block serves as the
-  /// key.
+  /// The first `known` blocks of `chain` are known to all. If these are all, its last block serves as the key.
   void matched(std::span<const BlockHash> chain, std::size_t known) {
     if (chain.empty()) return;
     const auto [at, is_new] =

@@ -29,14 +29,12 @@ struct ClientShared {
   ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v);
   ~ClientShared();
 
-  /// The builder, empty.
   flatbuffers::FlatBufferBuilder& new_request() {
     builder.Clear();
     return builder;
   }
 
-  /// Whether connecting to this endpoint is allowed, and talking to the node found there: with a token, only configured
-  /// ones are (ClientConfig::token).
+  /// Whether the client may connect to this endpoint, and talk to the node found there: see ClientConfig::token.
   error_code may_connect(const Endpoint& endpoint, bool is_told) const;
   error_code may_talk(const Endpoint& endpoint, const Stream& stream, bool is_told) const;
 

@@ -1,5 +1,4 @@
-// client/link/client_staging.h: a small buffer that nodes on this host fill and drain, for blocks in memory that cannot
-// be lent.
+// client/link/client_staging.h: a small buffer that nodes on this host fill and drain, for blocks in other memory.
 #pragma once
 
 #include <cstddef>

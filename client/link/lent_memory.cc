@@ -94,8 +94,7 @@ Result<std::shared_ptr<LentMemory::Region>> LentMemory::begin_removal(std::span<
 void LentMemory::set_gone(Region& region) {
   KV_ASSERT(region.is_leaving && !region.is_gone);
   region.is_gone = true;
-  region.dmabuf = Descriptor();  // an open dma-buf keeps the device's memory allocated, and the region may be held
-                                 // longer
+  region.dmabuf = Descriptor();  // an open dma-buf keeps the device's memory allocated
 }
 
 void LentMemory::end_removal(const Region& region) {

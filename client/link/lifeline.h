@@ -8,8 +8,7 @@ namespace kv {
 
 /// A member of an object with work on another thread: results that return after the object is gone are dropped.
 ///   1. A guarded callback runs only while its Lifeline exists.
-/// Thread safety: guard(), the destructor and the guarded calls on one executor. A guarded callback may be destroyed on
-/// any thread.
+/// Thread safety: guard(), the destructor and the calls on one executor; a callback's destructor on any thread.
 class Lifeline {
  public:
   Lifeline() : end_(std::make_shared<End>()) {}

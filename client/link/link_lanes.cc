@@ -330,8 +330,7 @@ void LinkLanes::begin_messages(std::shared_ptr<Lane> lane) {
   lane->messages->attach(
       lane->loop->loop, shared_.clock, [this](std::span<const std::byte> message) { listener_.message_came(message); },
       [this](error_code why) { listener_.messages_broke(why); });
-  // An exception is a bug (an assertion that throws, see AssertPolicy) or the end of memory: this session ends, others
-  // go on.
+  // An exception is a bug (an assertion, see AssertPolicy) or the end of memory: this session ends, others go on.
   const auto ended = lifeline_.guard([this](std::exception_ptr thrown, Result<void> result) {
     if (thrown || !result) listener_.messages_broke(thrown ? make_error_code(Errc::kBadFrame) : result.error());
   });

@@ -21,9 +21,8 @@ namespace kv {
 /// time after they broke; meanwhile calls go inline. The lane after the node's last one carries messages, and blocks
 /// right before them. When it breaks the session ends, since the fate of its requests is unknown.
 ///   1. The node reaches memory only through a lane that is up.
-///   2. A lane that was cut writes no more, whatever the node does: this takes memory back from a node that cannot be
-///      trusted to have stopped. It also holds for a lane being connected, which the node may have up before this side
-///      knows.
+///   2. A lane that was cut writes no more, whatever the node does: this takes memory back from a node that may not
+///      have stopped. It also holds for a lane being connected, which the node may have up before this side knows.
 ///   3. One attempt to connect is in progress at a time. From the node's answer on, its queue pairs may be up.
 /// Thread safety: none; on the client's executor. Queue pairs are made and connected on another thread, which then owns
 /// the attempt's lanes. Belongs to its session.
@@ -74,7 +73,7 @@ class LinkLanes {
 
   CallSession& session_;
   Listener& listener_;
-  ClientShared& shared_;  ///< The session's.
+  ClientShared& shared_;
   const std::uint32_t lane_count_max_, message_count_max_;
   std::vector<std::shared_ptr<Lane>> lanes_;  ///< Null or up. At full size from the first attempt on.
   std::shared_ptr<Lane> message_lane_;        ///< Null or up.
@@ -85,7 +84,7 @@ class LinkLanes {
     kAnswered  ///< They are being connected on another thread; the node may have them up.
   };
   Attempt attempt_state_ = Attempt::kNone;
-  std::vector<std::shared_ptr<Lane>> attempt_;  ///< Being connected.
+  std::vector<std::shared_ptr<Lane>> attempt_;
   std::unique_ptr<ConnectCall> connect_;
   BackOff back_off_;
   std::string why_;

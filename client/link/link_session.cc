@@ -14,8 +14,7 @@ namespace kv {
 namespace {
 
 constexpr std::uint32_t kTableBytesMax = 32 << 20;  // The largest answer: stats of 1024 namespaces of 16 KiB records.
-constexpr std::uint64_t kPayloadBytesMax = 1ull << 40;  // For a swallowed payload; a wanted one is as long as its
-                                                        // targets.
+constexpr std::uint64_t kPayloadBytesMax = 1ull << 40;  // If swallowed; a wanted one is as long as its targets.
 constexpr std::size_t kErrorTextMax = 512;
 constexpr std::size_t kBytesPerTurn = 2 << 20;
 constexpr std::size_t kCallLoadBytes = 4096;  // A call's weight besides its data when sessions are compared.
@@ -53,8 +52,7 @@ LinkSession::~LinkSession() = default;
 void LinkSession::start() {
   if (const Failure failed = send_hello(); failed.code) return end(failed.code, failed.text, Node::kHasClosed);
   writer_.flush();
-  // An exception here is a bug (an assertion that throws, see AssertPolicy) or the end of memory: this session ends,
-  // others go on.
+  // An exception here is a bug (an assertion, see AssertPolicy) or the end of memory: this session ends, others go on.
   const auto failed = [self = shared_from_this()](std::exception_ptr exception) {
     if (!exception) return;
     try {
@@ -441,8 +439,7 @@ void LinkSession::end(error_code why, std::string text, Node node) {
   for (Call* const call : calls) call->end(why);
 }
 
-/// The node has restarted and this session is of its former life: it refuses calls, and closes when its present ones
-/// are over.
+/// The node has restarted, and this session is of its former life: refuses calls, and closes when it is idle.
 void LinkSession::retire() {
   is_retired_ = true;
   close_if_retired();

@@ -1,5 +1,4 @@
-// client/link/link_session.h: one connection to a node: sends requests, checks each returned frame and passes it to its
-// call.
+// client/link/link_session.h: one connection to a node: sends requests, checks frames and passes each to its call.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +24,7 @@
 
 namespace kv {
 
-/// Every received byte is checked before use; a frame that breaks the protocol ends the session, and its calls fail
-/// with kBadFrame.
+/// Every received byte is checked before use; a frame that breaks the protocol ends the session with kBadFrame.
 ///   1. Each request ends with exactly one frame without kFrameMore, or with the session. After a call has left the
 ///      session, to end or to be resent, the session has no reference to its caller's memory.
 ///   2. A call past its deadline is completed at once; its entry is kept, its bytes are swallowed, and its unfinished
@@ -124,8 +122,8 @@ class LinkSession final : public CallSession,
 
  private:
   enum class State : std::uint8_t {
-    kHello,     ///< Waits for the node's hello.
-    kUp,        ///< Calls can be sent.
+    kHello,  ///< Waits for the node's hello.
+    kUp,
     kDraining,  ///< Has ended; waits for the node, which may still write to quarantined memory, to close.
     kEnded
   };

@@ -120,8 +120,7 @@ NodeLink::Prepared NodeLink::prepare(Call& call, LinkSession*& session) {
 
 /// The session with the least data in flight: a lookup does not wait behind a transfer. But a session with the
 /// namespace open comes first, so that calls wait for the round trip of opening only if all sessions lack it; the
-/// others open it meanwhile. For a device's memory, a session that has lent it comes before all, as the only path for
-/// the bytes.
+/// others open it meanwhile. For a device's memory, a session that has lent it comes before all.
 LinkSession* NodeLink::pick(const Call& call) {
   if (LinkSession* const wanted = find(call.session_wanted.get()); wanted != nullptr && wanted->is_serving()) {
     if (!wanted->can_take_call()) return nullptr;
@@ -254,8 +253,7 @@ void NodeLink::open_ended(std::uint32_t space, error_code why, const std::string
 
 // -- connections
 
-/// Opens all missing connections at once, but only after the back-off: the clients of a restarting node then connect at
-/// different moments.
+/// Opens all missing connections at once, after the back-off, which spreads the clients of a restarting node.
 void NodeLink::connect_missing() {
   if (closed_ || up_count_ + connecting_count_ == connections_.size()) return;
   std::erase_if(retired_, [](const auto& session) { return session->has_ended(); });

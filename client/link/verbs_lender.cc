@@ -97,8 +97,7 @@ const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region&
   return *found->second->memory;
 }
 
-/// Slow calls run in order, so this follows a registration in progress. Calls `then` once devices cannot touch the
-/// memory.
+/// Slow calls run in order, so this follows a registration in progress. Then devices cannot touch the memory.
 void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
   const auto found = entries_.find(&region);
   if (found == entries_.end()) return then();

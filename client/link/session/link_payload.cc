@@ -22,7 +22,7 @@ std::vector<BlockTarget>& LinkPayload::land() {
 /// The call has chosen the destinations; the header gives the size. They must agree before the first byte is read,
 /// because from then on the stream writes into the caller's memory.
 std::string LinkPayload::begin_payload(Call& call, std::uint64_t payload_bytes) {
-  KV_ASSERT(call_ == nullptr);  // one payload at a time
+  KV_ASSERT(call_ == nullptr);  // 3
   if (is_swallowed_) return {};
   std::uint64_t wanted_bytes = 0;
   for (const BlockTarget& target : targets_) wanted_bytes += target.bytes.size();

@@ -155,8 +155,7 @@ void LinkRegions::take_back(const LentMemory::Region& region) {
   lent_.erase(found);
 }
 
-/// Removes a lent region without waiting for the node's answer: memory that the node may still write is quarantined, or
-/// cut off.
+/// Removes a lent region without waiting for an answer: memory that the node may write is quarantined, or cut off.
 void LinkRegions::remove(AddCall& lent) {
   KV_ASSERT(lent.state() == State::kYes && bytes_ >= lent.bytes());
   bytes_ -= lent.bytes();

@@ -46,7 +46,7 @@ class LinkRegions {
   /// Lanes that are up and reach `region`. Bit i: lane i. 0 without RDMA.
   std::uint32_t lanes_for(const LentMemory::Region& region) const;
   void take_back(const LentMemory::Region& region);  ///< Has no effect if it is not lent.
-  bool has_any() const;                              ///< Lent now.
+  bool has_any() const;
 
  private:
   class AddCall;

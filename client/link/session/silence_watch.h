@@ -7,8 +7,7 @@
 
 namespace kv {
 
-/// Consulted only when a call misses its deadline, so that receiving costs nothing: compares the session's count of
-/// received bytes.
+/// Consulted only when a call misses its deadline, so that receiving costs nothing: compares counts of received bytes.
 ///   1. Silence is measured from the last look that saw new bytes, or from begin().
 /// Thread safety: none.
 class SilenceWatch {
