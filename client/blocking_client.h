@@ -79,8 +79,8 @@ class BlockingClient {
   /// Whether an internal error has ended the I/O thread; then every call fails with kUnavailable at once.
   bool is_disabled() const;
   /// Whether this is a child of fork(), and the client the parent's: its thread does not exist here, and its locks may
-  /// be held for ever. Every call then fails with kForked at once; its sockets were closed in this process at the fork.
-  /// The parent is unaffected.
+  /// be held for ever. Every call then fails with kForked at once; its sockets were closed here at the fork, not in the
+  /// parent.
   bool is_forked() const;
 
  private:

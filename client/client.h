@@ -1,7 +1,7 @@
 // client/: the library that serving workers link. Start here.
 //
-// Follow a block (get): it enters get() as a hash and a destination, and leaves as verified bytes at that destination,
-// counted in the returned prefix.
+// Follow a block (get): it enters get() as a hash and a destination, and leaves as verified bytes there, counted in the
+// returned prefix.
 //
 //   Client client(executor, {.nodes = {{.endpoint = "unix:///run/kvstore/kvstore.sock"}}});
 //   auto space  = co_await client.open(record, 1s);
@@ -97,8 +97,8 @@ struct ClientConfig {
   /// would belong after it left, and where second copies lie (docs/cluster.md). False: they are misses until then.
   bool stand_ins = true;
   /// With extents: a match or get also goes to the second node, which has any second copies (docs/cluster.md), once its
-  /// node has not begun to answer for longer than 99 of 100 of its recent answers took. Bound on the share of such
-  /// reads, 0..1; 0: never.
+  /// node has not begun to answer for longer than 99 of 100 of its recent answers. Bound on the share of such reads,
+  /// 0..1; 0: never.
   double hedge_share = 0.02;
   Duration hedge_after_min = 1ms, hedge_after_max = 200ms;  ///< Bounds on that wait.
   /// This client's zone: among equal nodes, those of the same zone are asked. Empty: any node.
@@ -126,8 +126,7 @@ struct ClientConfig {
   bool verify = true;      ///< Verify checksums in get. Off only to measure its cost.
   std::uint64_t seed = 0;  ///< For jitter; 0: random.
   /// For tls:// endpoints: certificate, key and CA, all three; the files are read at construction, and again for a new
-  /// connection after a change. With only tls:// network endpoints in `nodes`, a cluster's tcp:// endpoints are not
-  /// used.
+  /// connection after a change. With tls:// endpoints only in `nodes`, a cluster's tcp:// endpoints are not used.
   TlsConfig tls = {};
   /// Open certificates of TlsSide::kClient instead of the files of `tls`, for a program that creates many clients.
   std::shared_ptr<TlsSource> tls_source = {};
@@ -213,8 +212,7 @@ struct PutOptions {
   /// stripe_count(block_bytes) per block, from gather_with_checksums(): saves computing them here. Required for a
   /// device's memory. The node verifies them and refuses a block that does not match, with all blocks behind it.
   std::span<const std::uint64_t> checksums = {};
-  /// Time since the last use of the blocks at their source; their nodes treat them as equally old. For copies of blocks
-  /// that others have put.
+  /// Time since the blocks' last use at their source; nodes treat them as equally old. For copies of others' blocks.
   std::chrono::microseconds idle{0};
   /// Places the chain behind a hot root of this many leading blocks, instead of the client's own. Also for copies.
   std::optional<std::size_t> hot_blocks = std::nullopt;
@@ -355,8 +353,7 @@ class Client {
   /// Opens `record` with or without a node present: a worker may start while the store is away, and nodes open the
   /// namespace when they come. Waits for the first node that opens it, up to `deadline` and only while a node is being
   /// connected, so that later calls find it open; 0us: does not wait. Errors: kMismatch, kBadRequest, kTooLarge,
-  /// kUnsupported, if nodes refuse the record and none accepts it. A later refusal is reported by each call, as its
-  /// error or its `why`.
+  /// kUnsupported, if nodes refuse the record and none accepts it. A later refusal is each call's error or `why`.
   Async<Space> open(NamespaceRecord record, std::chrono::microseconds deadline, CallControl control = {});
   /// Waits until one node has opened it, as open(), but fails without one: also kUnavailable, timed_out, kBusy.
   Async<void> wait_open(Space space, std::chrono::microseconds deadline, CallControl control = {});
@@ -475,11 +472,10 @@ class Client {
   /// Fetches the map from all nodes and adopts it. Returns cluster(). Errors: as ping, if no node answers.
   Async<ClusterStatus> learn_cluster(std::chrono::microseconds deadline, CallControl control = {});
 
-  /// Memory that nodes fill and drain directly: nodes on this host (memfd), and nodes reached by RDMA. Owned by the
-  /// client, freed by free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors. All pages
-  /// are touched in this call, 0.3 s per GiB and more, which blocks the executor, deadlines included. To avoid that,
-  /// call reserve_memory(), then make_memory() on another thread with numa_place(), then adopt_memory() with its
-  /// result, as BlockingClient does.
+  /// Memory that nodes on this host (memfd), or reached by RDMA, fill and drain directly. Owned by the client, freed by
+  /// free_memory() or the destructor. Errors: kBusy over region_bytes_max, system errors. All pages are touched in this
+  /// call, 0.3 s per GiB and more, which blocks the executor, deadlines included. To avoid that, call reserve_memory(),
+  /// then make_memory() on another thread with numa_place(), then adopt_memory(), as BlockingClient does.
   Result<std::span<std::byte>> allocate(std::size_t bytes);
   Result<void> reserve_memory(std::size_t bytes);
   Result<std::span<std::byte>> adopt_memory(std::size_t reserved_bytes, Result<std::unique_ptr<SharedMemory>> memory);
@@ -491,8 +487,7 @@ class Client {
   /// Memory reached by RDMA is deregistered before its addresses are used again. Errors: kBadRequest if it is not from
   /// allocate(), kBusy while a call in progress uses it.
   Result<void> free_memory(std::span<std::byte> memory);
-  /// The same, but the memory is unmapped, 0.1 s per GiB, when the last copy of the returned pointer goes: on another
-  /// thread, if that matters.
+  /// The same, but unmapped, 0.1 s per GiB, with the last copy of the result: on another thread, if that matters.
   Result<std::shared_ptr<const void>> release_memory(std::span<std::byte> memory);
 
   /// Makes a device's memory lendable: by RDMA only, and to nodes on TCP endpoints only. The client does not read or

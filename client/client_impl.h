@@ -173,8 +173,7 @@ class VerbInProgress {
 
 /// The part of a chain, or of a set's blocks, in one request to a node. With extents: one extent, which the node treats
 /// as a chain of its own. So its blocks do not depend on the node's other extents, and a change of the map affects only
-/// the extents it moves. Without extents, and for a set: all the node's blocks together. Consecutive blocks of the
-/// caller's chain are not copied.
+/// the extents it moves. Without extents, and for a set: all the node's blocks. Consecutive blocks are not copied.
 struct OwnedChain {
   std::size_t node = 0;
   std::span<const BlockHash> hashes;

@@ -215,8 +215,8 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   void hand_over(CallSlot& slot) {
     if (submitted_.push(slot)) waker_->wake();
-    // The queue is closed before the I/O thread's last look at the list, and this look comes after the push: one of the
-    // two sees the other.
+    // The queue closes before the I/O thread's last look, and this look follows the push: one of the two sees the
+    // other.
     if (is_closed_.load(std::memory_order_seq_cst)) refuse_submitted_if_over();
   }
 

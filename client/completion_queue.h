@@ -122,8 +122,8 @@ static_assert(std::is_trivially_destructible_v<SetLists>);
 /// A submit copies hashes, block addresses, segment ends, token ids, extras, group counts and records. The blocks and
 /// the `checksums` of gets and puts stay in use, and the caller leaves them untouched, until the call's kEnd, even
 /// after a cancel or a missed deadline. As with the blocking calls, a node may write blocks in memory of allocate()
-/// even after a cancelled or late get: those blocks are quarantined, and calls that name them fail with kQuarantined.
-/// Such memory may be freed.
+/// even after a cancelled or late get: they are quarantined, calls that name them fail with kQuarantined, and they may
+/// be freed.
 ///
 /// Deadlines count from the submit. `control` in options is set by the queue: only the caller's trace is used.
 ///

@@ -422,8 +422,8 @@ class SegmentReport {
 /// after the other's were verified. So the second node is first asked whether it has the part, which costs no bytes. If
 /// it has, and the first has still not begun, the first call is given up; bytes that arrive inline are swallowed. In
 /// lent memory the first node could still write: it is asked to stop, and the second one starts after its confirmation.
-/// If it does not confirm, or has begun meanwhile and a segment was reported, the get waits for it as without a second
-/// node. `Impl`: Client's own.
+/// Without that, or if the first has begun and a segment was reported, the get waits for the first. `Impl`: Client's
+/// own.
 template <class Impl>
 class GetHedges {
  public:

@@ -100,8 +100,8 @@ typedef struct kvs_options {
   uint8_t rdma_traffic_class;    /* for packets sent by this side; on RoCE 4 x DSCP */
   uint64_t extent_blocks; /* one block in this many begins an extent, which lies on one node; 0: 1, each block alone.
                            * Equal on all clients of a cluster. (64 bits: 32 would lie in former padding.) */
-  /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Read by kvs_client_open(), and again for a
-   * new connection after a change. */
+  /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Reread for a new connection after a
+   * change. */
   const char* tls_cert_file;
   const char* tls_key_file;
   const char* tls_ca_file;
@@ -332,8 +332,7 @@ KVS_API int kvs_metrics_text(kvs_client* client, char* text, size_t capacity, si
 /* Sets the engine's prefill speed, for the estimate of the time saved by loading; 0: unknown. */
 KVS_API int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second);
 
-/* Memory that nodes on this host, or reached by RDMA, fill and drain themselves. Freed by kvs_free or with the
- * client. */
+/* Memory that nodes on this host, or reached by RDMA, fill and drain. Freed by kvs_free or with the client. */
 KVS_API int kvs_allocate(kvs_client* client, size_t bytes, void** memory);
 /* Lends memory of kvs_allocate to all nodes now, so that the first calls need not use the socket while it is
  * registered. *connections: how many received it; 0 is not an error. NULL is allowed. */
@@ -342,9 +341,8 @@ KVS_API int kvs_free(kvs_client* client, void* memory, size_t bytes);
 /* Makes a device's memory lendable, by RDMA only and to nodes on tcp:// endpoints only. kvs_lend it, wait for its
  * connections, then name it in kvs_get and kvs_put, all blocks of a call in one such memory, with checksums: this
  * library does not read or write it, so the caller verifies those of get (kvs_enqueue_scatter_verified) and computes
- * those of put (kvs_gather_with_checksums). There is no fallback to the socket: the result is cut, with the `why`
- * KVS_UNAVAILABLE (RDMA is not ready, or broke) or KVS_NO_REGION (not with this node now); get stops before blocks on
- * disk. docs/rdma.md, "GPU memory". */
+ * those of put (kvs_gather_with_checksums). Without RDMA the result is cut, with the `why` KVS_UNAVAILABLE (not ready,
+ * or broken) or KVS_NO_REGION (not with this node now); get stops before blocks on disk. docs/rdma.md, "GPU memory". */
 KVS_API int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* memory);
 /* Takes it back. After KVS_OK RDMA devices cannot reach it, whatever a node does: free it then, not before. After
  * KVS_TIMED_OUT call again. KVS_BUSY: a call in progress uses it. kvs_client_close does the same for all. */
@@ -450,8 +448,8 @@ typedef struct kvs_put_set_result {
 #define KVS_PUT_SET_RESULT_INIT \
   { sizeof(kvs_put_set_result), 0, 0, 0, 0, 0 }
 
-/* Which names are held. held[i]: a KVS_HELD_*; block_bytes[i]: length of the block, 0 if it is held nowhere. Either
- * list may be NULL. */
+/* Which names are held. held[i]: a KVS_HELD_*; block_bytes[i]: length of the block, 0 if held nowhere. Either may be
+ * NULL. */
 KVS_API int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count,
                           const kvs_match_set_options* options, uint8_t* held, uint32_t* block_bytes,
                           kvs_match_set_result* result);
@@ -461,8 +459,8 @@ KVS_API int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* has
 KVS_API int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count, void* const* blocks,
                         const size_t* rooms, const kvs_get_set_options* options, kvs_set_block* landed,
                         kvs_get_set_result* result);
-/* Stores the blocks whose name is not held yet, block i from the lengths[i] bytes at blocks[i]. outcomes[i]: a
- * KVS_PUT_*; NULL is allowed. */
+/* Stores blocks whose name is not held yet, block i from lengths[i] bytes at blocks[i]. outcomes[i]: KVS_PUT_*, or
+ * NULL. */
 KVS_API int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_t count,
                         const void* const* blocks, const size_t* lengths, const kvs_put_set_options* options,
                         uint8_t* outcomes, kvs_put_set_result* result);
@@ -587,8 +585,7 @@ KVS_API int kvs_queue_open(kvs_client* client, const kvs_queue_options* options,
  * except quarantined memory. Does not wait for nodes. Requires that all other functions of the queue have returned.
  * NULL is allowed. Before or after kvs_client_close. */
 KVS_API void kvs_queue_close(kvs_queue* queue);
-/* Refuses new calls, cancels those in flight, and wakes threads in kvs_reap or kvs_wait when they have ended. Their
- * ends can still be reaped. */
+/* Refuses new calls, cancels those in flight, and wakes threads waiting for them. Their ends can still be reaped. */
 KVS_API int kvs_queue_shutdown(kvs_queue* queue);
 /* For epoll, poll, asyncio's add_reader: readable exactly while completions wait. Do not read from it; reaping the last
  * completion makes it unreadable. With EPOLLET reap until *count is 0. Closed by kvs_queue_close. -1: queue is NULL. */

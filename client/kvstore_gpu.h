@@ -32,8 +32,7 @@ extern "C" {
 
 /* Elements. 8-bit floats are e4m3fn and e5m2; KVS_E2M1X2 is two 4-bit floats in a byte, addressed as one. */
 enum { KVS_BYTE, KVS_INT8, KVS_E4M3, KVS_E5M2, KVS_E2M1X2, KVS_FP16, KVS_BF16, KVS_FP32 };
-/* The element with a library's name: "bfloat16", "torch.bfloat16", "bf16", "float8_e4m3fn", "half", ..., or
- * KVS_NOT_FOUND. */
+/* The element with a library's name: "bfloat16", "torch.bfloat16", "bf16", "float8_e4m3fn", ..., or KVS_NOT_FOUND. */
 KVS_API int kvs_element_named(const char* name, int* element);
 /* "byte", "int8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2", "float16", "bfloat16", "float32": the names in
  * PyTorch and NumPy, accepted by kvs_element_named. NULL: unknown element. */
@@ -159,8 +158,8 @@ KVS_API int kvs_slots_of_table(const int32_t* table, size_t sequence_count, int6
 KVS_API int kvs_slots_of_csr(const int32_t* indptr, size_t indptr_count, const int32_t* indices, size_t index_count,
                              int64_t page_tokens, const int32_t* batch_indices, const int32_t* positions, size_t count,
                              int64_t* slots);
-/* The same in 32 bits, as in Ascend's operators and vLLM's tables, for KVS_ROWS_SLOTS32. KVS_TOO_LARGE: over 32
- * bits. */
+/* The same in 32 bits, as in Ascend's operators and vLLM's tables, for KVS_ROWS_SLOTS32. KVS_TOO_LARGE: a larger
+ * slot. */
 KVS_API int kvs_slots32_of_table(const int32_t* table, size_t sequence_count, int64_t width, int64_t block_tokens,
                                  const int32_t* starts, const int32_t* lengths, int drop_missing, int32_t* slots,
                                  size_t capacity, size_t* count);
@@ -270,8 +269,8 @@ KVS_API int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kv
  * kernel in stream order. Plain host memory is read before the call returns, and checked as on the host; a cache whose
  * blocks are not contiguous is then KVS_MISMATCH. */
 KVS_API int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* run);
-/* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Checks as kvs_copy_blocks. Host
- * only. */
+/* Block sources[i] to targets[ends[i - 1]] .. targets[ends[i] - 1], ends[-1] being 0. Host only. See
+ * kvs_copy_blocks. */
 KVS_API int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int64_t* ends, size_t source_count,
                                const int64_t* targets, size_t target_count, const kvs_run* run);
 /* Block pairs[i][0] of `from` to block pairs[i][1] of `to`: one layout in two memories, for instance the device's and
@@ -297,8 +296,7 @@ KVS_API int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* 
                                       const kvs_operation* operation, const kvs_run* run);
 
 /* kvs_scatter_verified enqueued on a device, with KVS_CUDA only: seeds, sums and verdicts (block_count) are in device
- * memory. verdicts[i] becomes 0, or 1 for a block that does not match its name; its rows are left alone, while sound
- * blocks behind it are scattered. */
+ * memory. verdicts[i] becomes 0, or 1 for a block that does not match its name: its rows alone are left out. */
 KVS_API int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
                                          const uint64_t* seeds, size_t block_count, const uint64_t* sums,
                                          size_t sum_count, uint32_t* verdicts, const kvs_operation* operation,
@@ -379,7 +377,7 @@ typedef struct kvs_keep_row { /* does not grow */
 } kvs_keep_row;
 enum { KVS_KEEP_LAST, KVS_KEEP_MEAN, KVS_KEEP_DROP };
 /* The rows kept by each (sequence b, head h), i = b * head_count + h: windows[i], offsets[i] (not for KVS_KEEP_LAST),
- * from first_slots[i] on (negative: keeps none). *count: rows; KVS_TOO_LARGE if more than `capacity`. */
+ * from first_slots[i] on (negative: keeps none). *count: rows; over `capacity`: KVS_TOO_LARGE, unwritten. */
 KVS_API int kvs_plan_keep_rows(int mode, int64_t head_count, const int32_t* seq_lens, size_t sequence_count,
                                const int32_t* windows, const int32_t* offsets, const int64_t* first_slots,
                                kvs_keep_row* rows, size_t capacity, size_t* count);

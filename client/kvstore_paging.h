@@ -33,8 +33,7 @@ typedef struct kvs_page_pool kvs_page_pool;
 typedef struct kvs_paged_cache kvs_paged_cache;
 typedef uint64_t kvs_sequence; /* of one cache; never reused */
 
-/* The last page with this block is gone: an engine's event "block removed". Called within calls of this header, and
- * must not make any. */
+/* The last page with this block is gone: an engine's event "block removed". Must not call functions of this header. */
 typedef void (*kvs_on_block_removed)(void* context, const kvs_hash* hash, uint32_t group);
 
 /* The pages of one device, from 1 to page_count - 1. Page 0 is reserved: page tables show it for pages left behind by a
@@ -172,7 +171,7 @@ KVS_API void kvs_chunks_free(kvs_chunks* plan); /* NULL is allowed */
 /* FlashInfer's packed custom masks. Request r has query_counts[r] rows of kv_counts[r] bits, row after row; a set bit:
  * this query reads this key. Bit i of request r is bit i % 8 of byte byte_indptr[r] + i / 8. `mask`: a byte for each
  * bit, 0 or not, requests end to end; NULL: causal, the queries being the last tokens. bit_indptr, byte_indptr:
- * request_count + 1 each, NULL: not wanted. *bytes: how many; KVS_TOO_LARGE if more than `capacity`, or 2^31 bits. */
+ * request_count + 1 each, or NULL. *bytes: how many; KVS_TOO_LARGE, unwritten, over `capacity`, or at 2^31 bits. */
 KVS_API int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t request_count,
                            const uint8_t* mask, uint8_t* packed, size_t capacity, size_t* bytes, int32_t* bit_indptr,
                            int32_t* byte_indptr);

@@ -35,8 +35,7 @@ class MatchCall final : public Call {
   const MatchOptions* options = nullptr;
   std::span<const std::uint32_t> token_ids;  ///< Of these blocks and the next one; or empty.
   std::span<const ExtraDigest> extras;       ///< The same.
-  /// With hot roots: the number of nodes among which they are shared; the leading blocks to count; and how many of
-  /// those are hot. Else 0.
+  /// With hot roots: the number of sharing nodes, the leading blocks to count, and how many of those are hot. Else 0.
   std::size_t node_count = 0, beginning = 0, hot_blocks = 0;
   std::size_t chain_blocks = 0;  ///< Of the whole chain, if other nodes have a part; else 0.
   bool is_elsewhere = false;     ///< The chain now belongs to another node.
@@ -224,8 +223,7 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
   return calls_[round_++];
 }
 
-/// Every node reports hot roots, but only the owner of the first extent counts: it is asked once per match, and its
-/// part begins with the root.
+/// Every node reports hot roots, but only the owner of the first extent, whose part begins with the root, counts.
 void MatchRounds::tell_of_root(MatchCall& call) const {
   call.node_count = nodes_told_;
   const OwnedChain& chain = call.chain;

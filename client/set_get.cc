@@ -223,8 +223,7 @@ std::vector<std::span<const std::byte>> SetGetCall::unfinished_destinations() co
   return ranges;
 }
 
-/// A group that did not land whole counts as not landed: its blocks come one by one, and one may be damaged, or not
-/// read from disk in time.
+/// A group that did not land whole counts as not landed: blocks come one by one, and one may be damaged, or too late.
 void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_counts) {
   for_each_group(group_counts, result.blocks.size(), [&](std::size_t first, std::size_t count) {
     const auto group = std::span(result.blocks).subspan(first, count);

@@ -127,8 +127,7 @@ Result<std::size_t, Failure> put_blocks(ClientThread& client, Space space, const
         return Failure(Errc::kCorruptBlock, "the file was changed while it was read");
       blocks[i] = block;
     }
-    // Earlier blocks are stored and their bytes not needed. If one has gone meanwhile, its placeholder bytes fail the
-    // checksum and are refused.
+    // Earlier blocks are stored; their bytes are placeholders, which fail the checksum if one has gone meanwhile.
     for (std::size_t i = 0; i < first; ++i) blocks[i] = std::span(memory).first(block_bytes);
     PutOptions asked{.deadline = options.deadline};
     asked.checksums = std::span(archive.checksums).first(end * stripes);

@@ -20,8 +20,7 @@ Result<ArchivedContext, Failure> export_context(ClientThread& client, std::strin
                                                 const ContextExportOptions& options);
 /// Checks the whole file before sending any of it: a damaged one has no effect. Only a key proves who wrote the file:
 /// checksums and digests can be forged, and accepted blocks become hits. Then puts the blocks, and creates the context,
-/// replacing one of that name. Errors: as check_archive(), Client::put() and create_context(); blocks put before an
-/// error stay, and age.
+/// replacing one of that name. Errors: as check_archive(), Client::put() and create_context(); blocks put before stay.
 Result<ArchivedContext, Failure> import_context(ClientThread& client, const std::string& file,
                                                 const ContextImportOptions& options);
 

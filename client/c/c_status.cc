@@ -41,8 +41,7 @@ int write_text(const std::string& text, char* to, std::size_t capacity, std::siz
 
 Result<NamespaceRecord, Failure> parse_record(const char* text) {
   const std::string_view all(text);
-  // parse() wants the canonical form, byte for byte, as on the wire. Lines in any order become the canonical record,
-  // unless a field comes twice.
+  // parse() wants the canonical form, byte for byte. Unless a field comes twice, lines in any order are turned into it.
   auto record = NamespaceRecord::parse(all);
   if (record) return record;
   std::map<std::string, std::string> fields;

@@ -432,8 +432,7 @@ int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*
     if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
     if (count == 0) return KVS_OK;
     if (!run.cuda) return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, run);
-    // Pairs that this processor can read go to the copy engine, which crosses the bus at full rate and leaves the
-    // multiprocessors to the model.
+    // Pairs readable here go to the copy engine, at full bus rate, and leave the multiprocessors to the model.
     if (run.cuda->place_of(pairs).kind != CudaModule::MemoryKind::kDevice) {
       return enqueue_swap(*to, *from, {pairs[0], 2 * count}, run);
     }

@@ -20,8 +20,8 @@ namespace {
 
 using namespace c_api;
 
-/// 0 means an unlimited wait here, unlike in kvstore.h: a device does not disappear as a node may. Cut to a day, so
-/// that the sum cannot overflow.
+/// 0 is unlimited here, unlike in kvstore.h: devices do not disappear like nodes. At most a day: the sum must not
+/// overflow.
 TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
   constexpr std::uint64_t kMax = 24ULL * 3600 * 1'000'000;
   if (microseconds == 0) return TimePoint::max();

@@ -188,8 +188,7 @@ int kvs_queue_open(kvs_client* client, const kvs_queue_options* given, kvs_queue
     if (options.bytes_max != 0) own.bytes_max = options.bytes_max;
     own.wait_while_away = options.wait_while_away != 0;
     try {
-      // As in kvs_client_open(): guarded() would report these as internal errors, but they mean a bad option, or a
-      // descriptor denied to the process.
+      // As in kvs_client_open(): not internal errors, but a bad option, or a descriptor denied to the process.
       *queue = new kvs_queue(client->client, own);
     } catch (const std::invalid_argument& e) {
       return fail(KVS_BAD_REQUEST, e.what());

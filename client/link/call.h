@@ -48,8 +48,7 @@ class CallSession {
   /// With a payload, borrowed from `lender` until `done` is called or take_back() has returned.
   virtual void send_lent(FrameType type, const Call& lender, const flatbuffers::FlatBufferBuilder& builder,
                          std::span<const std::span<const std::byte>> payload, std::function<void(bool)> done) = 0;
-  /// Returns `lender` its payloads, copying up to `bytes_max` of a frame that has begun. False: the frame has more;
-  /// give the session up.
+  /// Returns `lender` its payloads, copying up to `bytes_max` of a started frame. False: not enough; end the session.
   [[nodiscard]] virtual bool take_back(const Call& lender, std::size_t bytes_max) = 0;
   /// A request without payload, whose answer has no payload and at most `answer_bytes` in its tables, and whose order
   /// among other requests is irrelevant: it goes by SEND if possible.
@@ -125,8 +124,8 @@ class CallGroup final : private Cancellable {
 ///        +---- end() -------+  +---- end() -----+   if the owner tries again; else to kEnded as well
 ///
 ///   1. Only begin(), send_on() and end() change the state, and each asserts its starting state.
-///   2. on_end() is called exactly once per begin(), by the deadline at the latest; before it on_leave(), once for each
-///      session that sent the call.
+///   2. on_end() is called exactly once per begin(), by the deadline at the latest; before it on_leave(), once per
+///      session.
 ///      each session on which the call was sent.
 ///   3. It has a session exactly in kSent.
 /// Thread safety: none; on the client's executor.

@@ -14,8 +14,7 @@ namespace kv {
 
 /// In progress from begin() until its listener calls end() or is notified of the failure.
 ///   1. Ends by connect_timeout, hello included: the stream is handed over before, but the deadline stays set.
-///   2. After end(), and after the failure, the listener is not called. The coroutine may live a little longer; it
-///      holds only the attempt.
+///   2. After end(), and after the failure, the listener is not called. The coroutine may still hold the attempt.
 /// Thread safety: none; on the client's executor.
 class ConnectAttempt final : public DeadlineEntry, public std::enable_shared_from_this<ConnectAttempt> {
  public:

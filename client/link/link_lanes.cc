@@ -147,14 +147,12 @@ std::vector<std::uint32_t> LinkLanes::rkeys(const verbs::RegisteredMemory& memor
   return keys;
 }
 
-/// Destroying a queue pair takes memory back from a device: afterwards the node's WRITEs are refused, whatever state
-/// the node is in.
+/// Destroying a queue pair takes memory back from a device: afterwards the node's WRITEs are refused in any case.
 void LinkLanes::cut(std::uint32_t lanes) {
   bool any = false;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     if ((lanes >> i & 1u) == 0 || !lanes_[i]) continue;
-    // A connected lane proves little. Only after one that lasted do pauses begin anew with the shortest, and one lane's
-    // pause does not delay another.
+    // A connected lane proves little: only one that lasted resets the pauses, including those that others caused.
     if (shared_.clock.now() - lanes_[i]->since >= 2 * shared_.config.backoff_max) back_off_.forget();
     lanes_[i].reset();  // destroys the queue pair
     any = true;
@@ -164,8 +162,7 @@ void LinkLanes::cut(std::uint32_t lanes) {
   back_off_.failed(shared_.clock.now(), shared_.random);
 }
 
-/// Cuts lanes being connected; returns whether there were any. They are failed here, and destroyed later, since the
-/// other thread still has them.
+/// Fails lanes being connected, to be destroyed later, since the other thread has them. Returns whether there were any.
 bool LinkLanes::cut_attempt(std::uint32_t lanes) {
   bool any = false;
   if (attempt_state_ != Attempt::kAnswered) return any;  // a queue pair in INIT receives nothing

@@ -404,8 +404,7 @@ void LinkSession::close() {
 }
 
 /// In this order: sending stops; lanes are cut, so that devices stop writing; calls leave, with quarantines on memory
-/// that the node may still write; the link is notified; last the calls end, because each may start a new one, which
-/// must not find this session.
+/// that the node may still write; the link is notified; last the calls end, which may start new ones elsewhere.
 void LinkSession::end(error_code why, std::string text, Node node) {
   if (has_stopped()) return;
   const auto self = shared_from_this();

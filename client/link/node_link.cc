@@ -11,8 +11,7 @@ namespace kv {
 namespace {
 
 constexpr Duration kMessagesBackoffMin = 1s, kMessagesBackoffMax = 60s;
-// Sessions kept only for their unfinished business. Beyond this, connecting stops: a node that leaves many half open
-// must not use up memory.
+// Sessions kept only for unfinished business. At this limit connecting stops, to bound a bad node's memory use here.
 constexpr std::size_t kRetiredMax = 16;
 
 }  // namespace

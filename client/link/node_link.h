@@ -25,8 +25,7 @@ namespace kv {
 ///      for breaker_open; then one call goes through as a probe, whose outcome closes or reopens the breaker. The probe
 ///      is a ping if the node has stand-ins (probe()), else the caller's call.
 ///   4. Everything agreed with a node - handles of namespaces and regions, leases, lanes - belongs to its session, and
-///      ends with it. A session with another life of the node, perhaps of the same id, is retired when a newer one
-///      comes up.
+///      ends with it. A session with another life of the node, perhaps of the same id, is retired for a newer one.
 ///   5. A session that has not ended is in a connection or in retired_.
 /// Thread safety: none; on the client's executor. close() comes before the destructor.
 class NodeLink final : private LinkSession::Listener, private ConnectAttempt::Listener {

@@ -97,7 +97,7 @@ const verbs::RegisteredMemory& VerbsLender::registered(const LentMemory::Region&
   return *found->second->memory;
 }
 
-/// Slow calls run in order, so this follows a registration in progress. Then devices cannot touch the memory.
+/// Follows a registration in progress, since slow calls run in order. Before `then`, devices lose access to the memory.
 void VerbsLender::forget(const LentMemory::Region& region, std::function<void()> then) {
   const auto found = entries_.find(&region);
   if (found == entries_.end()) return then();

@@ -10,12 +10,10 @@
 
 namespace kv {
 
-/// Lent as a memfd, which the node maps, over a stream that passes descriptors; over any other by RDMA, if the session
-/// has lanes; otherwise not lent.
+/// Lent as a memfd, which the node maps, over a stream that passes descriptors; else by RDMA, if there are lanes.
 ///   1. All regions lent, or being lent, together are at most the node's region_bytes_max.
 ///   2. A region's handle is sent to the node only from the node's answer on until take_back().
-///   3. A region taken back is released here at once, even during a request to the node: its memory must not be
-///      unmapped later on this thread.
+///   3. A region taken back is released here at once, even during a request: this thread must not unmap it later.
 /// Calls do not wait: if memory is not lent yet, or the lanes are broken, they go inline.
 /// Thread safety: none; on the client's executor. Belongs to its session.
 class LinkRegions {
