@@ -202,7 +202,7 @@ struct GetResult {
   /// Leading blocks landed and, outside device memory, verified. Later destinations are unspecified.
   std::size_t block_count = 0;
   error_code why;  ///< Reason for a short result: timed_out, kUnavailable, kCorruptBlock, ...; success: a plain miss.
-  std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here, at most one counted per node and segment.
+  std::size_t corrupt_count = 0;  ///< Blocks with a bad checksum here, at most one counted per request and segment.
 };
 
 struct PutOptions {

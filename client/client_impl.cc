@@ -295,7 +295,7 @@ void Client::Impl::meet_hot_roots(Space space) {
 
 void Client::Impl::ask_hot_roots(Space space, std::size_t node, bool at_once) {
   HotRootsCall& call = *hot_calls[node];
-  if (!call.has_ended()) return;  // the next answer will report the news
+  if (!call.has_ended()) return;  // the next answer asks again
   call.space = static_cast<std::uint32_t>(space);
   call.at_once = at_once;
   links[node]->start(call, shared->clock.now() + HotRootsCall::kDeadline);

@@ -100,8 +100,8 @@ typedef struct kvs_options {
   uint8_t rdma_traffic_class;    /* for packets sent by this side; on RoCE 4 x DSCP */
   uint64_t extent_blocks; /* one block in this many begins an extent, which lies on one node; 0: 1, each block alone.
                            * Equal on all clients of a cluster. (64 bits: 32 would lie in former padding.) */
-  /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Reread for a new connection after a
-   * change. */
+  /* For tls:// endpoints: PEM files of certificate, key and CA, all three. Read by kvs_client_open(), and again for a
+   * new connection after a change. */
   const char* tls_cert_file;
   const char* tls_key_file;
   const char* tls_ca_file;

@@ -38,7 +38,7 @@ const std::string& id_of(const NodeLink& link) {
 /// A node has a later map, or it is time to check for one. Called in the middle of a link's work, where calls must not
 /// be started or links replaced: that is posted.
 void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
-  if (is_map_asked) return;  // the next answer will report the news
+  if (is_map_asked) return;  // the next answer asks again
   const TimePoint now = shared->clock.now();
   const auto link = std::ranges::find(links, &node, [](const auto& each) { return each.get(); });
   if (link == links.end()) return;

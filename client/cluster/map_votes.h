@@ -18,7 +18,7 @@ namespace kv {
 /// content are equal, whatever their epochs.
 ///   1. A later map than the one in force is adopted if two nodes of the own list, or two members, report it alike. Its
 ///      epoch is one that two of them reach, so that a single node cannot inflate an epoch.
-///   2. A single node is believed if it is the only answer: it is alone, or two others were asked and silent.
+///   2. A single node's answer is believed once all other voters, or at least two, are silent.
 ///   3. If all reports differ, a map that names more of the answering nodes is preferred to one that names fewer.
 ///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
 ///      adopted: two of the own list, unless two of the list report the map in force; or two members, unless two nodes

@@ -32,7 +32,7 @@ class Latencies {
   std::optional<Duration> p50() const { return quantile(2); }
 
  private:
-  static constexpr std::size_t kParts = 8, kOctaves = 32;  ///< Of a microsecond, up to an hour.
+  static constexpr std::size_t kParts = 8, kOctaves = 32;  ///< From a microsecond to an hour.
 
   static std::size_t bucket_of(Duration time) {
     const auto us = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
