@@ -123,8 +123,7 @@ struct PyQueue {
   std::shared_ptr<ReadyQueue> queue = std::make_shared<ReadyQueue>();
 };
 
-/// One call as Python sees it. In a child of fork() a call in flight counts as ended, with kForked: its lock may be
-/// held.
+/// One call as Python sees it. In a child of fork() a call in flight has ended, with kForked: its lock may be held.
 class PyCall {
  public:
   PyCall(std::shared_ptr<IoClient> io, std::shared_ptr<Orphans> orphans)

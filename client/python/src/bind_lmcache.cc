@@ -169,10 +169,8 @@ class LmcacheConnector {
   std::uint64_t launch(Pending pending, Make make) {
     const std::uint64_t id = ++last_;
     const CallPtr call = pending.call;
-    if (is_closed_)
-      throw bad_request("the connector is closed");  // closed by Python code during the check of the
-                                                     // views
-    KV_ASSERT(call->tell(queue_, id));               // before the start, so that its end is not missed
+    if (is_closed_) throw bad_request("the connector is closed");  // by Python code that ran meanwhile
+    KV_ASSERT(call->tell(queue_, id));                             // before the start, so that its end is not missed
     const auto entry = pending_.emplace(id, std::move(pending)).first;
     try {
       io_->start<T>(call, std::move(make));

@@ -425,7 +425,7 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
     if (!array.is_contiguous(1))
       throw bad_request("blocks: the array is strided inside a block; only the first axis may be");
     if (row_count > 1) step = array.strides()[0];
-    // Overlapping sources are harmless, and torch's expand() makes them; targets must not overlap.
+    // Only targets must not overlap: torch's expand() makes overlapping sources. Negative strides are fine.
     if (is_written && row_count > 1 && std::abs(step) < static_cast<std::int64_t>(block_bytes))
       throw bad_request("blocks: rows overlap");
   }

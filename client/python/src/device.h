@@ -68,7 +68,8 @@ class DeviceStream {
   void* stream_ = nullptr;
 };
 
-/// A call's part of page-locked memory for kernels: ids, deltas, frequencies. Sized first, since addresses are kept.
+/// A call's part of page-locked memory for kernels: ids, deltas, frequencies. Sized first: addresses are handed out at
+/// once.
 class Scratch {
  public:
   Scratch() = default;

@@ -340,7 +340,7 @@ class Pool:
     def _load_loose(
         self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float
     ) -> Generator[None, None, tuple[list[bool], object]]:
-        """The same of pages that are stored as they are: into memory of their own, so that a page is written whole."""
+        """The same for pages stored as they are: into separate memory first, so that a page is written whole."""
         count = max(1, min(len(keys), _LOOSE_BYTES // self.text.block_bytes))
         is_pool = isinstance(where, torch.Tensor)
         pages = [self._pool.get_dummy_flat_data_page() if is_pool else where[first + i] for i in range(count)]

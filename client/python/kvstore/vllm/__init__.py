@@ -164,7 +164,7 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
         return self._worker.stage if self._worker is not None and compat.is_heard(self) else None
 
     def bind_connector_metadata(self, connector_metadata: Any) -> None:
-        """A worker's first call for a step. In a step without a forward pass, loads start after it."""
+        """A worker's first call for a step. vLLM starts loads later if the step does not wait for them."""
         super().bind_connector_metadata(connector_metadata)
         if self._worker is not None:
             self._worker.begin_step(connector_metadata)

@@ -77,7 +77,7 @@ try:
 except ImportError:
 
     class CacheHitSource(enum.Enum):  # type: ignore[no-redef]
-        """A stand-in without readers."""
+        """A stand-in: older releases do not ask for sources."""
 
         HOST = "host"
         DISK = "disk"

@@ -285,7 +285,7 @@ def check_engine(config: Any) -> None:
 
 
 def _check_speculation(speculative: Any, parallel: Any) -> None:
-    """What a draft model leaves behind lies in the same pages and is stored with the rest; a table of n-grams leaves nothing."""
+    """A draft model's keys and values lie in the same pages and are stored with the rest; an n-gram table has none."""
     if not compat.SERVES_DRAFTS:
         raise Unsupported(f"{compat.engine_name()}: speculative_config: speculative decoding is served from 0.32 on")
     if speculative.method not in ("draft_model", "ngram"):
