@@ -37,8 +37,7 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
     }
     return;
   }
-  // In token order, in float and rounded once at the end, as on a device: same bits. A sum in 16 bits would lose small
-  // terms.
+  // In token order, in float and rounded once, as on a device: same bits; a sum in 16 bits would lose small terms.
   for (std::int64_t f = 0; f < part.values; ++f) {
     float sum = 0.0F;
     for (std::int64_t i = 0; i < row.token_count; ++i) {

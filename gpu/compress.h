@@ -51,8 +51,7 @@ Result<std::vector<KeepRow>> plan_keep_rows(const KeepRequest& request);
 /// Errors, before any write: kMismatch, kBadRequest (a slot, token or head out of range).
 Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows, const BoundLayout& source);
 
-/// The components of such a call, for the device's version (CudaModule::scatter_kept). kLogCount has no source. Errors:
-/// kMismatch.
+/// The components for the device's version (CudaModule::scatter_kept). kLogCount has no source. Errors: kMismatch.
 Result<PermutePlan> make_keep_plan(const BoundLayout& cache, const BoundLayout& source);
 
 }  // namespace kv

@@ -1,9 +1,8 @@
 // gpu/element.h: the number formats of caches, and their exact conversion from and to float.
 //
 // constexpr integer arithmetic throughout, so that host and device give the same bits: the NaNs of conversion
-// instructions differ between generations of hardware. (Where a device has an instruction and no value is NaN,
-// gpu/device/device_values.h uses it.) The rules: round to nearest, ties to even; the 8-bit and 4-bit formats saturate
-// (infinity too), fp16 and bf16 overflow to infinity.
+// instructions differ between generations of hardware. (Without NaN, gpu/device/device_values.h uses instructions.)
+// Round to nearest, ties to even; 8-bit and 4-bit formats saturate (infinity too), fp16 and bf16 overflow to infinity.
 #pragma once
 
 #include <bit>
@@ -124,7 +123,6 @@ constexpr std::uint32_t encode_int8(float value) {
   return static_cast<std::uint32_t>(static_cast<std::int32_t>(rounded)) & 0xFF;
 }
 
-/// The format of an element for encode_small() and decode_small().
 constexpr SmallFloat small_format(Element element) {
   switch (element) {
     case Element::kE4M3: return kE4M3Format;

@@ -109,8 +109,7 @@ struct alignas(1) Unit16 {
   std::byte bytes[16];
 };
 
-/// Two loops over units of one fixed size. `inner` has the smaller step in the target; its tiles keep the source lines
-/// along `outer` in the first-level cache.
+/// Two loops over fixed units. `inner` has the smaller target step; tiles keep `outer`'s source lines in cache.
 template <class Unit>
 void copy_units(std::byte* to, const std::byte* from, const Loop& outer, const Loop& inner) {
   constexpr std::int64_t kTile = 64;
@@ -173,8 +172,7 @@ std::int64_t CopyNest::source_bytes() const {
   return bytes;
 }
 
-/// Streaming stores are not ordered with later ones: without a fence, a reader that sees the call's end could still
-/// read the old bytes.
+/// Without a fence, a reader that sees the call's end could still read the bytes before the streaming stores.
 void finish_streaming() {
 #if defined(__SSE2__)
   _mm_sfence();

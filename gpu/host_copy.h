@@ -8,8 +8,7 @@
 
 namespace kv {
 
-/// The loops that copy `token_count` consecutive tokens of one component. Bytes contiguous on both sides form the run;
-/// the target's smallest step is innermost.
+/// The loops that copy consecutive tokens. The run is contiguous on both sides; the least target step is innermost.
 struct CopyNest {
   struct Loop {
     std::int64_t extent = 1;
@@ -36,8 +35,7 @@ void finish_streaming();
 /// Whether the two axes' digits cut one another evenly, so that loops can express the pair.
 bool is_expressible(const Axis& to, const Axis& from);
 
-/// Requires is_expressible() for token, head and feature axes. The tokens lie within one low digit on either side, or
-/// are all of both blocks (`is_whole_block`).
+/// Requires is_expressible() for all axes. Tokens lie within one low digit, or are whole blocks (`is_whole_block`).
 CopyNest make_copy_nest(const Part& part, std::int64_t token_count, bool is_whole_block);
 
 /// Number of rows from `row` on that are one nest, at least 1; 0 if the row is skipped.

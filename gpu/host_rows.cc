@@ -21,7 +21,6 @@ void store_code(std::byte* at, Element element, std::uint32_t code) {
   std::memcpy(at, &code, static_cast<std::size_t>(element_bytes(element)));
 }
 
-/// A head's row as numbers.
 void load_values(const Place& place, const std::byte* row, std::int64_t count, float* values) {
   if (place.element == Element::kE2M1x2) {
     for (std::int64_t i = 0; i < count; i += 2) {

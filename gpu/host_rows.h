@@ -16,8 +16,7 @@ struct TurnTable {
 };
 void fill_turn_table(TurnTable& table, const Rotation& rotation, std::int64_t row);
 
-/// Casts, quantises, dequantises or turns all heads of a row. `to`, `from` and the scales point to the row's first
-/// element in head 0.
+/// Casts, quantises, dequantises or turns all heads of a row. Pointers are to its first element in head 0.
 void compute_row(const Part& part, const Operation& operation, const TurnTable& turn, std::byte* to,
                  const std::byte* from, std::byte* to_scales, const std::byte* from_scales);
 

@@ -1,8 +1,6 @@
-// gpu/layout.h: the memory layout of a KV cache. One type for every engine's pages, for plain tensors and for the
-// store's block.
+// gpu/layout.h: the memory layout of a KV cache: of every engine's pages, plain tensors, and the store's block.
 //
-// A cache holds *components* (keys, values, scales ...). Element f of head h of the token at offset o of block b lies
-// at
+// A cache holds *components* (keys, values, scales ...). Element f of head h of token o of block b lies at
 //
 //     base[layer][component] + b * block_stride + token(o) + head(h) + feature(f)                           (bytes)
 //
@@ -111,8 +109,7 @@ struct Tensor {
   std::int64_t offset_bytes = 0;  ///< Of its first element from the allocation's start.
 };
 
-/// The layout of these tensors, all of one layer or all of every layer. Errors: a sentence that names the tensor's
-/// axis.
+/// The layout of these tensors, all of one layer or of every layer. Errors: a sentence naming the tensor's axis.
 Checked<Layout> make_layout(std::string name, std::span<const Tensor> tensors, std::int64_t layer_count = 1);
 
 /// The first flaw of a layout, naming component and axis. In a sound layout no two elements overlap, in one component
@@ -122,9 +119,8 @@ std::optional<Flaw> find_flaw(const Layout& layout);
 /// For people: one line for the whole, one for each component with its digits as extent:stride.
 std::string to_string(const Layout& layout);
 
-/// Only heads [first, first + count), renumbered from 0: one tensor-parallel rank's part. Errors: a range that two
-/// digits cannot express (it must lie within one group of a two-digit axis, or be whole groups). One-head components
-/// stay whole when every component with more is cut.
+/// Only heads [first, first + count), renumbered from 0: one tensor-parallel rank's part. Errors: a range that is
+/// neither within one group of a two-digit axis nor whole groups. One-head components stay whole beside cut ones.
 Checked<Layout> slice_heads(const Layout& layout, std::int64_t first, std::int64_t count);
 
 /// A layout and its components' addresses. Copying it copies pointers. Borrows the memory.

@@ -29,7 +29,6 @@ Checked<Layout> key_and_value(const char* name, const CacheShape& shape, Describ
   return make_layout(name, tensors, shape.layer_count);
 }
 
-/// K and V in one tensor with an axis c of 2.
 Checked<Layout> joint(const char* name, const CacheShape& shape, const char* axes, std::vector<std::int64_t> extents) {
   if (value_size(shape) != shape.key_size || value_element(shape) != shape.element) {
     return Flaw{std::string(name) + ": feature axis: one tensor holds K and V, so they must have one size and element"};
@@ -95,8 +94,7 @@ Checked<Layout> chunk(const CacheShape& s) {
 }
 
 Checked<Layout> x_packed(const CacheShape& s) {
-  // 16 bytes: one read of a GPU's thread. So x is 8 for 16-bit elements; V's tokens lie side by side for the product
-  // with V.
+  // 16 bytes, a GPU thread's read: x is 8 for 16-bit elements. V's tokens are contiguous for the product with V.
   const std::int64_t x = per_bytes(s.element, 16);
   if (s.key_size % x != 0)
     return Flaw{"x-packed: feature axis: " + std::to_string(s.key_size) + " is no multiple of x"};

@@ -7,8 +7,7 @@
 
 namespace kv {
 
-/// Rule for the scale of a dynamically quantised group, from its largest magnitude, amax. Values are divided by the
-/// scale.
+/// Rule for the scale, which values are divided by, from a group's largest magnitude, amax.
 enum class ScaleRule : std::uint8_t {
   kTokenHead,          ///< max(amax / element_max, 1e-6): int8 or e4m3 per token and head
   kTile,               ///< max(amax / element_max, FLT_MIN): the tiles of ds_mla

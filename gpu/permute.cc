@@ -11,8 +11,7 @@ namespace {
 
 using Kind = Operation::Kind;
 
-/// Calls that exceed the caches write past them. 4 MiB is about a core's share of a server's last cache. Below it, the
-/// target's next reader finds it there.
+/// Calls that exceed the caches write past them. 4 MiB is about a core's share of a server's last cache.
 constexpr double kStreamingBytes = 4 << 20;
 
 bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_count) {
@@ -71,8 +70,7 @@ void run(const PermutePlan& plan) {
       nest_is_whole = run.is_whole_block;
     }
     const std::int64_t next_row = row + run.count;
-    // The processor's prefetcher stops at pages, and blocks lie on pages in arbitrary order: so the next block's first
-    // lines are prefetched here.
+    // Prefetches the next block's first lines: the processor's prefetcher stops at pages.
     const std::int64_t next_slot = is_streaming && next_row < plan.row_count ? plan.from_rows.slot(next_row) : -1;
     for (std::int64_t layer = 0; has_copies && layer < plan.layer_count; ++layer) {
       for (int i = 0; i < plan.part_count; ++i) {

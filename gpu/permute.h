@@ -1,6 +1,5 @@
-// gpu/permute.h: moving KV between any two layouts. Loading a prefix is scatter, storing one is gather, and copy on
-// write, relayout, tensor-parallel re-slicing, swap and quantisation are the same call with other layouts, rows or
-// operations.
+// gpu/permute.h: moving KV between any two layouts: scatter loads a prefix, gather stores one; copy on write, relayout,
+// tensor-parallel re-slicing, swap and quantisation are the same call with other layouts, rows or operations.
 //
 //     scatter(pages, Rows::slots(slot_mapping), blocks, token_count)   blocks in prefix order -> the engine's pages
 //     gather(blocks, pages, Rows::slots(slot_mapping), token_count)    and back
@@ -42,9 +41,8 @@ namespace kv {
 
 /// Moves row r of `from_rows` to row r of `to_rows`, for r in [0, row_count): each component that `to` has and
 /// operation.roles names, in each layer. A row whose slot is negative on either side is skipped. Bytes outside the rows
-/// are untouched. If two rows have one target slot, either may win; targets must not overlap sources.
-/// Errors, before any write: kMismatch (explain_mismatch() names the component and axis), kBadRequest (a slot beyond
-/// the cache).
+/// are untouched. If two rows have one target slot, either may win; targets must not overlap sources. Errors, before
+/// any write: kMismatch (see explain_mismatch()), kBadRequest (a slot beyond the cache).
 Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                      std::int64_t row_count, const Operation& operation = Operation());
 
@@ -66,13 +64,12 @@ Result<void> relayout(const BoundLayout& to, std::span<const std::int64_t> to_bl
 
 /// Copy on write: pairs [n][2] of source and target block, in every layer and component. The two columns are disjoint.
 Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> pairs);
-/// Block sources[i] to blocks targets[ends[i-1]] .. targets[ends[i] - 1], with ends[-1] = 0. Errors: kBadRequest for
-/// ends that decrease or exceed the targets.
+/// Block sources[i] to blocks targets[ends[i-1]] .. targets[ends[i] - 1], ends[-1] = 0. Errors: kBadRequest if ends
+/// decrease or exceed the targets.
 Result<void> copy_blocks(const BoundLayout& cache, std::span<const std::int64_t> sources,
                          std::span<const std::int64_t> targets, std::span<const std::int64_t> ends);
 
-/// Why the two layouts cannot exchange rows under this operation: a sentence with component and axis; nullopt if they
-/// can.
+/// Why the layouts cannot exchange rows: a sentence with component and axis; nullopt if they can.
 std::optional<Flaw> explain_mismatch(const Layout& to, const Layout& from, const Operation& operation);
 
 }  // namespace kv

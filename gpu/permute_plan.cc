@@ -30,8 +30,7 @@ std::int64_t value_count(const Component& component) {
   return component.features() * (component.element == Element::kE2M1x2 ? 2 : 1);
 }
 
-/// The operation's kind for one component. Scales are copied with their rows, except where these are quantised or
-/// dequantised, which writes or consumes the scales.
+/// The kind for one component. Scales are copied with their rows, unless written or consumed by the operation.
 Kind kind_for(const Operation& operation, const Component& to, const Component& from, bool to_scaled,
               bool from_scaled) {
   if (operation.kind == Kind::kQuantise && to_scaled) return Kind::kQuantise;

@@ -10,7 +10,6 @@
 
 namespace kv {
 
-/// One component on one side of the call.
 struct Place {
   Element element = Element::kByte;
   int component = -1;  ///< Column of the bases table; -1: absent.

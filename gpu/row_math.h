@@ -1,5 +1,4 @@
-// gpu/row_math.h: the arithmetic of the row operations, one for host and devices: constexpr, without library calls
-// whose rounding could differ.
+// gpu/row_math.h: row arithmetic for host and devices: constexpr, without library calls of differing rounding.
 #pragma once
 
 #include <bit>
@@ -34,8 +33,7 @@ constexpr float scale_for(ScaleRule rule, float amax, Element element, float glo
 /// value / scale; 0 for a scale that rounded to 0.
 constexpr float divide_by_scale(float value, float scale) { return scale == 0.0F ? 0.0F : value / scale; }
 
-/// The larger magnitude. NaN and infinity do not count, so that one bad value does not spoil its neighbours' scale; an
-/// infinity then saturates.
+/// The larger magnitude. NaN and infinity do not count, or one bad value would spoil its neighbours' scale.
 constexpr float larger_magnitude(float amax, float value) {
   const float magnitude = value < 0.0F ? -value : value;
   return magnitude > amax && magnitude <= std::numeric_limits<float>::max() ? magnitude : amax;

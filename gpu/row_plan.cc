@@ -28,8 +28,7 @@ Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockT
     for (std::int64_t position = start; position < start + length; ++position) {
       const std::int64_t block = table.ids[static_cast<std::size_t>(s * table.width + position / block_tokens)];
       if (block < 0 && missing == MissingBlock::kDropRow) continue;
-      // Detected only while writing, since dropped rows are counted on the way. The caller ignores the slots written so
-      // far.
+      // Detected only while writing, since dropped rows are counted on the way. The slots so far are invalid.
       if (row_count == slots.size()) return Errc::kTooLarge;
       // (An id of 32 bits: the product does not wrap. The call itself checks that the cache has such a block.)
       slots[row_count++] = block < 0 ? -1 : block * block_tokens + position % block_tokens;

@@ -23,8 +23,7 @@ enum class MissingBlock : std::uint8_t {
 /// Slots of tokens [starts[s], starts[s] + lengths[s]) of each sequence s, end to end. Empty `starts` means 0. Returns
 /// the number of rows: the sum of the lengths, or fewer with kDropRow. (PagedCacheLoad also rounds starts down to a
 /// whole block: pass rounded starts.) Errors: kBadRequest: a token beyond the table's width, a negative length or
-/// start, lengths of unequal counts, block_tokens that are not positive (or over 2^31); kTooLarge: more rows than
-/// `slots` holds.
+/// start, unequal counts, block_tokens out of 1..2^31; kTooLarge: more rows than `slots` holds.
 Result<std::int64_t> plan_table_rows(std::span<std::int64_t> slots, const BlockTable& table, std::int64_t block_tokens,
                                      std::span<const std::int64_t> starts, std::span<const std::int64_t> lengths,
                                      MissingBlock missing = MissingBlock::kKeepRow);
@@ -36,8 +35,7 @@ struct PageTableCsr {
 };
 
 /// Slots of entries e at position positions[e] of request batch_indices[e]. A negative request: slot -1. Errors:
-/// kBadRequest: a request or position outside the table, spans of unequal lengths, page_tokens that are not positive
-/// (or over 2^31).
+/// kBadRequest: a request or position outside the table, unequal spans, page_tokens out of 1..2^31.
 Result<void> plan_append_rows(std::span<std::int64_t> slots, const PageTableCsr& table, std::int64_t page_tokens,
                               std::span<const std::int32_t> batch_indices, std::span<const std::int32_t> positions);
 

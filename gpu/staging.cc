@@ -233,8 +233,7 @@ Result<void> Staging::run_staged(const Call& call, const Chunk& all, bool is_loa
   return {};
 }
 
-/// Host to buffer on the copy lane, buffer to pages on the kernel lane. The copy waits for the kernel that used the
-/// buffer last, the kernel for the copy.
+/// Host to buffer on the copy lane, buffer to pages on the kernel lane. Each waits for the other's last use.
 Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
   KV_ASSERT(call.chunk_bytes(chunk) <= config_.slot_bytes);
   Slot& slot = device_slots_[next_slot_++ % device_slots_.size()];
@@ -301,7 +300,6 @@ Result<void> Staging::store_chunk(const Call& call, const Chunk& chunk) {
   return {};
 }
 
-/// The next page-locked buffer, empty.
 Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {
   while (host_slots_.size() < device_slots_.size()) {
     Slot slot{.memory = device_.allocate(StagingMemory::kPageLocked, config_.slot_bytes), .last = {}};
@@ -315,8 +313,7 @@ Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {
   return &slot;
 }
 
-/// Waits until the slot's last use has passed, and copies a store's bytes from it to their blocks. The only wait of a
-/// call.
+/// Waits for the slot's last use, and copies a store's bytes to their blocks. The only wait of a call.
 Result<void> Staging::empty(Slot& slot, TimePoint deadline) {
   if (slot.last.number != 0) {
     const auto passed = device_.wait(slot.last, deadline);
@@ -343,8 +340,7 @@ Result<void> Staging::use(Slot& slot, Lane lane) {
   return {};
 }
 
-/// Finds the total from which staging is faster, in steps of two: both ways move blocks of 16 rows of 1 KiB to a plain
-/// cache.
+/// Finds the total from which staging is faster, in steps of two, with blocks of 16 rows of 1 KiB.
 Result<void> Staging::calibrate() {
   constexpr std::int64_t kRowBytes = 1024, kTokens = 16, kRounds = 4;
   const auto block_count = static_cast<std::int64_t>(config_.slot_bytes) / (kTokens * kRowBytes);

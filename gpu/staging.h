@@ -10,8 +10,7 @@
 //     kernel lane    [c0 passed] k0 [c1 passed] k1 ...
 //
 // Small totals skip the rings: a kernel reads page-locked memory itself, which saves two waits. The threshold is
-// measured at start. Blocks in memory that is not page-locked pass through a ring of page-locked buffers first, the
-// only place where a call waits.
+// measured at start. Other memory passes through a ring of page-locked buffers first, the only place of a wait.
 #pragma once
 
 #include <cstddef>

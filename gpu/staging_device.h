@@ -1,6 +1,5 @@
 // gpu/staging_device.h: a device for staging: memory of both kinds, two lanes of work in order, and marks between them.
-// On CUDA a lane is a stream and a mark an event (gpu/device/cuda_staging.h); in tests, a random scheduler runs the
-// lanes.
+// On CUDA streams and events (gpu/device/cuda_staging.h); in tests, a random scheduler runs the lanes.
 #pragma once
 
 #include <cstddef>

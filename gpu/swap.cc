@@ -13,9 +13,8 @@ namespace {
 std::int64_t last_offset(const Axis& axis) {
   return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
 }
-// Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, and a device's copy engines
-// are best at large copies, beside its kernels. Blocks with holes, which belong to other data, and differing layouts
-// are refused: the caller then uses permute().
+// Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, the copy engines' work.
+// Blocks with holes, which belong to other data, and differing layouts are refused: the caller then uses permute().
 
 /// From a block's first byte of the component to one past its last.
 std::int64_t reach_bytes(const Component& each) {
@@ -25,8 +24,7 @@ std::int64_t data_bytes(const Component& each) {
   return each.token.extent() * each.heads() * each.features() * element_bytes(each.element);
 }
 
-/// Contiguous bytes of every block: one component of one layer, or several interleaved ones (K and V in one row, layers
-/// in a head group).
+/// Contiguous bytes of every block: one component of one layer, or interleaved ones (K and V; layers in a group).
 struct Piece {
   std::size_t component;  ///< The first one in it,
   std::int64_t layer;     ///< and its layer, if one allocation holds all; else 0, and the piece is in each layer.

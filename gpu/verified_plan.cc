@@ -19,8 +19,7 @@ Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const 
       (verified.block_count > 0 && !has_arrays)) {
     return Errc::kBadRequest;
   }
-  // The checksum and the scatter both read a step's blocks: few enough to be still in the device's L2 cache for the
-  // second.
+  // The checksum and the scatter both read a step's blocks: few enough for the device's L2 cache.
   std::vector<VerifiedStep> steps;
   const std::int64_t each = std::max<std::int64_t>(1, step_bytes / block_bytes);
   for (std::int64_t first = 0; first < verified.block_count; first += each) {

@@ -28,9 +28,8 @@ struct VerifiedStep {
 /// Fits a device's L2 cache (40 MB and more), so that a step's second kernel reads from it and HBM is read once.
 inline constexpr std::int64_t kVerifiedStepBytes = 16 << 20;
 
-/// Errors: kMismatch: incompatible layouts, or `blocks` that are not the store's; kBadRequest: too many blocks, missing
-/// arrays, rows whose blocks straddle a store's block. `vec_bytes_max` as make_device_plans(). A step has at least one
-/// block.
+/// Errors: kMismatch: other layouts; kBadRequest: too many blocks, missing arrays, rows whose blocks straddle a store's
+/// block. `vec_bytes_max` as make_device_plans(). A step has at least one block.
 Result<std::vector<VerifiedStep>> plan_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                                 const VerifiedBlocks& verified, const Operation& operation,
                                                 bool is_scatter, int vec_bytes_max = 16,

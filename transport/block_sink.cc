@@ -35,8 +35,7 @@ void BlockSink::filled(std::size_t bytes) {
     offset_ = end;
     const bool whole = end == target.bytes.size();
     if (!target.checksums.empty()) {
-      // The stripes that these bytes complete. A failed one does not end the loop: the bytes are here, and the stream
-      // goes on.
+      // The stripes that these bytes complete. A failed one does not end the loop, since the stream goes on.
       KV_ASSERT(target.checksums.size() == stripe_count(target.bytes.size()));
       const std::size_t last = whole ? target.checksums.size() : end / kStripeBytes;
       for (std::size_t stripe = begin / kStripeBytes; stripe < last; ++stripe) {

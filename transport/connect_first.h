@@ -28,9 +28,8 @@ constexpr Duration kNextAddressAfter = 250ms;
 std::vector<asio::ip::tcp::endpoint> alternate_families(std::vector<asio::ip::tcp::endpoint> addresses);
 
 /// Runs connect(0), then each further one 250 ms after the previous one, or as soon as all running ones have failed.
-/// The first connection wins, and the others are cancelled. Errors: that of the last failure; operation_aborted on
-/// cancellation by the awaiting coroutine's slot. `connect` is called on `executor`; its coroutine owns all of its
-/// data, since a cancelled one may live on a little.
+/// The first connection wins, and the others are cancelled. Errors: that of the last failure; operation_aborted if the
+/// awaiting coroutine is cancelled. `connect` is called on `executor`; a cancelled one may live on a little.
 template <class T>
 Async<T> connect_first(std::size_t count, std::function<Async<T>(std::size_t)> connect, Clock& clock,
                        asio::any_io_executor executor) {

@@ -29,8 +29,7 @@ bool Endpoint::is_loopback() const {
   return host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos;
 }
 
-/// Strict: a mistake refused here is read at the command line, while an accepted one would fail much later, on a thread
-/// that can only log.
+/// Strict: a mistake refused here shows at the command line; an accepted one would fail much later, in a log.
 Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
     return Failure(Errc::kBadRequest,

@@ -8,8 +8,7 @@
 
 namespace kv {
 
-/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `tls://HOST:PORT` (the same with TLS 1.3), `unix://PATH` or
-/// `sim://NAME`.
+/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `tls://HOST:PORT` (TLS 1.3), `unix://PATH` or `sim://NAME`.
 struct Endpoint {
   enum class Scheme { kTcp, kUnix, kSim, kTls };
   Scheme scheme = Scheme::kTcp;

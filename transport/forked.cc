@@ -14,8 +14,7 @@
 namespace kv {
 namespace {
 
-/// Never destroyed: handlers run until the process ends. The lock is held across fork(), so the child gets a whole list
-/// and a lock that its own thread holds.
+/// Never destroyed: handlers run until the end. The lock is held across fork(), so the child gets a whole list.
 struct Registry {
   std::mutex mutex;
   std::vector<int> fds;

@@ -5,10 +5,9 @@
 
 namespace kv {
 
-/// The number of forks between the first process and this one: 0 in the first, one more in each child of fork().
-/// Objects that hold threads, locks or connections record the generation of their creation. In a process of another
-/// generation the threads do not exist, the locks may be held for ever, and the connections are the parent's. Costs one
-/// load. Thread safety: any.
+/// The number of forks between the first process and this one: 0 in the first. Objects that hold threads, locks or
+/// connections record the generation of their creation: in another one the threads do not exist, the locks may be held
+/// for ever, and the connections are the parent's. Costs one load. Thread safety: any.
 std::uint32_t fork_generation();
 
 /// Closes `fd` in every child, before other code runs there: else a child that only sleeps would keep the session with

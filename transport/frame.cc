@@ -74,8 +74,7 @@ const char* frame_type_name(FrameType type) {
 Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,
                                                  const FrameLimits& limits) {
   const auto fail = [](Errc code, std::string what) { return Failure(code, std::move(what)); };
-  // Lengths are checked against the limits before the caller allocates memory or waits for these bytes. The checksum
-  // comes later, with the table.
+  // Lengths are checked before the caller allocates memory or waits for these bytes, the checksum later.
   if (load<std::uint32_t>(bytes, 0) != kFrameMagic) {
     return fail(Errc::kBadFrame, "magic: " + std::to_string(load<std::uint32_t>(bytes, 0)) + ", must be 'KVS1'");
   }

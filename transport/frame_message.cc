@@ -16,8 +16,7 @@ void append_frame(std::vector<std::byte>& message, const FrameHeader& header, st
   std::ranges::copy(table, message.begin() + static_cast<std::ptrdiff_t>(begin + kFrameHeaderBytes));
 }
 
-/// Checks fields in the order of their use: the header's length, the lengths it names, the checksum. A peer wrote all
-/// of them, so asserts here cover our own buffers only.
+/// Checks fields in the order of their use. A peer wrote all of them; asserts cover our own buffers only.
 Result<FrameReader::Frame, Failure> take_frame(std::span<const std::byte>& message) {
   if (message.size() < kFrameHeaderBytes) return Failure(Errc::kBadFrame, "a message ends within a frame header");
   const std::span<const std::byte, kFrameHeaderBytes> head(message.data(), kFrameHeaderBytes);

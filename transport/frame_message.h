@@ -1,5 +1,4 @@
-// transport/frame_message.h: whole frames in one message, for peers that exchange messages instead of a stream
-// (verbs/verbs_messages.h).
+// transport/frame_message.h: whole frames in one message, for transports of messages (verbs/verbs_messages.h).
 //
 //   | header 32 | table | 0 to a multiple of 8 | header 32 | table | 0 ...       frames as transport/frame.h draws them
 #pragma once

@@ -50,8 +50,7 @@ void FrameReader::reserve(std::size_t want) {
   begin_ = 0;
 }
 
-/// An idle session keeps 4 KiB at most: across thousands of sessions of a node, buffers of one large table each would
-/// add up to GiB.
+/// An idle session keeps 4 KiB at most: buffers of a large table in thousands of sessions would add up to GiB.
 void FrameReader::shrink() {
   if (begin_ != end_ || capacity_ <= kIdleBytes) return;
   if (holds_room()) room_->resize(0);
@@ -69,8 +68,7 @@ void FrameReader::wipe_table(const Frame& frame) {
 /// Reads until `want` bytes are buffered, and keeps any bytes that came along. Invalidates pointers into the buffer.
 Async<void> FrameReader::fill(std::size_t want) {
   while (end_ - begin_ < want) {
-    // A read that returned less than its room has emptied the stream. Another one now would waste a system call per
-    // batch of requests.
+    // A read that returned less than its room has emptied the stream: another one now would waste a system call.
     if (std::exchange(is_drained_, false)) {
       const auto ready = co_await stream_.wait_readable();
       if (!ready) co_return ready.error();
@@ -121,8 +119,7 @@ Async<FrameReader::Frame> FrameReader::next() {
   ++frame_count_;
   KV_ASSERT(end_ - begin_ >= kFrameHeaderBytes);
   const std::span<const std::byte, kFrameHeaderBytes> head(buffer_.get() + begin_, kFrameHeaderBytes);
-  // A refusal tells the peer the request's id, and its type if known. So these two are taken from the header even if it
-  // proves bad.
+  // A refusal names the request's id and type, which are taken from the header even if it proves bad.
   header_ = FrameHeader();
   const auto type = static_cast<std::uint8_t>(head[5]);
   header_.type = type >= 1 && type <= kFrameTypeMax ? static_cast<FrameType>(type) : FrameType::kHello;
@@ -196,7 +193,6 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
     }
     std::size_t count = sink.next(std::span(buffers).first(16));
     KV_ASSERT(count > 0 && count < buffers.size());
-    // Cut the sink's buffers to what is left of this payload.
     std::size_t room = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t left = static_cast<std::size_t>(std::min<std::uint64_t>(payload_left_ - room, SIZE_MAX));
@@ -221,8 +217,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
       sink.filled(taken);
       continue;
     }
-    // The payload's end and the next header often come together: read ahead in the same call, behind the table, which
-    // the caller may still be reading.
+    // The payload's end and the next header often come together: read ahead, behind the table still in use.
     std::size_t room_ahead = 0;
     if (room == payload_left_ && capacity_ > end_) {
       room_ahead = capacity_ - end_;

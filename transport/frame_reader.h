@@ -12,7 +12,6 @@
 
 namespace kv {
 
-/// Takes payload bytes as they arrive.
 class PayloadSink {
  public:
   virtual ~PayloadSink() = default;
@@ -27,8 +26,7 @@ class PayloadSink {
 class TableRoom {
  public:
   virtual ~TableRoom() = default;
-  /// The reader holds `bytes` bytes from now on. False if the budget is exceeded; then the old size holds. Shrinking
-  /// always succeeds.
+  /// The reader holds `bytes` bytes from now on. False: over the budget, unchanged. Shrinking always succeeds.
   virtual bool resize(std::size_t bytes) = 0;
 };
 
@@ -51,8 +49,7 @@ class FrameReader {
   /// decode_frame_header and Stream; kBadFrame for a bad checksum or an end within a frame; asio::error::eof between
   /// frames. Then why() has the words, and the session is over.
   Async<Frame> next();
-  /// Whether a whole header and table lie in the buffer: then next() completes at once. A session reads all of these
-  /// frames, then answers them together.
+  /// Whether next() would complete at once. A session reads all such frames, then answers them together.
   bool has_frame() const;
   /// Moves exactly the frame's payload into `sink`, which lives until completion.
   Async<void> read_payload(PayloadSink& sink);

@@ -70,8 +70,7 @@ void FrameWriter::send(FrameHeader header, std::span<const std::byte> table,
   pieces_.back().done = std::move(done);
 }
 
-/// Count of pieces at the front that belong to a partly sent frame of `owner`. Once its first piece has left, such a
-/// frame shows as leading pieces without begins_frame.
+/// Count of leading pieces of a begun frame of `owner`. Its first piece, if sent, is no longer among them.
 std::size_t FrameWriter::begun_count(OwnerId owner) const {
   std::size_t count = 0;
   for (; count < pieces_.size() && pieces_[count].owner == owner; ++count) {
@@ -80,8 +79,7 @@ std::size_t FrameWriter::begun_count(OwnerId owner) const {
   return count;
 }
 
-/// Drops the frames of `owner` that have not begun to leave. Returns their pending calls for the caller to make, since
-/// a call may re-enter this writer.
+/// Drops unbegun frames of `owner`. Returns their pending calls, which may re-enter this writer.
 std::vector<std::function<void(bool)>> FrameWriter::drop_unbegun(OwnerId owner) {
   KV_ASSERT(owner);  // frames that borrow no memory have no owner
   std::vector<std::function<void(bool)>> pending;
@@ -104,8 +102,7 @@ void FrameWriter::withdraw(OwnerId owner) {
   for (const auto& done : pending) done(false);
 }
 
-/// Releases the owner's memory at once. A begun frame must be completed, or the peer would read the next frame as its
-/// payload; so its rest is copied, up to `bytes_max`.
+/// A begun frame must be completed, or the peer would read the next frame as its payload: copies up to `bytes_max`.
 bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   static_cast<void>(drop_unbegun(owner));
   const std::size_t begun = begun_count(owner);
@@ -126,8 +123,7 @@ bool FrameWriter::take_back(OwnerId owner, std::size_t bytes_max) {
   return true;
 }
 
-/// One system call. The kernel may take any part of the offered bytes, so offset_ records the progress in the first
-/// piece.
+/// One system call. The kernel may take any part; offset_ records the progress in the first piece.
 bool FrameWriter::write_some() {
   if (closed_ || is_empty()) return false;
   if (pieces_.empty()) {

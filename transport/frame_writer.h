@@ -41,8 +41,7 @@ class FrameWriter {
 
   /// Writes the bytes that the stream takes now; run() writes the rest.
   void flush();
-  /// Writes the rest after flush() until close() or the stream breaks, then returns. Run it as a coroutine beside the
-  /// reader.
+  /// Writes the rest after flush() until close() or the stream breaks. Run it as a coroutine beside the reader.
   asio::awaitable<void> run();
   /// Suspends while more than `bytes` are queued. Returns at once when closed.
   asio::awaitable<void> wait_below(std::size_t bytes);
@@ -50,9 +49,8 @@ class FrameWriter {
   asio::awaitable<void> wait_for_room();
   /// Copies borrowed payloads, which frees their owners' memory, and calls every pending done(true).
   void own_borrowed();
-  /// Releases the payloads of `owner` at once. Frames that have not begun are dropped; the rest of the begun one is
-  /// copied. `done` is not called. Returns false, still borrowing for that frame, if its rest is more than `bytes_max`:
-  /// then the stream has to be ended.
+  /// Releases the payloads of `owner` at once, without `done`. Unbegun frames are dropped; the rest of the begun one is
+  /// copied. False: that rest is more than `bytes_max` and still borrowed, and the stream has to be ended.
   bool take_back(OwnerId owner, std::size_t bytes_max);
   /// Drops the queue, calling every pending done(false); later frames are dropped likewise.
   void close();

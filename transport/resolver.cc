@@ -22,7 +22,6 @@
 namespace kv {
 namespace {
 
-/// A getaddrinfo() error as one of Asio's.
 error_code error_of(int code) {
   switch (code) {
     case EAI_AGAIN: return asio::error::host_not_found_try_again;
@@ -82,8 +81,7 @@ bool Resolver::State::next(Name& name) {
   return false;
 }
 
-/// A thread holds the state, not the resolver: getaddrinfo() may hang for a minute, and the resolver may be destroyed
-/// meanwhile.
+/// A thread holds the state, not the resolver, which may be destroyed during a getaddrinfo() of a minute.
 void Resolver::State::run(std::shared_ptr<State> self) {
   std::unique_lock lock(self->mutex);
   for (Name name; self->next(name);) {
@@ -114,11 +112,9 @@ Resolver::Resolver(Lookup lookup, std::size_t thread_count_max)
   (void)state();
 }
 
-/// The state of this process. fork() copies the parent's state without its threads, perhaps with its lock held, so a
-/// child starts with a fresh one.
+/// The state of this process. A child starts afresh: the parent's state lacks threads, and may be locked.
 std::shared_ptr<Resolver::State> Resolver::state() {
-  // Only the first thread of a child meets an old generation. The parent's state may be locked for ever, so it is
-  // abandoned as it is.
+  // Only the first thread of a child meets an old generation. That state may be locked for ever: abandon it.
   const std::shared_ptr<State>* held = state_.load(std::memory_order_acquire);
   if (held == nullptr || (*held)->generation != fork_generation()) {
     auto fresh = std::make_unique<std::shared_ptr<State>>(std::make_shared<State>());
@@ -138,8 +134,7 @@ std::size_t Resolver::thread_count() const {
   return state->thread_count;
 }
 
-/// Waiters for one name share one lookup, and at most thread_count_max threads wait for the system: an absent name
-/// server must not cost a thread per reconnect.
+/// Waiters for one name share a lookup, and threads are bounded: an absent name server must not cost one per retry.
 Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port, asio::any_io_executor executor) {
   const std::shared_ptr<State> shared = state();
   Waiter waiter(executor);
@@ -169,8 +164,7 @@ Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port,
       ++shared->thread_count;
       try {
         std::thread(&State::run, shared).detach();
-      } catch (const std::system_error&) {  // no new thread: a running one takes the name, or the next resolve() tries
-                                            // again
+      } catch (const std::system_error&) {  // a running thread takes the name, or the next resolve() tries
         --shared->thread_count;
       }
     }
@@ -182,8 +176,7 @@ Async<Resolver::Addresses> Resolver::resolve(std::string host, std::string port,
 }
 
 Result<Resolver::Addresses> Resolver::ask_the_system(const std::string& host, const std::string& port) {
-  // Includes families without an address on this host: they fail at once, and AI_ADDRCONFIG, which drops them, does not
-  // count ::1 as an address.
+  // With AI_ADDRCONFIG, ::1 would not count as an address. Families without one fail at once instead.
   constexpr std::size_t kAddressesMax = 16;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

@@ -87,8 +87,7 @@ std::optional<std::uint64_t> MappedRegion::find_hole() const {
   return static_cast<std::uint64_t>(hole);
 }
 
-/// A client may punch holes after find_hole(): no seal that permits writing forbids that. The total is compared, since
-/// it costs one call.
+/// A client may punch holes after find_hole(): seals cannot forbid that. Comparing totals costs one call.
 bool MappedRegion::has_lost_memory() const {
   struct stat status;
   return ::fstat(fd_.get(), &status) != 0 || memory_of(status) < memory_bytes_;

@@ -1,5 +1,4 @@
-// transport/shared_memory.h: a region of kind memfd. The client makes it and lends it over a Unix socket; the node maps
-// it and copies blocks into or out of it.
+// transport/shared_memory.h: a region of kind memfd. The client lends it over a Unix socket; the node copies blocks.
 #pragma once
 
 #include <cstddef>
@@ -55,16 +54,14 @@ class MappedRegion {
   const File& file() const { return file_; }
   std::uint64_t lent_bytes() const { return lent_bytes_; }  ///< Size at mapping; unmap_some() does not change it.
 
-  /// The first byte of the region that was never written, if any. Looks at every page: 20 ms a GiB. Moves the
-  /// descriptor's file offset, which the peer shares.
+  /// The first byte that was never written, if any. 20 ms a GiB. Moves the file offset, which the peer shares.
   std::optional<std::uint64_t> find_hole() const;
   /// Whether holes were punched: the file has less memory than when it was mapped. One system call.
   bool has_lost_memory() const;
   /// Enters the region's pages from `offset` on into this process's page table, so that copies meet no page fault: 100
   /// ms a GiB, so in small pieces. Best effort: before Linux 5.14 the copies meet the faults.
   void populate(std::uint64_t offset, std::uint64_t bytes) const;
-  /// Unmaps up to `bytes` from the end; 50 ms a GiB. False when all is unmapped. Requires: the region is no longer in
-  /// use.
+  /// Unmaps up to `bytes` from the end; 50 ms a GiB. False when all is unmapped. Requires: the region is unused.
   bool unmap_some(std::uint64_t bytes);
 
  private:

@@ -32,8 +32,7 @@ struct SimNetwork::Pipe {
   std::unique_ptr<Alarm> alarm;
 };
 
-/// Both directions of one connection; shared by its two ends. The network orders links by number, not address, so that
-/// every run visits them in the same order.
+/// Both directions of a connection; shared by its ends. Ordered by number, so that every run visits them alike.
 struct SimNetwork::Link : std::enable_shared_from_this<SimNetwork::Link> {
   Link(SimNetwork& net, std::string from, std::string name, const asio::any_io_executor& client,
        const asio::any_io_executor& server)

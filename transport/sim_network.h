@@ -40,15 +40,14 @@ class SimNetwork final : public Network {
   Network& from(const std::string& name);
 
   void set_faults(const SimFaults& faults) { faults_ = faults; }  ///< For existing and later streams.
-  /// Breaks every stream to and from the host at once, as kill -9 does. The listener stays until its owner closes it,
-  /// and refuses connections.
+  /// Breaks every stream to and from the host at once, as kill -9 does. Its listener then refuses connections.
   void kill(const std::string& name);
   void revive(const std::string& name);
   /// Stops traffic to and from the host, as SIGSTOP or a black hole does. thaw() resumes it; all bytes are kept.
   void freeze(const std::string& name);
   void thaw(const std::string& name);
-  /// Stops traffic from `from` to `to`, and connections between the two. For hosts that connect by from(). mend_all()
-  /// ends it; all bytes are kept.
+  /// Stops traffic from `from` to `to`, and connections between the two, until mend_all(); all bytes are kept. For
+  /// hosts that connect by from().
   void cut(const std::string& from, const std::string& to);
   void mend_all();
   bool is_cut(const std::string& from, const std::string& to) const { return cuts_.contains({from, to}); }
@@ -56,7 +55,6 @@ class SimNetwork final : public Network {
   void set_passes_descriptors(bool passes) { passes_descriptors_ = passes; }
   /// The protection that streams report. Default: kLocal, since a simulation has no eavesdroppers.
   void set_protection(Stream::Protection protection) { protection_ = protection; }
-  /// Breaks one random stream, if there is one.
   void break_one();
 
   std::size_t stream_count() const;  ///< Open half-streams.

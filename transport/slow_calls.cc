@@ -11,8 +11,7 @@
 
 namespace kv {
 
-/// In place, calls run at once on the caller's thread: a simulation has one thread, and its time stands still
-/// meanwhile.
+/// In place, calls run on the caller's thread: a simulation has one, and its time stands still meanwhile.
 SlowCalls::SlowCalls(bool in_place, std::size_t thread_count, NumaChoice numa, int niceness)
     : thread_count_(in_place ? 0 : thread_count), numa_(std::move(numa)), niceness_(niceness) {
   KV_ASSERT(in_place || thread_count > 0);  // or calls would wait for ever

@@ -18,17 +18,15 @@ namespace kv {
 /// bytes) away from an event loop. Thread safety: any thread. The destructor is finish().
 class SlowCalls {
  public:
-  /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Several
-  /// threads make calls in no particular order; they start with the first call, run where `numa` says, and have this
-  /// niceness (nice(2)).
+  /// `in_place`: calls are made at once, on the caller's thread, for a provider that is not thread-safe. Threads make
+  /// calls in any order; they start with the first call, run where `numa` says, with this niceness (nice(2)).
   explicit SlowCalls(bool in_place, std::size_t thread_count = 1, NumaChoice numa = {}, int niceness = 0);
   ~SlowCalls();
 
   /// Makes `call`, then `then` on `executor`; an exception of `call` is thrown there instead. Both functions are
   /// destroyed on the executor too. The executor's context outlives this, or finish() is called before it ends.
   void run(std::function<void()> call, const asio::any_io_executor& executor, std::function<void()> then);
-  /// Waits for running calls. Queued and later calls are skipped. Their `then` still runs, and must cope with a skipped
-  /// call.
+  /// Waits for running calls. Queued and later calls are skipped, but their `then` still runs.
   void finish();
 
  private:

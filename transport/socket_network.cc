@@ -246,8 +246,7 @@ Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint&
 
 using GenericEndpoint = asio::generic::stream_protocol::endpoint;
 
-/// Without a system lookup, which may block: an error means that the host is a name. "localhost" means both loopback
-/// addresses.
+/// Without a lookup, which may block. An error: the host is a name. "localhost" means both loopback addresses.
 Result<std::vector<GenericEndpoint>> resolve_numeric(const Endpoint& endpoint) {
   if (endpoint.scheme == Endpoint::Scheme::kUnix) {
     return std::vector{GenericEndpoint(asio::local::stream_protocol::endpoint(endpoint.host))};
@@ -320,8 +319,7 @@ class SocketListener final : public Listener {
   Endpoint endpoint_;
 };
 
-/// A dead process's socket file may be taken over; one that answers may not. bind() does not distinguish them, so this
-/// connects.
+/// Only a dead process's socket file may be taken over. bind() does not distinguish them, so this connects.
 bool is_stale(const std::string& path) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;

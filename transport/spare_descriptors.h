@@ -7,8 +7,7 @@
 
 namespace kv {
 
-/// Whether a client may keep its new descriptor. The kernel gives the lowest free number, so a high one means that few
-/// are left; those are for health answers and files.
+/// Whether a client may keep its new descriptor: a high number leaves few for health answers and files.
 inline bool leaves_descriptors(int descriptor) {
   constexpr rlim_t kSpareMax = 96;  // the admin server's connections, and a third more
   rlimit limit{};

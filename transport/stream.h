@@ -66,20 +66,18 @@ class Stream {
  public:
   virtual ~Stream() = default;
 
-  /// Returns the bytes moved, at least 1. Errors: asio::error::would_block, asio::error::eof (peer closed), else the
-  /// stream is broken.
+  /// Returns the bytes moved, at least 1. Errors: would_block, eof (peer closed), else the stream is broken.
   virtual Result<std::size_t> try_read(std::span<const asio::mutable_buffer> to) = 0;
   virtual Result<std::size_t> try_write(std::span<const asio::const_buffer> from) = 0;
-  /// Completes when try_read / try_write may succeed or fail with an error other than would_block; may be spurious.
-  /// Errors: operation_aborted after close().
+  /// Completes when another try may succeed or fail; may be spurious. Errors: operation_aborted after close().
   virtual Async<void> wait_readable() = 0;
   virtual Async<void> wait_writable() = 0;
   /// Ends pending waits with operation_aborted. Later calls fail. Idempotent.
   virtual void close() = 0;
 
-  /// An encrypting stream accepts bytes before the socket does, whole records at a time, and holds back the rest that
-  /// the socket refused. Held bytes count as written: they leave with the next try_write or try_flush, or with close()
-  /// if there is room for them.
+  /// An encrypting stream accepts bytes before the socket does, and holds back the rest that the socket refused. Held
+  /// bytes count as written: they leave with the next try_write or try_flush, or with close() if there is room for
+  /// them.
   virtual std::size_t held_bytes() const { return 0; }
   /// Sends held bytes. Errors: would_block while some are left, else the stream is broken.
   virtual Result<void> try_flush() { return {}; }
@@ -93,8 +91,7 @@ class Stream {
     (void)helpers;
     co_return Result<void>();
   }
-  /// The peer's proved names, each as "uri:NAME" or "dns:NAME"; printable. Empty before handshake(), or where the
-  /// stream proves no identity.
+  /// Proved names, each "uri:NAME" or "dns:NAME"; printable. Empty before handshake() and without proof.
   virtual std::vector<std::string> peer_names() const { return {}; }
   /// Earliest expiry in the certificate chain that the peer has shown; nullopt: no certificate.
   virtual std::optional<std::chrono::system_clock::time_point> peer_certificate_end() const { return std::nullopt; }
@@ -126,8 +123,7 @@ class Stream {
 class Listener {
  public:
   virtual ~Listener() = default;
-  /// The next connection, as a stream on `executor`. Errors: operation_aborted after close(); resource errors (EMFILE),
-  /// after which the caller pauses and tries again.
+  /// The next connection, on `executor`. Errors: operation_aborted after close(); EMFILE and such: pause and retry.
   virtual Async<std::unique_ptr<Stream>> accept(asio::any_io_executor executor) = 0;
   virtual void close() = 0;
   virtual Endpoint endpoint() const = 0;  ///< With the real port if 0 was requested.
@@ -139,8 +135,7 @@ class Network {
   virtual ~Network() = default;
   /// Errors: system errors of bind and listen; kUnsupported for a scheme outside this network.
   virtual Result<std::unique_ptr<Listener>> listen(const Endpoint& endpoint, asio::any_io_executor executor) = 0;
-  /// A stream on `executor`, which also runs the coroutine. Has no deadline of its own: cancelling the awaiting
-  /// coroutine ends it with operation_aborted.
+  /// A stream on `executor`, which also runs this. Without a deadline: cancelling it gives operation_aborted.
   virtual Async<std::unique_ptr<Stream>> connect(Endpoint endpoint, asio::any_io_executor executor) = 0;
 };
 

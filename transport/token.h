@@ -15,8 +15,7 @@ inline constexpr std::size_t kTokenBytesMin = 32, kTokenBytesMax = 512;
 
 /// Describes the error in a token without quoting it; empty: valid.
 std::string check_token(std::string_view token);
-/// The token in a file, without trailing white space. Errors: system errors, kBadRequest; the words name the file, and
-/// quote no part of its contents.
+/// The token in a file, without trailing white space. Errors: system errors, kBadRequest, never quoting it.
 Result<Secret, Failure> read_token_file(const std::string& path);
 
 }  // namespace kv

@@ -1,5 +1,4 @@
-// transport/trace_context.h: the origin of a request, in systems that trace requests from program to program (W3C Trace
-// Context, "traceparent").
+// transport/trace_context.h: a request's place in a distributed trace (W3C Trace Context, "traceparent").
 //
 //   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 //   version  trace id (32 digits)        parent id (16)  flags

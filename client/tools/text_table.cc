@@ -25,8 +25,7 @@ void TextTable::add(std::vector<std::string> row) {
   rows_.push_back(std::move(row));
 }
 
-/// Two passes: widths depend on all rows. The last column is not padded at its end, or a wide terminal would wrap lines
-/// of blanks.
+/// Two passes: widths depend on all rows. Padding the last column would wrap lines of blanks in a terminal.
 void TextTable::print(std::ostream& out) const {
   std::size_t column_count = 0;
   for (const auto& row : rows_) column_count = std::max(column_count, row.size());
@@ -61,8 +60,7 @@ std::string format_count(std::uint64_t value) {
   return text;
 }
 
-/// Three digits at most, so that a column of sizes is easy to compare; whole numbers without a point, as people write
-/// them in options.
+/// Three digits at most, so that a column is easy to compare; whole numbers without a point.
 std::string format_bytes(std::uint64_t bytes) {
   constexpr std::array<const char*, 6> kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   double value = static_cast<double>(bytes);
@@ -72,8 +70,7 @@ std::string format_bytes(std::uint64_t bytes) {
   return format_number(value, is_whole ? 0 : value < 10 ? 2 : 1) + " " + kUnits[unit];
 }
 
-/// In the usual unit of such a time, with as many digits as people use. Days and hours for uptimes, microseconds for
-/// round trips.
+/// In the usual unit and digits: days and hours for uptimes, microseconds for round trips.
 std::string format_seconds(double seconds) {
   if (seconds < 1e-3) return format_number(seconds * 1e6, seconds < 1e-4 ? 1 : 0) + " us";
   if (seconds < 1) return format_number(seconds * 1e3, seconds < 1e-1 ? 1 : 0) + " ms";

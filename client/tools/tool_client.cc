@@ -223,8 +223,7 @@ void ToolClient::run_all(std::vector<asio::awaitable<void>> tasks) {
   if (failure) std::rethrow_exception(failure);
 }
 
-/// run() would go on after the last call, since a client's timers are always pending: one event at a time instead,
-/// until the caller's own count is zero.
+/// One event at a time until the count is zero: a client's timers, always pending, would keep run() going.
 void ToolClient::run_until_zero(const std::size_t& running) {
   KV_ASSERT(std::this_thread::get_id() == thread_);
   while (running > 0) busy_poll_.run_some();

@@ -28,8 +28,7 @@
 
 namespace kv {
 
-/// How bytes travel. kTcp, kTls and kUnix: in the socket. kShm: the node copies them into memory lent over a Unix
-/// socket. kVerbs: by RDMA into registered memory.
+/// kTcp, kTls, kUnix: in the socket. kShm: copied by the node into lent memory. kVerbs: RDMA into registered memory.
 enum class Transport { kTcp, kTls, kUnix, kShm, kVerbs };
 const char* transport_name(Transport transport);
 
@@ -65,10 +64,9 @@ std::string describe(const error_code& error);
 /// the name and the reason of nodes that do not answer within the deadline.
 void check_all_answer(const ConnectionOptions& options);
 
-/// Owns an io_context and a Client on it. Calls run on the calling thread, so that latencies exclude thread hops. The
-/// client stands still between calls: a back-off or a reconnect waits for the next one. From its construction on the
-/// thread keeps to the processors of ClientConfig::numa_nodes. Thread safety: none; made, used and destroyed on one
-/// thread.
+/// Owns an io_context and a Client on it. Calls run on the calling thread, so that latencies exclude thread hops; a
+/// back-off or a reconnect waits for the next call. From its construction on the thread keeps to the processors of
+/// ClientConfig::numa_nodes. Thread safety: none; made, used and destroyed on one thread.
 class ToolClient {
  public:
   /// With `busy_poll` > 0 the thread polls for events, and sleeps after that long without one.
@@ -78,8 +76,7 @@ class ToolClient {
   Client* operator->() { return client_.get(); }
   Client& operator*() { return *client_; }
 
-  /// Returns once at least one node has opened the namespace. A worker would go on without nodes; a tool reports that
-  /// they are away.
+  /// Returns once a node has opened the namespace, and fails if all are away, unlike a worker's open().
   Result<Space> open(const NamespaceRecord& record, std::chrono::microseconds deadline);
 
   /// Runs one call to its end.

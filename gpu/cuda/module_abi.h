@@ -1,6 +1,5 @@
 // gpu/cuda/module_abi.h: exports of libkvstore_cuda.so, the only user of the CUDA runtime. Loaded on demand
-// (gpu/device/cuda_module.h), so that programs start without CUDA. Errors are cudaError_t values, 0 is success. The
-// folder's files, in reading order:
+// (gpu/device/cuda_module.h). Errors are cudaError_t values, 0 is success. The folder's files, in reading order:
 //
 //   module_abi.h   the exported functions
 //   on_device.h    makes the device of a call current, and the thread's own device current again
@@ -22,17 +21,14 @@ int kv_cuda_abi_version();  ///< kDeviceAbiVersion at the module's build.
 /// Enqueues the plan on `stream` (a cudaStream_t) and returns the launch's status. Never waits, never allocates. Runs
 /// on the pages' device, whatever the thread's current one; a stream of another device is refused.
 int kv_cuda_permute(const kv::DevicePlan* plan, void* stream, int block_count_max);
-/// Loads every kernel on the thread's device. CUDA otherwise does so at a kernel's first launch, which takes
-/// milliseconds and fails in a capture on some drivers.
+/// Loads the thread's device's kernels. At first launch that takes milliseconds, and fails in some captures.
 int kv_cuda_warm_up();
 /// kv_cuda_permute() for the rows of a compressed cache; `rows` is device memory or page-locked.
 int kv_cuda_scatter_kept(const kv::DevicePlan* plan, const kv::KeepRow* rows, std::int64_t row_count, void* stream,
                          int block_count_max);
-/// Enqueues checksums of blocks, on the device of the pages, since the blocks may be host memory. A comparison writes
-/// all verdicts.
+/// Enqueues checksums of blocks, on the device of the pages. A comparison writes all verdicts.
 int kv_cuda_checksum(const kv::DeviceChecksum* job, const void* pages, void* stream);
-/// Enqueues copies to[i] <- from[i] of bytes[i], in one call where the driver can. The arrays are read before it
-/// returns.
+/// Enqueues copies to[i] <- from[i] of bytes[i], in one call where the driver can; reads the arrays at once.
 int kv_cuda_copy_batch(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                        void* stream);
 int kv_cuda_copy_2d(void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch, std::size_t width_bytes,
@@ -41,11 +37,9 @@ int kv_cuda_clear(void* memory, std::size_t bytes, void* stream);
 int kv_cuda_device_count();
 int kv_cuda_use_device(int device, int* before);  ///< Makes it the thread's and returns the previous one; -1: only
                                                   ///< returns.
-/// The device's PCI address as zero-terminated text, such as "0000:3B:00.0". cudaErrorNotSupported: unknown to the
-/// driver.
+/// PCI address as zero-terminated text, such as "0000:3B:00.0". cudaErrorNotSupported: unknown to the driver.
 int kv_cuda_pci_address(int device, char* text, int text_bytes);
-/// Kind of memory: 0 host, 1 host and page-locked, so reachable by devices, 2 device. `device`: its number, -1 for host
-/// memory.
+/// Kind of memory: 0 host, 1 host and page-locked, 2 device. `device`: its number, -1 for host memory.
 int kv_cuda_memory_of(const void* memory, int* kind, int* device);
 void* kv_cuda_allocate(std::size_t bytes);  ///< Null: out of memory.
 int kv_cuda_free(void* memory);

@@ -1,6 +1,5 @@
 // gpu/cuda/on_device.h: selects a call's device. CUDA launches on the thread's current device, which the engine
-// chooses: with device 0 current, a launch on a stream of device 1 is error 400. (CudaModule::DeviceScope does the same
-// on the host's side, without CUDA types.)
+// chooses: a launch on another device's stream is error 400. (CudaModule::DeviceScope does the same for the host.)
 #pragma once
 
 #include <cuda_runtime.h>

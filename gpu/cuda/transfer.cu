@@ -14,8 +14,7 @@ cudaStream_t as_stream(void* stream) { return static_cast<cudaStream_t>(stream);
 cudaEvent_t as_event(void* event) { return static_cast<cudaEvent_t>(event); }
 
 #if CUDART_VERSION >= 12080
-/// One driver call for all copies. cudaErrorNotSupported with an older driver, a legacy default stream, or in a
-/// capture.
+/// One driver call for all copies. cudaErrorNotSupported: older driver, legacy default stream, or capture.
 cudaError_t copy_in_one_call(void* const* to, const void* const* from, const std::size_t* bytes, std::size_t count,
                              cudaStream_t stream) {
   if (stream == nullptr || stream == cudaStreamLegacy) return cudaErrorNotSupported;

@@ -33,8 +33,7 @@ class CudaModule {
   static Result<std::shared_ptr<const CudaModule>, Failure> load();
   ~CudaModule();
   int device_count() const;  ///< At least 1.
-  /// PCI address of device `device`, such as "0000:3B:00.0"; -1: the thread's. Errors: kUnsupported if unknown to the
-  /// driver, CUDA's own.
+  /// PCI address, such as "0000:3B:00.0"; -1: the thread's device. Errors: kUnsupported if unknown, CUDA's own.
   Result<std::string> pci_address(int device) const;
   /// Loads all kernels on the thread's device now: otherwise each one's first call takes milliseconds longer.
   Result<void> warm_up() const;
@@ -42,24 +41,21 @@ class CudaModule {
   /// permute() enqueued on `stream` (a cudaStream_t), one launch per kind of body, each of at most `block_count_max`
   /// blocks, over all components and layers. The memory behind the layouts, the rows' ids, frequencies and deltas is
   /// device memory or page-locked, and stays until the stream has passed. All belong to the pages' device, which need
-  /// not be the thread's; so does the stream (null: that device's default one). Neither allocates on the device nor
-  /// waits. A slot beyond the cache is skipped, since only the device reads the ids. Errors: kMismatch as in permute();
-  /// CUDA's own, if the launch failed.
+  /// not be the thread's; so does the stream (null: its default one). Neither allocates on the device nor waits. A slot
+  /// beyond the cache is skipped. Errors: kMismatch as in permute(); CUDA's own, if the launch failed.
   Result<void> permute(const BoundLayout& to, const Rows& to_rows, const BoundLayout& from, const Rows& from_rows,
                        std::int64_t row_count, const Operation& operation, void* stream,
                        int block_count_max = kBlockCountMax) const;
   static constexpr int kBlockCountMax = 1 << 16;
 
-  /// scatter_kept() enqueued on `stream`. `rows` is device memory or page-locked; a row out of range is skipped.
-  /// Errors: kMismatch as in scatter_kept(); CUDA's own.
+  /// scatter_kept() enqueued on `stream`. `rows` as in permute(); skips rows out of range. Errors: also CUDA's.
   Result<void> scatter_kept(const BoundLayout& cache, std::span<const KeepRow> rows, const BoundLayout& source,
                             void* stream, int block_count_max = kBlockCountMax) const;
 
-  /// Enqueued on `stream`: verifies the first verified.block_count of the store's blocks and scatters the sound ones,
-  /// rows [i * block_tokens, (i + 1) * block_tokens) for block i. verdicts[i] is 0 for a sound block, else 1, and then
-  /// its rows are left alone; unlike on the host, sound blocks behind it are scattered. All arrays are device memory,
-  /// or page-locked. Errors: as permute(), kMismatch if `blocks` are not the store's, kBadRequest for too many blocks
-  /// and for rows whose blocks straddle a store's block.
+  /// Enqueued on `stream`: verifies the first verified.block_count blocks and scatters the sound ones, rows [i *
+  /// block_tokens, (i + 1) * block_tokens) for block i. verdicts[i] is 0 for a sound block, else 1; unlike on the host,
+  /// sound blocks behind a bad one are scattered. Arrays are device memory, or page-locked. Errors: as permute(),
+  /// kMismatch if `blocks` are not the store's, kBadRequest for too many blocks and rows that straddle a block.
   Result<void> scatter_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                                 const VerifiedBlocks& verified, const Operation& operation, void* stream,
                                 int block_count_max = kBlockCountMax) const;
@@ -108,8 +104,7 @@ class CudaModule {
     std::uint64_t offset = 0;  ///< Of the memory in the dma-buf.
   };
   /// Device memory in the form that RDMA devices register (client.h's DeviceMemory). It stays allocated until the
-  /// descriptor and all registrations are gone. Errors: kUnsupported where the driver cannot (nvidia-peermem may serve
-  /// instead), CUDA's own.
+  /// descriptor and all registrations are gone. Errors: kUnsupported (nvidia-peermem may serve instead), CUDA's own.
   Result<Dmabuf> export_dmabuf(std::span<std::byte> memory) const;
   Result<void> synchronise(void* stream) const;
 

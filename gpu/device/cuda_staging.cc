@@ -47,7 +47,6 @@ CudaStagingDevice::~CudaStagingDevice() {
 }
 
 Result<void> CudaStagingDevice::wait_on_stream(void* stream, Mark mark) {
-  // An unset mark: return at once.
   if (mark.number == 0) return {};
   const CudaModule::DeviceScope on_device(*module_, device_);
   return module_->check(module_->functions_->wait_on_stream(stream, event_of(mark)));
@@ -108,8 +107,7 @@ Result<void> CudaStagingDevice::clear(std::byte* device_memory, std::size_t byte
 Result<Mark> CudaStagingDevice::mark(Lane lane) {
   const CudaModule::DeviceScope on_device(*module_, device_);
   Queue& mine = queue(lane);
-  // Numbers grow for ever, events are reused in turn. A mark whose event was reused has passed long ago, or waits for a
-  // later one: late, never wrong.
+  // Numbers grow for ever, events are reused. A mark with a reused event waits for a later one at worst.
   const Mark mark{lane, ++mine.marked};
   const auto recorded = module_->check(module_->functions_->record(event_of(mark), mine.stream));
   if (!recorded) return recorded.error();

@@ -16,8 +16,7 @@ namespace kv {
 /// passes no earlier: a mark never goes stale. Thread safety: none. Time: the steady clock.
 class CudaStagingDevice final : public StagingDevice {
  public:
-  /// On device number `device`, whichever threads use it later; -1: this thread's current one. Page-locked memory is
-  /// allocated where `numa` says.
+  /// On that device, from any thread; -1: this thread's. Page-locked memory is allocated where `numa` says.
   static Result<std::unique_ptr<CudaStagingDevice>> create(std::shared_ptr<const CudaModule> module, int device = -1,
                                                            NumaChoice numa = {});
   ~CudaStagingDevice() override;  ///< Waits for both lanes.

@@ -51,8 +51,7 @@ inline constexpr int kLastAt = 121;      // for the last 64 bytes
 inline constexpr int kMergeAt = 11;
 inline constexpr std::int64_t kShortMax = 240;
 
-/// A word of XXH3's own secret, and the start value of an accumulator. (Not tables: a device compiler puts a function's
-/// table into local memory, filled by every thread.)
+/// A word of XXH3's secret; start of an accumulator. (Compilers would put a table into every thread's memory.)
 constexpr std::uint64_t secret_word(int index) {
   switch (index) {
     case 0: return 0xBE4BA423396CFEB8;
@@ -137,8 +136,7 @@ constexpr std::uint64_t avalanche64(std::uint64_t hash) {
   return hash ^ hash >> 32;
 }
 
-/// XXH3 of at most 240 bytes: the end of a block whose size is no multiple of a stripe's. `word(i)` is the seeded
-/// secret's i-th word.
+/// XXH3 of at most 240 bytes, a block's last stripe. `word(i)` is the seeded secret's i-th word.
 template <class Word>
 constexpr std::uint64_t short_checksum(const std::byte* data, std::int64_t bytes, std::uint64_t seed, Word word) {
   const auto plain = [&](int index) { return index % 2 == 0 ? word(index) - seed : word(index) + seed; };

@@ -21,8 +21,7 @@ struct KeepScratch {
   bool is_within[kKeepRows];
 };
 
-/// Whether a row's slot, tokens and head exist: a row out of range is skipped in every component, even in the log
-/// count, which has no heads itself.
+/// Whether a row's slot, tokens and head exist. If not, it is skipped in every component, even the log count.
 template <class Plan>
 constexpr bool is_within(const Plan& plan, const KeepRow& row) {
   if (row.slot < 0 || row.slot >= plan.to_slot_count || row.token < 0 || row.token_count < 1 || row.head < 0 ||

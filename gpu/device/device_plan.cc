@@ -59,8 +59,7 @@ bool has_wide_values(const PermutePlan& plan, const Place& place, const Bases& s
          alignment_of(place, side, plan.layer_count) % std::min<std::int64_t>(bytes, 16) == 0;
 }
 
-/// The same for neighbouring tokens. Only the device, which has the ids, can tell whether a call's tokens are
-/// neighbours: it checks each group.
+/// The same for neighbouring tokens. Only the device has the ids: it checks each group for neighbours.
 bool has_wide_tokens(const PermutePlan& plan, const Place& place, const Bases& side, std::int64_t count) {
   Place start = place;
   start.token = {};
@@ -102,8 +101,7 @@ void widen_tile(const PermutePlan& plan, DevicePart& device) {
   device.has_wide_from = is_wide(part.from, plan.from, is_cast ? 8 : 16 / element_bytes(part.from.element));
 }
 
-/// Whether features lie in tiles of less than a 32-byte sector, followed by the next token's (x-packed K): a warp on
-/// one row would waste half of each sector.
+/// Whether feature tiles are smaller than a 32-byte sector (x-packed K), so that a warp would waste half of it.
 bool has_small_tiles(const Place& place) {
   const std::int64_t bytes = run_bytes(place);
   return bytes < 32 && place.token.low.extent > 1 && place.token.low.stride_bytes == bytes;

@@ -17,8 +17,7 @@ inline constexpr int kDeviceAbiVersion = 9;
 enum class DeviceBody : std::uint8_t {
   kWideCopy,   ///< Vectors of 16 bytes, slots without divisions: nearly every call.
   kCopy,       ///< Vectors of vec_bytes that are contiguous on both sides.
-  kTranspose,  ///< Tokens are neighbours on one side, features on the other: through a tile in shared memory. Casts
-               ///< too.
+  kTranspose,  ///< Through a tile in shared memory: tokens are neighbours on one side. Casts too.
   kCast,       ///< Cast or dequantise: a thread takes up to sixteen values of a head.
   kRotate,     ///< A thread takes eight pairs; a row's angles are computed once, for all heads and layers.
   kQuantise,   ///< Neighbouring threads take a group that shares a scale, up to sixteen values each.
@@ -120,7 +119,6 @@ bool fits(const DevicePlan& plan, DeviceBody body) {
   return part_count <= Small::kPartsMax && plan.layer_count * (plan.to_width + plan.from_width) <= Small::kBasesMax;
 }
 
-/// A plan with verdicts.
 struct VerifiedDevicePlan : DevicePlan {
   static constexpr bool kHasVerdicts = true;
 };
@@ -134,9 +132,8 @@ struct GridShares {
 /// Blocks that are worth their start: 13 on each of 148 processors. More would repeat work that is done once per block.
 inline constexpr std::int64_t kBlocksEnough = 2048;
 
-/// At most `block_count_max` blocks in all, which take the remaining shares in turn. Rows and pairs get blocks first;
-/// pieces only where processors would idle otherwise, and so do pairs if a block has common work for all of them
-/// (`has_common_work`).
+/// At most `block_count_max` blocks, which take the remaining shares in turn. Rows and pairs get blocks first; pieces,
+/// and pairs with common work (`has_common_work`), only where processors would idle otherwise.
 constexpr GridShares bounded_grid(GridShares shares, bool has_common_work, std::int64_t block_count_max) {
   constexpr std::int64_t kSideMax = 65535;  // of a grid's y and z
   const auto within = [](std::int64_t count, std::int64_t most) { return count > most ? most : count < 1 ? 1 : count; };

@@ -21,8 +21,7 @@ constexpr std::uint32_t larger_finite(std::uint32_t largest, float value) {
   return bits < kInfinityBits && bits > largest ? bits : largest;
 }
 
-/// The largest magnitude among a group's `lane_count` neighbouring threads. A host runs threads one after another:
-/// there `of_all` reads the whole group.
+/// The largest magnitude among a group's neighbouring threads. On a host `of_all` reads the whole group.
 template <class OfAll>
 constexpr std::uint32_t share_largest([[maybe_unused]] std::uint32_t largest, [[maybe_unused]] int lane_count,
                                       [[maybe_unused]] const Worker& worker, [[maybe_unused]] OfAll of_all) {

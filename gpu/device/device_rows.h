@@ -1,5 +1,4 @@
-// gpu/device/device_rows.h: places of a thread's rows. Rows become slots, slots become addresses; each thread's share
-// of pieces and rows is decided here too.
+// gpu/device/device_rows.h: a thread's share of pieces and rows. Rows become slots, slots become addresses.
 //
 // A launch's grid: x shares the rows, y the (component, layer) pairs, z the pieces of long rows. A 64-bit division
 // costs a device about a hundred instructions, as much as all the rest, so blocks of 2^n tokens use shifts, and indices
@@ -14,7 +13,6 @@
 
 namespace kv::device {
 
-/// A thread's place in its grid.
 struct Worker {
   int thread = 0;
   int thread_count = 1;
@@ -85,8 +83,7 @@ constexpr std::int64_t token_offset(const Place& place, const BlockToken& at) {
   return at.block * place.block_stride_bytes + axis_offset(place.token, at.token);
 }
 
-/// Offset of row `row` on a side, from the component's base; negative: skip it. kIsSimple: additionally, the token axis
-/// has one digit.
+/// Offset of row `row` from the component's base; negative: skip it. kIsSimple: and the token axis has one digit.
 template <bool kIsSimple, class Plan>
 constexpr std::int64_t row_offset(const Plan& plan, bool is_to, const Place& place, std::int64_t row) {
   const std::int64_t slot = row_slot<kIsSimple>(plan, is_to, row);
@@ -129,9 +126,8 @@ struct Share {
   std::int64_t row = 0;
   std::int64_t row_step = 1;
 };
-/// Neighbouring threads take neighbouring pieces, and several rows side by side where a row has fewer pieces than the
-/// block has threads. With shifts (see DevicePart): first 2^span_shift pieces of 2^row_shift rows. Requires: item_count
-/// is a multiple of 2^span_shift.
+/// Neighbouring threads take neighbouring pieces, and several rows side by side if a row has few pieces. With shifts
+/// (see DevicePart): first 2^span_shift pieces of 2^row_shift rows. Requires: 2^span_shift divides item_count.
 constexpr Share share_of(std::int64_t item_count, const Worker& worker, int span_shift = 0, int row_shift = 0) {
   if ((worker.thread_count & ((1 << (span_shift + row_shift)) - 1)) != 0) span_shift = row_shift = 0;
   const auto thread = static_cast<std::uint32_t>(worker.thread);

@@ -9,8 +9,7 @@
 //      token 0  a0 b0 c0 d0 ...             a: [a0 a1] [a2 a3] ...         a0 a1 a2 a3 a4 a5 a6 a7
 //      token 1  a1 b1 c1 d1 ...             b: [b0 b1] [b2 b3] ...         b0 b1 b2 b3 ...
 //
-// Either side falls back to single elements where its 16 bytes are not contiguous: tokens at random slots, blocks of an
-// odd size, skipped rows.
+// A side with random slots, blocks of an odd size or skipped rows falls back to single elements.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +38,8 @@ struct alignas(16) TileScratch {
   std::uint32_t from_breaks[8];
 };
 
-/// Index of a word. Spread over banks, hence not column * 16 + word: a warp writes columns from each vector of features
-/// at once; four go to quads of their own and the next four to the other half of the banks. Four words of a column stay
-/// side by side, in order.
+/// Index of a word. Spread over banks: a warp writes columns from each vector of features at once; four go to quads of
+/// their own, the next four to the other half of the banks. Four words of a column stay side by side, in order.
 template <class T>
 constexpr std::uint32_t tile_word(std::uint32_t column, std::uint32_t word) {
   const std::uint32_t vec = column / kVecElements<T>;

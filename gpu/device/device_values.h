@@ -1,9 +1,7 @@
-// gpu/device/device_values.h: numbers of a row in a thread's hands: eight neighbouring ones in one or two accesses, or
-// one at a time.
+// gpu/device/device_values.h: numbers of a row: eight neighbouring ones in one or two accesses, or one at a time.
 //
-// gpu/element.h defines the result of every conversion, bit for bit. Device instructions replace it where they exist,
-// except for NaN: eight values cost a fifth of the integer arithmetic, but the NaN of an instruction differs between
-// devices.
+// gpu/element.h defines the result of every conversion, bit for bit. Device instructions, at a fifth of the cost,
+// replace it except for NaN, which they encode differently from device to device.
 #pragma once
 
 #include <bit>
@@ -175,8 +173,7 @@ constexpr std::uint32_t load_code(const Place& place, const std::byte* row, std:
 
 inline constexpr int kEight = 8;  ///< Values that a thread takes together: 16 bytes of the 16-bit elements.
 
-/// Calls step(0) ... step(kCount - 1), unrolled: registers have no addresses, so an array whose index is unknown at
-/// compile time lies in memory.
+/// Unrolled: registers have no addresses, so an array whose index is unknown at compile time lies in memory.
 template <int kCount, class Step>
 constexpr void for_each_index(Step step) {
   [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) { (step(kIndices), ...); }
@@ -232,8 +229,7 @@ constexpr void encode_bytes(Element element, const float* values, std::uint32_t*
 #else
     for (int i = 0; i < kCount / 4; ++i) words[i] = 0;
     for (int i = 0; i < kCount; ++i)
-      words[i / 4] |= encode_small(small_format(element), values[i]) << (i % 4 * 8);  // without calls: every value
-                                                                                      // comes here
+      words[i / 4] |= encode_small(small_format(element), values[i]) << (i % 4 * 8);  // kept inline
     return;
 #endif
   }

@@ -1,5 +1,4 @@
-// gpu/layer_caches/group_quantise.h: 2, 4 or 8 bits for a number, with a scale and a zero point for every group of
-// numbers (KIVI).
+// gpu/layer_caches/group_quantise.h: 2, 4 or 8 bits for a number, with a scale and zero point per group (KIVI).
 #pragma once
 
 #include <cstddef>
@@ -22,9 +21,8 @@ struct QuantisedGroups {
   std::size_t byte_count() const { return codes.size() + 2 * (scales.size() + zeros.size()); }
 };
 
-/// Rounds to the nearest code, ties to even. A group of equal fp16 numbers comes back exactly; other numbers within
-/// half a scale, plus the rounding of zero and scale to fp16. Numbers are clamped to fp16's range. Requires: finite
-/// numbers, whole groups.
+/// Rounds to the nearest code, ties to even. Groups of equal fp16 numbers come back exactly; other numbers within half
+/// a scale, plus the rounding of zero and scale. Clamps to fp16's range. Requires: finite numbers, whole groups.
 QuantisedGroups quantise_groups(std::span<const float> numbers, const GroupFormat& format);
 
 /// Requires: as many numbers as were quantised, in the same format.

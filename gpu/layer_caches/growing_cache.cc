@@ -25,8 +25,7 @@ void GrowingCache::select(std::span<const std::int64_t> sequences) {
   if (tokens_) tokens_ = select_sequences(*tokens_, sequences);
 }
 
-/// The old tensor lives until the tokens are copied, so during growth memory holds both: at most three times the
-/// tokens.
+/// The old tensor lives until the tokens are copied: at most three times the tokens in memory.
 void GrowingCache::reserve(const TokenShape& shape, std::int64_t token_count) {
   if (tokens_ && tokens_->token_count() >= token_count) return;
   KvTensor grown(shape, tokens_ ? std::max(token_count, 2 * tokens_->token_count()) : token_count);

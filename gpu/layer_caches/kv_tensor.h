@@ -12,7 +12,6 @@
 
 namespace kv {
 
-/// A tensor's dimensions except its number of tokens.
 struct TokenShape {
   std::int64_t batch_count = 1;
   std::int64_t heads = 1;
@@ -23,8 +22,7 @@ struct TokenShape {
 };
 
 /// One layer's K and V of `token_count` tokens of every sequence, each [batch, heads, tokens, head size], zero at
-/// first. Moving a tensor keeps its elements in place. Requires dimensions that layouts::batched() accepts, and at
-/// least one token.
+/// first. A move keeps elements in place. Requires dimensions for layouts::batched(), and at least one token.
 class KvTensor {
  public:
   KvTensor(const TokenShape& shape, std::int64_t token_count);

@@ -1,5 +1,4 @@
-// gpu/layer_caches/layer_cache.h: caches that a model on the host calls layer by layer, as it would a tensor library's.
-// Start here:
+// gpu/layer_caches/layer_cache.h: caches that a model on the host calls layer by layer. Start here:
 //
 //   kv_tensor.h        the tensors that go in and come out
 //   layer_cache.h      the interface of all kinds
@@ -30,15 +29,13 @@ struct KvView {
   std::int64_t token_count() const { return end - begin; }
 };
 
-/// Keys and values of one layer for a batch whose sequences grow alike. Thread safety: none. permute() moves the bytes,
-/// on the caller's thread.
+/// Keys and values of one layer for a batch whose sequences grow alike. Thread safety: none.
 class LayerCache {
  public:
   virtual ~LayerCache() = default;
 
-  /// Adds the next tokens of every sequence, and returns the tokens that their attention reads; the added ones are
-  /// last. Errors: kTooLarge if a fixed size does not hold them; then the cache is unchanged. Requires: the shape of
-  /// earlier calls, and another tensor than the view's.
+  /// Adds the next tokens of every sequence, and returns the tokens that they read, themselves last. Errors: kTooLarge
+  /// for a fixed size, without a change. Requires: the earlier shape, and another tensor than the view's.
   virtual Result<KvView> update(const KvTensor& added) = 0;
 
   /// Tokens added so far less those cropped. Tokens that have left a window still count.
@@ -48,8 +45,7 @@ class LayerCache {
   /// many; kUnsupported if the next token's attention would need dropped tokens.
   virtual Result<void> crop(std::int64_t token_count) = 0;
 
-  /// Replaces the batch by these of its sequences, in this order (beams, forks). Requires: indices below the batch's
-  /// size.
+  /// Replaces the batch by these of its sequences, in this order (beams, forks). Requires: indices in range.
   virtual void select(std::span<const std::int64_t> sequences) = 0;
 };
 

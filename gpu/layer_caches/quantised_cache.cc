@@ -12,8 +12,7 @@ QuantisedCache::QuantisedCache(const TokenShape& shape, const Config& config) : 
   KV_ASSERT(group_size % 8 == 0 && shape.value_size % group_size == 0);
 }
 
-/// The view is built before any rounding (3), and blocks are then cut from it: this update returns the added tokens as
-/// they came, the next one reads them from their codes.
+/// Blocks are cut from the finished view (3): added tokens return as they came, and are read from codes later.
 Result<KvView> QuantisedCache::update(const KvTensor& added) {
   KV_ASSERT(added.shape() == shape_);
   view_.emplace(shape_, token_count() + added.token_count());
@@ -37,8 +36,7 @@ Result<KvView> QuantisedCache::update(const KvTensor& added) {
   return KvView{&*view_, 0, view_->token_count()};
 }
 
-/// Whole blocks can go, since each has scales of its own. A cut block cannot: its rest would be rounded again once the
-/// block is full (2).
+/// Whole blocks can go. The rest of a cut one would be rounded again once the block is full (2).
 Result<void> QuantisedCache::crop(std::int64_t token_count) {
   if (token_count < 0) token_count += this->token_count();
   if (token_count < 0 || token_count > this->token_count()) return Errc::kBadRequest;
@@ -78,8 +76,7 @@ GroupFormat QuantisedCache::value_format() const {
           .group_size = static_cast<std::size_t>(std::min(config_.group_size, shape_.value_size))};
 }
 
-/// The two loops differ on purpose: a key's group is one feature over all tokens of the block, a value's group is some
-/// features of one token.
+/// A key's group is one feature over the block's tokens, a value's group is some features of one token.
 QuantisedCache::Block QuantisedCache::quantise(const KvTensor& tokens, std::int64_t begin) const {
   KV_ASSERT(begin >= 0 && begin + config_.group_size <= tokens.token_count());
   Block block;

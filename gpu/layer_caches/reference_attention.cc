@@ -21,7 +21,6 @@ struct Tokens {
   }
   std::size_t count(const PagedHead& head) const { return keys.size() / head.head_size; }
 
-  /// Only the first `visible_count` tokens.
   AttentionState attend(std::span<const float> query, const PagedHead& head, std::size_t visible_count) const {
     const std::size_t size = visible_count * head.head_size;
     return kv::attend(query, std::span(keys).first(size), std::span(values).first(size), head.scale);
@@ -42,8 +41,7 @@ AttentionState normalised(const PartialAttention& partial) {
 
 }  // namespace
 
-/// The sums are kept relative to the greatest score so far: e^score itself would overflow for long prompts. Kernels do
-/// the same.
+/// The sums are kept relative to the greatest score so far, as in kernels: e^score itself would overflow.
 PartialAttention attend_partially(std::span<const float> query, std::span<const float> keys,
                                   std::span<const float> values, double scale) {
   KV_ASSERT(!query.empty() && keys.size() == values.size() && keys.size() % query.size() == 0);
@@ -114,8 +112,7 @@ std::vector<AttentionState> attend_by_sequence(const SharedPrefixTree& tree, std
   return states;
 }
 
-/// Merges each query's state with every level's. Only the last level masks: queries are never in shared pages, so on
-/// higher levels every query reads every token.
+/// Merges each query's state with every level's. Only the last level masks: it holds all queries' pages.
 std::vector<AttentionState> attend_by_cascade(const CascadePlan& plan, std::span<const float> queries,
                                               const PagedHead& head) {
   std::vector<AttentionState> states(queries.size() / head.head_size);

@@ -8,15 +8,13 @@ SinkCache::SinkCache(const TokenShape& shape, std::int64_t sink_count, std::int6
                      const Rotation& rotation)
     : window_(sink_count, window_tokens), rotation_(rotation), stored_(shape, window_tokens) {}
 
-/// Computed on a copy of the plan, a few numbers per place: the model needs the position for its keys, before the
-/// update.
+/// Computed on a copy of the plan: the model needs the position for its keys, before the update.
 std::int64_t SinkCache::next_position(std::int64_t added_count) const {
   SinkWindow next = window_;
   return next.add(added_count).first_position;
 }
 
-/// The view is built before the added keys are stored: a new token may replace one that this very update still reads (a
-/// long prompt).
+/// The view comes first: in a long prompt a new token may replace one that this update still reads.
 Result<KvView> SinkCache::update(const KvTensor& added) {
   const SinkWindow::Step step = window_.add(added.token_count());
   const auto read_count = static_cast<std::int64_t>(step.read.size());

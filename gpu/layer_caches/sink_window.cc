@@ -26,8 +26,7 @@ SinkWindow::SinkWindow(std::int64_t sink_count, std::int64_t window_tokens)
 SinkWindow::Step SinkWindow::add(std::int64_t added_count) {
   KV_ASSERT(added_count > 0);
   const std::int64_t excess = std::max<std::int64_t>(0, cached_count() + added_count - window_tokens_);
-  // Up to a ring's worth of tokens makes room before it is added. More would push each other out, so only the last ones
-  // stay.
+  // Up to a ring's worth of tokens makes room first. More would push each other out: only the last ones stay.
   const bool makes_room_first = added_count <= window_tokens_ - sink_count_;
   if (makes_room_first) dropped_count_ += excess;
   Step step{.first_position = cached_count(), .read = rows(), .added = {}, .places = {}};

@@ -1,5 +1,4 @@
-// gpu/layer_caches/sink_window.h: attention sinks and a rolling window: the tokens that a bounded cache keeps, their
-// positions, and the turn of each stored key.
+// gpu/layer_caches/sink_window.h: attention sinks and a rolling window: kept tokens, positions, turns of keys.
 //
 //   window 8, sinks 2, a prompt of 5 and then single tokens:
 //     tokens kept     0 1 2 3 4 5 6 7    at positions 0..7: full, without a drop
@@ -12,9 +11,8 @@
 
 namespace kv {
 
-/// For a cache of keys stored *before* their rotation (StreamingLLM): keeps the first and the last of `cached_count`
-/// tokens, so that `added_count` more fit sink_count + recent_count. A kept key's position is its index among the kept
-/// ones.
+/// For a cache of keys stored *before* their rotation (StreamingLLM): keeps the first and the last tokens, so that
+/// `added_count` more fit sink_count + recent_count. A kept key's position is its index among the kept ones.
 struct KeptRanges {
   std::int64_t sinks_end;                 ///< [0, sinks_end) stays,
   std::int64_t recent_begin, recent_end;  ///< and [recent_begin, recent_end).
@@ -34,7 +32,6 @@ class SinkWindow {
   /// Requires 0 <= sink_count < window_tokens.
   SinkWindow(std::int64_t sink_count, std::int64_t window_tokens);
 
-  /// One cached token.
   struct Row {
     std::int64_t token;                      ///< Index in the sequence.
     std::int64_t place;                      ///< Storage place, below window_tokens.
@@ -43,8 +40,7 @@ class SinkWindow {
     friend bool operator==(const Row&, const Row&) = default;
   };
 
-  /// The steps of an update, in this order: cached tokens move, new ones are computed behind them from first_position
-  /// on, the kept ones are stored.
+  /// An update, in this order: cached tokens move, new ones are computed behind them, the kept ones are stored.
   struct Step {
     std::int64_t first_position;       ///< Of the added tokens during their computation.
     std::vector<Row> read;             ///< Cached tokens that they read, side by side.
@@ -53,8 +49,7 @@ class SinkWindow {
   };
 
   /// Adds tokens. If they and the sinks fit the window, cached ones make room first. If not (a long prompt), they are
-  /// computed behind all cached tokens, so that each reads its whole context, and then all move. Requires added_count >
-  /// 0.
+  /// computed behind all cached tokens, with their whole context, and then all move. Requires added_count > 0.
   Step add(std::int64_t added_count);
 
   /// Removes the last tokens. False, without a change, if the window has dropped any: a key that moved down cannot move

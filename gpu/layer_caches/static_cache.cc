@@ -52,8 +52,7 @@ Result<KvView> SlidingCache::update(const KvTensor& added) {
     token_count_ += added_count;
     return view();
   }
-  // Kept and added tokens form one row, as read by the first added token, which reads window_tokens - 1 tokens before
-  // itself. The window then keeps the row's end.
+  // Kept and added tokens form one row, as read by the first added token. The window then keeps the row's end.
   const std::int64_t read_count = std::min(kept, window_tokens() - 1);
   KvTensor read(added.shape(), read_count + added_count);
   copy_tokens(read, 0, tokens_, kept - read_count, read_count);

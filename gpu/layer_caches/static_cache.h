@@ -7,15 +7,13 @@
 
 namespace kv {
 
-/// Holds up to `token_count_max` tokens. The view is the filled part; its tensor is always the same one, and continues
-/// in tokens that a mask must hide.
+/// Holds up to `token_count_max` tokens. The view is the filled part of one tensor; a mask must hide the rest.
 class StaticCache final : public LayerCache {
  public:
   StaticCache(const TokenShape& shape, std::int64_t token_count_max) : tokens_(shape, token_count_max) {}
 
   Result<KvView> update(const KvTensor& added) override;
-  /// The same to places of the caller's choice; others stay. token_count() then ends behind the last place ever
-  /// written.
+  /// The same to places of the caller's choice; token_count() then ends behind the last place ever written.
   Result<KvView> update_at(const KvTensor& added, std::span<const std::int64_t> places);
   std::int64_t token_count() const override { return token_count_; }
   Result<void> crop(std::int64_t token_count) override;
@@ -27,9 +25,8 @@ class StaticCache final : public LayerCache {
 };
 
 /// The last `window_tokens` tokens, for layers whose attention reads no more. A StaticCache until it is full; then its
-/// tokens roll to the left and new ones come behind. Keys stay turned to absolute positions. An update that does not
-/// fit behind the kept tokens (a long prompt) returns a view of all that its tokens read: up to window_tokens - 1 kept
-/// tokens, then all of its own.
+/// tokens roll to the left. Keys stay turned to absolute positions. A long prompt that does not fit returns a view of
+/// all that its tokens read: up to window_tokens - 1 kept tokens, then all of its own.
 class SlidingCache final : public LayerCache {
  public:
   SlidingCache(const TokenShape& shape, std::int64_t window_tokens) : tokens_(shape, window_tokens) {}

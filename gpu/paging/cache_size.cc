@@ -5,8 +5,7 @@
 namespace kv {
 namespace {
 
-// Far above any model. A larger member is a mistake (a parameter count given for a size), and below this bound products
-// of two members are exact in a double.
+// Far above any model; products of two members are exact in a double. A larger member is a mistake.
 constexpr std::uint64_t kMemberMax = std::uint64_t{1} << 24;
 constexpr std::uint64_t kSparseIndexBytes = 128 + sizeof(float);
 // DeepSeek's packed row: the latent part in e4m3 with a scale for every 128 elements, the rotated part in bf16.
@@ -58,8 +57,7 @@ Result<void> check_shape(const ModelShape& shape) {
   }
   const bool has_heads = shape.latent_size > 0 || (shape.kv_head_count > 0 && shape.head_size > 0);
   if (shape.layer_count == 0 || !has_heads) return Errc::kBadRequest;
-  // 2^31 tokens of this model must fit 64 bits in the widest format, 4 bytes an element. Tested in doubles, since the
-  // product itself could overflow an integer.
+  // 2^31 tokens must fit 64 bits at 4 bytes an element. Tested in doubles, since the product could overflow.
   const double elements = 2 * static_cast<double>(shape.kv_head_count) * static_cast<double>(shape.head_size + 1) +
                           static_cast<double>(shape.latent_size + shape.rope_size + kSparseIndexBytes + kDsMlaBytes);
   if (4 * elements * static_cast<double>(shape.layer_count) >= 0x1p32) return Errc::kBadRequest;

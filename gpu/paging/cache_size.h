@@ -10,7 +10,6 @@
 
 namespace kv {
 
-/// Storage format of a token's keys and values.
 enum class CacheFormat : std::uint8_t {
   kFp32,
   kFp16,              ///< and bf16

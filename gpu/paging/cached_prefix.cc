@@ -58,8 +58,7 @@ CachedPrefix find_up_to(const PagePool& pool, const GroupConfig& group, std::spa
   return prefix;
 }
 
-/// The blocks that a prefix may include. The last token must be computed for its logits, so its block is never a hit,
-/// even if full and cached.
+/// The blocks that a prefix may include: not the last token's, which must be computed for its logits.
 std::span<const BlockName> usable(const GroupConfig& group, std::span<const BlockName> names, std::size_t token_count) {
   const std::size_t count_max = token_count == 0 ? 0 : (token_count - 1) / group.block_size;
   return names.first(std::min(names.size(), count_max));
@@ -87,9 +86,8 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
     tokens_max = std::min(tokens_max, usable(groups[g], names[g], token_count).size() * groups[g].block_size);
   }
   // Any group may shorten the others' prefix, and a window that ends earlier needs other blocks: so all groups are
-  // searched again until they agree. Each round but the last shortens the prefix by a step, which ends the loop. A
-  // draft head is offered one block beyond the agreed end and drops that one; otherwise it would drop one more in each
-  // round.
+  // searched again until they agree. Each round but the last shortens the prefix, which ends the loop. A draft head is
+  // offered one block beyond the agreed end and drops that one, or it would drop one more in each round.
   std::vector<CachedPrefix> prefixes(groups.size());
   std::size_t agreed = tokens_max / step * step;
   for (bool is_agreed = false; !is_agreed;) {

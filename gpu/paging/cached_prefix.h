@@ -14,8 +14,7 @@ struct GroupConfig {
   std::size_t block_size;
   /// Every token reads itself and the window_tokens - 1 tokens before it; 0: all before it.
   std::size_t window_tokens = 0;
-  /// A draft head (EAGLE) needs the hidden state of the last cached token, which is not kept: the last block found is
-  /// computed again.
+  /// A draft head (EAGLE) needs the last token's hidden state, which is not kept: recompute the last block.
   bool drops_last_block = false;
 };
 

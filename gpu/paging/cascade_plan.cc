@@ -58,9 +58,8 @@ class CascadeBuilder {
 
 }  // namespace
 
-/// Runs beyond the last level return to their sequences: each tail then begins at the first such run. A tail is one
-/// entry, in which only the last page may be partial. So a run that ends in a partial page cannot join a tail, and the
-/// plan is refused rather than built wrong.
+/// Runs beyond the last level return to their sequences: each tail then begins at the first such run. Only a tail's
+/// last page may be partial, so a run that ends in a partial page cannot join it, and the plan is refused.
 Result<CascadePlan> plan_cascade(const SharedPrefixTree& tree, std::size_t level_count_max) {
   KV_ASSERT(level_count_max >= 1);
   std::size_t run_level_count = 0;

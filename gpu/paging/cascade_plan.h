@@ -28,9 +28,8 @@ struct CascadePlan {
   std::vector<CascadeLevel> levels;
 };
 
-/// At most `level_count_max` levels, each of which costs a launch and a merge: deeper shared blocks are read by each
-/// sequence separately. Errors: kUnsupported if that would put a partial page in the middle of a level's entry.
-/// Requires: level_count_max >= 1.
+/// At most `level_count_max` levels, which cost a launch and a merge each: sequences read deeper shared blocks
+/// separately. Errors: kUnsupported for a partial page inside a level's entry. Requires: level_count_max >= 1.
 Result<CascadePlan> plan_cascade(const SharedPrefixTree& tree, std::size_t level_count_max = SIZE_MAX);
 
 }  // namespace kv

@@ -1,6 +1,5 @@
-// gpu/paging/chunk_plan.h: a shared-prefix tree in the form of ChunkAttention: first every shared chunk of keys and
-// values against the queries of all sequences with that chunk, then every sequence against its own chunks, and the
-// merge of both.
+// gpu/paging/chunk_plan.h: a shared-prefix tree in the form of ChunkAttention: first every shared chunk against the
+// queries of all its sequences, then every sequence against its own chunks, and the merge of both.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +25,7 @@ struct ChunkPlan {
   std::size_t shared_count() const { return begins.size(); }
 };
 
-/// A chunk counts as shared if more than `sharing_threshold` sequences contain it. Errors: kUnsupported for a sequence
-/// with several queries.
+/// Shared chunks are in more than `sharing_threshold` sequences. Errors: kUnsupported for several queries in one.
 Result<ChunkPlan> plan_chunks(const SharedPrefixTree& tree, std::size_t sharing_threshold = 1);
 
 }  // namespace kv

@@ -8,9 +8,8 @@
 
 namespace kv {
 
-/// A queue that can lose an element in its middle: a page is pushed when its last user releases it, popped when memory
-/// is needed, and removed when its block is hit. Thread safety: none. Cost: O(1) each, 8 bytes a page, no allocation
-/// after construction.
+/// A queue that can lose an element in its middle: pages are pushed on release, popped for memory, and removed by a
+/// hit. Thread safety: none. Cost: O(1) each, 8 bytes a page, no allocation after construction.
 class FreePages {
  public:
   explicit FreePages(std::size_t page_count) : links_(page_count + 1), end_(page_at(page_count)) {

@@ -11,8 +11,7 @@ namespace {
 struct Totals {
   std::int64_t bits = 0, bytes = 0;
 };
-/// Bits are bounded before the next request is added: a single product stays below 2^62, so the sum cannot overflow
-/// before it is refused.
+/// Bits are bounded before the next request is added: a product stays below 2^62, so the sum cannot overflow.
 Result<Totals> add_up(const MaskShape& shape) {
   if (shape.query_counts.size() != shape.kv_counts.size()) return Errc::kBadRequest;
   Totals all;

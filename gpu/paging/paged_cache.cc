@@ -19,8 +19,7 @@ CachedPrefix PagedCache::find(std::span<const BlockName> names, std::size_t toke
   return find_cached_prefix(pool_, group_, names, token_count);
 }
 
-/// A hit page without users lies in the free queue. Taking it out leaves one page less, so it counts as needed though
-/// it costs no computation.
+/// A hit page without users leaves the free queue, so it counts as needed though it costs no computation.
 std::size_t PagedCache::pages_needed(const CachedPrefix& prefix, std::size_t token_count) const {
   KV_ASSERT(prefix.pages.size() <= block_count(token_count));
   const auto revived = std::count_if(prefix.pages.begin(), prefix.pages.end(),

@@ -64,8 +64,8 @@ class PagedCache {
   /// prefix.token_count < token_count unless both are 0; pages were not taken since `prefix` was found.
   Result<SequenceId> open(const CachedPrefix& prefix, std::size_t token_count);
 
-  /// Room for `token_count` more tokens. Returns the copy to make before they are written: of the last page, if another
-  /// sequence shares it. Errors: kOutOfMemory.
+  /// Room for more tokens. Returns the copy to make before they are written: of a shared last page. Errors:
+  /// kOutOfMemory.
   Result<std::vector<PageCopy>> append(SequenceId sequence, std::size_t token_count);
 
   /// A second sequence with the same tokens in the same pages (beam search, parallel samples).
@@ -78,8 +78,7 @@ class PagedCache {
   /// Ends the sequence. Its last page is the first to be reused.
   void close(SequenceId sequence);
 
-  /// Makes the sequence's computed full blocks findable, block i under names[i]; blocks beyond `names` stay unnamed.
-  /// Naming a named block changes nothing.
+  /// Makes the computed full blocks findable, block i under names[i]. Naming a named block changes nothing.
   void name_blocks(SequenceId sequence, std::span<const BlockName> names);
 
   std::size_t token_count(SequenceId sequence) const { return at(sequence).token_count; }

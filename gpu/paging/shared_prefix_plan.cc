@@ -66,8 +66,7 @@ class Planner {
     return true;
   }
 
-  /// Leading named blocks without queries. An unnamed block ends the prefix: blocks behind it cannot be shared, even if
-  /// named.
+  /// Leading named blocks without queries. Blocks behind an unnamed one cannot be shared, even if named.
   static std::size_t sharable_count(const PlannedSequence& sequence) {
     std::int64_t left = -sequence.query_count;
     for (const PlannedBlock& block : sequence.blocks) left += block.token_count;

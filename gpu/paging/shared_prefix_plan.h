@@ -1,5 +1,4 @@
-// gpu/paging/shared_prefix_plan.h: finds sequences of a batch that begin alike, so that their common part is read once.
-// (gpu/paging/paged_cache.h has the folder's map.)
+// gpu/paging/shared_prefix_plan.h: finds sequences of a batch that begin alike, to read their common part once.
 //
 // Attention over a long prompt reads its keys and values once for each sequence of the batch. Sequences with a common
 // beginning can read it together: the partial results of the common part and of the rest are merged exactly.
@@ -22,8 +21,8 @@ struct PlannedBlock {
   std::int32_t token_count = 0;
 };
 
-/// A sequence; its last `query_count` tokens are queries. These, and their blocks, are never shared, so that the causal
-/// mask matters in the last part of a sequence only.
+/// A sequence; its last `query_count` tokens are queries. Their blocks are never shared, so that the causal mask
+/// matters in the last part of a sequence only.
 struct PlannedSequence {
   std::span<const PlannedBlock> blocks;
   std::int32_t query_count = 1;
@@ -33,8 +32,7 @@ struct PlannedSequence {
 std::vector<PlannedBlock> planned_blocks(std::span<const PageId> page_table, std::span<const BlockName> names,
                                          std::size_t token_count, std::size_t block_size);
 
-/// Blocks [block_begin, block_end), common to the sequences [sequence_begin, sequence_end). Only the last block can be
-/// partial.
+/// Blocks [block_begin, block_end), common to these sequences. Only the last block can be partial.
 struct SharedRun {
   std::size_t level;  ///< Runs before it in these sequences.
   std::size_t sequence_begin, sequence_end;

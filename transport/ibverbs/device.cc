@@ -22,8 +22,7 @@ GidType gid_type_of(std::uint32_t type) {
 
 }  // namespace
 
-/// Queried anew each time: a link comes up, an address is added, a GID moves to another index, all while the device is
-/// open.
+/// Queried anew each time: links, addresses and the index of a GID change while the device is open.
 Result<DeviceInfo> query_device(ibv_context& context) {
   ibv_device_attr attributes{};
   if (const int error = ibv_query_device(&context, &attributes); error != 0) return system_error(error);

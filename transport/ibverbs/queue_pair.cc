@@ -93,8 +93,7 @@ QueuePair::State IbQueuePair::state() const {
   }
 }
 
-/// Both steps wait for the kernel, which on Ethernet resolves the peer's address: seconds without an answer. So callers
-/// do this on a thread for slow calls.
+/// Slow: the kernel resolves the peer's address on Ethernet, for seconds without an answer.
 Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const Path& path) {
   const auto checked = check_path(peer, path, limits_);
   if (!checked) return checked;
@@ -139,8 +138,7 @@ Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const P
   return {};
 }
 
-/// To ERROR: outstanding requests are flushed, after which the device leaves their memory alone. The only way to stop a
-/// transfer early.
+/// Flushes outstanding requests, and the device leaves their memory alone: the only way to stop a transfer early.
 Result<void> IbQueuePair::fail() {
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_ERR;
@@ -153,8 +151,7 @@ Result<void> IbQueuePair::post(std::span<const Request> batch, std::uint64_t id)
   if (!checked) return checked;
   if (!is_connected_) return Errc::kBadRequest;
   if (!sends_.has_room(batch.size())) return Errc::kBusy;
-  // All pieces first: the work requests point into the vector. One signalled completion, for the last request: it
-  // implies that all before it have ended too.
+  // All pieces first: the work requests point into the vector. The last request's completion implies all others.
   pieces_.clear();
   requests_.assign(batch.size(), {});
   for (const Request& request : batch) append(pieces_, request.pieces);

@@ -30,8 +30,8 @@ struct TlsConfig {
   std::string crl_file = {};   ///< Revoked certificates: one list for each CA of the peers' chains. Empty: not checked.
   /// Client: the identity a node must prove, a DNS name, an IP address or a URI. Empty: the endpoint's host.
   std::string server_name = {};
-  /// Client with a token: allowed names of nodes that only a cluster's map lists (tls_identity.h), beside the hosts of
-  /// the client's own endpoints.
+  /// Client with a token: names allowed to nodes of a cluster's map, beside the client's own endpoints
+  /// (tls_identity.h).
   std::vector<std::string> node_names = {};
   /// Node: names that clients may have (tls_identity.h). Empty: every certificate of the CA is accepted.
   std::vector<std::string> allowed_names = {};

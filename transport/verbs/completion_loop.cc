@@ -24,8 +24,7 @@ void CompletionLoop::add(std::uint32_t queue_pair, Handler handler) {
 
 void CompletionLoop::remove(std::uint32_t queue_pair) { handlers_.erase(queue_pair); }
 
-/// When the device stops reporting, every handler gets a fatal completion: otherwise its transfers would wait for their
-/// deadlines.
+/// When the device stops reporting, every handler gets a fatal completion, to end its transfers early.
 Async<void> CompletionLoop::run() {
   const auto ended = co_await take_all();
   if (ended) co_return ended;

@@ -25,8 +25,7 @@ class CompletionLoop {
   CompletionQueue& queue() { return *queue_; }
   const asio::any_io_executor& executor() const { return executor_; }
 
-  /// `handler` gets the completions of queue pair `queue_pair` until remove(). It may add and remove handlers, itself
-  /// included.
+  /// `handler` gets the completions of that queue pair until remove(). It may add and remove handlers, even itself.
   void add(std::uint32_t queue_pair, Handler handler);
   void remove(std::uint32_t queue_pair);
 

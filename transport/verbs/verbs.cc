@@ -11,8 +11,7 @@ namespace {
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class StatusCategory final : public boost::system::error_category {
  public:
-  // The verbs module has its own copy of this class. Categories with one id compare equal, so the module's statuses
-  // equal those here. The id is "kvst_wcs" in ASCII.
+  // The verbs module has a copy of this class. Categories with one id compare equal. It is "kvst_wcs" in ASCII.
   constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
   const char* name() const noexcept override { return "verbs"; }
   std::string message(int value) const override {
@@ -128,8 +127,7 @@ Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path,
                  "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
 }
 
-/// The same checks for every provider, so that the fake refuses the same requests as a device. Providers use two bits
-/// of the id themselves (pack_id), which leaves 62.
+/// Shared, so that the fake refuses the same requests as a device. Two bits of the id are for providers (pack_id).
 Result<void> check_batch(std::span<const Request> batch, std::uint64_t id, std::uint32_t piece_count_max,
                          std::uint32_t inline_bytes_max) {
   if (batch.empty() || id >> 62 != 0) return Errc::kBadRequest;

@@ -123,26 +123,22 @@ struct Completion {
   std::uint32_t queue_pair = 0;  ///< Its number.
   Status status = Status::kSuccess;
   bool is_receive = false;
-  /// The last completion of its batch. A successful batch has this one only; a failed batch may have one for each of
-  /// its requests.
+  /// The last completion of its batch. Successful batches have only this; failed ones up to one per request.
   bool is_last = true;
   std::uint32_t bytes = 0;  ///< Of a successful RECV.
 };
 
-/// Collects completions: in posting order for one queue pair, in any order between them. Thread safety: none, but each
-/// queue may have its own thread.
+/// Collects completions, in posting order per queue pair. Thread safety: none, but each may have its own thread.
 class CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
   /// Fills `to` from its front, returns the count.
   virtual std::size_t poll(std::span<Completion> to) = 0;
-  /// The next completion to arrive makes descriptor() readable; earlier ones do not: poll once more after this call,
-  /// then sleep.
+  /// The next completion to arrive makes descriptor() readable; earlier ones do not: poll once more, then sleep.
   virtual Result<void> arm() = 0;
   /// Non-blocking, for an event loop to wait on. Owned by the queue.
   virtual int descriptor() const = 0;
-  /// Makes descriptor() unreadable again. An error means that the device was pulled out or reset, and completions have
-  /// ended.
+  /// Makes descriptor() unreadable again. An error: the device was pulled out or reset; completions have ended.
   virtual Result<void> take_events() = 0;
 };
 
@@ -163,8 +159,7 @@ struct Request {
   std::uint32_t rkey = 0;
 };
 
-/// One side's data for the other's connect(). Travels over the session's own connection, and is trusted no more than
-/// that.
+/// One side's data for the other's connect(). Trusted as much as the session that it travels over.
 struct QueuePairAddress {
   std::uint32_t number = 0;
   std::uint32_t first_psn = 0;  ///< 24 bits, of this side's first packet. Random, to keep intruders from guessing it.
@@ -199,9 +194,8 @@ struct QueuePairOptions {
   Access remote;  ///< The peer's rights through it; local_write is ignored.
 };
 
-/// A reliable connection to one queue pair of a peer. Made in INIT, where receives may be posted. After any completion
-/// with an error it is in ERROR, with all outstanding requests flushed, and cannot return: make a new one. Thread
-/// safety: none; on the thread of its completion queue.
+/// A reliable connection to a peer's queue pair. Made in INIT, where receives may be posted. An error puts it into
+/// ERROR for good, with all requests flushed: make a new one. Thread safety: none; its completion queue's thread.
 class QueuePair {
  public:
   enum class State : std::uint8_t { kInit, kReady, kError };
@@ -214,9 +208,8 @@ class QueuePair {
   /// INIT to ready to receive and to send. May take long on Ethernet (the neighbour is resolved): not on an event loop.
   virtual Result<void, Failure> connect(const QueuePairAddress& peer, const Path& path) = 0;
   /// To ERROR. Idempotent. May be called while another thread is in connect(): once both have returned, the queue pair
-  /// is in ERROR. Outstanding requests complete with kFlushed; after the last of these completions the device leaves
-  /// this side's memory alone. Packets in flight may still reach the peer's memory until the peer ends its own queue
-  /// pair.
+  /// is in ERROR. Outstanding requests complete with kFlushed; then the device leaves this side's memory alone. The
+  /// peer's memory may still change until the peer ends its own queue pair.
   virtual Result<void> fail() = 0;
 
   /// Posts the whole `batch` or fails. Requests are carried out in order, but those behind a READ may overtake it: post
@@ -228,8 +221,7 @@ class QueuePair {
   virtual Result<void> post_receive(std::span<const Piece> pieces, std::uint64_t id) = 0;
 };
 
-/// Memory and queue pairs work together only within one domain. A domain for each client separates the clients of one
-/// process; a node has one.
+/// Memory and queue pairs work together within one domain: one for each client of a process; a node has one.
 class ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
@@ -242,8 +234,7 @@ class ProtectionDomain {
   virtual Result<std::unique_ptr<MemoryRegion>, Failure> register_dmabuf(int fd, std::uint64_t offset,
                                                                          std::uint64_t bytes, std::uint64_t address,
                                                                          Access access) = 0;
-  /// `queue` takes the completions of both directions. Errors: kBadRequest, kTooLarge (also if `queue` has no room for
-  /// all its possible completions).
+  /// `queue` takes completions of both directions. Errors: kBadRequest, kTooLarge (also if `queue` is too small).
   virtual Result<std::unique_ptr<QueuePair>, Failure> create_queue_pair(CompletionQueue& queue,
                                                                         const QueuePairOptions& options) = 0;
 };
@@ -265,8 +256,7 @@ class Provider {
   virtual Result<std::unique_ptr<Device>> open(const std::string& name) = 0;
 };
 
-/// Counts outstanding requests of one queue pair, batch by batch: at the limit a provider returns kBusy. A batch gives
-/// its room back when its last completion is polled.
+/// Counts outstanding requests of a queue pair, by batch, until its last completion is polled. Full: kBusy.
 class Outstanding {
  public:
   explicit Outstanding(std::uint32_t count_max) : count_max_(count_max) {}

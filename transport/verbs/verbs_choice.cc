@@ -20,8 +20,7 @@ bool is_empty(const Gid& gid) {
   return std::all_of(gid.begin(), gid.end(), [](std::uint8_t byte) { return byte == 0; });
 }
 
-/// Lower is better; nullopt: not usable. On Ethernet an IPv4-mapped GID is the routed one that operators use; a
-/// link-local one does not leave the segment.
+/// Lower is better; nullopt: not usable. On Ethernet IPv4-mapped GIDs are routed; link-local ones are not.
 std::optional<int> rank(const PortInfo& port, const GidEntry& entry) {
   if (is_empty(entry.gid)) return std::nullopt;
   if (!port.is_ethernet) return static_cast<int>(entry.index);
@@ -152,8 +151,7 @@ QueuePairAddress address_of(const Attachment& ours, std::uint32_t number, std::u
           .read_count_max = ours.read_count_max};
 }
 
-/// The smaller MTU and count of READs in flight of both sides: a device that gets more than its limit breaks the queue
-/// pair.
+/// MTU and READs in flight by the weaker side: a device over its limit breaks the queue pair.
 Path path_to(const Attachment& ours, std::uint32_t first_psn, const QueuePairAddress& peer) {
   return {.port = ours.port,
           .gid_index = ours.gid.index,

@@ -24,9 +24,8 @@ struct Attachment {
   std::uint8_t traffic_class = 0;  ///< As configured.
 };
 
-/// The first active port that has a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before
-/// link-local; on InfiniBand the first. `wanted`, if given, must be among the usable ones. Errors: kUnavailable; the
-/// text has each port's reason.
+/// The first active port with a usable GID: on Ethernet a RoCEv2 one, IPv4-mapped before routable IPv6 before
+/// link-local; on InfiniBand the first. `wanted` must be usable. Errors: kUnavailable; the text has each port's reason.
 Result<Attachment, Failure> attach(const DeviceInfo& device, const std::optional<Gid>& wanted);
 
 /// Whether attach() would accept an address of this kind.
@@ -34,7 +33,6 @@ bool is_usable(const PortInfo& port, const GidEntry& entry);
 /// Why attach() prefers `best` to `entry`, or finds no GID if `best` is null. Part of a sentence.
 std::string_view why_not(const PortInfo& port, const GidEntry& entry, const GidEntry* best);
 
-/// A device as requested by the configuration.
 struct DeviceWish {
   std::string device;
   std::optional<Gid> gid;  ///< The address to be reached at; nullopt: attach() chooses.

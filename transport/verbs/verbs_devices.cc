@@ -19,7 +19,6 @@ int own_numa_node() {
   return ::getcpu(&processor, &node) == 0 ? static_cast<int>(node) : -1;
 }
 
-/// An open device and its properties.
 struct Found {
   std::unique_ptr<Device> device;
   DeviceInfo info;

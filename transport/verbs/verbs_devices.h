@@ -17,9 +17,8 @@ namespace kv::verbs {
 
 /// A device, with the one domain shared by this process's memory and queue pairs on it.
 struct OpenDevice {
-  /// The device's present attachment: since the opening, its link may have changed, and its addresses too. Errors:
-  /// kUnavailable, or the device's; the text names the missing part. May take long. Thread safety: any thread, if the
-  /// provider allows that.
+  /// The device's present attachment: link and addresses may have changed. Errors: kUnavailable, or the device's; the
+  /// text names the missing part. May take long. Thread safety: any thread, if the provider allows that.
   Result<Attachment, Failure> attach() const;
 
   DeviceWish wish;
@@ -56,8 +55,8 @@ Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wi
 class RegisteredMemory {
  public:
   /// `slice_bytes_max` 0: the largest size that every device takes. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive the result. A device that refuses is skipped. Errors: those of register_memory, if all refuse; the text
-  /// has each one's words.
+  /// outlive the result. Devices that refuse are skipped. Errors: those of register_memory, with all texts, if all
+  /// refuse.
   static Result<std::unique_ptr<RegisteredMemory>, Failure> make(std::span<const OpenDevice> devices,
                                                                  std::span<std::byte> memory, Access access,
                                                                  std::uint64_t slice_bytes_max);

@@ -15,8 +15,7 @@ constexpr Duration kNotReadyDelay = 1ms;  ///< Until a SEND that met no RECV is 
 
 Duration timeout_of(const Path& path) { return std::chrono::nanoseconds(4096) * (1ull << path.timeout_exponent); }
 
-/// Copies `bytes` bytes from `offset` on between a list of pieces and flat memory. Asserts that the pieces hold all of
-/// these bytes.
+/// Copies `bytes` bytes from `offset` on between pieces, which must hold them, and flat memory.
 template <bool kGather>
 void copy_pieces(const std::vector<Piece>& pieces, std::uint64_t offset, std::byte* flat, std::uint64_t bytes) {
   for (const Piece& piece : pieces) {
@@ -274,8 +273,7 @@ void FakeVerbs::Fabric::answered(const Packet& packet, Status status, const std:
   send(packet.source, packet.serial);
 }
 
-/// Between ERROR and the flush a device may still write a READ's bytes. Tests rely on that: memory freed before the
-/// flush gets overwritten here.
+/// Between ERROR and the flush a READ's bytes may still land: tests see memory that was freed too early.
 void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::byte>& answer) {
   const Pair* const pair = find_pair(packet.source);
   if (!pair || pair->is_dead || !pair->flushing || pair->flushing->serial != packet.serial) return;
@@ -284,8 +282,7 @@ void FakeVerbs::Fabric::land_late(const Packet& packet, const std::vector<std::b
   copy_pieces<false>(pair->flushing->pieces, packet.offset, const_cast<std::byte*>(answer.data()), packet.bytes);
 }
 
-/// No answer came in time. A device cannot tell a lost packet from a lost answer, so the request is sent again, and
-/// carry_out() detects the part already done.
+/// Lost packets and lost answers look alike, so the request is sent again; carry_out() detects repetition.
 void FakeVerbs::Fabric::retry(const Packet& packet) {
   Pair::Sent* const request = current(packet.source, packet.serial);
   if (!request || request->done != packet.offset) return;

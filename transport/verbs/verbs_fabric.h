@@ -1,5 +1,4 @@
-// transport/verbs/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets in flight. Private
-// to verbs_fake.cc and verbs_fabric.cc.
+// transport/verbs/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets. Private to it.
 //
 //   post -> send (gather one packet) -> arrive (the peer checks, moves bytes) -> answered -> ... -> completion
 #pragma once

@@ -30,10 +30,9 @@ struct FakeOptions {
 };
 
 /// A queue pair takes packets only from its connected queue pair, with the agreed first PSN. Requests of one queue pair
-/// are carried out one after the other, which is more than devices promise. As on a network, a packet in flight still
-/// lands after its queue pair went to ERROR, if the peer's queue pair still takes packets. A READ's bytes still land
-/// until the flush is reported. Each key is given once. Thread safety: none; all calls on the executor's one thread.
-/// Outlives its devices.
+/// are carried out one after the other, which is more than devices promise. A packet in flight still lands after its
+/// queue pair went to ERROR, if the peer's still takes packets; a READ's bytes until the flush is reported. Each key is
+/// given once. Thread safety: none; all calls on the executor's one thread. Outlives its devices.
 class FakeVerbs final : public Provider {
  public:
   FakeVerbs(Clock& clock, const asio::any_io_executor& executor, const FakeOptions& options);
@@ -42,13 +41,11 @@ class FakeVerbs final : public Provider {
   std::vector<std::string> device_names() const override;
   Result<std::unique_ptr<Device>> open(const std::string& name) override;
 
-  /// The next packet that leaves the device fails its request with `status`; statuses about the peer also fail the
-  /// peer's queue pair. Several calls add up.
+  /// Fails the request of the device's next packet; errors about the peer also its queue pair. Calls add up.
   void fail_next(const std::string& device, Status status);
   void set_fault_probability(double probability);
   void set_link(const std::string& device, bool is_up);  ///< Packets are lost while it is down.
-  /// As if pulled out: outstanding requests never complete, take_events() of its queues fails, and later calls get
-  /// ENODEV. Handles stay safe to destroy.
+  /// As if pulled out: requests never complete, take_events() fails, calls get ENODEV. Handles stay destroyable.
   void remove_device(const std::string& device);
   /// As if put in again, at its old address. It has to be opened anew: old handles stay those of a removed device.
   void return_device(const std::string& device);

@@ -120,8 +120,7 @@ void VerbsMessages::on_completion(const Completion& completion) {
   if (completion.id >= options_.count) return broke(make_error_code(Status::kGeneral));  // as above
   if (completion.bytes > options_.bytes_max) return broke(make_error_code(Status::kLocalLength));
   const std::span<const std::byte> came = buffer(completion.id).first(completion.bytes);
-  // Copied, so that the RECV is posted again before the answer leaves: with the answer in hand, the peer may send its
-  // next request.
+  // Copied, so that the RECV is posted again before the answer leaves and the peer sends its next request.
   const auto inbox = inbox_ ? std::move(inbox_) : std::make_shared<std::vector<std::byte>>();
   inbox->assign(came.begin(), came.end());
   const auto posted = post_receive(completion.id);

@@ -51,8 +51,7 @@ class VerbsMessages {
   using OnMessage = std::function<void(std::span<const std::byte> message)>;
   /// Called once if it breaks other than by fail().
   using OnBroken = std::function<void(error_code why)>;
-  /// From now on takes completions from `loop`, whose queue is the one given to create(). Either call may destroy this
-  /// object. `loop` outlives it.
+  /// Takes completions from `loop`, which has create()'s queue and outlives this. Either call may destroy this.
   void attach(CompletionLoop& loop, Clock& clock, OnMessage on_message, OnBroken on_broken);
 
   /// Writes `before`, at most write_count_max, and then sends; the message's bytes are copied. Requires attach().

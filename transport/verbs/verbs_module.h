@@ -9,10 +9,9 @@
 
 namespace kv::verbs {
 
-/// Loads the file named by KV_VERBS_MODULE in the environment, else libkvstore_verbs.so as the loader finds it. The
-/// module stays loaded. Success does not imply a device: device_names() may be empty. Errors: kUnavailable: no such
-/// module, no libibverbs, or another version's module; the text says which and, behind a semicolon, which package to
-/// install. Thread safety: any thread.
+/// Loads the file named by KV_VERBS_MODULE in the environment, else libkvstore_verbs.so as the loader finds it; it
+/// stays loaded. device_names() may be empty. Errors: kUnavailable: no such module, no libibverbs, or another version's
+/// module; the text says which and, behind a semicolon, which package to install. Thread safety: any thread.
 Result<std::unique_ptr<Provider>, Failure> load_verbs();
 
 }  // namespace kv::verbs

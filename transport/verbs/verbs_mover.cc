@@ -47,8 +47,7 @@ Result<std::unique_ptr<VerbsMover>, Failure> VerbsMover::create(CompletionLoop& 
 VerbsMover::VerbsMover(CompletionLoop& loop, Clock& clock, const MoverOptions& options)
     : loop_(loop), clock_(clock), options_(options) {}
 
-/// In this order: completions stop, the queue pair is destroyed, memory is released. The device may write until the
-/// queue pair is gone.
+/// The device may write until the queue pair is destroyed: first completions stop, last memory is released.
 VerbsMover::~VerbsMover() {
   if (!pair_) return;
   loop_.remove(pair_->number());
@@ -122,8 +121,7 @@ bool VerbsMover::post_next(const std::shared_ptr<Job>& job) {
                     .remote_address = job->stretches[stretch].remote_address + offset,
                     .rkey = job->stretches[stretch].rkey};
     const std::size_t first_piece = pieces.size();
-    // Stretches that adjoin at the peer become one request with several pieces: fewer packets for the device, fewer
-    // requests for us. Their local places do not matter.
+    // Stretches that adjoin at the peer, wherever they lie here, become one request: fewer packets and requests.
     std::uint64_t bytes = 0;
     while (stretch < end_of_segment && bytes < options_.chunk_bytes &&
            pieces.size() - first_piece < options_.piece_count_max) {
@@ -209,8 +207,7 @@ void VerbsMover::on_completion(const Completion& completion) {
     // The first failure has the reason; the others are flushed. (kFatal without a batch comes from the loop itself.)
     if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
-    // The device may never report the rest. Calls end now; their memory stays owned, since the device may still touch
-    // it.
+    // The device may never report the rest. Calls end now, but their memory stays owned: it may still be touched.
     if (completion.status == Status::kFatal) {
       for (const auto& [id, batch] : batches_) end(*batch.job, broken_);
       if (on_gone_) asio::post(loop_.executor(), std::exchange(on_gone_, nullptr));
@@ -236,8 +233,7 @@ void VerbsMover::on_completion(const Completion& completion) {
   post_all();
 }
 
-/// Ends the job if it has no outstanding batch and no more to post. Only here, and in the destructor, is the owner
-/// released (1).
+/// Ends the job once it has no batch outstanding or left. Here and in the destructor, the owner is released (1).
 void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   const bool is_posted = job->segment == job->segment_ends.size() || job->is_stopped;
   if (!job->batches.empty() || (!is_posted && !broken_)) return;
@@ -250,8 +246,7 @@ void VerbsMover::batch_ended(const std::shared_ptr<Job>& job) {
   end(*job, job->landed == job->segment_ends.size() ? error_code() : broken_);
 }
 
-/// Unposted requests alone can be stopped without breaking the queue pair, which other moves share. Posted ones run to
-/// their end.
+/// Stops unposted requests; posted ones end normally, since the queue pair is shared with other moves.
 void VerbsMover::stop(OwnerId owner) {
   std::vector<std::shared_ptr<Job>> stopped;
   std::erase_if(waiting_, [&](const auto& job) {

@@ -1,5 +1,4 @@
-// transport/verbs/verbs_mover.h: moves blocks between a node's arena and memory that a client has lent, over one queue
-// pair.
+// transport/verbs/verbs_mover.h: moves blocks between a node's arena and lent memory, over one queue pair.
 //
 // In: arena slots, pinned or staged, and each one's place in the client's region. Out: the bytes, moved by the device
 // without a processor; and a mark for each segment once it has landed whole.
@@ -60,22 +59,19 @@ class VerbsMover {
   /// Called on the loop, in order, with 0, 1, ...; not after the move has ended.
   using OnSegment = std::function<void(std::size_t segment)>;
   /// Moves `stretches`. Segment i ends before stretch segment_ends[i]; ends ascend, the last one is stretches.size().
-  /// `owner` keeps the local memory (1). Errors: a Status as an error_code; asio::error::timed_out; kUnavailable if the
-  /// mover was broken before; operation_aborted on cancellation, which breaks the mover, and when the mover is
-  /// destroyed.
+  /// `owner` keeps the local memory (1). Errors: a Status as an error_code; timed_out; kUnavailable if the mover is
+  /// broken; operation_aborted on cancellation, which breaks the mover, and on its destruction.
   Async<void> move(Direction direction, std::vector<Stretch> stretches, std::vector<std::size_t> segment_ends,
                    Owner owner, TimePoint deadline, OnSegment on_segment);
 
-  /// Stops posting for the moves of this owner. They end with kCancelled once the posted part has landed, or
-  /// successfully if that was all. Other moves go on.
+  /// Ends this owner's moves with kCancelled once their posted part has landed, if that was not all.
   void stop(OwnerId owner);
   /// Puts the queue pair into ERROR: all moves end with `why` as soon as they are flushed.
   void fail(error_code why);
   bool is_broken() const { return static_cast<bool>(broken_); }
   error_code broken() const { return broken_; }         ///< Why; no error if it is not broken.
   bool is_drained() const { return batches_.empty(); }  ///< The device no longer touches our memory.
-  /// `call` is made once, on the loop, after the device is gone: outstanding requests will never complete, and their
-  /// owners are held until this mover is destroyed.
+  /// `call` is made once, on the loop, after the device is gone: owners are held until this mover is destroyed.
   void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
 
   struct Counters {

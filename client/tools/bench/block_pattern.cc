@@ -28,8 +28,7 @@ std::uint64_t pattern_seed(const NamespaceId& space, const BlockHash& block) {
   return seed;
 }
 
-/// Each word depends on its index alone, so that the processor can compute several at a time; a chain of words would be
-/// bound by the latency of three multiplications.
+/// Words are independent, so that the processor computes several at a time instead of waiting for a chain.
 void fill_pattern(std::uint64_t seed, std::span<std::byte> block) {
   const std::size_t words = block.size() / 8, rest = block.size() % 8;
   for (std::size_t i = 0; i < words; ++i) {
@@ -40,8 +39,7 @@ void fill_pattern(std::uint64_t seed, std::span<std::byte> block) {
   std::memcpy(block.data() + words * 8, &last, rest);
 }
 
-/// Counts bytes, not words: the count distinguishes a lost stripe from a flipped bit. Only wrong words take the slow
-/// path.
+/// Counts bytes, to distinguish a lost stripe from a flipped bit. Only wrong words take the slow path.
 std::size_t count_wrong_bytes(std::uint64_t seed, std::span<const std::byte> block) {
   const std::size_t words = block.size() / 8, rest = block.size() % 8;
   std::size_t wrong = 0;

@@ -1,5 +1,4 @@
-// client/tools/bench/block_pattern.h: a block's expected bytes, computed from its name alone. Detects any wrong byte
-// without a copy of the stored blocks.
+// client/tools/bench/block_pattern.h: a block's expected bytes, computed from its name: detects any wrong byte.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +9,10 @@
 
 namespace kv {
 
-/// Folds a block's whole name into a seed. Equal prefixes in two namespaces have different bytes, as in production, so
-/// that a mix-up of namespaces shows.
+/// Folds a block's whole name into a seed. Equal prefixes of two namespaces differ, so that a mix-up shows.
 std::uint64_t pattern_seed(const NamespaceId& space, const BlockHash& block);
 
-/// The pattern is splitmix64(seed + i) for the i-th 8 bytes, little endian. Filling and counting both run at about 8
-/// GB/s.
+/// The pattern is splitmix64(seed + i) for the i-th 8 bytes, little endian. Both calls run at about 8 GB/s.
 void fill_pattern(std::uint64_t seed, std::span<std::byte> block);
 std::size_t count_wrong_bytes(std::uint64_t seed, std::span<const std::byte> block);
 

@@ -110,8 +110,7 @@ void run_chat(ChatOptions options) {
   conversations.resize(options.session_count, conversations[0]);
   std::vector<PromptTotals> turns(options.turn_count);
   for (PromptTotals& turn : turns) {
-    // Conversations take turns, as users of one model do. Between two turns of one, all others touch the cache, which a
-    // node must survive.
+    // Conversations take turns: between two turns of one, all others touch the cache.
     for (auto& tokens : conversations) {
       append_tokens(tokens, options.turn_block_count * options.block_size, random);
       // From the start each turn, as in an engine without state of its own.

@@ -80,8 +80,7 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
   table.print(std::cout);
 }
 
-/// A whole name selects that case alone, so that "tcp_stream_1" excludes "tcp_stream_16". A part of a name selects all
-/// cases that contain it.
+/// A whole name selects that case alone ("tcp_stream_1" without "tcp_stream_16"), a part all that contain it.
 bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::string>& only, const std::string& name) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& part) {
            const bool is_whole =
@@ -103,8 +102,7 @@ void run_limit(const LimitOptions& options) {
 
   std::vector<CaseResult> results(cases.size());
   const bool progress = ::isatty(STDERR_FILENO) != 0;
-  // Each round measures all cases, so that a slow minute of the machine affects them alike, and medians over rounds
-  // compare cases fairly.
+  // Each round measures all cases, so that a slow minute of the machine affects them alike.
   for (std::size_t round = 0; round < options.round_count; ++round) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       if (progress) {

@@ -44,8 +44,7 @@ struct LimitCase {
 };
 
 std::vector<LimitCase> memory_limits(const LimitShape& shape);
-/// The cases share one server process, which ends with the last case. Call before any thread is started: the server is
-/// forked, and a fork has only its caller's thread.
+/// The cases share a forked server process, which ends with the last one. Call before any thread is started.
 std::vector<LimitCase> socket_limits(const LimitShape& shape);
 
 void add_limit_command(CLI::App& app);

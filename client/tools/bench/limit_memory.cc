@@ -15,8 +15,7 @@ struct MemoryPair {
   TouchedMemory from, to;
 };
 
-/// Blocks in random order on both sides, as in a node: the order of an arena's slots and an engine's pages defeats
-/// prefetchers beyond one block.
+/// Blocks in random order on both sides, as in a node, which defeats prefetchers beyond one block.
 template <class Copy>
 LimitSample measure_copies(const LimitShape& shape, MemoryPair& memory, Copy copy) {
   const std::size_t block_count = memory.from.bytes().size() / shape.block_bytes;

@@ -23,7 +23,6 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 
 enum class Kind { kTcp, kUnix, kTls };
 
-/// Shared by all cases.
 struct Bench {
   explicit Bench(const LimitShape& s)
       : shape(s), memory_bytes(std::max(s.memory_bytes, s.block_bytes)), server(memory_bytes), memory(memory_bytes) {}
@@ -52,7 +51,6 @@ LimitSample measure_stream(const Bench& bench, Kind kind, std::size_t connection
   };
   std::vector<Result> results(connection_count);
   std::vector<int> fds(connection_count);
-  // Connected before the clock starts.
   for (int& fd : fds) fd = bench.connect(kind);
   std::vector<std::unique_ptr<RawTls::Connection>> encrypted;
   for (std::size_t i = 0; kind == Kind::kTls && i < fds.size(); ++i) {

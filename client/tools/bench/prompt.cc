@@ -11,8 +11,7 @@
 namespace kv {
 namespace {
 
-/// Counts a call that did less than it could, with the node's own words: they name the limit, the field or the
-/// connection.
+/// Counts a call that did less than it could, with the node's words on the limit, field or connection.
 void count_reason(PromptTotals& totals, const Client& client, const char* verb, const error_code& why) {
   if (!why) return;
   std::string reason = std::string(verb) + ": " + describe(why);

@@ -13,7 +13,6 @@
 
 namespace kv {
 
-/// Sums over prompts.
 struct PromptTotals {
   std::uint64_t prompts = 0;
   std::uint64_t references = 0;  ///< Blocks of all prompts, repetitions included.
@@ -23,8 +22,7 @@ struct PromptTotals {
   std::uint64_t promised_not_got = 0;  ///< Blocks matched under a lease that get did not deliver.
   /// Nodes with at least one request of a match, of a get; summed over the calls.
   std::uint64_t match_nodes = 0, get_nodes = 0;
-  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but different from the block's pattern. Must be
-                                                 ///< 0.
+  std::uint64_t wrong_bytes = 0;                 ///< Delivered as good, but not the block's pattern. Must be 0.
   std::map<std::string, std::uint64_t> reasons;  ///< Calls that did less than they could, by reason.
   Duration get_time{}, put_time{};
   LatencyHistogram match_latency, get_latency, put_latency;

@@ -32,16 +32,14 @@ void set_no_delay(int fd) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);  // fails on a Unix socket, which has no such delay
 }
 
-/// Answers requests until the peer closes. Buffered, so that pipelined requests share one recv(): the reference must be
-/// as fast as possible.
+/// Answers requests until the peer closes. Buffered, so that pipelined requests share one recv().
 void serve(int fd, std::span<const std::byte> memory, std::uint64_t seed) {
   set_no_delay(fd);
   QuickRandom random(seed);
   std::vector<std::byte> buffer(2 * kRawRequestBytesMax);
   std::size_t begin = 0, end = 0;
   bool spin = false;
-  // Moved to the front only when the rest of the buffer is too short: a move per request would cost more than the
-  // recv() that it saves.
+  // Moved to the front only when needed: a move per request would cost more than the recv() that it saves.
   const auto fill_to = [&](std::size_t want) {
     if (begin + want > buffer.size()) {
       std::memmove(buffer.data(), buffer.data() + begin, end - begin);

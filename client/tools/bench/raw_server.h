@@ -22,9 +22,8 @@ struct RawRequest {
 static_assert(sizeof(RawRequest) == 64);
 inline constexpr std::size_t kRawRequestBytesMax = 64 * 1024;
 
-/// A forked process with a blocking thread per connection, over TCP on a loopback port, over a Unix socket, and over
-/// TLS on another port. It sends the requested bytes, without index, checksum or lock. A separate process, as a node
-/// is.
+/// A forked process, as a node is, with a blocking thread per connection: TCP on a loopback port, a Unix socket, and
+/// TLS on another port. It sends the requested bytes, without index, checksum or lock.
 class RawServer {
  public:
   /// Requires a process with one thread. Throws std::system_error.

@@ -77,7 +77,6 @@ double rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
   return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
 }
 
-/// The requests of a window, and their place in the run.
 struct WindowTotals {
   RequestWindow window;
   std::uint64_t references = 0, hits = 0;
@@ -91,7 +90,6 @@ struct SeriesEntry {
   std::uint64_t references, hits;
 };
 
-/// When the client adopted another map of the cluster.
 struct MapChange {
   std::uint64_t epoch;
   std::size_t request;  ///< The last request before it was seen.
@@ -218,8 +216,7 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
   std::cout << (totals.reasons.empty() ? "\n" : "\n\n") << "wrong bytes: " << format_count(totals.wrong_bytes) << "\n";
 }
 
-/// A client with its memory, recreated for a simulated death of a node. Members are in the order of use: memory goes
-/// before the client that lent it.
+/// A client with its memory, recreated for a simulated death. Memory goes before the client that lent it.
 struct ReplayClient {
   ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
                std::size_t memory_bytes)
@@ -277,8 +274,7 @@ void run_replay(ReplayOptions options) {
   std::uint64_t references_told = 0, hits_told = 0, epoch = replay->client->cluster().epoch;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
-      // The name stays, and with it the node's blocks, but the endpoint refuses connections. Rendezvous hashing uses
-      // the name, which defaults to the endpoint.
+      // The name, and so the node's blocks in rendezvous hashing, stays, but the endpoint refuses connections.
       config.nodes[death->node].name = config.nodes[death->node].endpoint;
       config.nodes[death->node].endpoint = nobody.emplace().endpoint();
       // The old one first: both together would lend twice the memory.

@@ -26,8 +26,7 @@ struct CpuTimes {
   std::optional<double> node;
 };
 
-/// The client's time is this whole process's, including the observer's, which is negligible. An older node does not
-/// report its own; then the column shows "-", not 0.
+/// The client's time is this whole process's. An older node does not report its own; the column shows "-".
 CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
   CpuTimes times;
   rusage usage{};
@@ -133,9 +132,8 @@ void show_progress(const RunOptions& options, const RunWindow& window, TimePoint
             << std::flush;
 }
 
-/// In this order: threads fill their working sets, all reach the latch, then the window is set and they start together.
-/// Filling is slower than getting, so an early thread would be measured while others still fill. A separate client
-/// outside the measured threads reads processor time.
+/// Threads fill their working sets, all reach the latch, then the window is set and they start together: an early
+/// thread would be measured while others still fill. A separate client reads processor time.
 RunReport measure(const RunOptions& options) {
   RunWindow window(options.thread_count);
   std::vector<RunResult> results(options.thread_count);
@@ -178,8 +176,7 @@ RunReport measure(const RunOptions& options) {
     report.client_cores = (after.client - before.client) / passed;
     if (before.node && after.node) report.node_cores = (*after.node - *before.node) / passed;
   }
-  // Joins: from here on the results are safe to read. The processor time was read before, since a thread's last call
-  // may end long after the window.
+  // Joins: now the results are safe to read. A thread's last call may end long after the window.
   threads.clear();
   if (progress) std::cerr << "\r\033[K";
   for (const std::exception_ptr& failure : failures) {

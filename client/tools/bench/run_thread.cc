@@ -210,8 +210,7 @@ class RunThread {
     KV_ASSERT(outcome.block_count <= options_.batch && start <= end);
     // All calls, measured or not: the progress line also moves during the warm-up.
     window_.done_blocks.fetch_add(outcome.block_count, std::memory_order_relaxed);
-    // By its end: a call that began in the warm-up counts, one that ends late does not. Over the window this evens out,
-    // for any length of call.
+    // Counted by its end, which evens out over the window for any length of call.
     if (end < window_.begin || end >= window_.end) {
       ++result_.unmeasured_calls;
       return;
@@ -243,8 +242,7 @@ class RunThread {
 
 }  // namespace
 
-/// The latch is counted down however filling ends: the main thread waits for all threads, and a silent failure would
-/// block it for ever.
+/// The latch is counted down however filling ends, since the main thread waits for all threads.
 RunResult run_thread(const RunOptions& options, std::size_t thread, RunWindow& window) {
   std::unique_ptr<RunThread> work;
   try {

@@ -56,8 +56,7 @@ struct CloseQueue {
   void operator()(kvs_queue* queue) const { kvs_queue_close(queue); }
 };
 
-/// One thread that submits and reaps, as an engine's scheduler does. The gets keep the I/O thread busy and the queue's
-/// lock contended; this thread's cost is measured.
+/// One thread that submits and reaps, as a scheduler does; gets keep the I/O thread busy and the lock contended.
 class SubmitBench {
  public:
   explicit SubmitBench(const SubmitOptions& options) : options_(options) {

@@ -13,7 +13,7 @@
 
 namespace kv {
 
-/// A caller's knowledge: none; whether a request is the last of its session; also whether the next one comes within ten
+/// A caller's knowledge: none; whether a request is its session's last; also, whether the next one comes within ten
 /// minutes; the interval of the next one, out of four.
 enum class HintKind : std::uint8_t { kNone, kFinal, kSoon, kWhen };
 inline constexpr std::array<std::string_view, 4> kHintKindNames = {"none", "final", "soon", "when"};
@@ -24,7 +24,6 @@ inline constexpr std::array<std::string_view, 4> kHintKindNames = {"none", "fina
 std::vector<ReuseHint> trace_hints(const std::vector<TraceRequest>& requests, HintKind kind, double wrong,
                                    std::uint64_t seed);
 
-/// --hints and --wrong-hints.
 void add_hint_options(CLI::App& command, std::string& kind, double& wrong);
 HintKind hint_kind(std::string_view name);  ///< Requires: one of kHintKindNames.
 

@@ -1,5 +1,4 @@
-// client/tools/bench/work_memory.h: a tool's block buffers. For shared memory and RDMA they are lent to the node,
-// otherwise they are ordinary memory.
+// client/tools/bench/work_memory.h: a tool's block buffers, lent to the node for shared memory and RDMA.
 #pragma once
 
 #include <cstddef>

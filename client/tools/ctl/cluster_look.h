@@ -12,7 +12,6 @@
 
 namespace kv {
 
-/// One node's report.
 struct MemberWord {
   std::string id;
   bool has_answered = false;

@@ -67,7 +67,6 @@ struct CtlOptions {
   bool json = false;
 };
 
-/// A subcommand with --endpoint, --deadline and --json.
 template <class Options>
 CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::string& about,
                           const std::shared_ptr<Options>& options) {
@@ -77,8 +76,7 @@ CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::str
   return command;
 }
 
-/// Fills in the endpoints, and makes a client with one connection and quick retries: a person waits. In a cluster it
-/// has all of the cluster's nodes.
+/// Fills in the endpoints, in a cluster all nodes; one connection and quick retries, for a waiting person.
 ClientConfig ctl_config(ConnectionOptions& node);
 struct CtlCluster {
   ClientConfig config;  ///< As ctl_config().

@@ -49,8 +49,7 @@ nlohmann::json json_of(const MissReport& report) {
   return document;
 }
 
-/// Token ids give the chain's name in every namespace: so the tool, unlike a node, can tell for certain that another
-/// namespace has the same prompt.
+/// Finds other namespaces with the same prompt: token ids give the chain's name in every namespace.
 std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& options, const NamespaceRecord& own,
                                         std::span<const std::uint32_t> tokens, nlohmann::json& found) {
   std::vector<std::string> lines;

@@ -27,9 +27,8 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
 
 }  // namespace
 
-/// The namespace of --record or --space. Only a whole record opens a namespace, and it is too long to type: --space
-/// (the beginning of its id, or its model) selects among the nodes' records. Two candidates are an error rather than a
-/// guess, since drop may follow.
+/// The namespace of --record or --space. Only a whole record opens a namespace; --space (the beginning of its id, or
+/// its model) selects among the nodes' records. Two candidates are an error, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
   const auto stats = client.run(client->stats(node.deadline));

@@ -305,8 +305,7 @@ std::string unmoved_on_the_way(const ClusterReport& report, const std::string& n
   return text;
 }
 
-/// Waits until the node is drained, with its blocks handed over, or serves again. Returns the paths left behind, in
-/// words.
+/// Waits until the node is drained, or serves again. Returns the paths left behind, in words.
 std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool drain, double seconds) {
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   std::string before;
@@ -321,9 +320,7 @@ std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool
     if (line != before && !options.json) std::cout << node_id << ": " << line << std::endl;
     before = line;
     const bool is_there = state == (drain ? "draining" : "serving");
-    if (is_there && !one->error)
-      return unmoved_on_the_way(report, node_id, drain);  // only the node itself knows the
-                                                          // rest
+    if (is_there && !one->error) return unmoved_on_the_way(report, node_id, drain);  // from its own answer
     if (std::chrono::steady_clock::now() >= until) {
       throw ToolFailed(is_there ? node_id + " does not say what it has handed over: " + one->error_text
                                 : node_id + " is still " + state +

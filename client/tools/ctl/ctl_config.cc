@@ -1,5 +1,4 @@
-// kvstorectl config: the options of a running node, over its admin server. Not over the data port: workers and
-// operators have separate access.
+// kvstorectl config: the options of a running node, over its admin server, which workers cannot access.
 #include <boost/asio/this_coro.hpp>
 #include <iostream>
 #include <optional>

@@ -13,7 +13,6 @@
 
 namespace kv {
 
-/// Lifetime and priority of a context.
 struct ContextKeepOptions {
   std::string until;
   std::chrono::microseconds ttl{0};

@@ -48,8 +48,7 @@ std::vector<CurvePoint> points_of(const NodeStats& node) {
   }
 }
 
-/// The policy's gain from `more_blocks` blocks more of a tier, interpolated over the logarithm of the capacity. nullopt
-/// beyond the largest reported capacity.
+/// The policy's gain from more blocks of a tier, interpolated over log(capacity); nullopt beyond the curve.
 std::optional<double> gain(const std::vector<CurvePoint>& points, bool has_disk, double more_blocks) {
   const CurvePoint* now = nullptr;
   for (const CurvePoint& point : points)

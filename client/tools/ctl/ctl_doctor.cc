@@ -424,8 +424,7 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
 
 // -- this machine: settings that slow a node down silently
 
-/// Advice only: the node runs with any of these settings. Limits are those of this process, and the node's unit may
-/// have others; the advice says where they are set.
+/// Advice only: the node runs with any of these settings. Limits are this process's, not the unit's.
 void check_machine(Findings& findings) {
   const std::uint64_t huge_total = meminfo_value("HugePages_Total"), huge_free = meminfo_value("HugePages_Free");
   const std::uint64_t huge_bytes = meminfo_value("Hugepagesize") * 1024;
@@ -461,7 +460,6 @@ void check_machine(Findings& findings) {
   }
 }
 
-/// For a cluster on etcd: compares its nodes' reports.
 void check_members(DoctorOptions& options, Findings& findings) {
   if (ctl_cluster(options.node).map.epoch == 0) return;
   const Findings found = check_cluster(ask_members(options));

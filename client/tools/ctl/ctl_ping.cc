@@ -31,8 +31,7 @@ bool ping_once(ToolClient& client, std::chrono::microseconds deadline, std::vect
   pings.resize(nodes.size());
   bool is_complete = true;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
-    // The round trip alone decides. NodeStatus::last_error stays after the node has come back, so --wait would never
-    // end.
+    // The round trip alone decides: NodeStatus::last_error stays after the node has come back.
     if (round_trips && (*round_trips)[i].count() > 0) {
       pings[i].latency.record((*round_trips)[i]);
       continue;

@@ -110,8 +110,7 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
-/// "opening" and "loading" are separate states: "off" after a restart would suggest a fault, while a disk of some TB
-/// takes minutes to read its records.
+/// "opening" and "loading" are separate states: a disk of some TB takes minutes to read its records.
 std::string disk_state(const NodeStats& node) {
   const bool is_on = stat(node, "disk_is_on") != 0;
   if (stat(node, "disk_is_loading") == 0) {
@@ -288,8 +287,7 @@ class RawKeys {
   RawKeys(const RawKeys&) = delete;
   RawKeys& operator=(const RawKeys&) = delete;
 
-  /// The key pressed within `timeout`, or 0. A closed terminal is 'q', to end top. Without a terminal it only waits, so
-  /// that output can go through a pipe.
+  /// The key pressed within `timeout`, or 0. A closed terminal is 'q'. Without a terminal it only waits.
   char wait(std::chrono::milliseconds timeout) const {
     pollfd input{STDIN_FILENO, POLLIN, 0};
     char key = 0;

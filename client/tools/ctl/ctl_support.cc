@@ -2,8 +2,7 @@
 //
 // Free of secrets by construction: reads only the files named here, never a key or a password file; of the
 // configuration only lines that set an option, without comments; and no namespace records, since they contain salts.
-// The other commands run as programs: their output is the one a person would see, and a hanging one costs its own time
-// only.
+// The other commands run as programs: a hanging one costs its own time only.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

@@ -62,8 +62,7 @@ std::string inactive_advice(const verbs::PortInfo& port, const RdmaPort* kernel)
   return "cable, and the port at the other end (ibstat, iblinkinfo)";
 }
 
-/// A port that is down is a warning, not a failure: another port may carry all traffic; check_rdma() fails only if none
-/// does.
+/// A port that is down is a warning: check_rdma() fails only if no port carries traffic.
 Finding judge_port(const verbs::DeviceInfo& device, const verbs::PortInfo& port, const RdmaPort* kernel) {
   Finding finding{device.name + " port " + std::to_string(port.number), Verdict::kOk, "", ""};
   const std::string kind = join(" on ", {port.is_ethernet ? "RoCE" : "InfiniBand", kernel ? kernel->interface : ""});
@@ -184,8 +183,7 @@ std::string speed_text(std::size_t bytes, Duration time) {
          (seconds > 0 ? format_number(static_cast<double>(bytes) / seconds / 1e6, 0) : "?") + " MB/s)";
 }
 
-/// Whether the device takes dma-bufs, tested as NCCL does, with a bad descriptor: a capable device complains of the
-/// descriptor, others report no support.
+/// Whether the device takes dma-bufs: as NCCL does, offers a bad descriptor, which only capable ones examine.
 bool takes_dmabufs(verbs::Device& device) {
   const auto domain = device.create_domain();
   if (!domain) return false;
@@ -211,8 +209,7 @@ Finding judge_module(const std::string& why) {
   return {"RDMA module", Verdict::kFailed, why.substr(found, advice - found), why.substr(advice + 2)};
 }
 
-/// The limit is compared with the machine's memory, since the node's registrations are unknown here: less than the
-/// whole machine may still suffice, so it is a warning.
+/// Compared with the machine's memory, since the node's registrations are unknown here: a warning at most.
 Finding judge_memlock(const RdmaMachine& machine) {
   Finding finding{"RDMA memlock limit", Verdict::kOk, "", ""};
   if (machine.memlock_bytes == RdmaMachine::kUnlimited) {
@@ -230,8 +227,7 @@ Finding judge_memlock(const RdmaMachine& machine) {
   return finding;
 }
 
-/// In the order in which causes hide each other: no file, no file here, no right to it, a driver that refuses, no
-/// driver in user space.
+/// In the order in which causes hide each other.
 Finding judge_closed_device(const RdmaDevice& device, error_code error) {
   Finding finding{"RDMA device " + device.name, Verdict::kWarning, "", ""};
   if (device.file.empty()) {
@@ -314,8 +310,7 @@ Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::s
   return finding;
 }
 
-/// All facts first, then transfers: on a network that drops packets a transfer takes up to its deadline, and its
-/// explanation should be known by then.
+/// All facts first: transfers take up to their deadline where packets are lost, and need the explanation.
 asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
                                      const std::vector<std::string>& names, Clock& clock) {
   Findings findings;

@@ -1,8 +1,7 @@
 // client/tools/ctl/doctor_rdma.h: checks RDMA on this machine. Each judge_ function turns facts into findings with
 // advice, without I/O; check_rdma() gathers the facts from a provider.
 //
-// An unusable device is a warning, since others may serve. FAILED means that RDMA cannot work at all, or that a
-// transfer went wrong.
+// An unusable device is a warning. FAILED: RDMA cannot work at all, or a transfer went wrong.
 #pragma once
 
 #include <optional>
@@ -32,8 +31,7 @@ Finding judge_gpu(const RdmaMachine& machine, const std::vector<std::pair<std::s
 asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachine& machine,
                                      const std::vector<std::string>& names, Clock& clock);
 
-/// The same on this machine, and its module. FAILED only if RDMA `is_asked_for`: otherwise TCP and shared memory are
-/// used.
+/// The same on this machine, and its module. FAILED only if RDMA `is_asked_for`: it is optional.
 Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& names);
 
 }  // namespace kv

@@ -55,8 +55,7 @@ using KvHeads = std::uint64_t (*)(const json& config, std::uint64_t query_heads)
 std::uint64_t grouped(const json& config, std::uint64_t query_heads) {
   return number(config, "num_key_value_heads", query_heads);
 }
-/// Without the name, transformers uses the number of the family's first model, which need not fit this one: an error
-/// here. Null: one per query head.
+/// Without the name, transformers uses the family's first model's number: an error here. Null: one per query head.
 std::uint64_t grouped_always(const json& config, std::uint64_t query_heads) {
   if (!config.contains("num_key_value_heads")) throw std::runtime_error("num_key_value_heads is missing");
   return grouped(config, query_heads);
@@ -89,8 +88,7 @@ std::uint64_t dbrx(const json& config, std::uint64_t) { return needed(object(con
 using FfnSize = std::uint64_t (*)(const json& config, std::uint64_t hidden_size);
 
 std::uint64_t dense(const json& config, std::uint64_t) { return number(config, "intermediate_size", 0); }
-/// A token visits some of the experts, and always the shared ones. All experts together measure the model's size, not a
-/// token's cost.
+/// A token's cost: the experts that it visits, and the shared ones, not the size of all experts.
 std::uint64_t experts(const json& config, std::uint64_t) {
   const std::uint64_t one = number(config, "intermediate_size", 0);
   const std::uint64_t visited =

@@ -11,9 +11,8 @@ namespace kv {
 double stat(const NodeStats& stats, std::string_view name, double otherwise = 0);
 bool has_stat(const NodeStats& stats, std::string_view name);
 
-/// Blocks that clients looked up at a node, and its hits: the one meaning of "hit rate" everywhere, including the
-/// status page. A match looks up. A get requests a match's hits, so its own share is always near 1; it counts only in
-/// the absence of matches.
+/// Blocks that clients looked up at a node, and its hits: the meaning of "hit rate" everywhere. A match looks up; gets
+/// request a match's hits, so their own share is near 1, and counts only in the absence of matches.
 struct LookupCounts {
   double found = 0, asked = 0;
 };

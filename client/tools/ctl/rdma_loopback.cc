@@ -18,8 +18,7 @@ namespace {
 using verbs::Direction;
 using Step = Loopback::Step;
 
-/// Bytes that differ from place to place, so that a misplaced chunk shows, and between the two directions, so that the
-/// READ cannot pass with the WRITE's bytes.
+/// Bytes differ by place and direction, so that a misplaced chunk, or a READ that left the WRITE's bytes, shows.
 void fill(std::span<std::byte> memory, std::uint64_t seed) {
   std::uint64_t state = seed;
   for (std::byte& byte : memory) {
@@ -48,8 +47,7 @@ bool take(Result<T, Failure> made, T& to, Loopback& result) {
   return made.has_value();
 }
 
-/// One transfer without the loop of completions, which runs meanwhile. Members are declared parents first, so that no
-/// queue pair outlives its queue or domain.
+/// One transfer without the loop of completions. Parents first, so that no queue pair outlives its queue or domain.
 class Transfer {
  public:
   Transfer(verbs::Device& device, const verbs::Attachment& attachment, Clock& clock, Loopback& result)

@@ -1,9 +1,7 @@
-// client/tools/ctl/rdma_loopback.h: a real transfer of a device to itself, as in a node. One queue pair plays the node,
-// whose memory allows no remote access; the other plays a client that has lent memory. A WRITE and a READ, with every
-// byte compared.
+// client/tools/ctl/rdma_loopback.h: a real transfer of a device to itself. One queue pair plays the node, whose memory
+// allows no remote access; the other a client with lent memory. A WRITE and a READ, with every byte compared.
 //
-// The transfer shows that driver, device, GID and memory work together, but not the network between two machines: most
-// devices turn such packets round before the wire.
+// Shows that driver, device, GID and memory work together; most devices turn such packets round before the wire.
 #pragma once
 
 #include <optional>

@@ -21,7 +21,6 @@ std::string read_line(const std::filesystem::path& path) {
   return line;
 }
 
-/// The value of `name` in a file of "name: value" lines.
 std::string value_of(const std::filesystem::path& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

@@ -44,7 +44,6 @@ class Load {
   std::optional<TraceRequest> next();  ///< nullopt: the load has ended.
 
  private:
-  /// A session's tokens so far.
   struct Prompt {
     std::vector<std::uint64_t> ids;  ///< Of the full blocks.
     std::uint64_t tokens = 0;

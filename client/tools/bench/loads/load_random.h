@@ -31,8 +31,8 @@ class LoadRandom {
     const std::uint64_t natural = ((std::uint64_t{32} << 16) - log2(u)) * kLn2 >> 16;
     return mean * natural >> 16;
   }
-  /// Log-normal: half of the values lie below the median, two thirds within a factor e^(sigma_percent / 100). Rounded
-  /// down. median < 2^31, sigma_percent <= 200.
+  /// Log-normal, rounded down: half of the values lie below the median, two thirds within a factor e^(sigma_percent /
+  /// 100). median < 2^31, sigma_percent <= 200.
   std::uint64_t lognormal(std::uint64_t median, std::int64_t sigma_percent) {
     KV_ASSERT(median < std::uint64_t{1} << 31 && sigma_percent >= 0 && sigma_percent <= 200);
     std::int64_t normal = -6 * kOne;  // the sum of twelve uniform ones has deviation 1, and ends at 6

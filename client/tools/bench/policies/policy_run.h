@@ -23,9 +23,9 @@ struct PolicyRun {
 };
 
 /// Each request is matched, then offered and stored, as by a worker that reuses hits and computes the rest. The Store
-/// decides as for blocks of any size: here they have 64 bytes, left unfilled. Its clock runs 5 ms per request, and
-/// blocks follow one another without gaps. `done` counts requests. Throws std::runtime_error. `*curve` (may be nullptr)
-/// gets the Store's final curve, if `run.curve` is on.
+/// decides as for blocks of any size; these have 64 bytes, left unfilled, and adjoin. Its clock runs 5 ms per request.
+/// `done` counts requests. `*curve` (may be nullptr) gets the final curve, if `run.curve` is on. Throws
+/// std::runtime_error.
 CacheTotals run_policy(const BlockTrace& trace, const PolicyRun& run, std::atomic<std::uint64_t>& done,
                        HitCurve::Report* curve = nullptr);
 
