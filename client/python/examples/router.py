@@ -58,8 +58,7 @@ class Blocks:
         self.gaps = 0
 
     def take(self, number: int, payload: bytes) -> bool:
-        """False if earlier batches are missing. A repeated batch changes nothing; a lower number with a later time is a restarted worker.
-        """
+        """False if earlier batches are missing. A repeated batch changes nothing; a lower number at a later time is a restarted worker."""
         batch = msgspec.msgpack.decode(payload)
         told_at = float(batch["ts"] if isinstance(batch, dict) else batch[0])
         if number <= self.last:

@@ -12,8 +12,7 @@ current: ContextVar[str | None] = ContextVar("kvstore_traceparent", default=None
 
 @contextmanager
 def traced(traceparent: str | None) -> Iterator[None]:
-    """Calls begun within the ``with`` block carry this W3C ``traceparent``, and nodes show it with slow requests. Invalid ones are ignored.
-    """
+    """Calls begun within the ``with`` block carry this W3C ``traceparent``, shown by nodes with slow requests. Invalid ones are ignored."""
     token = current.set(traceparent)
     try:
         yield

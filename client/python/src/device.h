@@ -68,8 +68,7 @@ class DeviceStream {
   void* stream_ = nullptr;
 };
 
-/// A call's part of page-locked memory for kernels: ids, deltas, frequencies. Sized first: addresses are handed out at
-/// once.
+/// A call's part of page-locked memory for kernels: ids, deltas, frequencies. Sized first, as addresses go out at once.
 class Scratch {
  public:
   Scratch() = default;

@@ -383,7 +383,7 @@ def test_everything_is_told_with_what_is_above_first():
     changes = [stored(0)]
     for i in range(1, 300):
         changes.append(stored(i, random_.randrange(i)))
-    changes += [stored(i, i - 1, "disk") for i in range(1, 50)]  # without their parents, as where some blocks are invisible
+    changes += [stored(i, i - 1, "disk") for i in range(1, 50)]  # parents missing: some blocks may be invisible
     order = list(changes)
     random_.shuffle(order)
     held = Held()

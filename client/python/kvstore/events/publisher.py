@@ -167,7 +167,7 @@ class Publisher:
             yield self._encoding.events(some)
 
     def _encode(self, events: list[dict[str, Any]]) -> bytes:
-        self._told_at = max(time.time(), self._told_at)  # never before the previous batch's time, even if the clock goes back
+        self._told_at = max(time.time(), self._told_at)  # not before the last batch's, even if the clock goes back
         return bytes(msgspec.msgpack.encode([self._told_at, events, 0]))
 
     def _publish(self, events: list[dict[str, Any]]) -> None:

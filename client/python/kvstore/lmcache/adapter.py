@@ -331,8 +331,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._tell(self._notify_keys_deleted, [key for key, _ in known], [size for _, size in known])
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> Any:
-        """The keys stored by this adapter that the store still has. It names objects by hashes, so objects stored by others are not listed.
-        """
+        """The keys stored by this adapter that the store still has. It names objects by hashes, so others' objects are not listed."""
         if page_size <= 0:
             raise ValueError(f"page_size must be positive (got {page_size})")
         try:

@@ -192,8 +192,7 @@ def _is_loopback(writer: asyncio.StreamWriter) -> bool:
 
 
 def _is_address(host: str) -> bool:
-    """Whether a Host header names an address, or this machine. A web page can point any other name here and pass as this origin.
-    """
+    """Whether a Host header names an address, or this machine. A web page can point other names here and pass as this origin."""
     try:
         name = urlsplit("//" + host).hostname or ""
     except ValueError:

@@ -212,8 +212,7 @@ def hash_tokens(config: Any, cache: Any) -> int:
 
 
 def hit_tokens(config: Any, cache: Any) -> int:
-    """The engine's own hits end at multiples of a page; or of a hash, where vLLM keeps states inside a page and passes them to connectors.
-    """
+    """The engine's hits end at multiples of a page; or of a hash, where vLLM keeps states inside a page and gives them to connectors."""
     resolve = getattr(kv_cache_utils, "resolve_cache_hit_alignment_tokens", None)
     page = int(config.cache_config.block_size)
     if resolve is None or not hasattr(base.KVConnectorBase_V1, "register_finished_partial_tail"):
@@ -222,8 +221,7 @@ def hit_tokens(config: Any, cache: Any) -> int:
 
 
 def states_of(output: Any) -> dict[str, list[tuple[int, int, int]]]:
-    """States that a step leaves at a block's end, as (group, page, tokens before) per request. Page tables lack this: few states are kept.
-    """
+    """States that a step leaves at a block's end, as (group, page, tokens before) per request. Page tables lack this: few are kept."""
     told = output.kv_connector_block_state
     return {} if told is None else dict(told.boundary_state_offloads)
 

@@ -141,8 +141,7 @@ class Estimate:
         return seconds
 
     def choose(self, hits: list[tuple[int, int]]) -> int:
-        """The cheapest hit. Each is (tokens, tokens on disk); the largest comes first, and the part that a smaller one lacks is computed.
-        """
+        """The cheapest hit. Each is (tokens, tokens on disk); the largest comes first, and the part a smaller one lacks is computed."""
         largest = max((tokens for tokens, _ in hits), default=0)
         to_compute = self._computed.seconds(largest, of_any_size=True)
         if largest == 0 or to_compute is None:

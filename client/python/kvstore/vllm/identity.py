@@ -91,8 +91,7 @@ def _parameters(model: Any) -> Iterator[tuple[str, Any]]:
 
 
 def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, Any]:
-    """Namespace fields for the blocks' origin: the model, its weights, and the naming of blocks. Equal for all ranks of a pipeline stage.
-    """
+    """Namespace fields for the blocks' origin: the model, its weights, the naming of blocks. Equal for all ranks of a pipeline stage."""
     model = config.model_config
     loaded = worker.get_model()
     return {
@@ -123,8 +122,7 @@ def difference(one: str, other: str) -> str:
 
 
 def _weights(config: Any, model: Any, loaded: Any) -> str:
-    """By the content of the loaded files. Without files here, block names have a digest of the weights in memory, per rank (scheduler.py).
-    """
+    """By the content of the loaded files. Without files here, block names digest the weights in memory, per rank (scheduler.py)."""
     files = _files(config, model, loaded)
     if files is not None:
         return weights_digest(files)

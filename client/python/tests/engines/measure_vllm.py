@@ -207,8 +207,7 @@ class Bench:
             self.settle(name)
 
     def first_tokens(self, tokens: int, rounds: int, warm_up: bool, until: float) -> list[list[str]]:
-        """For new prompts, prompts in the engine's own cache, and prompts only in the store. Stops before a round that would end too late.
-        """
+        """For new prompts, prompts in the engine's own cache, and prompts only in the store. Stops before a round would end too late."""
         ways = [*self.engines, *(["disk"] if self.node_has_disk else [])]
         times: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in ways}
         hit = (tokens - 1) // BLOCK * BLOCK

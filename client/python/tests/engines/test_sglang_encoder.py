@@ -338,7 +338,7 @@ def test_an_encoder_that_does_not_say_what_it_has_loaded_is_refused_by_name(monk
     def not_published() -> None:
         raise ValueError
 
-    monkeypatch.setattr(compat, "get_server_args", not_published)  # another test of this process may have published them
+    monkeypatch.setattr(compat, "get_server_args", not_published)  # another test may have published them
     monkeypatch.setenv(OPTIONS, '{"endpoints": "unix:///nowhere"}')
     with pytest.raises(kvstore.errors.Unsupported, match="weights: the engine does not say what it has loaded"):
         KVStoreEmbeddings()

@@ -28,8 +28,7 @@ HIT = (TOKENS - 1) // BLOCK * BLOCK
 
 
 class House:
-    """Engines that share a node, started while it is away. ``one`` and ``other`` (by a TCP proxy) have the tier, ``direct`` the connector.
-    """
+    """Engines that share a node, started while it is away. ``one`` and ``other`` (by a TCP proxy) use the tier, ``direct`` the connector."""
 
     def __init__(self, folder: Path) -> None:
         model = tiny.make("llama", folder)
@@ -58,8 +57,7 @@ class House:
         return int(node["values"]["stored_blocks"])
 
     def stored(self, prompt: list[int], seconds: float = 60) -> Any:
-        """Stores by ``one``, whose own cache then gives a hit's answer. Chunks follow in later steps. TimeoutError: the tier gave some up.
-        """
+        """Stores by ``one``, whose own cache then gives a hit's answer. Chunks follow in later steps. TimeoutError: some were given up."""
         before, wanted = self.blocks(), len(prompt) // BLOCK
         self.one.generate(prompt)
         answer = self.one.generate(prompt)

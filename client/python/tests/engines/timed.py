@@ -31,8 +31,7 @@ WRITE_EVERY = 500
 
 
 class TimedConnector(KVStoreConnector):
-    """Writes ``{hook: [[seconds, thread seconds], ...]}`` into KVSTORE_HOOK_TIMES; the difference is waiting for the processor or the GIL.
-    """
+    """Writes ``{hook: [[seconds, thread seconds], ...]}`` into KVSTORE_HOOK_TIMES; the difference is waiting (processor, GIL)."""
 
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in HOOKS}  # noqa: RUF012
     calls = 0
