@@ -282,7 +282,7 @@ def cache_groups(
     """The groups of a model's layers, full attention first.
 
     ``dtype``: of the cache; by default the model's own. ``model``: its name in namespaces; by default the file's ``_name_or_path``.
-    ``windows=False``: windows count as full attention, as whole-prefix stores do. Raises Unsupported for unknown families or cross-attention.
+    ``windows=False``: windows count as full attention, as whole-prefix stores do. Raises Unsupported: unknown family, cross-attention.
     """
     whole = load_config(config)
     inner = dict(_text_config(whole))

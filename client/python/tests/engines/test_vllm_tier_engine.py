@@ -28,7 +28,7 @@ HIT = (TOKENS - 1) // BLOCK * BLOCK
 
 
 class House:
-    """Engines that share a node, started while it is away. ``one`` and ``other`` (by a TCP proxy) use the tier, ``direct`` the connector."""
+    """Engines sharing a node, started while it is away. ``one`` and ``other`` (by a TCP proxy) use the tier, ``direct`` the connector."""
 
     def __init__(self, folder: Path) -> None:
         model = tiny.make("llama", folder)
