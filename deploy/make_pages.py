@@ -55,7 +55,7 @@ class Section:
 
 @dataclass
 class Command:
-    """What one --help says."""
+    """The content of one --help."""
 
     words: list[str]  # kvstorectl cluster drain
     about: str
@@ -221,7 +221,7 @@ def paths(root: Command) -> list[str]:
 
 
 def valued_options(root: Command) -> Iterator[tuple[str, Entry]]:
-    """Each option that takes a value, behind what a shell is to match: where it stands, as ``command/--option``."""
+    """Each option that takes a value, behind its pattern for a shell: its place, as ``command/--option``."""
     for command in root.everything():
         path = " ".join(command.words[1:])
         for option in command.options():

@@ -97,7 +97,7 @@ struct Layout {
 };
 
 /// A tensor as libraries describe it: one letter per axis of `shape`, in order. Upper case is an axis's high digit.
-///     b block l layer c component (as many as `roles`) t T token h H head f F feature
+///     b block   l layer   c component (as many as `roles`)   t T token   h H head   f F feature
 /// A missing letter has extent 1; a missing b or l also means that the tensor lacks the axis.
 struct Tensor {
   std::string_view axes;              ///< "bthf" is NHD; "bhFtf" is x-packed.

@@ -65,8 +65,7 @@ class Staging {
   /// and only if the blocks are not page-locked. Errors, before anything is enqueued: kMismatch (layouts), kBadRequest
   /// (layers, counts, rows whose blocks straddle a store block), kTooLarge (a layer of a block is larger than a
   /// buffer); later: timed_out, the device's own. Then the layers of `marks` are right, the rest of the pages is
-  /// unspecified, and borrowed memory stays borrowed until drain(); blocks that are not page-locked are the caller's at
-  /// once.
+  /// unspecified, and borrowed memory stays borrowed until drain(); other blocks are the caller's at once.
   Result<void> load(const StagedBlocks& blocks, std::int64_t first_layer, std::int64_t layer_count,
                     std::vector<StagedLayers>& marks);
 

@@ -76,8 +76,7 @@ class Stream {
   virtual void close() = 0;
 
   /// An encrypting stream accepts bytes before the socket does, and holds back the rest that the socket refused. Held
-  /// bytes count as written: they leave with the next try_write or try_flush, or with close() if there is room for
-  /// them.
+  /// bytes count as written: they leave with the next try_write or try_flush, or with close() if there is room.
   virtual std::size_t held_bytes() const { return 0; }
   /// Sends held bytes. Errors: would_block while some are left, else the stream is broken.
   virtual Result<void> try_flush() { return {}; }

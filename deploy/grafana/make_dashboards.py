@@ -113,7 +113,7 @@ def recorded(rule: str) -> str:
 
 
 def share(*part: str, rest: tuple[str, ...]) -> str:
-    """What `part` is of itself and the rest together."""
+    """The share of `part` in the sum of itself and the rest."""
     whole = " + ".join(rate(metric) for metric in (*part, *rest))
     return f"({' + '.join(rate(metric) for metric in part)}) / ({whole} > 0)"
 
@@ -709,7 +709,7 @@ SECURITY = [
 
 
 def seen(metric: str, only: str = "") -> str:
-    """Of clients, whichever job scrapes the engine that shows them."""
+    """The rate of a metric of clients, from any job that scrapes an engine."""
     return f"rate(kvstore_client_{metric}{f'{{{only}}}' if only else ''}[$__rate_interval])"
 
 

@@ -22,7 +22,7 @@ Result<std::unique_ptr<CompletionQueue>> IbCompletionQueue::create(ibv_context& 
 
 IbCompletionQueue::~IbCompletionQueue() {
   if (is_destroyed(ibv_destroy_cq(queue_.release()))) return;
-  // The device is gone. libibverbs would refuse to destroy the channel, which still counts the queue: close it.
+  // The device is gone. libibverbs would refuse to destroy the channel, which still counts the queue.
   ::close(channel_.release()->fd);
 }
 

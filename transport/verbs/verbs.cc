@@ -11,7 +11,7 @@ namespace {
 #pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
 class StatusCategory final : public boost::system::error_category {
  public:
-  // The verbs module has a copy of this class. Categories with one id compare equal. It is "kvst_wcs" in ASCII.
+  // The verbs module has a copy of this class. Categories with one id compare equal; ours is "kvst_wcs".
   constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
   const char* name() const noexcept override { return "verbs"; }
   std::string message(int value) const override {

@@ -55,8 +55,7 @@ Result<OpenDevice, Failure> open_device(Provider& provider, const DeviceWish& wi
 class RegisteredMemory {
  public:
   /// `slice_bytes_max` 0: the largest size that every device takes. May take long: 0.2 s a GiB. `memory` and `devices`
-  /// outlive the result. Devices that refuse are skipped. Errors: those of register_memory, with all texts, if all
-  /// refuse.
+  /// outlive the result. Devices that refuse are skipped. If all refuse: register_memory's errors and texts.
   static Result<std::unique_ptr<RegisteredMemory>, Failure> make(std::span<const OpenDevice> devices,
                                                                  std::span<std::byte> memory, Access access,
                                                                  std::uint64_t slice_bytes_max);

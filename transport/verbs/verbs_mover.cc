@@ -20,7 +20,7 @@ struct VerbsMover::Job {
   std::unique_ptr<Alarm> alarm;
   std::size_t stretch = 0, offset = 0;  ///< Next to post.
   std::size_t segment = 0;              ///< Segment of that stretch.
-  std::deque<std::size_t> batches;      ///< Outstanding, in order: each batch's count of segments that it completes.
+  std::deque<std::size_t> batches;      ///< Outstanding, in order: the count of complete segments after each.
   std::size_t landed = 0;               ///< Segments that have landed whole.
   bool is_stopped = false;              ///< Posting has ended.
   Event ended;
