@@ -131,7 +131,6 @@ static_assert(std::is_trivially_destructible_v<SetLists>);
 /// not wait. The destructor waits only for the I/O thread, never for a node; it requires that other functions of the
 /// queue have returned, and must not run on the I/O thread. Either of queue and client may be destroyed first. After
 /// fork() the child gets kForked, and its copy of fd() is closed; the parent is unaffected.
-/// gets kForked, and its copy of fd() is closed; the parent notices nothing.
 class CompletionQueue {
  public:
   /// Throws std::invalid_argument for bad options, std::system_error without a free descriptor.

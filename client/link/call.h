@@ -124,9 +124,8 @@ class CallGroup final : private Cancellable {
 ///        +---- end() -------+  +---- end() -----+   if the owner tries again; else to kEnded as well
 ///
 ///   1. Only begin(), send_on() and end() change the state, and each asserts its starting state.
-///   2. on_end() is called exactly once per begin(), by the deadline at the latest; before it on_leave(), once per
-///      session.
-///      each session on which the call was sent.
+///   2. on_end() is called exactly once per begin(), by the deadline at the latest; before it on_leave(), once for each
+///      session on which the call was sent.
 ///   3. It has a session exactly in kSent.
 /// Thread safety: none; on the client's executor.
 class Call : public DeadlineEntry {
