@@ -324,6 +324,7 @@ Result<std::size_t> Store::erase(SpaceId set, std::span<const BlockHash> hashes,
     if (pool.index().pin_count(block) > 0) {  // hidden now, freed with its last pin
       pool.detach(block, BlockPool::Removal::kDrop);
     } else {
+      impl_->departed.add(space.tree, hash, MissKind::kDropped, now);
       pool.remove_leaf_end(block);
       ++impl_->counters.dropped_blocks;
       ++count;

@@ -119,7 +119,7 @@ TEST_F(HostileClusterTest, APasswordThatIsNoTextIsAFailureThatIsTriedAgain) {
   std::ofstream(file) << "\xff\xfe\xfd\n";
   start(0, {"--etcd-user=root", "--etcd-password-file=" + file});
   EXPECT_TRUE(eventually([&] { return nodes[0]->metric("kvstore_cluster_etcd_failures_total") >= 2; }));
-  EXPECT_THAT(nodes[0]->log(), HasSubstr("is not UTF-8"));
+  EXPECT_TRUE(nodes[0]->logs("is not UTF-8")) << nodes[0]->log();
 }
 
 class HostileTlsClusterTest : public HostileClusterTest {

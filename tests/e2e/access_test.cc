@@ -207,8 +207,8 @@ TEST_F(E2eAccessTest, UnixUsersAndCertificatesAreKnown) {
   EXPECT_EQ(ctl({"namespaces"}, with(worker)).status, 0);
   const Finished denied = ctl({"namespaces"}, with(router));
   EXPECT_NE(denied.status, 0);
-  EXPECT_THAT(node.log(), AllOf(HasSubstr("stats: the right 'observe' is missing"),
-                                HasSubstr("'uri:spiffe://test/router' (no section of the policy) has: none")));
+  EXPECT_TRUE(node.logs("stats: the right 'observe' is missing")) << node.log();
+  EXPECT_TRUE(node.logs("'uri:spiffe://test/router' (no section of the policy) has: none")) << node.log();
   if (run_program({"/bin/sh", "-c", "command -v curl"}).status != 0) GTEST_SKIP() << "no curl program (package curl)";
   const auto curl = [&](const TlsConfig& tls) {
     return run_program({"/bin/sh", "-c",
@@ -256,9 +256,11 @@ TEST_F(E2eAccessTest, PoliciesAreReplacedUnderLoad) {
   EXPECT_TRUE(result["reasons"].empty()) << result;
   // At its end the benchmark asks with two sessions of their own whether all nodes answer.
   EXPECT_EQ(node.metric("kvstore_sessions_opened_total"), opened + 2) << "nobody had to connect again";
-  EXPECT_THAT(node.log(), AllOf(HasSubstr("policy: not reloaded, the one in use stays: policy-file: [jobs] roles: "
-                                          "'everything', allowed are reader, writer, operator, metrics"),
-                                HasSubstr("audit: act=policy_reload file=")));
+  EXPECT_TRUE(
+      node.logs("policy: not reloaded, the one in use stays: policy-file: [jobs] roles: "
+                "'everything', allowed are reader, writer, operator, metrics"))
+      << node.log();
+  EXPECT_TRUE(node.logs("audit: act=policy_reload file=")) << node.log();
   RawSession session(node.tcp());
   ASSERT_TRUE(session.send_hello(kWireVersion, token_of(1)));
   write(section("scrape", "match = [\"loopback\"]", kMetrics));

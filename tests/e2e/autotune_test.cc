@@ -86,7 +86,7 @@ TEST(E2eAutotuneTest, TheFragmentIsAFileThatTheNodeTakes) {
 
 TEST(E2eAutotuneTest, ADiskIsMeasuredWhereItsDirectoryIsToBe) {
   const TempDir directory;
-  const std::string spill = directory.path() + "/not there yet/spill";
+  const std::string spill = directory.path() + "/not there yet";
   const std::vector<std::string> options = {"--capacity", "64MiB", "--spill-path", spill, "--spill-capacity", "60TiB"};
   std::vector<std::string> as_json = options;
   as_json.insert(as_json.begin(), "--json");

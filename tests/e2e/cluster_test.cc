@@ -387,7 +387,7 @@ TEST_F(E2eClusterTest, OfTwoNodesWithOneIdTheLaterOneIsTheMember) {
   EXPECT_TRUE(eventually([&] { return nodes[0]->metric("kvstore_cluster_is_replaced") == 1; }));
   EXPECT_FALSE(is_ready(*nodes[0]));
   EXPECT_TRUE(eventually([&] { return is_ready(*twin); }));
-  EXPECT_NE(nodes[0]->log().find("another process has node-id n0"), std::string::npos);
+  EXPECT_TRUE(nodes[0]->logs("another process has node-id n0")) << nodes[0]->log();
 }
 
 // Nodes hand over what they have before they leave, and are given it when they are back.
@@ -462,7 +462,7 @@ TEST_F(E2eClusterTest, ADrainThatCannotHandOverSaysWhyAndEndsWithOneUntilItCan) 
   EXPECT_EQ(state_of(*nodes[1], "n1"), "draining") << "it waits for nobody for ever";
   EXPECT_GT(nodes[1]->metric("kvstore_cluster_unmoved_paths"), 0);
   EXPECT_GT(nodes[1]->metric("kvstore_cluster_move_failures_total"), 0);
-  EXPECT_NE(nodes[1]->log().find("could not be handed over to their next owners"), std::string::npos);
+  EXPECT_TRUE(nodes[1]->logs("could not be handed over to their next owners")) << nodes[1]->log();
   const Finished doctor = run_program({ctl_program(), "doctor", "--admin", "none", "-e", nodes[1]->tcp()});
   EXPECT_NE(doctor.out.find("hand-over of n1"), std::string::npos) << doctor.out;
   const Finished status = ctl(*nodes[1], {"status"});

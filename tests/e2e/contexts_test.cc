@@ -229,7 +229,7 @@ TEST(E2eContextsTest, ContextsOutliveTheNode) {
       for (const char* const field : {"name", "tags", "namespace_id", "wanted_blocks", "written_tokens", "ttl_seconds"})
         EXPECT_EQ(after[field], before[field]) << field;
       EXPECT_EQ(after["created"].get<std::string>().substr(0, 16), before["created"].get<std::string>().substr(0, 16));
-      EXPECT_THAT(node.log(), HasSubstr("contexts: 1 are back, of 8 blocks"));
+      EXPECT_TRUE(node.logs("contexts: 1 are back, of 8 blocks")) << node.log();
       EXPECT_EQ(node.metric("kvstore_contexts_back"), 1);
       EXPECT_EQ(node.metric("kvstore_context_created_total{tenant=\"\"}"), 0);
       EXPECT_TRUE(eventually([&] { return node.metric("kvstore_context_kept_blocks{tenant=\"\"}") == 6; }))
@@ -253,7 +253,7 @@ TEST(E2eContextsTest, ContextsOutliveTheNode) {
     std::ofstream(file, std::ios::binary | std::ios::trunc) << damaged;
     NodeProcess node(options);
     EXPECT_EQ(json::parse(contexts(node, {"list", "--json"}).out)["contexts"].size(), 0u);
-    EXPECT_THAT(node.log(), HasSubstr("the node starts without the contexts in it"));
+    EXPECT_TRUE(node.logs("the node starts without the contexts in it")) << node.log();
     EXPECT_TRUE(eventually([&] { return bytes_of(file + ".damaged") == damaged; }));
   }
 }

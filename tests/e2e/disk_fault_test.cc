@@ -119,7 +119,7 @@ TEST_P(E2eDiskFaultTest, TheTierIsOffWhileTheDiskFailsAndOnAgainAfterwards) {
   // A namespace that the disk cannot be told of now must not keep it from coming back.
   TestClient other(node->unix_socket(), Transport::kUnix, kBlockBytes / 2, kChainBlocks);
   expect_memory_is_served(other, 1);
-  EXPECT_NE(node->log().find("spill: off"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("spill: off")) << node->log();
   const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
   EXPECT_EQ(status.status, 0);
   EXPECT_NE(status.out.find("off"), std::string::npos) << status.out;
@@ -240,7 +240,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
     expect_memory_is_served(*client, ++name);
     return node->metric("kvstore_disk_directories_left_out") == 1;
   })) << node->log();
-  EXPECT_NE(node->log().find("is left out"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("is left out")) << node->log();
   const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
   EXPECT_NE(status.out.find("1 left out"), std::string::npos) << status.out;
   const double before = node->metric("kvstore_spilled_blocks_total");
@@ -269,7 +269,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
     expect_memory_is_served(*client, ++name);
     return node->metric("kvstore_disk_directories_left_out") == 1;
   })) << node->log();
-  EXPECT_NE(node->log().find("is left out until it answers"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("is left out until it answers")) << node->log();
   // The other one goes on: it is written, read, and keeps drops.
   const double before = node->metric("kvstore_spilled_blocks_total");
   EXPECT_TRUE(eventually([&] {
@@ -290,7 +290,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
     expect_memory_is_served(*client, ++name);
     return node->metric("kvstore_disk_directories_left_out") == 0;
   })) << node->log();
-  EXPECT_NE(node->log().find("answers again"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("answers again")) << node->log();
   expect_right(*client, name);
   node->signal(SIGTERM);
   EXPECT_EQ(node->wait(), 0) << node->log();
@@ -430,7 +430,7 @@ TEST_P(E2eDiskFaultNodeTest, AStopDoesNotWaitForADiskThatHangs) {
   disk.set(FAULT_STUCK);
   node->signal(SIGTERM);
   EXPECT_EQ(node->wait(), 1);
-  EXPECT_NE(node->log().find("stopped without the disk"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("stopped without the disk")) << node->log();
 }
 
 TEST_P(E2eDiskFaultNodeTest, AStartThatFailsDoesNotWaitForADiskThatHangs) {

@@ -176,10 +176,10 @@ TEST(E2eLiveTest, TheLogSaysMoreOrLessAndEachChangeIsAudited) {
   ASSERT_EQ(set(node, "log-level=debug").status, 0);
   ASSERT_EQ(visit(), 0);
   EXPECT_TRUE(eventually([&] { return node.log().find("opened") != std::string::npos; }));
-  EXPECT_THAT(node.log(), HasSubstr("config: log-level = debug (was info), by loopback"));
-  EXPECT_THAT(node.log(), HasSubstr("audit: act=config_set who=loopback option=log-level value='debug' result=ok"));
+  EXPECT_TRUE(node.logs("config: log-level = debug (was info), by loopback")) << node.log();
+  EXPECT_TRUE(node.logs("audit: act=config_set who=loopback option=log-level value='debug' result=ok")) << node.log();
   EXPECT_EQ(set(node, "log-level=loud").status, 1);
-  EXPECT_THAT(node.log(), HasSubstr("option=log-level value='loud' result=refused"));
+  EXPECT_TRUE(node.logs("option=log-level value='loud' result=refused")) << node.log();
   EXPECT_EQ(node.metric("kvstore_config_changes_total"), 1);
   EXPECT_EQ(node.metric("kvstore_config_set_options"), 1);
 }
@@ -207,7 +207,7 @@ TEST(E2eLiveTest, ListGetSetAndWriteSpeakOfTheSameFile) {
   node.signal(SIGHUP);
   EXPECT_TRUE(eventually([&] { return config(node, {"get", "pinned-fraction-max"}).out == "0.25\n"; }));
   EXPECT_EQ(config(node, {"get", "lease-count-max"}).out, "9\n") << "what was set stays";
-  EXPECT_THAT(node.log(), HasSubstr("threads = 1 needs a restart"));
+  EXPECT_TRUE(node.logs("threads = 1 needs a restart")) << node.log();
   EXPECT_EQ(node.metric("kvstore_config_reloads_total"), 1);
   node.signal(SIGTERM);
   EXPECT_EQ(node.wait(), 0);
@@ -474,7 +474,7 @@ TEST_F(E2eDirectoriesTest, HangupTakesUpTheListOfTheFileAndTakesADrainBack) {
   node->signal(SIGHUP);
   EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_draining_directories") == 0; })) << node->log();
   EXPECT_EQ(node->metric("kvstore_disk_directories"), 2);
-  EXPECT_THAT(node->log(), HasSubstr("takes blocks again"));
+  EXPECT_TRUE(node->logs("takes blocks again")) << node->log();
   for (std::uint64_t name = 1; name <= 16; ++name) EXPECT_EQ(got(client, name), kBlocks);
 }
 

@@ -154,6 +154,10 @@ int NodeProcess::wait() {
 
 std::string NodeProcess::log() const { return read_file(directory_.path() + "/log"); }
 
+bool NodeProcess::logs(const std::string& text) const {
+  return eventually([&] { return log().find(text) != std::string::npos; });
+}
+
 Page http_get(const std::string& address, const std::string& path) {
   const std::size_t colon = address.rfind(':');
   boost::asio::ip::tcp::iostream stream;

@@ -64,6 +64,7 @@ class NodeProcess {
   void signal(int number) const;  ///< SIGSTOP: returns once its last thread stands still.
   int wait();                     ///< Until it ends; its exit status, or 128 + signal.
   std::string log() const;
+  bool logs(const std::string& text) const;  ///< Waits for it: a metric or an answer may come before the line.
 
   using Page = e2e::Page;
   Page http_get(const std::string& path) const;

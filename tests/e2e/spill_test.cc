@@ -415,7 +415,7 @@ TEST_P(E2eSpillNodeTest, TheKeyOfTheDiskIsAskedOfACommand) {
   std::filesystem::remove(file);
   node->signal(SIGHUP);
   EXPECT_TRUE(eventually([&] { return node->metric("kvstore_spill_key_reload_failed") == 1; }));
-  EXPECT_NE(node->log().find("spill-key-command: ends with status 4"), std::string::npos) << node->log();
+  EXPECT_TRUE(node->logs("spill-key-command: ends with status 4")) << node->log();
   EXPECT_EQ(node->metric("kvstore_spill_key_info{key=\"one\"}"), 1);
   std::ofstream(file) << two << one;
   node->signal(SIGHUP);

@@ -96,7 +96,8 @@ TEST_F(E2eTlsTest, ToolsSayWhyAHandshakeFails) {
   const Finished without = run_program({ctl_program(), "ping", "--endpoint", node.tls()});
   EXPECT_NE(without.status, 0);
   EXPECT_THAT(without.out + without.err, HasSubstr("needs tls-cert, tls-key and tls-ca"));
-  EXPECT_THAT(node.log(), AllOf(HasSubstr("handshake with tcp:127.0.0.1:"), HasSubstr("uri:spiffe://test/router")));
+  EXPECT_TRUE(node.logs("handshake with tcp:127.0.0.1:")) << node.log();
+  EXPECT_TRUE(node.logs("uri:spiffe://test/router")) << node.log();
 }
 
 TEST_F(E2eTlsTest, DoctorKnowsWhenCertificatesEnd) {
@@ -116,7 +117,7 @@ TEST_F(E2eTlsTest, DoctorKnowsWhenCertificatesEnd) {
 
 TEST_F(E2eTlsTest, PlainTextBeyondLoopbackIsToldAtEveryPlace) {
   const NodeProcess node({"--capacity=16MiB", "--listen=tcp://0.0.0.0:0", "--plaintext-on-trusted-network=true"});
-  EXPECT_THAT(node.log(), HasSubstr("plaintext-on-trusted-network: 1 listeners beyond loopback"));
+  EXPECT_TRUE(node.logs("plaintext-on-trusted-network: 1 listeners beyond loopback")) << node.log();
   EXPECT_EQ(node.metric("kvstore_plaintext_network_listeners"), 1);
   const Finished doctor = ctl({"doctor", "--admin=none"}, {"KVSTORE_ENDPOINTS=" + node.tcp()});
   EXPECT_EQ(doctor.status, 0) << "a warning";
@@ -157,7 +158,7 @@ TEST_F(E2eTlsTest, CertificatesAreReplacedUnderLoad) {
   files.write("node.pem", "nonsense");
   node.signal(SIGHUP);
   ASSERT_TRUE(eventually([&] { return node.metric("kvstore_tls_reload_failed") == 1; }));
-  EXPECT_THAT(node.log(), HasSubstr("tls-cert: " + node_files.cert_file + ": holds no certificate in PEM form"));
+  EXPECT_TRUE(node.logs("tls-cert: " + node_files.cert_file + ": holds no certificate in PEM form")) << node.log();
   EXPECT_EQ(ctl({"ping", "--count=1"}, with).status, 0);
   EXPECT_EQ(wait_for_child(bench), 0);
   std::ifstream file(log);
@@ -166,8 +167,8 @@ TEST_F(E2eTlsTest, CertificatesAreReplacedUnderLoad) {
   EXPECT_EQ(result["missing_blocks"], 0) << result;
   EXPECT_EQ(result["wrong_bytes"], 0) << result;
   EXPECT_TRUE(result["reasons"].empty()) << result;
-  EXPECT_EQ(node.metric("kvstore_sessions_opened_total"), opened + 7 * of_a_ping)
-      << "the pings: nobody had to connect again";
+  EXPECT_EQ(node.metric("kvstore_sessions_opened_total"), opened + 7 * of_a_ping + 2)
+      << "the pings, and the benchmark's look at its end: no client had to connect again";
 }
 
 TEST_F(E2eTlsTest, OpensslSeesTls13AndNothingElse) {

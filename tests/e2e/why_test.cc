@@ -247,7 +247,7 @@ TEST_F(WhyTest, TheSlowLogNamesTheRequestWithItsTrace) {
   }
   EXPECT_TRUE(has_match);
   EXPECT_TRUE(has_get);
-  EXPECT_THAT(node->log(), HasSubstr("traceparent=" + kTraceText));
+  EXPECT_TRUE(node->logs("traceparent=" + kTraceText)) << node->log();
   EXPECT_GE(node->metric("kvstore_slow_requests_total{verb=\"get\"}"), 1);
   EXPECT_EQ(ctl({"slowlog", "reset"})["nodes"][0]["requests"].size(), 5u);
   EXPECT_LT(ctl({"slowlog"})["nodes"][0]["requests"].size(), 5u) << "what came since";

@@ -154,8 +154,8 @@ TEST(ContextFileTest, WhatIsWrittenIsRead) {
 TEST(ContextFileTest, AClockThatWasSetBackMakesNothingEndLaterThanItsTimeToLive) {
   const auto read = read_contexts(golden_file(), {TimePoint(10s), kWall - 3'600'000'000});
   ASSERT_TRUE(read);
-  EXPECT_EQ(read->contexts[0].begun, TimePoint(10s));
-  EXPECT_EQ(read->contexts[0].end(), TimePoint(10s) + 1h);
+  EXPECT_EQ(read->contexts[0].begun, TimePoint(10s) - 4s) << "as long ago as when the file was written";
+  EXPECT_EQ(read->contexts[0].end(), TimePoint(10s) - 1s + 1h) << "used a second before that";
 }
 
 TEST(ContextFileTest, WhatIsDamagedAnywhereIsRefused) {
@@ -179,7 +179,7 @@ TEST(ContextFileTest, WhatIsDamagedAnywhereIsRefused) {
   EXPECT_THAT(read_contexts(mend(good + '\0'), kNow).error().text, HasSubstr("bytes too many"));
   std::string next = good;
   next[4] = 3;
-  EXPECT_THAT(read_contexts(next, kNow).error().text, HasSubstr("format 3, this node reads 1 to 2"));
+  EXPECT_THAT(read_contexts(next, kNow).error().text, HasSubstr("format 3, this node reads 1"));
 }
 
 TEST(ContextFileTest, WhatAContextMayNotBeIsNamed) {

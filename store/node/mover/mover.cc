@@ -178,9 +178,11 @@ asio::awaitable<void> Mover::work() {
   const auto stored = store_.with([](Store& store) { return store.stats().stored_blocks; });
   const bool is_new = std::exchange(stored_count_, stored) != stored;
   is_pass_due_ = false;  // before the pass: the map may change again meanwhile
-  if (is_whole) moves_.forget_unmoved();
   // The first map a node sees needs no hand-over: the node has no earlier map under which it owned its blocks.
-  if (!has_others() || (is_whole ? formers_.empty() : !is_new)) {
+  const bool is_idle = !has_others() || (is_whole ? formers_.empty() : !is_new);
+  // A leaving node keeps the paths that it could not hand over, whichever maps follow.
+  if (is_whole && !(is_idle && wants_out())) moves_.forget_unmoved();
+  if (is_idle) {
     if (target_) formers_.clear();
     is_whole_due_ = false;
     pass_begun_ = begun;
