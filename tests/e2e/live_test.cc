@@ -109,7 +109,7 @@ TEST(E2eLiveTest, CapacityIsRefusedWithFieldValueAndWhatIsAllowed) {
   TestClient client(node.tcp(), Transport::kTcp, 8 << 20, 1);
   for (const auto& [value, word] : std::vector<std::pair<std::string, std::string>>{{"33MiB", "multiples of 2097152"},
                                                                                     {"128MiB", "capacity-max"},
-                                                                                    {"3", "1MiB is needed"},
+                                                                                    {"3", "allowed: 1MiB to"},
                                                                                     {"lots", "such as 64GiB"},
                                                                                     {"4MiB", "blocks of 8388608"}}) {
     const Finished refused = set(node, "capacity=" + value);
