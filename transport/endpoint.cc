@@ -34,7 +34,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   const auto fail = [&](const std::string& what) {
     return Failure(Errc::kBadRequest,
                    "endpoint '" + std::string(text.substr(0, 256)) + "': " + what +
-                       " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, unix:///PATH, sim://NAME)");
+                       " (allowed: tcp://HOST:PORT, tcp://[IPV6]:PORT, tls://HOST:PORT, unix:///PATH)");
   };
   Endpoint endpoint;
   if (text.starts_with("unix://")) {

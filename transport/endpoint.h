@@ -8,7 +8,8 @@
 
 namespace kv {
 
-/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `tls://HOST:PORT` (TLS 1.3), `unix://PATH` or `sim://NAME`.
+/// `tcp://HOST:PORT` (IPv4, [IPv6] or a name), `tls://HOST:PORT` (TLS 1.3) or `unix://PATH`; in tests also
+/// `sim://NAME`, in a network inside one process.
 struct Endpoint {
   enum class Scheme { kTcp, kUnix, kSim, kTls };
   Scheme scheme = Scheme::kTcp;

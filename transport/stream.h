@@ -17,7 +17,6 @@
 //   resolver.h        host names -> addresses; connect_first.h: a connection to one of several
 //   token.h           secrets that identify a client to a node; slow_calls.h: slow calls, away from event loops
 //   forked.h          limits for a child of fork()
-//   sim_network.h     streams inside one process, on virtual time, with faults
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>

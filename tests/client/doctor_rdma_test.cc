@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "tests/fakes/verbs_fake.h"
 #include "tests/transport/sim_world.h"
-#include "transport/verbs/verbs_fake.h"
 
 namespace kv {
 namespace {

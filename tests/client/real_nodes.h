@@ -20,8 +20,8 @@
 #include "base/assert.h"
 #include "client/client.h"
 #include "store/node/server.h"
+#include "tests/fakes/sim_network.h"
 #include "tests/sim/sim_node.h"
-#include "transport/sim_network.h"
 
 namespace kv {
 

@@ -15,11 +15,11 @@
 #include "base/assert.h"
 #include "base/checksum.h"
 #include "store/node/session/session.h"
+#include "tests/fakes/verbs_fake.h"
 #include "tests/fuzz/input.h"
 #include "tests/transport/sim_world.h"
 #include "transport/frame_message.h"
 #include "transport/shared_memory.h"
-#include "transport/verbs/verbs_fake.h"
 #include "transport/verbs/verbs_messages.h"
 #include "transport/verbs/verbs_wire.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/verbs_fake.h"
 #include "tests/node/node_world.h"
-#include "transport/verbs/verbs_fake.h"
 #include "transport/verbs/verbs_wire.h"
 
 namespace kv {

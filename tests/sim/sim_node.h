@@ -12,9 +12,9 @@
 
 #include "base/assert.h"
 #include "store/node/session/session.h"
+#include "tests/fakes/sim_network.h"
+#include "tests/fakes/verbs_fake.h"
 #include "tests/sim/sim_spill.h"
-#include "transport/sim_network.h"
-#include "transport/verbs/verbs_fake.h"
 
 namespace kv::sim {
 

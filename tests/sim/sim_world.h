@@ -20,8 +20,8 @@
 
 #include "base/clock.h"
 #include "client/client.h"
+#include "tests/fakes/sim_network.h"
 #include "tests/sim/sim_node.h"
-#include "transport/sim_network.h"
 
 namespace kv::sim {
 

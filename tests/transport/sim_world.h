@@ -12,7 +12,7 @@
 #include <string>
 
 #include "base/clock.h"
-#include "transport/sim_network.h"
+#include "tests/fakes/sim_network.h"
 
 namespace kv {
 

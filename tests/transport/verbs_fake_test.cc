@@ -1,5 +1,5 @@
 // What FakeVerbs does on request, beyond what every provider does: faults, links, delays.
-#include "transport/verbs/verbs_fake.h"
+#include "tests/fakes/verbs_fake.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/verbs_fake.h"
 #include "tests/transport/sim_world.h"
 #include "transport/verbs/verbs_choice.h"
-#include "transport/verbs/verbs_fake.h"
 
 namespace kv::verbs {
 

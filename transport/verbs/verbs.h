@@ -10,7 +10,6 @@
 //   verbs_messages.h   short requests and answers, without a stream
 // and the providers behind verbs.h:
 //   verbs_module.h     the devices of this machine, through a module loaded on demand (verbs_module_abi.h, ../ibverbs/)
-//   verbs_fake.h       devices inside the process, with faults; verbs_fabric.h is the network between them
 //
 // tests/transport/verbs_conformance_test.cc holds both providers to this interface. Every handle is a unique_ptr that
 // destroys its object; children die first:
@@ -239,7 +238,7 @@ class ProtectionDomain {
                                                                         const QueuePairOptions& options) = 0;
 };
 
-/// An open device. Thread safety: calls from any thread, except for a fake device (verbs_fake.h).
+/// An open device. Thread safety: calls from any thread, except for the tests' fake device.
 class Device {
  public:
   virtual ~Device() = default;

@@ -1,4 +1,4 @@
-// transport/verbs/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets. Private to it.
+// tests/fakes/verbs_fabric.h: the network behind FakeVerbs: queue pairs, registrations, packets. Private to it.
 //
 //   post -> send (gather one packet) -> arrive (the peer checks, moves bytes) -> answered -> ... -> completion
 #pragma once
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "transport/stream.h"
-#include "transport/verbs/verbs_fake.h"
+#include "tests/fakes/verbs_fake.h"
 
 namespace kv::verbs {
 

@@ -1,4 +1,4 @@
-// transport/verbs/verbs_fake.h: verbs inside one process, on a Clock, with faults. Bytes really move, with every check
+// tests/fakes/verbs_fake.h: verbs inside one process, on a Clock, with faults. Bytes really move, with every check
 // that a device makes. On a VirtualClock every run of a seed is the same.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_fabric.h"
+#include "tests/fakes/verbs_fabric.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

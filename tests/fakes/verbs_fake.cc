@@ -1,4 +1,4 @@
-#include "transport/verbs/verbs_fake.h"
+#include "tests/fakes/verbs_fake.h"
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "transport/verbs/verbs_fabric.h"
+#include "tests/fakes/verbs_fabric.h"
 
 namespace kv::verbs {
 namespace {

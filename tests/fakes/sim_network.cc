@@ -1,4 +1,4 @@
-#include "transport/sim_network.h"
+#include "tests/fakes/sim_network.h"
 
 #include <unistd.h>
 
