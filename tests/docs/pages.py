@@ -129,6 +129,8 @@ for i in $(seq 200); do curl -sf 127.0.0.1:2379/health > /dev/null && break; sle
 """
 MEASURES = "a measurement, of minutes or hours"
 AUTOTUNE = "measures for half a minute (tests/e2e/autotune_test.cc)"
+ENGINES = "needs engines (deploy/test.sh --engines and --python)"
+ENGINE_PAGES = ("vllm", "vllm-tier", "sglang", "lmcache", "encoders", "transformers", "routers", "nixl")
 
 PAGES = {
     "README.md": Page(
@@ -230,7 +232,8 @@ PAGES = {
     ),
     "docs/python.md": Page(),
     "docs/kubernetes.md": Page(),
-    "docs/engines.md": Page(whole="needs engines (deploy/test.sh --engines and --python)"),
+    "docs/engines.md": Page(whole=ENGINES),
+    **{f"docs/engines/{name}.md": Page(whole=ENGINES) for name in ENGINE_PAGES},
     "docs/performance.md": Page(whole=MEASURES),
     "docs/rdma.md": Page(whole="needs RDMA devices (deploy/test.sh --rdma runs doctor on some)"),
     "docs/testing.md": Page(whole="is about deploy/test.sh"),

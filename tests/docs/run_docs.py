@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the commands of README.md and docs/*.md, so that no page can say what is not so.
+"""Runs the commands of README.md and the pages below docs, so that no page can say what is not so.
 
     tests/docs/run_docs.py                        # all pages; KV_BUILD names the build folder (build/release)
     tests/docs/run_docs.py --page docs/cli.md     # one; may be repeated
@@ -318,7 +318,7 @@ def main() -> int:
     given = parser.parse_args()
     build = (ROOT / os.environ.get("KV_BUILD", "build/release")).resolve()
     pages = {name: page for name, page in PAGES.items() if not given.page or name in given.page}
-    everything = {"README.md", *(str(each.relative_to(ROOT)) for each in (ROOT / "docs").glob("*.md"))}
+    everything = {"README.md", *(str(each.relative_to(ROOT)) for each in (ROOT / "docs").rglob("*.md"))}
     if missing := everything - PAGES.keys():
         raise SystemExit(f"tests/docs/pages.py: says nothing of {sorted(missing)}")
     only_says = given.list or given.script

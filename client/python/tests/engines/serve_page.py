@@ -1,4 +1,4 @@
-"""Runs the commands of docs/engines.md for SGLang or LMCache, with additions for a CPU and a small model. A prompt is asked for over HTTP,
+"""Runs the commands of docs/engines/ for SGLang or LMCache, with additions for a CPU and a small model. A prompt is asked for over HTTP,
 then everything but the node is restarted, and it is asked for again. Ends with an error if it was not found.
 
 PYTHONPATH=FOLDER KV_NODE=build/release/store/node/kvstore-node PYTHON client/python/tests/engines/serve_page.py sglang|lmcache
@@ -35,9 +35,9 @@ TOKENS = 1000
 SECONDS = 600
 
 
-def page_command(begin: str, end: str, model: Path, endpoint: str) -> list[str]:
-    """The words of a command in an indented block of docs/engines.md."""
-    text = (ROOT / "docs/engines.md").read_text()
+def page_command(page: str, begin: str, end: str, model: Path, endpoint: str) -> list[str]:
+    """The words of a command in an indented block of a page of docs/engines."""
+    text = (ROOT / "docs/engines" / page).read_text()
     at = text.index("    " + begin) + 4
     command = text[at : text.index(end, at) + len(end)].replace("\\\n", " ")
     return shlex.split(command.replace(SOCKET, endpoint).replace("MODEL", str(model)))
@@ -78,7 +78,7 @@ def ask_sglang(model: Path, node: Node, folder: Path, prompt: list[int], wanted:
     import sglang_cpu
 
     port = free_port()
-    command = page_command("python -m sglang.launch_server", "}'", model, node.endpoint)
+    command = page_command("sglang.md", "python -m sglang.launch_server", "}'", model, node.endpoint)
     command[0] = sys.executable
     command += ["--port", str(port), "--device", "cpu", "--skip-tokenizer-init", "--dtype", "bfloat16"]
     command += ["--attention-backend", "torch_native", "--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
@@ -104,12 +104,12 @@ def ask_sglang(model: Path, node: Node, folder: Path, prompt: list[int], wanted:
 
 def ask_lmcache(model: Path, node: Node, folder: Path, prompt: list[int], wanted: int, name: str) -> tuple[Any, int]:
     cache, port, other = free_port(), free_port(), free_port()
-    server = page_command("LMCACHE_TRACK_USAGE=false lmcache server", "}}'", model, node.endpoint)[1:]
+    server = page_command("lmcache.md", "LMCACHE_TRACK_USAGE=false lmcache server", "}}'", model, node.endpoint)[1:]
     server[0] = str(Path(sys.executable).parent / "lmcache")
     server[server.index("5655")] = str(cache)
     server[server.index("4")] = "1"  # GB: a small machine
     server += ["--host", "127.0.0.1", "--http-port", str(other), "--supported-transfer-mode", "auto"]
-    text = (ROOT / "docs/engines.md").read_text()
+    text = (ROOT / "docs/engines/lmcache.md").read_text()
     at = text.index("vllm serve MODEL", text.index("lmcache server --port 5655"))
     serve = shlex.split(text[at : text.index("}}'", at) + 3].replace("MODEL", str(model)).replace("5655", str(cache)))
     serve = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", *serve[2:]]
