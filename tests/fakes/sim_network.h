@@ -1,4 +1,5 @@
-// tests/fakes/sim_network.h: a network inside one process, on virtual time, with faults. Every run of a seed is the same.
+// tests/fakes/sim_network.h: a network inside one process, on virtual time, with faults. Every run of a seed is the
+// same.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/stream.h"
 #include "tests/fakes/verbs_fake.h"
+#include "transport/stream.h"
 
 namespace kv::verbs {
 

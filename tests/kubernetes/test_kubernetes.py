@@ -187,7 +187,9 @@ def test_ports_are_those_of_the_configuration_and_all_others_go_by_their_names(f
         assert endpoint["port"] in ports
     if "KVSTORE_NODE_ADVERTISE" in variables(folder):
         service = one(folder, "Service")["metadata"]["name"]
-        assert variables(folder)["KVSTORE_NODE_ADVERTISE"] == f"tls://kvstore-0.{service}.default.svc:{ports['kvstore']}"
+        assert (
+            variables(folder)["KVSTORE_NODE_ADVERTISE"] == f"tls://kvstore-0.{service}.default.svc:{ports['kvstore']}"
+        )
 
 
 @pytest.mark.parametrize("folder", RENDERED)
@@ -252,8 +254,7 @@ def test_files_on_disk_fit_into_the_claim() -> None:
 def test_the_hook_before_a_stop_is_a_command_and_there_is_time_for_it(folder: str) -> None:
     hook = container(folder).get("lifecycle", {}).get("preStop")
     defaults = {
-        name: float(value)
-        for name, value in re.findall(r"^ +--([a-z-]+) TIME=([0-9.]+)", node_help(), re.MULTILINE)
+        name: float(value) for name, value in re.findall(r"^ +--([a-z-]+) TIME=([0-9.]+)", node_help(), re.MULTILINE)
     }
     seconds = sum(defaults[name] for name in ("hand-over-seconds", "drain-seconds", "spill-stop-seconds"))
     if hook:
