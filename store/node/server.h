@@ -2,7 +2,7 @@
 //
 // Serves sessions on I/O threads, moves bytes between clients and the arena, and runs the disk tier, RDMA, metrics and
 // the log. The Store decides which blocks stay (store/store.h). In reading order:
-//   main.cc          builds the parts, and takes them down on a signal
+//   main.cc          the command line; daemon/: builds the parts, and takes them down on a signal
 //   config.h         every option; option_table.h: one row for each, and how a row is read
 //   server.h         I/O threads, listeners, and the sessions on them
 //   security.h       certificates, their expiry, handshakes; reads certificates and policy again

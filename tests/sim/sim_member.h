@@ -28,7 +28,7 @@ struct SimMemberConfig {
   double weight = 1;
 };
 
-/// What main.cc puts together, without its threads. What a life has counted is kept until the end of the world.
+/// What store/node/daemon/ puts together, without its threads. A life's counts are kept until the end of the world.
 class SimMember {
  public:
   using Failed = std::function<void(std::exception_ptr)>;

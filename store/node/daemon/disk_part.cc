@@ -1,0 +1,164 @@
+#include "store/node/daemon/disk_part.h"
+
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+
+#include "store/node/config.h"
+#include "store/node/context_keeper.h"
+#include "store/node/context_warmer.h"
+#include "store/node/daemon/cannot_start.h"
+#include "store/node/disk/disk_opener.h"
+#include "store/node/disk/kept_file.h"
+#include "store/node/disk/spill_directory.h"
+#include "store/node/disk/spill_keys.h"
+#include "store/node/learned_keeper.h"
+#include "store/node/session/contexts.h"
+#include "store/node/session/node_context.h"
+#include "store/node/spill/spill_driver.h"
+#include "store/node/start_watch.h"
+
+namespace kv {
+namespace {
+
+constexpr std::chrono::milliseconds kContextFilePatience{10'000};
+
+/// Exits if the disk does not answer: the threads that wait for it cannot be joined.
+void stop_spill(SpillDriver& spill, bool save) {
+  if (spill.stop(save)) return;
+  spdlog::error("stopped without the disk, which does not answer{}", save ? ": what was only in memory is lost" : "");
+  spdlog::shutdown();
+  std::_Exit(1);
+}
+
+/// Keeps contexts over a restart. Rewrapped with the keys on disk.
+ContextKeeper::File context_file(const std::shared_ptr<KeptFile>& file) {
+  return {.read =
+              [file] {
+                std::vector<ContextKeeper::File::Found> all;
+                for (KeptFile::Found& each : file->read()) all.push_back({each.directory, std::move(each.text)});
+                return all;
+              },
+          .write = [file](const std::string& text) { return file->write(text); },
+          .set_aside = [file](std::size_t directory) { file->set_aside(directory); },
+          .forget_aside = [file] { return file->forget_aside(); }};
+}
+
+/// A node may be told to stop before its disk is open. Orders given in that time are worth some seconds.
+void wait_for_disk(const SpillDriver& spill) {
+  const auto until = std::chrono::steady_clock::now() + 5s;
+  while (!spill.can_read() && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+}
+
+}  // namespace
+
+/// However the node ends: threads that wait for a hanging disk would block the destructor for ever.
+void DiskPart::EndSpill::operator()(SpillDriver* spill) const {
+  stop_spill(*spill, /*save=*/false);
+  delete spill;
+}
+
+DiskPart::DiskPart(const NodeOptions& options, NodeContext& node) : options_(options), node_(node) {}
+
+DiskPart::~DiskPart() = default;
+
+bool DiskPart::open_keys(StartWatch& watch) {
+  if (!options_.spill_keys.is_given()) return true;
+  watch.begins("asking for the keys of the disk tier");
+  auto opened = SpillKeys::open(options_.spill_keys);
+  if (!opened) return cannot_start(opened.error().text);
+  keys_ = std::move(*opened);
+  node_.metrics.set_spill_key(keys_->current_id());
+  spdlog::info("spill: what is written to disk is encrypted, key='{}'", keys_->current_id());
+  return true;
+}
+
+bool DiskPart::start() {
+  if (options_.spill_paths.empty()) return true;
+  if (!open_tier()) return false;
+  keep_learned();
+  keep_contexts();
+  return true;
+}
+
+bool DiskPart::open_tier() {
+  spill_.reset(new SpillDriver(node_.store, disk_opener(options_.spill_paths, node_.clock, options_.spill_hang, keys_),
+                               node_.clock, options_.spill));
+  if (const std::string refused = spill_->start(); !refused.empty()) return cannot_start("spill-path " + refused);
+  node_.spill = spill_.get();
+  node_.metrics.watch([this] { return spill_->stats(); });
+  return true;
+}
+
+void DiskPart::keep_learned() {
+  learned_in_ = std::make_shared<LearnedPlace>(options_.spill_paths.front());
+  learned_ = std::make_unique<LearnedKeeper>(
+      node_.store,
+      LearnedKeeper::File{
+          .read = [in = learned_in_] { return read_small_file(in->file(), kLearnedBytesMax); },
+          .write = [in = learned_in_](const std::string& bytes) { return replace_file(in->file(), bytes); }});
+}
+
+void DiskPart::keep_contexts() {
+  context_in_ = std::make_shared<KeptFile>(options_.spill_paths, "CONTEXTS", kContextFileBytesMax + 1024, keys_);
+  if (keys_) keys_->add(context_in_);
+  contexts_ = std::make_unique<ContextKeeper>(node_.store, node_.clock, context_file(context_in_), wall_us);
+  contexts_->start();
+  node_.metrics.watch([this] { return contexts_->stats(); });
+  warmer_ = std::make_unique<ContextWarmerThread>(warm_context_, node_, options_.warm_bytes_per_second);
+  node_.metrics.watch([this] { return warmer_->stats(); });
+}
+
+void DiskPart::tick() {
+  if (learned_) learned_->tick(node_.clock.now(), spill_->can_read());
+  if (contexts_) contexts_->tick(spill_->can_read());
+}
+
+/// Afterwards the keys on disk are wrapped by the first key of the file, or the log says why not.
+void DiskPart::reload_keys() {
+  if (!keys_) return;
+  const Failure failure = keys_->reload();
+  node_.metrics.set_spill_key(keys_->current_id());
+  if (failure.code)
+    spdlog::error("spill keys: {}", failure.text);
+  else
+    spdlog::info("spill keys: read again, key='{}'", keys_->current_id());
+}
+
+std::vector<NodeMetrics::Value> DiskPart::key_values() const {
+  const SpillKeys::Stats stats = keys_->stats();
+  return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file, spill-key-command)"},
+          {"spill_key_file_exposed", keys_->is_exposed() ? 1.0 : 0.0, false,
+           "1: others than its owner may read or write spill-key-file"},
+          {"spill_key_reloads", static_cast<double>(stats.reloads), true, "Times that the keys were asked for again"},
+          {"spill_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
+           "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
+}
+
+std::string DiskPart::forget_contexts() { return contexts_ ? contexts_->forget(kContextFilePatience) : std::string(); }
+
+void DiskPart::move_to(const std::vector<std::string>& directories) {
+  learned_in_->set(directories.front());
+  context_in_->move_to(directories);
+  // Not awaited. Without it, a kill before the next change would lose contexts.
+  static_cast<void>(contexts_->write_now(std::chrono::milliseconds(0)));
+}
+
+void DiskPart::stop(bool save) {
+  const std::size_t count = node_.store.with([](Store& each) { return each.context_changes().count; });
+  if (!contexts_ && count > 0)
+    spdlog::warn("contexts: {} named contexts end with this process, which has no disk tier; create them anew", count);
+  if (warmer_) warmer_->stop();  // blocks staged now would not be written
+  // While the directory is still this node's, and before blocks are released.
+  if (contexts_) {
+    if (count > 0) wait_for_disk(*spill_);
+    contexts_->stop(spill_->can_read());
+  }
+  if (learned_) learned_->stop(spill_->can_read());
+  if (spill_) stop_spill(*spill_, save);
+}
+
+}  // namespace kv

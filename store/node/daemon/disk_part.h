@@ -1,0 +1,77 @@
+// store/node/daemon/disk_part.h: the disk tier with all that depends on it: keys, learned counts, named contexts.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "store/node/metrics.h"
+
+namespace kv {
+
+class ContextKeeper;
+class ContextWarmerThread;
+class KeptFile;
+class LearnedKeeper;
+class LearnedPlace;
+class SpillDriver;
+class SpillKeys;
+class StartWatch;
+struct NodeContext;
+struct NodeOptions;
+
+/// Empty without --spill-path, apart from the keys.
+/// Thread safety: one thread makes, stops and destroys it; forget_contexts(), move_to() and key_values() from any.
+class DiskPart {
+ public:
+  /// Both outlive this.
+  DiskPart(const NodeOptions& options, NodeContext& node);
+  ~DiskPart();  ///< Unless stopped before: stops without writing memory. May exit, see stop().
+
+  /// Asks for the operator's keys, which may take long. False: stderr says why.
+  bool open_keys(StartWatch& watch);
+  /// Opens the tier and reads what was kept beside it, so that the first client finds the contexts. Adds values to the
+  /// metrics. False: stderr says why.
+  bool start();
+
+  SpillDriver* tier() const { return spill_.get(); }             ///< nullptr: without disk tier.
+  SpillKeys* keys() const { return keys_.get(); }                ///< nullptr: without encryption.
+  ContextWarmerThread* warmer() const { return warmer_.get(); }  ///< nullptr: without disk tier.
+
+  void tick();         ///< Advances what is kept beside the tier, mostly within microseconds.
+  void reload_keys();  ///< For SIGHUP. Logs the result.
+  std::vector<NodeMetrics::Value> key_values() const;  ///< Requires keys(). Any thread.
+  /// For after contexts were deleted for good. Returns "", or the error.
+  std::string forget_contexts();
+  /// The tier has other directories now.
+  void move_to(const std::vector<std::string>& directories);
+
+  /// Keeps contexts and counts, then stops the tier; `save`: with all blocks in memory written. Exits with status 1 if
+  /// the disk does not answer, since the threads that wait for it cannot be joined.
+  void stop(bool save);
+
+ private:
+  struct EndSpill {
+    void operator()(SpillDriver* spill) const;
+  };
+
+  bool open_tier();
+  void keep_learned();
+  void keep_contexts();
+
+  const NodeOptions& options_;
+  NodeContext& node_;
+  std::shared_ptr<SpillKeys> keys_;
+  asio::io_context warm_context_{1};  ///< Outlives the tier, whose reads complete on it.
+  std::unique_ptr<SpillDriver, EndSpill> spill_;
+  std::unique_ptr<LearnedKeeper> learned_;
+  std::shared_ptr<LearnedPlace> learned_in_;  ///< Shared with a thread that may outlive this.
+  std::shared_ptr<KeptFile> context_in_;
+  std::unique_ptr<ContextKeeper> contexts_;
+  std::unique_ptr<ContextWarmerThread> warmer_;
+};
+
+}  // namespace kv
