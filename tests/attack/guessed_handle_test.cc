@@ -6,7 +6,7 @@
 namespace kv::attack {
 namespace {
 
-constexpr std::size_t kBlock = 64 << 10;
+constexpr std::size_t kGuessedBlock = 64 << 10;
 
 /// A victim with a namespace, blocks, a lease, a region, and a put under way; and an attacker who has none of these.
 class GuessedHandleTest : public AttackTest {
@@ -14,13 +14,13 @@ class GuessedHandleTest : public AttackTest {
   void SetUp() override {
     start();
     victim = std::make_unique<Attacker>(Attacker::greeted(node->unix_socket()));
-    for (int i = 0; i < 5; ++i) space = victim->open(record_of(kBlock, "victim" + std::to_string(i)));
-    record = record_of(kBlock, "victim4");
+    for (int i = 0; i < 5; ++i) space = victim->open(record_of(kGuessedBlock, "victim" + std::to_string(i)));
+    record = record_of(kGuessedBlock, "victim4");
     ASSERT_EQ(victim->put(space, record, chain, std::byte{7}), chain.size());
     const auto matched = victim->ask(FrameType::kMatch, 5, match_request(space, chain, true));
     lease = read_table<wire::MatchResponse>(matched.table)->lease();
     ASSERT_NE(lease, 0u);
-    memory = SharedMemory::create(chain.size() * kBlock).value();
+    memory = SharedMemory::create(chain.size() * kGuessedBlock).value();
     region = victim->lent(memory->fd(), memory->bytes().size());
     victim->send(FrameType::kPut, kPutId, put_request(space, next));
     ASSERT_TRUE(victim->read_answer());
@@ -29,11 +29,11 @@ class GuessedHandleTest : public AttackTest {
   /// Nothing of the victim's was touched.
   void TearDown() override {
     victim->send(FrameType::kPutData, kPutId, put_data(4, sums_of(record, next, std::byte{7})),
-                 Bytes(next.size() * kBlock, std::byte{7}));
+                 Bytes(next.size() * kGuessedBlock, std::byte{7}));
     const auto put = victim->last_answer(kPutId);
     EXPECT_FALSE(put.is_error()) << put.error_text();
     EXPECT_FALSE(victim->ask(FrameType::kRelease, 6, release_request(lease)).is_error()) << "somebody ended the lease";
-    const Offsets offsets = {0, kBlock, 2 * kBlock, 3 * kBlock};
+    const Offsets offsets = {0, kGuessedBlock, 2 * kGuessedBlock, 3 * kGuessedBlock};
     const auto got = victim->ask(FrameType::kGet, 7, get_request(space, chain, region, offsets));
     ASSERT_FALSE(got.is_error()) << got.error_text();
     EXPECT_EQ(read_table<wire::GetResponse>(got.table)->block_count(), chain.size());
@@ -52,7 +52,7 @@ class GuessedHandleTest : public AttackTest {
   }
 
   static constexpr std::uint64_t kPutId = 77;
-  NamespaceRecord record = record_of(kBlock, "victim");
+  NamespaceRecord record = record_of(kGuessedBlock, "victim");
   std::vector<BlockHash> chain = e2e::make_chain(11, 4), next = e2e::make_chain(12, 4);
   OpenedSpace space;
   std::uint32_t region = 0;
@@ -70,7 +70,7 @@ TEST_F(GuessedHandleTest, NamespacesOfOthersAreNoNamespaces) {
     ASSERT_EQ(thief->ask(FrameType::kDrop, 9, prefix_request(guessed, {})).error_code(), Errc::kNoNamespace);
   }
   // What it has opened is not good for another namespace either.
-  const OpenedSpace own = thief->open(record_of(kBlock, "thief"));
+  const OpenedSpace own = thief->open(record_of(kGuessedBlock, "thief"));
   for (const std::uint64_t check : {space.check, std::uint64_t{0}, own.check + 1}) {
     ASSERT_EQ(thief->ask(FrameType::kDrop, 9, prefix_request({own.number, check}, {})).error_code(), Errc::kMismatch);
     ASSERT_EQ(thief->ask(FrameType::kGet, 9, get_request({own.number, check}, chain)).error_code(), Errc::kMismatch);
@@ -101,7 +101,7 @@ TEST_F(GuessedHandleTest, RequestsOfOthersAreNotCancelledAndTakeNobodysData) {
   for (std::uint64_t guess = kPutId - 10; guess < kPutId + 10; ++guess) {
     thief->send(FrameType::kCancel, 9, cancel_request(guess));
     thief->send(FrameType::kPutData, guess, put_data(4, sums_of(record, next, std::byte{9})),
-                Bytes(next.size() * kBlock, std::byte{9}));
+                Bytes(next.size() * kGuessedBlock, std::byte{9}));
   }
   thief->ping();
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "tests/client/finding_of.h"
+
 namespace kv {
 namespace {
 
@@ -34,11 +36,6 @@ std::vector<MemberWord> well() {
   return words;
 }
 
-const Finding* find(const Findings& findings, const std::string& check) {
-  const auto found = std::ranges::find(findings, check, &Finding::check);
-  return found == findings.end() ? nullptr : &*found;
-}
-
 Verdict worst(const Findings& findings) {
   Verdict worst = Verdict::kOk;
   for (const Finding& each : findings) worst = std::max(worst, each.verdict);
@@ -50,7 +47,7 @@ TEST(ClusterLookTest, AClusterThatIsWellHasNothingToDo) {
   EXPECT_EQ(worst(findings), Verdict::kOk);
   for (const Finding& each : findings) EXPECT_EQ(each.advice, "") << each.check;
   for (const char* check : {"maps", "node to node", "clocks", "settings", "hot sets"})
-    EXPECT_TRUE(find(findings, check)) << check;
+    EXPECT_TRUE(finding_of(findings, check)) << check;
 }
 
 TEST(ClusterLookTest, EachThingThatIsWrongIsNamedWithItsNodes) {
@@ -64,37 +61,37 @@ TEST(ClusterLookTest, EachThingThatIsWrongIsNamedWithItsNodes) {
   words[0].values["setting/version"] = 1'003'000;
   words[1].values["hot/0/is_hot"] = 0;
   const Findings findings = check_cluster(words);
-  EXPECT_EQ(find(findings, "clocks")->verdict, Verdict::kWarning);
-  EXPECT_NE(find(findings, "clocks")->found.find("b is 3.0 s ahead of"), std::string::npos);
-  EXPECT_EQ(find(findings, "maps")->verdict, Verdict::kWarning);
-  EXPECT_NE(find(findings, "maps")->found.find("c: 6"), std::string::npos);
-  EXPECT_EQ(find(findings, "node to node")->verdict, Verdict::kFailed);
-  EXPECT_EQ(find(findings, "node to node")->found, "not reached: a -> c");
-  EXPECT_EQ(find(findings, "lease of b")->verdict, Verdict::kWarning);
-  EXPECT_EQ(find(findings, "lease of a"), nullptr);
-  EXPECT_EQ(find(findings, "copy-uses")->verdict, Verdict::kWarning);
-  EXPECT_EQ(find(findings, "copy-uses")->found, "c: 0; a, b: 2");
-  EXPECT_EQ(find(findings, "versions")->verdict, Verdict::kNote);
-  EXPECT_EQ(find(findings, "versions")->found, "b, c: 1.2.3; a: 1.3.0");
-  EXPECT_EQ(find(findings, "hot sets")->verdict, Verdict::kNote);
+  EXPECT_EQ(finding_of(findings, "clocks")->verdict, Verdict::kWarning);
+  EXPECT_NE(finding_of(findings, "clocks")->found.find("b is 3.0 s ahead of"), std::string::npos);
+  EXPECT_EQ(finding_of(findings, "maps")->verdict, Verdict::kWarning);
+  EXPECT_NE(finding_of(findings, "maps")->found.find("c: 6"), std::string::npos);
+  EXPECT_EQ(finding_of(findings, "node to node")->verdict, Verdict::kFailed);
+  EXPECT_EQ(finding_of(findings, "node to node")->found, "not reached: a -> c");
+  EXPECT_EQ(finding_of(findings, "lease of b")->verdict, Verdict::kWarning);
+  EXPECT_EQ(finding_of(findings, "lease of a"), nullptr);
+  EXPECT_EQ(finding_of(findings, "copy-uses")->verdict, Verdict::kWarning);
+  EXPECT_EQ(finding_of(findings, "copy-uses")->found, "c: 0; a, b: 2");
+  EXPECT_EQ(finding_of(findings, "versions")->verdict, Verdict::kNote);
+  EXPECT_EQ(finding_of(findings, "versions")->found, "b, c: 1.2.3; a: 1.3.0");
+  EXPECT_EQ(finding_of(findings, "hot sets")->verdict, Verdict::kNote);
 }
 
 TEST(ClusterLookTest, WhatANodeCouldNotHandOverIsAWarningWithItsReasons) {
   auto words = well();
-  EXPECT_EQ(find(check_cluster(words), "hand-overs"), nullptr) << "nodes that do not tell";
+  EXPECT_EQ(finding_of(check_cluster(words), "hand-overs"), nullptr) << "nodes that do not tell";
   for (auto& word : words) word.values["cluster_unmoved_paths"] = 0;
-  EXPECT_EQ(find(check_cluster(words), "hand-overs")->verdict, Verdict::kOk);
+  EXPECT_EQ(finding_of(check_cluster(words), "hand-overs")->verdict, Verdict::kOk);
   words[1].values["cluster_unmoved_paths"] = 13;
   words[1].values["cluster_unmoved/node unavailable"] = 12;
   words[1].values["cluster_unmoved/out of memory"] = 1;
   words[2].values["cluster_copy_failures"] = 3;
   const Findings findings = check_cluster(words);
-  ASSERT_TRUE(find(findings, "hand-over of b"));
-  EXPECT_EQ(find(findings, "hand-over of b")->verdict, Verdict::kWarning);
-  EXPECT_EQ(find(findings, "hand-over of b")->found,
+  ASSERT_TRUE(finding_of(findings, "hand-over of b"));
+  EXPECT_EQ(finding_of(findings, "hand-over of b")->verdict, Verdict::kWarning);
+  EXPECT_EQ(finding_of(findings, "hand-over of b")->found,
             "not handed over: 12 paths (node unavailable), 1 path (out of memory)");
-  EXPECT_EQ(find(findings, "hand-overs"), nullptr);
-  EXPECT_EQ(find(findings, "second copies of c")->verdict, Verdict::kNote);
+  EXPECT_EQ(finding_of(findings, "hand-overs"), nullptr);
+  EXPECT_EQ(finding_of(findings, "second copies of c")->verdict, Verdict::kNote);
 }
 
 TEST(ClusterLookTest, NodesThatRefuseOneAnothersCertificatesAreNoFirewall) {
@@ -102,15 +99,15 @@ TEST(ClusterLookTest, NodesThatRefuseOneAnothersCertificatesAreNoFirewall) {
   words[0].values["cluster_node/c/reached"] = 0;
   words[0].values["cluster_node/c/refused_by_tls"] = 1;
   const Findings findings = check_cluster(words);
-  EXPECT_EQ(find(findings, "node to node")->found, "not reached: a -> c (TLS)");
-  EXPECT_NE(find(findings, "node to node")->advice.find("tls-allowed-name"), std::string::npos);
-  EXPECT_EQ(find(findings, "node to node")->advice.find("firewall"), std::string::npos);
+  EXPECT_EQ(finding_of(findings, "node to node")->found, "not reached: a -> c (TLS)");
+  EXPECT_NE(finding_of(findings, "node to node")->advice.find("tls-allowed-name"), std::string::npos);
+  EXPECT_EQ(finding_of(findings, "node to node")->advice.find("firewall"), std::string::npos);
 }
 
 TEST(ClusterLookTest, ALeaseThatHasEndedIsAFailure) {
   auto words = well();
   words[0].values["cluster_lease_left_seconds"] = -1;
-  EXPECT_EQ(find(check_cluster(words), "lease of a")->verdict, Verdict::kFailed);
+  EXPECT_EQ(finding_of(check_cluster(words), "lease of a")->verdict, Verdict::kFailed);
 }
 
 TEST(ClusterLookTest, ANodeThatDoesNotAnswerIsNotBlamedOnItsPairs) {
@@ -118,8 +115,8 @@ TEST(ClusterLookTest, ANodeThatDoesNotAnswerIsNotBlamedOnItsPairs) {
   words[2] = {"c", false, {}, 1000};
   words[0].values["cluster_node/c/reached"] = words[1].values["cluster_node/c/reached"] = 0;
   const Findings findings = check_cluster(words);
-  EXPECT_EQ(find(findings, "node to node")->verdict, Verdict::kOk);
-  EXPECT_EQ(find(findings, "maps")->verdict, Verdict::kOk);
+  EXPECT_EQ(finding_of(findings, "node to node")->verdict, Verdict::kOk);
+  EXPECT_EQ(finding_of(findings, "maps")->verdict, Verdict::kOk);
 }
 
 TEST(ClusterLookTest, NodesThatSayNothingAreOfAnEarlierVersion) {

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kNodes = 8, kExtentBlocks = 8, kBlockBytes = 64;
+constexpr std::size_t kNodes = 8, kClusterExtentBlocks = 8, kBlockBytes = 64;
 
 class ClusterTest : public testing::Test {
  protected:
@@ -29,9 +29,9 @@ class ClusterTest : public testing::Test {
       config.nodes.push_back({.endpoint = "sim://" + name, .name = name});
       names.push_back({name, 1.0});
     }
-    config.extent_blocks = kExtentBlocks;
+    config.extent_blocks = kClusterExtentBlocks;
     config.connections_per_node = 1;
-    map.emplace(names, kExtentBlocks);
+    map.emplace(names, kClusterExtentBlocks);
     client = make_client();
     space = loop.run(client->open(record, 5s)).value();
     loop.run(client->wait_open(space, 5s)).value();
@@ -377,7 +377,7 @@ TEST_F(ClusterTest, ClientsWithAnotherRuleFindLessAndNeverAWrongByte) {
     put(chain);
     EXPECT_EQ(get(chain).block_count, chain.size());
   }
-  config.extent_blocks = kExtentBlocks;
+  config.extent_blocks = kClusterExtentBlocks;
   client = make_client();
   space = loop.run(client->open(record, 5s)).value();
   EXPECT_EQ(get(chain).block_count, chain.size()) << "what others put disturbs nobody";

@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <utility>
+
+#include "tests/client/finding_of.h"
 
 namespace kv {
 namespace {
@@ -15,11 +16,6 @@ NodeStats node_that_says(std::initializer_list<std::pair<std::string, double>> v
   node.name = "n";
   node.values = values;
   return node;
-}
-
-const Finding* finding_of(const Findings& findings, const std::string& check) {
-  const auto found = std::ranges::find(findings, check, &Finding::check);
-  return found == findings.end() ? nullptr : &*found;
 }
 
 Verdict verdict_in(const Findings& findings, const std::string& check) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "tests/client/finding_of.h"
 #include "tests/fakes/verbs_fake.h"
 #include "tests/transport/sim_world.h"
 
@@ -48,13 +49,8 @@ RdmaMachine machine() {
   return made;
 }
 
-const Finding* find(const Findings& findings, const std::string& check) {
-  const auto found =
-      std::find_if(findings.begin(), findings.end(), [&](const auto& each) { return each.check == check; });
-  return found == findings.end() ? nullptr : &*found;
-}
 Finding only(const Findings& findings, const std::string& check) {
-  const Finding* const found = find(findings, check);
+  const Finding* const found = finding_of(findings, check);
   EXPECT_NE(found, nullptr) << check;
   return found ? *found : Finding{};
 }
@@ -85,7 +81,7 @@ TEST(DoctorRdmaTest, AnAddressThatIsAskedForIsTheOneThatIsUsed) {
   EXPECT_THAT(only(findings, "mlx5_0 port 1 GID 2").found, HasSubstr("not used: kvstore speaks RoCE v2 only"));
   const Findings without = judge_device(roce(), machine(), gid("10.0.0.2"));
   EXPECT_THAT(only(without, "mlx5_0 port 1 GID 3").found, HasSubstr("not used: another address is asked for"));
-  EXPECT_EQ(find(without, "mlx5_0 port 1 GID"), nullptr) << "there are others";
+  EXPECT_EQ(finding_of(without, "mlx5_0 port 1 GID"), nullptr) << "there are others";
 }
 
 TEST(DoctorRdmaTest, ASmallMtuIsToldWithTheInterfacesMtuThatMendsIt) {
@@ -109,7 +105,7 @@ TEST(DoctorRdmaTest, AnInactivePortIsToldWithWhatBringsItUp) {
   EXPECT_THAT(only(findings, "mlx5_0 port 1").found, AllOf(HasSubstr("the link is down"), HasSubstr("INIT, LinkUp")));
   EXPECT_THAT(only(findings, "mlx5_0 port 1").advice, HasSubstr("ip link set eth7 up"));
   EXPECT_THAT(only(findings, "mlx5_0 port 1 GID 3").found, HasSubstr("the link is down"));
-  EXPECT_EQ(find(findings, "mlx5_0 port 1 GID"), nullptr) << "GIDs are not what is wrong";
+  EXPECT_EQ(finding_of(findings, "mlx5_0 port 1 GID"), nullptr) << "GIDs are not what is wrong";
   device = infiniband();
   device.ports[0].is_active = false;
   EXPECT_THAT(only(judge_device(device, kernel), "mlx5_0 port 1").advice, HasSubstr("subnet manager"));
@@ -228,15 +224,15 @@ TEST_F(DoctorRdmaTransferTest, ALinkThatIsDownLeavesNothingToUse) {
   const Findings findings = check([](auto& verbs) { verbs.set_link("fake0", false); });
   EXPECT_EQ(only(findings, "RDMA devices").verdict, Verdict::kFailed);
   EXPECT_THAT(only(findings, "RDMA devices").found, HasSubstr("the link is down"));
-  EXPECT_EQ(find(findings, "fake0 transfer"), nullptr);
+  EXPECT_EQ(finding_of(findings, "fake0 transfer"), nullptr);
 }
 
 TEST_F(DoctorRdmaTransferTest, OnlyDevicesThatAreAskedForMoveBytesAndEachMust) {
   options_.device_count = 2;
   Findings findings = check({}, {"fake1"});
-  EXPECT_EQ(find(findings, "fake0 transfer"), nullptr);
+  EXPECT_EQ(finding_of(findings, "fake0 transfer"), nullptr);
   EXPECT_EQ(only(findings, "fake1 transfer").verdict, Verdict::kOk);
-  EXPECT_EQ(find(findings, "RDMA devices"), nullptr);
+  EXPECT_EQ(finding_of(findings, "RDMA devices"), nullptr);
 
   findings = check([](auto& verbs) { verbs.set_link("fake0", false); }, {"fake0", "fake1", "fake7"});
   EXPECT_EQ(only(findings, "fake0 transfer").verdict, Verdict::kFailed);

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::byte kReused{0xA5};         ///< What a caller writes to its memory once a call has ended.
 constexpr std::size_t kReusedRunMax = 32;  ///< So many of them in a row are no chance.
-constexpr std::size_t kBlockBytes = 2 * kStripeBytes + 512;
+constexpr std::size_t kHostileBlockBytes = 2 * kStripeBytes + 512;
 constexpr std::size_t kBlocks = 8;  ///< A whole put is twice what the simulated socket buffers take.
 
 /// Draws the same in every run of a seed, with any standard library.
@@ -73,10 +73,10 @@ struct World {
   VirtualClock clock;
   SimNetwork network;
   Loop loop{&clock};
-  NamespaceRecord record = test_record(kBlockBytes);
+  NamespaceRecord record = test_record(kHostileBlockBytes);
   std::vector<BlockHash> chain = test_chain(record, kBlocks);
   std::vector<std::vector<std::byte>> blocks = [this] {
-    std::vector<std::vector<std::byte>> all(kBlocks, std::vector<std::byte>(kBlockBytes));
+    std::vector<std::vector<std::byte>> all(kBlocks, std::vector<std::byte>(kHostileBlockBytes));
     for (std::size_t i = 0; i < kBlocks; ++i) fill_block(chain[i], all[i]);
     return all;
   }();
@@ -233,7 +233,7 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
       case FrameType::kOpen:
         return reply(to, kFrameResponse, [&](Builder& builder) {
           return wire::CreateOpenResponse(builder, static_cast<std::uint32_t>(1 + dice.below(3)),
-                                          dice.one_in(20) ? 1 : kBlockBytes);
+                                          dice.one_in(20) ? 1 : kHostileBlockBytes);
         });
       case FrameType::kMatch:
         return reply(to, kFrameResponse, [&](Builder& builder) {
@@ -381,10 +381,10 @@ class HostileNode {
 /// sanitizer sees who still reads or writes it.
 class CallerMemory {
  public:
-  explicit CallerMemory(World& world) : world_(world), bytes_(new std::byte[kBlocks * kBlockBytes]) {
+  explicit CallerMemory(World& world) : world_(world), bytes_(new std::byte[kBlocks * kHostileBlockBytes]) {
     for (std::size_t i = 0; i < kBlocks; ++i) {
-      std::copy(world.blocks[i].begin(), world.blocks[i].end(), bytes_.get() + i * kBlockBytes);
-      to.emplace_back(bytes_.get() + i * kBlockBytes, kBlockBytes);
+      std::copy(world.blocks[i].begin(), world.blocks[i].end(), bytes_.get() + i * kHostileBlockBytes);
+      to.emplace_back(bytes_.get() + i * kHostileBlockBytes, kHostileBlockBytes);
     }
     from.assign(to.begin(), to.end());
   }
@@ -392,7 +392,7 @@ class CallerMemory {
     EXPECT_TRUE(is_reused_ || bytes_ == nullptr || world_.over);
     if (bytes_) check();
   }
-  void clear() { std::fill_n(bytes_.get(), kBlocks * kBlockBytes, std::byte{0x11}); }
+  void clear() { std::fill_n(bytes_.get(), kBlocks * kHostileBlockBytes, std::byte{0x11}); }
   std::size_t right() const {
     std::size_t count = 0;
     while (count < kBlocks && std::equal(to[count].begin(), to[count].end(), world_.blocks[count].begin())) ++count;
@@ -400,13 +400,13 @@ class CallerMemory {
   }
   void reuse(bool frees) {
     if (frees) bytes_.reset();
-    if (bytes_) std::fill_n(bytes_.get(), kBlocks * kBlockBytes, kReused);
+    if (bytes_) std::fill_n(bytes_.get(), kBlocks * kHostileBlockBytes, kReused);
     is_reused_ = true;
   }
   /// Nothing landed here after the call had ended.
   void check() const {
     if (!bytes_ || !is_reused_) return;
-    const auto* const end = bytes_.get() + kBlocks * kBlockBytes;
+    const auto* const end = bytes_.get() + kBlocks * kHostileBlockBytes;
     EXPECT_EQ(std::find_if(bytes_.get(), const_cast<std::byte*>(end), [](std::byte b) { return b != kReused; }), end);
   }
 
@@ -495,9 +495,9 @@ class Caller {
   /// Memory that is lent, and freed while the node may not even have heard of it. Descriptors get their numbers anew.
   asio::awaitable<void> lent(std::chrono::microseconds deadline) {
     Dice& dice = world_.dice;
-    const auto memory = client_.allocate(kBlocks * kBlockBytes);
+    const auto memory = client_.allocate(kBlocks * kHostileBlockBytes);
     if (!memory) co_return;
-    Blocks blocks(*memory, kBlocks, kBlockBytes);
+    Blocks blocks(*memory, kBlocks, kHostileBlockBytes);
     if (dice.one_in(3)) {
       const auto lent = co_await client_.lend(*memory, deadline);
       EXPECT_TRUE(lent);

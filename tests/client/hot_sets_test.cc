@@ -15,7 +15,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kNodes = 3;
+constexpr std::size_t kHotNodes = 3;
 
 class HotSetsTest : public testing::Test {
  protected:
@@ -26,7 +26,7 @@ class HotSetsTest : public testing::Test {
   HotSets::Roots roots(std::uint32_t space = 0) const { return sets.roots(space, chain, now); }
   std::span<const BlockHash> first(std::size_t count) const { return std::span(chain).first(count); }
 
-  HotSets sets{kNodes};
+  HotSets sets{kHotNodes};
   TimePoint now{1h};
   const std::vector<BlockHash> chain = chain_of(1, 40);
 };
@@ -173,9 +173,9 @@ TEST_F(HotSetsTest, AgreesWithAModelThatRemembersEverything) {
   SCOPED_TRACE("KV_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   for (int world = 0; world < 200; ++world) {
-    HotSets tested(kNodes);
-    std::vector<std::set<BlockHash>> words(kNodes);
-    std::vector<bool> heard(kNodes);
+    HotSets tested(kHotNodes);
+    std::vector<std::set<BlockHash>> words(kHotNodes);
+    std::vector<bool> heard(kHotNodes);
     std::optional<TimePoint> began;
     struct Past {
       std::set<BlockHash> hot;  ///< Before a change,
@@ -194,7 +194,7 @@ TEST_F(HotSetsTest, AgreesWithAModelThatRemembersEverything) {
       return count;
     };
     for (std::uint64_t version = 1; version < 30; ++version) {
-      const std::size_t node = random() % kNodes, length = random() % 12;
+      const std::size_t node = random() % kHotNodes, length = random() % 12;
       const auto blocks = random() % 4 == 0 ? chain_of(2, length)
                                             : std::vector<BlockHash>(
                                                   chain.begin(), chain.begin() + static_cast<std::ptrdiff_t>(length));

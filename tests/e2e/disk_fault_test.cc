@@ -21,8 +21,8 @@
 namespace kv::e2e {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64 << 10;
-constexpr std::size_t kChainBlocks = 16;
+constexpr std::size_t kDiskFaultBlockBytes = 64 << 10;
+constexpr std::size_t kDiskFaultBlocks = 16;
 
 /// A directory whose disk does what the test says.
 class FaultyDisk {
@@ -69,21 +69,21 @@ class E2eDiskFaultTest : public testing::TestWithParam<fault_mode> {
     return std::make_unique<NodeProcess>(options, "", disk.environment());
   }
   std::unique_ptr<TestClient> connect(const NodeProcess& node) {
-    return std::make_unique<TestClient>(node.unix_socket(), Transport::kUnix, kBlockBytes, kChainBlocks);
+    return std::make_unique<TestClient>(node.unix_socket(), Transport::kUnix, kDiskFaultBlockBytes, kDiskFaultBlocks);
   }
   /// Puts a chain and gets it back from memory, whatever the disk does.
   void expect_memory_is_served(TestClient& client, std::uint64_t name) {
-    const auto chain = make_chain(name, kChainBlocks);
-    EXPECT_EQ(client.put(chain).stored, kChainBlocks) << name;
+    const auto chain = make_chain(name, kDiskFaultBlocks);
+    EXPECT_EQ(client.put(chain).stored, kDiskFaultBlocks) << name;
     const GetResult got = client.get(chain);
-    EXPECT_EQ(got.block_count, kChainBlocks) << name;
+    EXPECT_EQ(got.block_count, kDiskFaultBlocks) << name;
     EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u) << name;
   }
   /// Puts chains until the disk tier holds some of their blocks.
   void fill(const NodeProcess& node, TestClient& client) {
     for (std::uint64_t name = 1; name <= 12; ++name) {
-      EXPECT_EQ(client.put(make_chain(name, kChainBlocks)).stored, kChainBlocks);
-      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kBlockBytes; }));
+      EXPECT_EQ(client.put(make_chain(name, kDiskFaultBlocks)).stored, kDiskFaultBlocks);
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kDiskFaultBlockBytes; }));
     }
     EXPECT_GT(disk.calls(), 0) << "nothing is intercepted";
     EXPECT_GT(node.metric("kvstore_spilled_blocks_total"), 0);
@@ -91,7 +91,7 @@ class E2eDiskFaultTest : public testing::TestWithParam<fault_mode> {
   /// Asks for all chains ever put: what comes is right, and nothing takes longer than a get's deadline.
   void expect_right(TestClient& client, std::uint64_t names) {
     for (std::uint64_t name = 1; name <= names; ++name) {
-      const auto chain = make_chain(name, kChainBlocks);
+      const auto chain = make_chain(name, kDiskFaultBlocks);
       const GetResult got = client.get(chain);
       EXPECT_EQ(client.wrong_bytes(chain, got.block_count), 0u) << name;
     }
@@ -117,7 +117,7 @@ TEST_P(E2eDiskFaultTest, TheTierIsOffWhileTheDiskFailsAndOnAgainAfterwards) {
   for (int i = 0; i < 20; ++i) expect_memory_is_served(*client, ++name);
   expect_right(*client, 12);
   // A namespace that the disk cannot be told of now must not keep it from coming back.
-  TestClient other(node->unix_socket(), Transport::kUnix, kBlockBytes / 2, kChainBlocks);
+  TestClient other(node->unix_socket(), Transport::kUnix, kDiskFaultBlockBytes / 2, kDiskFaultBlocks);
   expect_memory_is_served(other, 1);
   EXPECT_TRUE(node->logs("spill: off")) << node->log();
   const Finished status = run_program({ctl_program(), "status", "--endpoint", node->unix_socket()});
@@ -153,9 +153,9 @@ TEST_P(E2eDiskFaultTest, ANodeStartsOnADiskThatFailsAndUsesItOnceItIsWell) {
     return node->metric("kvstore_disk_is_on") == 1 && node->metric("kvstore_disk_is_loading") == 0;
   })) << node->log();
   for (std::uint64_t name = 1; name <= 12; ++name) {
-    const auto chain = make_chain(name, kChainBlocks);
+    const auto chain = make_chain(name, kDiskFaultBlocks);
     const GetResult got = client->get(chain);
-    EXPECT_EQ(got.block_count, kChainBlocks) << name << " was saved by the stop, and nothing was given up";
+    EXPECT_EQ(got.block_count, kDiskFaultBlocks) << name << " was saved by the stop, and nothing was given up";
     EXPECT_EQ(client->wrong_bytes(chain, got.block_count), 0u) << name;
   }
 }
@@ -250,7 +250,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
   })) << node->log();
   const std::uint64_t last = name;
   for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
-  EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
+  EXPECT_EQ(client->get(make_chain(last, kDiskFaultBlocks)).block_count, kDiskFaultBlocks) << "from the other disk";
   expect_right(*client, 12);
 }
 
@@ -278,8 +278,8 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   })) << node->log();
   const std::uint64_t last = name;
   for (int i = 0; i < 8; ++i) expect_memory_is_served(*client, ++name);
-  EXPECT_EQ(client->get(make_chain(last, kChainBlocks)).block_count, kChainBlocks) << "from the other disk";
-  const auto last_chain = make_chain(last, kChainBlocks);
+  EXPECT_EQ(client->get(make_chain(last, kDiskFaultBlocks)).block_count, kDiskFaultBlocks) << "from the other disk";
+  const auto last_chain = make_chain(last, kDiskFaultBlocks);
   const auto dropped = (*client)->drop(client->space(), std::span(last_chain).first(1), kDeadline);
   ASSERT_TRUE(dropped);
   EXPECT_FALSE(dropped->until_restart) << node->log();
@@ -363,7 +363,7 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
         return node->metric("kvstore_disk_directories_left_out") == 1;
       })) << node->log();
       for (std::uint64_t each = 1; each <= 12; each += 2) {
-        const auto chain = make_chain(each, kChainBlocks);
+        const auto chain = make_chain(each, kDiskFaultBlocks);
         const auto dropped = (*client)->drop(client->space(), std::span(chain).first(2), kDeadline);
         ASSERT_TRUE(dropped);
         EXPECT_FALSE(dropped->until_restart) << node->log();
@@ -376,8 +376,8 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
     ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
     const auto client = connect(*node);
     for (std::uint64_t each = 1; each <= 12; each += 2)
-      EXPECT_LE(client->get(make_chain(each, kChainBlocks)).block_count, 1u) << each;
-    EXPECT_EQ(client->get(make_chain(12, kChainBlocks)).block_count, kChainBlocks) << "was not dropped";
+      EXPECT_LE(client->get(make_chain(each, kDiskFaultBlocks)).block_count, 1u) << each;
+    EXPECT_EQ(client->get(make_chain(12, kDiskFaultBlocks)).block_count, kDiskFaultBlocks) << "was not dropped";
     node->signal(SIGKILL);
     node->wait();
     std::filesystem::remove_all(disk.path());
@@ -390,8 +390,8 @@ TEST_P(E2eDiskFaultNodeTest, ADropThatNoDiskCanKeepSaysThatItHoldsUntilTheNextSt
     const auto node = start({"--spill-drop-wait-seconds", "0.5"});
     ASSERT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_on") == 1; })) << node->log();
     const auto client = connect(*node);
-    const auto chain = make_chain(1, kChainBlocks);
-    EXPECT_EQ(client->put(chain).stored, kChainBlocks);
+    const auto chain = make_chain(1, kDiskFaultBlocks);
+    EXPECT_EQ(client->put(chain).stored, kDiskFaultBlocks);
     disk.set(mode);
     const auto dropped = (*client)->drop(client->space(), chain, kDeadline);
     ASSERT_TRUE(dropped) << dropped.error().message();
@@ -466,7 +466,7 @@ TEST_P(E2eDiskFaultNodeTest, AClockThatJumpsChangesNothing) {
   const auto client = connect(*node);
   EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
   for (std::uint64_t name = 1; name <= 12; ++name)
-    EXPECT_EQ(client->get(make_chain(name, kChainBlocks)).block_count, kChainBlocks) << name;
+    EXPECT_EQ(client->get(make_chain(name, kDiskFaultBlocks)).block_count, kDiskFaultBlocks) << name;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace kv::e2e {
 namespace {
 
-constexpr std::size_t kBlockBytes = 1 << 20, kCount = 64;
+constexpr std::size_t kFaultBlockBytes = 1 << 20, kFaultBlocks = 64;
 
 bool is_known_reason(const error_code& why) {
   return why == asio::error::timed_out || why == Errc::kUnavailable || why == Errc::kDraining;
@@ -63,49 +63,49 @@ class GetLoop {
 
 TEST_P(E2eFaultTest, AGetFromANodeKilledMidwayEndsWithAReason) {
   NodeProcess node(options({"--capacity", "128MiB"}));
-  TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
+  TestClient client(endpoint(node), GetParam(), kFaultBlockBytes, kFaultBlocks);
+  const auto chain = make_chain(1, kFaultBlocks);
+  ASSERT_EQ(client.put(chain).stored, kFaultBlocks);
   GetLoop loop(client, chain, kDeadline);
   ASSERT_TRUE(loop.wait_for_rounds(2));
   node.signal(SIGKILL);
   EXPECT_EQ(node.wait(), 128 + SIGKILL);
   const GetResult got = loop.finish();
-  EXPECT_LT(got.block_count, kCount);
+  EXPECT_LT(got.block_count, kFaultBlocks);
   EXPECT_TRUE(is_known_reason(got.why)) << got.why.message();
   EXPECT_EQ(loop.wrong_bytes(), 0u);
 }
 
 TEST_P(E2eFaultTest, APutToANodeKilledMidwayEndsWithAReason) {
   NodeProcess node(options({"--capacity", "128MiB"}));
-  TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
+  TestClient client(endpoint(node), GetParam(), kFaultBlockBytes, kFaultBlocks);
   std::atomic<int> rounds = 0;
   PutResult last;
   std::thread writer([&] {
     do {
-      last = client.put(make_chain(static_cast<std::uint64_t>(rounds) + 10, kCount));
+      last = client.put(make_chain(static_cast<std::uint64_t>(rounds) + 10, kFaultBlocks));
       ++rounds;
-    } while (last.stored == kCount);
+    } while (last.stored == kFaultBlocks);
   });
   EXPECT_TRUE(eventually([&] { return rounds >= 2; }));
   node.signal(SIGKILL);
   node.wait();
   writer.join();
   EXPECT_TRUE(is_known_reason(last.why)) << last.why.message();
-  EXPECT_EQ(last.stored + last.already_stored + last.refused, kCount);
+  EXPECT_EQ(last.stored + last.already_stored + last.refused, kFaultBlocks);
 }
 
 TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
   NodeProcess node(options({"--capacity", "128MiB"}));
-  TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
+  TestClient client(endpoint(node), GetParam(), kFaultBlockBytes, kFaultBlocks);
+  const auto chain = make_chain(1, kFaultBlocks);
+  ASSERT_EQ(client.put(chain).stored, kFaultBlocks);
   {
     GetLoop loop(client, chain, 500ms);
     ASSERT_TRUE(loop.wait_for_rounds(1));
     node.signal(SIGSTOP);
     const GetResult got = loop.finish();
-    EXPECT_LT(got.block_count, kCount);
+    EXPECT_LT(got.block_count, kFaultBlocks);
     EXPECT_TRUE(is_known_reason(got.why)) << got.why.message();
     EXPECT_EQ(loop.wrong_bytes(), 0u);
   }
@@ -113,18 +113,18 @@ TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
     // The node may still write there once it goes on: until it has said so, nobody else may use that memory. (On a very
     // slow machine the loop ended before the node was stopped: then this get is the one that finds it so.)
     if (!client->is_quarantined(client.memory())) {
-      EXPECT_LT(client.get(chain, 500ms).block_count, kCount);
+      EXPECT_LT(client.get(chain, 500ms).block_count, kFaultBlocks);
     }
     EXPECT_TRUE(client->is_quarantined(client.memory()));
-    const auto targets = client.blocks(kCount);
+    const auto targets = client.blocks(kFaultBlocks);
     const auto refused = client->get(client.space(), chain, targets, {.deadline = 100ms});
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(), Errc::kQuarantined);
   }
   node.signal(SIGCONT);
   EXPECT_TRUE(eventually([&] { return !client->is_quarantined(client.memory()); }));
-  EXPECT_TRUE(eventually([&] { return client.get(chain).block_count == kCount; }));
-  EXPECT_EQ(client.wrong_bytes(chain, kCount), 0u);
+  EXPECT_TRUE(eventually([&] { return client.get(chain).block_count == kFaultBlocks; }));
+  EXPECT_EQ(client.wrong_bytes(chain, kFaultBlocks), 0u);
 }
 
 TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
@@ -132,7 +132,7 @@ TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
   const std::string socket = directory.path() + "/socket";
   auto node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB"}), socket);
   const std::string port = node->tcp();
-  TestClient client(endpoint(*node), GetParam(), kBlockBytes, 8);
+  TestClient client(endpoint(*node), GetParam(), kFaultBlockBytes, 8);
   const auto chain = make_chain(1, 8);
   ASSERT_EQ(client.put(chain).stored, 8u);
   node->signal(SIGKILL);
@@ -146,15 +146,15 @@ TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
 
 TEST_P(E2eFaultTest, SigtermDrainsAndExitsZero) {
   NodeProcess node(options({"--capacity", "128MiB"}));
-  TestClient client(endpoint(node), GetParam(), kBlockBytes, kCount);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
+  TestClient client(endpoint(node), GetParam(), kFaultBlockBytes, kFaultBlocks);
+  const auto chain = make_chain(1, kFaultBlocks);
+  ASSERT_EQ(client.put(chain).stored, kFaultBlocks);
   GetLoop loop(client, chain, kDeadline);
   ASSERT_TRUE(loop.wait_for_rounds(2));
   node.signal(SIGTERM);
   EXPECT_EQ(node.wait(), 0) << node.log();
   const GetResult got = loop.finish();
-  EXPECT_LT(got.block_count, kCount);
+  EXPECT_LT(got.block_count, kFaultBlocks);
   EXPECT_TRUE(is_known_reason(got.why)) << got.why.message();
   EXPECT_EQ(loop.wrong_bytes(), 0u);
 }

@@ -19,14 +19,14 @@ namespace kv::e2e {
 namespace {
 
 constexpr std::int64_t kBlockTokens = 32;  // of the store: two pages of one engine, half a page of another
-constexpr std::int64_t kBlocks = 5;
-constexpr std::int64_t kTokens = kBlockTokens * kBlocks;
+constexpr std::int64_t kPathBlocks = 5;
+constexpr std::int64_t kPathTokens = kBlockTokens * kPathBlocks;
 
 /// An engine's pages full of random bytes, and where the tokens of one sequence lie in them: anywhere.
 struct Engine {
   Engine(Layout layout, std::mt19937_64& random) : cache(std::move(layout)) {
     cache.fill_random(random);
-    slots = random_slots(random, kTokens, cache.layout().slot_count(), /*has_holes=*/false);
+    slots = random_slots(random, kPathTokens, cache.layout().slot_count(), /*has_holes=*/false);
   }
   Rows rows() const { return Rows::slots(slots.data()); }
 
@@ -35,7 +35,7 @@ struct Engine {
 };
 
 CacheShape shape_of(std::int64_t block_tokens, std::int64_t heads = 4, std::int64_t layers = 2) {
-  return {.block_count = 2 * kTokens / block_tokens,
+  return {.block_count = 2 * kPathTokens / block_tokens,
           .block_tokens = block_tokens,
           .heads = heads,
           .key_size = 64,
@@ -109,7 +109,7 @@ class GpuPathTest : public testing::TestWithParam<Transport> {
   /// A client for blocks of everything that `layout` holds, in so many head groups.
   BlockClient client_for(const Layout& layout, const std::string& model, std::int64_t head_groups = 1,
                          const std::string& heads = "") const {
-    return {endpoint(), GetParam(), layouts::store_block(layout, head_groups, kBlocks, kBlockTokens).value(), model,
+    return {endpoint(), GetParam(), layouts::store_block(layout, head_groups, kPathBlocks, kBlockTokens).value(), model,
             heads};
   }
 
@@ -140,7 +140,7 @@ std::vector<LayoutPair> layout_pairs() {
           {"cross-layer to slot pool", cross_layer(shape_of(16)).value(), slot_pool(shape_of(1)).value()},
           {"NVFP4 to swizzled scales", nvfp4(shape_of(16), ScaleOrder::kLinear).value(),
            nvfp4(shape_of(16), ScaleOrder::kSwizzledValues).value()},
-          {"pages to a plain batch", hnd(shape_of(16)).value(), batched(shape_of(2 * kTokens)).value()}};
+          {"pages to a plain batch", hnd(shape_of(16)).value(), batched(shape_of(2 * kPathTokens)).value()}};
 }
 
 TEST_P(GpuPathTest, WhatLiesInPagesOfOneLayoutReturnsInPagesOfAnother) {
@@ -149,16 +149,16 @@ TEST_P(GpuPathTest, WhatLiesInPagesOfOneLayoutReturnsInPagesOfAnother) {
     Engine writer(from, random_), reader(to, random_);
     {
       BlockClient client = client_for(from, name);
-      ASSERT_TRUE(gather(client.blocks(), writer.cache.bound(), writer.rows(), kTokens));
-      ASSERT_EQ(client.put(), kBlocks);
+      ASSERT_TRUE(gather(client.blocks(), writer.cache.bound(), writer.rows(), kPathTokens));
+      ASSERT_EQ(client.put(), kPathBlocks);
     }
     BlockClient client = client_for(to, name);
-    ASSERT_EQ(client.get(), kBlocks);
+    ASSERT_EQ(client.get(), kPathBlocks);
     for (std::size_t i = 0; i < 7; ++i) reader.slots[i] = -1;  // the reader has these tokens already
     TestCache want = reader.cache;
-    copy_elements(want, reader.rows(), writer.cache, writer.rows(), kTokens);
+    copy_elements(want, reader.rows(), writer.cache, writer.rows(), kPathTokens);
     ASSERT_FALSE(same_bytes(reader.cache, want));
-    ASSERT_TRUE(scatter(reader.cache.bound(), reader.rows(), client.blocks(), kTokens));
+    ASSERT_TRUE(scatter(reader.cache.bound(), reader.rows(), client.blocks(), kPathTokens));
     EXPECT_TRUE(same_bytes(reader.cache, want));  // every element of every token, and nothing else
   }
 }
@@ -167,8 +167,8 @@ TEST_P(GpuPathTest, EachLayerIsInItsPagesBeforeTheNextHasLanded) {
   const Layout from = layouts::nhd(shape_of(16, 8, 3)).value();  // 64 KiB a layer: a stripe, so segments end there
   Engine writer(from, random_), reader(layouts::x_packed(shape_of(16, 8, 3)).value(), random_);
   BlockClient client = client_for(from, "by layer");
-  ASSERT_TRUE(gather(client.blocks(), writer.cache.bound(), writer.rows(), kTokens));
-  ASSERT_EQ(client.put(), kBlocks);
+  ASSERT_TRUE(gather(client.blocks(), writer.cache.bound(), writer.rows(), kPathTokens));
+  ASSERT_EQ(client.put(), kPathBlocks);
 
   struct Arrival {
     const BoundLayout& blocks;
@@ -201,7 +201,7 @@ TEST_P(GpuPathTest, EachLayerIsInItsPagesBeforeTheNextHasLanded) {
   GetOptions options{.deadline = kDeadline};
   options.segment_ends = ends;
   options.on_segment = {on_segment, &arrival};
-  EXPECT_EQ(client.get(options), kBlocks);
+  EXPECT_EQ(client.get(options), kPathBlocks);
   EXPECT_TRUE(arrival.is_right);
   EXPECT_EQ(arrival.layers, (std::vector<std::size_t>{0, 1, 2}));
 }
@@ -222,7 +222,7 @@ class HeadGroupTest : public GpuPathTest {
     return engine;
   }
   /// Whether each element of the rank's cache is what the model computed for that token and head.
-  bool is_right(const Engine& engine, std::int64_t ranks, std::int64_t rank, std::int64_t tokens = kTokens) {
+  bool is_right(const Engine& engine, std::int64_t ranks, std::int64_t rank, std::int64_t tokens = kPathTokens) {
     bool is_equal = true;
     for_each_element(ranks, [&](std::int64_t layer, Role role, std::size_t token, std::int64_t head, auto f) {
       if (static_cast<std::int64_t>(token) >= tokens) return;
@@ -246,15 +246,15 @@ class HeadGroupTest : public GpuPathTest {
       for (std::int64_t i = 0; i < groups; ++i) {
         BlockClient client = group_client(rank * groups + i);
         const BoundLayout part = slice_heads(engine->cache.bound(), i * kGroupHeads, kGroupHeads).value();
-        ASSERT_TRUE(gather(client.blocks(), part, engine->rows(), kTokens));
-        ASSERT_EQ(client.put(), kBlocks);
+        ASSERT_TRUE(gather(client.blocks(), part, engine->rows(), kPathTokens));
+        ASSERT_EQ(client.put(), kPathBlocks);
       }
     }
   }
   /// One of `ranks` ranks gets the groups that it holds: the prefix is what all of them have.
   std::size_t get_by(Engine& engine, std::int64_t ranks, std::int64_t rank) {
     const std::int64_t groups = kGroups / ranks;
-    std::size_t block_count = kBlocks;
+    std::size_t block_count = kPathBlocks;
     for (std::int64_t i = 0; i < groups; ++i) {
       BlockClient client = group_client(rank * groups + i);
       block_count = std::min(block_count, client.get());
@@ -272,7 +272,7 @@ class HeadGroupTest : public GpuPathTest {
   void for_each_element(std::int64_t ranks, Visit visit) const {
     for (std::int64_t layer = 0; layer < 2; ++layer) {
       for (const Role role : {Role::kKey, Role::kValue}) {
-        for (std::size_t token = 0; token < kTokens; ++token) {
+        for (std::size_t token = 0; token < kPathTokens; ++token) {
           for (std::int64_t head = 0; head < kHeads / ranks; ++head) {
             for (std::int64_t f = 0; f < 64; ++f) visit(layer, role, token, head, f);
           }
@@ -298,7 +298,7 @@ TEST_P(HeadGroupTest, FourRanksAndOneReadWhatTwoRanksWrote) {
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const auto engine = make_rank(ranks, rank, false);
       ASSERT_FALSE(is_right(*engine, ranks, rank));
-      EXPECT_EQ(get_by(*engine, ranks, rank), kBlocks);
+      EXPECT_EQ(get_by(*engine, ranks, rank), kPathBlocks);
       EXPECT_TRUE(is_right(*engine, ranks, rank)) << "rank " << rank << " of " << ranks;
     }
   }
@@ -311,7 +311,7 @@ TEST_P(HeadGroupTest, APrefixIsWhatEveryHeadGroupHas) {
   EXPECT_EQ(get_by(*whole, 1, 0), 3u);
   EXPECT_TRUE(is_right(*whole, 1, 0, 3 * kBlockTokens));
   const auto quarter = make_rank(4, 1, false);
-  EXPECT_EQ(get_by(*quarter, 4, 1), kBlocks);  // what others lack is no concern of this rank
+  EXPECT_EQ(get_by(*quarter, 4, 1), kPathBlocks);  // what others lack is no concern of this rank
 }
 
 TEST_P(HeadGroupTest, RanksThatShareMemoryFillAndReadByteRangesOfOneBlock) {
@@ -321,16 +321,16 @@ TEST_P(HeadGroupTest, RanksThatShareMemoryFillAndReadByteRangesOfOneBlock) {
     const auto engine = make_rank(2, rank, true);
     const BoundLayout part = slice_heads(client.blocks(), rank * kHeads / 2, kHeads / 2).value();
     EXPECT_EQ(part.bases[0] - client.blocks().bases[0], rank * block_bytes / 2);  // a half of the block, in one piece
-    ASSERT_TRUE(gather(part, engine->cache.bound(), engine->rows(), kTokens));
+    ASSERT_TRUE(gather(part, engine->cache.bound(), engine->rows(), kPathTokens));
   }
-  ASSERT_EQ(client.put(), kBlocks);
-  ASSERT_EQ(client.get(), kBlocks);  // once for all ranks
+  ASSERT_EQ(client.put(), kPathBlocks);
+  ASSERT_EQ(client.get(), kPathBlocks);  // once for all ranks
   for (const std::int64_t ranks : {4, 1}) {
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
       const auto engine = make_rank(ranks, rank, false);
       ASSERT_FALSE(is_right(*engine, ranks, rank));
       const BoundLayout part = slice_heads(client.blocks(), rank * kHeads / ranks, kHeads / ranks).value();
-      ASSERT_TRUE(scatter(engine->cache.bound(), engine->rows(), part, kTokens));
+      ASSERT_TRUE(scatter(engine->cache.bound(), engine->rows(), part, kPathTokens));
       EXPECT_TRUE(is_right(*engine, ranks, rank)) << "rank " << rank << " of " << ranks;
     }
   }

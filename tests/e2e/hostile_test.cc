@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::size_t kBlockBytes = 64 << 10;
+constexpr std::size_t kHostileBlockBytes = 64 << 10;
 
 class E2eHostileTest : public testing::Test {
  protected:
@@ -26,7 +26,7 @@ class E2eHostileTest : public testing::Test {
     EXPECT_EQ(client.get(chain).block_count, chain.size());
     EXPECT_EQ(client.wrong_bytes(chain, chain.size()), 0u);
     EXPECT_EQ(node.metric("kvstore_staged_blocks"), 0);
-    EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * kBlockBytes);
+    EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * kHostileBlockBytes);
   }
 
   /// A hello frame, to be broken in one place.
@@ -58,7 +58,7 @@ class E2eHostileTest : public testing::Test {
   }
 
   NodeProcess node{{"--capacity", "64MiB", "--hello-seconds", "1", "--frame-seconds", "1", "--write-seconds", "1"}};
-  TestClient client{node.unix_socket(), Transport::kUnix, kBlockBytes, 16};
+  TestClient client{node.unix_socket(), Transport::kUnix, kHostileBlockBytes, 16};
   std::vector<BlockHash> chain = make_chain(1, 16);
 };
 
@@ -171,7 +171,7 @@ TEST_F(E2eHostileTest, AClientThatNeverReadsIsCutOffAndItsBlocksAreUnpinned) {
   const auto dropped =
       client->drop(client.space(), chain, kDeadline);  // the last block: free at once if nothing pins it
   ASSERT_TRUE(dropped);
-  EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * kBlockBytes);
+  EXPECT_EQ(node.metric("kvstore_allocated_bytes"), node.metric("kvstore_blocks") * kHostileBlockBytes);
   EXPECT_EQ(client.put(chain).stored, 1u);
 }
 
@@ -186,7 +186,7 @@ TEST_F(E2eHostileTest, TenThousandIdleConnectionsHurtNobodyAndOneTooManyIsRefuse
   }
   NodeProcess crowded(
       {"--capacity", "64MiB", "--session-count-max", std::to_string(kIdle + 20), "--session-share-max", "1"});
-  TestClient other(crowded.unix_socket(), Transport::kUnix, kBlockBytes, 16);
+  TestClient other(crowded.unix_socket(), Transport::kUnix, kHostileBlockBytes, 16);
   ASSERT_EQ(other.put(chain).stored, chain.size());
   std::vector<RawSession> idle;
   for (std::size_t i = 0; i < kIdle; ++i) {

@@ -20,7 +20,7 @@ using std::chrono::steady_clock;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::size_t kBlockBytes = 1 << 20, kCount = 32;
+constexpr std::size_t kRdmaBlockBytes = 1 << 20, kRdmaBlocks = 32;
 
 double seconds_since(steady_clock::time_point then) {
   return std::chrono::duration<double>(steady_clock::now() - then).count();
@@ -44,7 +44,7 @@ TEST(E2eRdmaTest, WithoutTheModuleANodeSaysSoOnceAndServesEverythingElse) {
   const std::vector<std::string> without = {"KV_VERBS_MODULE=/nowhere/libkvstore_verbs.so"};
   const NodeProcess node({"--capacity", "64MiB"}, "", without);
   for (const Transport transport : {Transport::kTcp, Transport::kShm}) {
-    TestClient client(endpoint_of(node, transport), transport, kBlockBytes, 4);
+    TestClient client(endpoint_of(node, transport), transport, kRdmaBlockBytes, 4);
     const auto chain = make_chain(static_cast<std::uint64_t>(transport), 4);
     EXPECT_EQ(client.put(chain).stored, 4u);
     EXPECT_EQ(client.get(chain).block_count, 4u);
@@ -78,11 +78,11 @@ TEST_F(E2eRdmaDeviceTest, SeveralLanesCarryATransferAndToolsTellOfThem) {
   const NodeProcess node(node_options(Transport::kVerbs, {"--capacity", "128MiB", "--rdma-slice-bytes", "5MiB"}));
   ClientConfig config;
   config.rdma_lanes = 3;
-  TestClient client(endpoint_of(node, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount, config);
-  const auto chain = make_chain(1, kCount);
-  ASSERT_EQ(client.put(chain).stored, kCount);
-  ASSERT_EQ(client.get(chain).block_count, kCount);
-  EXPECT_EQ(client.wrong_bytes(chain, kCount), 0u);
+  TestClient client(endpoint_of(node, Transport::kVerbs), Transport::kVerbs, kRdmaBlockBytes, kRdmaBlocks, config);
+  const auto chain = make_chain(1, kRdmaBlocks);
+  ASSERT_EQ(client.put(chain).stored, kRdmaBlocks);
+  ASSERT_EQ(client.get(chain).block_count, kRdmaBlocks);
+  EXPECT_EQ(client.wrong_bytes(chain, kRdmaBlocks), 0u);
   EXPECT_EQ(client->nodes()[0].peer_transport, "tcp+verbs");
   EXPECT_EQ(node.metric("kvstore_rdma_lanes"), static_cast<double>(client->nodes()[0].rdma_lanes));
   EXPECT_GE(node.metric("kvstore_rdma_lanes"), 3);
@@ -158,9 +158,9 @@ class E2eRdmaLinkTest : public E2eRdmaDeviceTest {
     if (name == nullptr) GTEST_SKIP() << "KV_VERBS_TEST_LINK names no interface to cut";
     link_ = name;
     node_ = std::make_unique<NodeProcess>(node_options(Transport::kVerbs, {"--capacity", "128MiB"}));
-    client_ =
-        std::make_unique<TestClient>(endpoint_of(*node_, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
-    ASSERT_EQ(client_->put(chain_).stored, kCount);
+    client_ = std::make_unique<TestClient>(endpoint_of(*node_, Transport::kVerbs), Transport::kVerbs, kRdmaBlockBytes,
+                                           kRdmaBlocks);
+    ASSERT_EQ(client_->put(chain_).stored, kRdmaBlocks);
   }
   void TearDown() override {
     if (!link_.empty()) set_link(true);
@@ -179,7 +179,7 @@ class E2eRdmaLinkTest : public E2eRdmaDeviceTest {
   std::string link_;
   std::unique_ptr<NodeProcess> node_;
   std::unique_ptr<TestClient> client_;
-  const std::vector<BlockHash> chain_ = make_chain(1, kCount);
+  const std::vector<BlockHash> chain_ = make_chain(1, kRdmaBlocks);
 };
 
 TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
@@ -193,7 +193,7 @@ TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
   bool is_broken = false;
   const auto began = steady_clock::now();
   while (!(was_short && is_broken) && seconds_since(began) < 60) {
-    if (client.get(chain_, 300ms).block_count < kCount) {
+    if (client.get(chain_, 300ms).block_count < kRdmaBlocks) {
       was_short = true;
       const auto ended = steady_clock::now();
       EXPECT_TRUE(eventually([&] { return !client->is_quarantined(client.memory()); }));
@@ -213,12 +213,12 @@ TEST_F(E2eRdmaLinkTest, ACutLinkCostsADeadlineAndHealsByItself) {
       << "written after it was given back";
   EXPECT_GE(node_->metric("kvstore_rdma_lanes_broken_total"), 1);
 
-  EXPECT_TRUE(eventually([&] { return client.get(chain_).block_count == kCount; }));
-  EXPECT_EQ(client.wrong_bytes(chain_, kCount), 0u);
+  EXPECT_TRUE(eventually([&] { return client.get(chain_).block_count == kRdmaBlocks; }));
+  EXPECT_EQ(client.wrong_bytes(chain_, kRdmaBlocks), 0u);
   ASSERT_TRUE(client.wait_for_rdma()) << "lanes are made anew";
   const double before = node_->metric("kvstore_bytes_out_total{path=\"verbs\"}");
-  EXPECT_EQ(client.get(chain_).block_count, kCount);
-  EXPECT_GE(node_->metric("kvstore_bytes_out_total{path=\"verbs\"}"), before + kCount * kBlockBytes);
+  EXPECT_EQ(client.get(chain_).block_count, kRdmaBlocks);
+  EXPECT_GE(node_->metric("kvstore_bytes_out_total{path=\"verbs\"}"), before + kRdmaBlocks * kRdmaBlockBytes);
 }
 
 TEST_F(E2eRdmaLinkTest, ANodeThatStartsBeforeItsLinkHasRdmaOnceThatIsUp) {
@@ -228,15 +228,15 @@ TEST_F(E2eRdmaLinkTest, ANodeThatStartsBeforeItsLinkHasRdmaOnceThatIsUp) {
   const NodeProcess early(options);
   EXPECT_EQ(count_of(early.log(), "rdma: not available"), 1u) << early.log();
   {
-    TestClient through_the_socket(early.tcp(), Transport::kTcp, kBlockBytes, kCount);
-    EXPECT_EQ(through_the_socket.put(chain_).stored, kCount);
+    TestClient through_the_socket(early.tcp(), Transport::kTcp, kRdmaBlockBytes, kRdmaBlocks);
+    EXPECT_EQ(through_the_socket.put(chain_).stored, kRdmaBlocks);
   }
   set_link(true);
   ASSERT_TRUE(eventually([&] { return early.log().find("rdma: device=") != std::string::npos; })) << early.log();
-  TestClient client(endpoint_of(early, Transport::kVerbs), Transport::kVerbs, kBlockBytes, kCount);
-  EXPECT_EQ(client.get(chain_).block_count, kCount);
-  EXPECT_EQ(client.wrong_bytes(chain_, kCount), 0u);
-  EXPECT_GE(early.metric("kvstore_bytes_out_total{path=\"verbs\"}"), kCount * kBlockBytes);
+  TestClient client(endpoint_of(early, Transport::kVerbs), Transport::kVerbs, kRdmaBlockBytes, kRdmaBlocks);
+  EXPECT_EQ(client.get(chain_).block_count, kRdmaBlocks);
+  EXPECT_EQ(client.wrong_bytes(chain_, kRdmaBlocks), 0u);
+  EXPECT_GE(early.metric("kvstore_bytes_out_total{path=\"verbs\"}"), kRdmaBlocks * kRdmaBlockBytes);
 }
 
 TEST_F(E2eRdmaLinkTest, AnInterruptionShorterThanTheDevicesPatienceIsNotNoticed) {
@@ -249,7 +249,7 @@ TEST_F(E2eRdmaLinkTest, AnInterruptionShorterThanTheDevicesPatienceIsNotNoticed)
   });
   const GetResult got = client.get(chain_);
   cutter.join();
-  EXPECT_EQ(got.block_count, kCount) << got.why.message();
+  EXPECT_EQ(got.block_count, kRdmaBlocks) << got.why.message();
   EXPECT_EQ(client.wrong_bytes(chain_, got.block_count), 0u);
 }
 

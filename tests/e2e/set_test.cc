@@ -18,7 +18,7 @@ namespace kv::e2e {
 namespace {
 
 constexpr std::size_t kLengthMax = 400'000;
-constexpr std::size_t kNames = 400;  // some 70 MiB, in a memory of 48
+constexpr std::size_t kSetNames = 400;  // some 70 MiB, in a memory of 48
 constexpr std::size_t kBatch = 40;
 /// At the borders of stripes and size classes. Few enough for the 24 granules of this memory: each class takes some.
 constexpr std::size_t kLengths[] = {1, 63, 4096, 65535, 65537, 131'072, 300'000, 399'999, kLengthMax, kLengthMax};
@@ -30,7 +30,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
     const std::uint64_t seed = env != nullptr ? std::strtoull(env, nullptr, 10) : std::random_device{}();
     std::printf("KV_SEED=%llu\n", static_cast<unsigned long long>(seed));
     random.seed(seed);
-    for (std::size_t i = 0; i < kNames; ++i) lengths.push_back(kLengths[random() % std::size(kLengths)]);
+    for (std::size_t i = 0; i < kSetNames; ++i) lengths.push_back(kLengths[random() % std::size(kLengths)]);
   }
   void SetUp() override {
     if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
@@ -47,7 +47,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
   }
   /// Stores all names, some at a time, as fast as the disk takes them.
   void put_all() {
-    for (std::size_t at = 0; at < kNames; at += kBatch) {
+    for (std::size_t at = 0; at < kSetNames; at += kBatch) {
       const std::span<const BlockHash> batch = std::span(names).subspan(at, kBatch);
       const auto blocks = client->blocks(kBatch);
       std::vector<std::span<const std::byte>> sources;
@@ -65,22 +65,22 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
   }
   /// Gets all names in random order, each batch with names that nobody knows between them. Returns how many landed.
   std::size_t got_in_any_order() {
-    std::vector<std::size_t> order(kNames);
+    std::vector<std::size_t> order(kSetNames);
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random);
     std::size_t landed = 0;
-    for (std::size_t at = 0; at < kNames;) {
+    for (std::size_t at = 0; at < kSetNames;) {
       std::vector<BlockHash> asked;
       std::vector<std::size_t> which;
       while (asked.size() < kBatch) {
-        const bool is_known = at < kNames && random() % 5 > 0;
+        const bool is_known = at < kSetNames && random() % 5 > 0;
         asked.push_back(is_known ? names[order[at]] : strangers[random() % strangers.size()]);
-        which.push_back(is_known ? order[at++] : kNames);
+        which.push_back(is_known ? order[at++] : kSetNames);
       }
       auto blocks = client->blocks(kBatch);
       std::vector<bool> is_short(kBatch, false);
       for (std::size_t i = 0; i < kBatch; ++i) {
-        if (which[i] == kNames || random() % 10 > 0) continue;
+        if (which[i] == kSetNames || random() % 10 > 0) continue;
         is_short[i] = true;
         blocks[i] = blocks[i].first(lengths[which[i]] - 1);
       }
@@ -91,7 +91,7 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
       EXPECT_FALSE(got->why) << got->why.message();
       for (std::size_t i = 0; i < kBatch; ++i) {
         const SetGetBlock& block = got->blocks[i];
-        const bool is_held = which[i] < kNames && !is_dropped[which[i]];
+        const bool is_held = which[i] < kSetNames && !is_dropped[which[i]];
         if (!is_held) {
           EXPECT_FALSE(block.has_landed || block.why || block.block_bytes > 0) << "a plain miss, " << which[i];
           continue;
@@ -113,10 +113,10 @@ class E2eSetTest : public testing::TestWithParam<Transport> {
   NamespaceRecord record =
       NamespaceRecord::from_fields({{"model", "e2e"}, {"kind", "set"}, {"block_bytes_max", std::to_string(kLengthMax)}})
           .value();
-  std::vector<BlockHash> names = make_chain(1, kNames), strangers = make_chain(2, kNames);
+  std::vector<BlockHash> names = make_chain(1, kSetNames), strangers = make_chain(2, kSetNames);
   std::vector<std::size_t> lengths;
   std::vector<std::uint32_t> groups;  ///< Of each batch that is put; none: each name alone.
-  std::vector<bool> is_dropped = std::vector<bool>(kNames, false);
+  std::vector<bool> is_dropped = std::vector<bool>(kSetNames, false);
   std::mt19937_64 random;
   std::unique_ptr<NodeProcess> node;
   std::unique_ptr<TestClient> client;
@@ -130,23 +130,23 @@ TEST_P(E2eSetTest, AnySubsetComesBackFromMemoryFromDiskAndAfterARestart) {
   ASSERT_NO_FATAL_FAILURE(put_all());
   const auto match = (*client)->match_set(client->space(), names, {.deadline = kDeadline});
   ASSERT_TRUE(match);
-  EXPECT_EQ(match->held_count, kNames) << match->why.message();
+  EXPECT_EQ(match->held_count, kSetNames) << match->why.message();
   EXPECT_GT(match->disk_count, 0u) << "they do not fit in memory";
-  EXPECT_LT(match->disk_count, kNames) << "and some are there";
-  for (std::size_t i = 0; i < kNames; ++i) EXPECT_EQ(match->block_bytes[i], lengths[i]) << i;
-  EXPECT_EQ(got_in_any_order(), kNames);
-  EXPECT_EQ(got_in_any_order(), kNames) << "of blocks that go back to memory others make room";
+  EXPECT_LT(match->disk_count, kSetNames) << "and some are there";
+  for (std::size_t i = 0; i < kSetNames; ++i) EXPECT_EQ(match->block_bytes[i], lengths[i]) << i;
+  EXPECT_EQ(got_in_any_order(), kSetNames);
+  EXPECT_EQ(got_in_any_order(), kSetNames) << "of blocks that go back to memory others make room";
   EXPECT_GT(node->metric("kvstore_get_disk_blocks_total"), 0);
   EXPECT_EQ(node->metric("kvstore_lost_unspilled_blocks_total"), 0);
 
   node->signal(SIGTERM);
   EXPECT_EQ(node->wait(), 0);
   start();
-  EXPECT_EQ(got_in_any_order(), kNames) << "a clean stop keeps everything";
+  EXPECT_EQ(got_in_any_order(), kSetNames) << "a clean stop keeps everything";
 
   // Dropped names stay away, each for itself, whatever ends the node.
   std::vector<BlockHash> dropped;
-  for (std::size_t i = 0; i < kNames; i += 3) {
+  for (std::size_t i = 0; i < kSetNames; i += 3) {
     is_dropped[i] = true;
     dropped.push_back(names[i]);
   }
@@ -154,17 +154,17 @@ TEST_P(E2eSetTest, AnySubsetComesBackFromMemoryFromDiskAndAfterARestart) {
   ASSERT_TRUE(drop);
   EXPECT_EQ(drop->block_count, dropped.size());
   EXPECT_FALSE(drop->until_restart);
-  EXPECT_EQ(got_in_any_order(), kNames - dropped.size());
+  EXPECT_EQ(got_in_any_order(), kSetNames - dropped.size());
   node->signal(SIGKILL);
   node->wait();
   start();
   const auto after = (*client)->match_set(client->space(), names, {.deadline = kDeadline});
   ASSERT_TRUE(after);
-  for (std::size_t i = 0; i < kNames; ++i) {
+  for (std::size_t i = 0; i < kSetNames; ++i) {
     EXPECT_TRUE(!is_dropped[i] || after->held[i] == Held::kNowhere) << i;
     is_dropped[i] = after->held[i] == Held::kNowhere;  // what was in memory alone may be gone
   }
-  EXPECT_GT(after->held_count, kNames / 2);
+  EXPECT_GT(after->held_count, kSetNames / 2);
   EXPECT_EQ(got_in_any_order(), after->held_count);
 }
 
@@ -176,14 +176,14 @@ TEST_P(E2eSetTest, AGroupIsWholeOrGoneAfterAKill) {
   EXPECT_EQ(node->wait(), 0);
   start();
   std::vector<BlockHash> dropped;  // of each fifth group one
-  for (std::size_t group = 0; group < kNames / kMembers; group += 5)
+  for (std::size_t group = 0; group < kSetNames / kMembers; group += 5)
     dropped.push_back(names[group * kMembers + random() % kMembers]);
   ASSERT_TRUE((*client)->drop(client->space(), dropped, kDeadline));
   node->signal(SIGKILL);
   node->wait();
   start();
   std::size_t whole = 0;
-  for (std::size_t at = 0; at < kNames; at += kBatch) {
+  for (std::size_t at = 0; at < kSetNames; at += kBatch) {
     const std::span<const BlockHash> batch = std::span(names).subspan(at, kBatch);
     const auto blocks = client->blocks(kBatch);
     const SetMatchOptions match_options{.deadline = kDeadline, .group_counts = groups};
@@ -206,8 +206,8 @@ TEST_P(E2eSetTest, AGroupIsWholeOrGoneAfterAKill) {
       }
     }
   }
-  EXPECT_GT(whole, kNames / kMembers / 2);
-  EXPECT_LE(whole, kNames / kMembers - dropped.size());
+  EXPECT_GT(whole, kSetNames / kMembers / 2);
+  EXPECT_LE(whole, kSetNames / kMembers - dropped.size());
 }
 
 }  // namespace

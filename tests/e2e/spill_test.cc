@@ -19,7 +19,7 @@
 namespace kv::e2e {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64 << 10;
+constexpr std::size_t kSpillBlockBytes = 64 << 10;
 constexpr std::size_t kChainBlocks = 16;
 
 class E2eSpillTest : public testing::TestWithParam<Transport> {
@@ -35,13 +35,13 @@ class E2eSpillTest : public testing::TestWithParam<Transport> {
     return std::make_unique<NodeProcess>(node_options(GetParam(), options));
   }
   static std::unique_ptr<TestClient> connect(const NodeProcess& node, Transport transport = Transport::kUnix) {
-    return std::make_unique<TestClient>(endpoint_of(node, transport), transport, kBlockBytes, kChainBlocks);
+    return std::make_unique<TestClient>(endpoint_of(node, transport), transport, kSpillBlockBytes, kChainBlocks);
   }
   /// Puts chains 1..count, each as large as a quarter of the memory, and lets the disk keep up.
   static void fill(const NodeProcess& node, TestClient& client, std::uint64_t count) {
     for (std::uint64_t name = 1; name <= count; ++name) {
       EXPECT_EQ(client.put(make_chain(name, kChainBlocks)).stored, kChainBlocks);
-      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kBlockBytes; }));
+      EXPECT_TRUE(eventually([&] { return node.metric("kvstore_allocated_bytes") <= 62 * kSpillBlockBytes; }));
     }
   }
   /// How many blocks of the chain come back. Wrong bytes fail the test.
@@ -294,7 +294,7 @@ TEST_P(E2eSpillNodeTest, SeveralDirectoriesShareTheBlocks) {
     std::uintmax_t bytes = 0;
     for (const auto& file : std::filesystem::recursive_directory_iterator(directory))
       if (file.is_regular_file() && file.path().extension() == ".sst") bytes += file.file_size();
-    EXPECT_GT(bytes, 12 * kChainBlocks * kBlockBytes / 4) << directory;
+    EXPECT_GT(bytes, 12 * kChainBlocks * kSpillBlockBytes / 4) << directory;
   }
 }
 
@@ -309,7 +309,7 @@ TEST_P(E2eSpillNodeTest, ADirectoryOfAnotherClusterIsAsGoodAsOnesOwn) {
   EXPECT_EQ(node->wait(), 0);
   node = start({"--node-id", "ours"});
   EXPECT_TRUE(eventually([&] { return node->metric("kvstore_disk_is_loading") == 0; }));
-  TestClient ours(node->unix_socket(), Transport::kUnix, kBlockBytes / 2, kChainBlocks);
+  TestClient ours(node->unix_socket(), Transport::kUnix, kSpillBlockBytes / 2, kChainBlocks);
   EXPECT_EQ(got(ours, 12), 0u) << "another namespace: the same hashes are other blocks";
   const auto client = connect(*node);
   std::size_t found = 0;

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 
-constexpr std::size_t kBlockBytes = 64 << 10;
+constexpr std::size_t kSpillToolBlockBytes = 64 << 10;
 
 TEST(E2eSpillToolTest, ADirectoryIsInspectedVerifiedAndCompactedOnceItsNodeHasStopped) {
   const TempDir spill;
@@ -28,7 +28,7 @@ TEST(E2eSpillToolTest, ADirectoryIsInspectedVerifiedAndCompactedOnceItsNodeHasSt
   };
   {
     NodeProcess node(options);
-    TestClient client(node.unix_socket(), Transport::kUnix, kBlockBytes, 16);
+    TestClient client(node.unix_socket(), Transport::kUnix, kSpillToolBlockBytes, 16);
     for (std::uint64_t name = 1; name <= 3; ++name) EXPECT_EQ(client.put(make_chain(name, 16)).stored, 16u);
     const Finished refused = tool(node_program(), "inspect");
     EXPECT_EQ(refused.status, 1);
@@ -48,9 +48,9 @@ TEST(E2eSpillToolTest, ADirectoryIsInspectedVerifiedAndCompactedOnceItsNodeHasSt
   EXPECT_EQ(run_program({ctl_program(), "spill", "dance"}).status, 2);
 
   for (const auto& entry : fs::directory_iterator(fs::path(spill.path()) / "db")) {
-    if (entry.path().extension() != ".sst" || entry.file_size() < 20 * kBlockBytes) continue;
+    if (entry.path().extension() != ".sst" || entry.file_size() < 20 * kSpillToolBlockBytes) continue;
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(10 * kBlockBytes);
+    file.seekp(10 * kSpillToolBlockBytes);
     file.put('\x01').put('\x02').put('\x03');
   }
   const Finished damaged = tool(ctl_program(), "verify");

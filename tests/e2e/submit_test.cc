@@ -12,13 +12,13 @@
 namespace kv::e2e {
 namespace {
 
-constexpr std::size_t kBlockBytes = 1 << 20, kCount = 32;
+constexpr std::size_t kSubmitBlockBytes = 1 << 20, kSubmitBlocks = 32;
 
 class E2eSubmitTest : public testing::TestWithParam<Transport> {
  protected:
   void SetUp() override {
     if (const std::string why = lacks(GetParam()); !why.empty()) GTEST_SKIP() << why;
-    ASSERT_EQ(client.put(chain).stored, kCount);
+    ASSERT_EQ(client.put(chain).stored, kSubmitBlocks);
   }
   static Completion next(CompletionQueue& queue) {
     Completion one;
@@ -38,9 +38,9 @@ class E2eSubmitTest : public testing::TestWithParam<Transport> {
   std::string socket = directory.path() + "/socket";
   std::unique_ptr<NodeProcess> node =
       std::make_unique<NodeProcess>(node_options(GetParam(), {"--capacity", "128MiB"}), socket);
-  TestClient client{endpoint_of(*node, GetParam()), GetParam(), kBlockBytes, kCount};
-  std::vector<BlockHash> chain = make_chain(1, kCount);
-  std::vector<std::span<std::byte>> blocks = client.blocks(kCount);
+  TestClient client{endpoint_of(*node, GetParam()), GetParam(), kSubmitBlockBytes, kSubmitBlocks};
+  std::vector<BlockHash> chain = make_chain(1, kSubmitBlocks);
+  std::vector<std::span<std::byte>> blocks = client.blocks(kSubmitBlocks);
 };
 
 INSTANTIATE_TEST_SUITE_P(Transports, E2eSubmitTest, testing::Values(Transport::kTcp, Transport::kUnix, Transport::kShm),
@@ -57,7 +57,7 @@ TEST_P(E2eSubmitTest, AGetFromAStoppedNodeIsCancelledAndItsMemoryIsQuarantinedUn
   ASSERT_TRUE(queue.cancel(get));
   const Completion end = next(queue);
   EXPECT_EQ(end.error, Errc::kCancelled);
-  EXPECT_LT(end.get.block_count, kCount);
+  EXPECT_LT(end.get.block_count, kSubmitBlocks);
   EXPECT_EQ(client->is_quarantined(client.memory()), is_lent());
   if (is_lent()) {
     ASSERT_TRUE(queue.submit_get(client.space(), chain, blocks, {.deadline = 1h}));
@@ -67,8 +67,8 @@ TEST_P(E2eSubmitTest, AGetFromAStoppedNodeIsCancelledAndItsMemoryIsQuarantinedUn
   node->signal(SIGCONT);
   EXPECT_TRUE(eventually([&] { return !client->is_quarantined(client.memory()); }));
   ASSERT_TRUE(queue.submit_get(client.space(), chain, blocks, {.deadline = kDeadline}));
-  EXPECT_EQ(next(queue).get.block_count, kCount);
-  EXPECT_EQ(client.wrong_bytes(chain, kCount), 0u);
+  EXPECT_EQ(next(queue).get.block_count, kSubmitBlocks);
+  EXPECT_EQ(client.wrong_bytes(chain, kSubmitBlocks), 0u);
 }
 
 TEST_P(E2eSubmitTest, ADeadlineOnAStoppedNodeIsASmallerResult) {

@@ -13,7 +13,7 @@
 namespace kv {
 namespace {
 
-constexpr std::int64_t kBlock = 4, kHeads = 2, kHeadSize = 8, kPages = 12;
+constexpr std::int64_t kPageTokens = 4, kHeads = 2, kHeadSize = 8, kPages = 12;
 
 /// A layout of one layer with memory of its own.
 struct Tokens {
@@ -36,7 +36,7 @@ class PagedPermuteTest : public testing::Test {
  protected:
   PagePool pool{kPages};
   Tokens pages{layouts::x_packed({.block_count = kPages,
-                                  .block_tokens = kBlock,
+                                  .block_tokens = kPageTokens,
                                   .heads = kHeads,
                                   .key_size = kHeadSize,
                                   .element = Element::kFp16})
@@ -83,7 +83,7 @@ class PagedPermuteTest : public testing::Test {
 };
 
 TEST_F(PagedPermuteTest, ForksReadTheirCommonBeginningAndTheirOwnEnds) {
-  PagedCache cache(pool, {.block_size = kBlock});
+  PagedCache cache(pool, {.block_size = kPageTokens});
   const SequenceId parent = cache.open({}, 6).value();
   write(cache, parent, 0, {1, 2, 3, 4, 5, 6});
   const SequenceId child = cache.fork(parent);
@@ -95,7 +95,7 @@ TEST_F(PagedPermuteTest, ForksReadTheirCommonBeginningAndTheirOwnEnds) {
 }
 
 TEST_F(PagedPermuteTest, AHitReadsWhatAnotherSequenceWrote) {
-  PagedCache cache(pool, {.block_size = kBlock});
+  PagedCache cache(pool, {.block_size = kPageTokens});
   const auto names = names_of({1, 2});
   const SequenceId first = cache.open({}, 9).value();
   write(cache, first, 0, {1, 2, 3, 4, 5, 6, 7, 8, 9});
@@ -107,7 +107,7 @@ TEST_F(PagedPermuteTest, AHitReadsWhatAnotherSequenceWrote) {
 }
 
 TEST_F(PagedPermuteTest, RowsBehindAWindowAreSkipped) {
-  PagedCache cache(pool, {.block_size = kBlock, .window_tokens = 5});
+  PagedCache cache(pool, {.block_size = kPageTokens, .window_tokens = 5});
   const SequenceId sequence = cache.open({}, 8).value();
   write(cache, sequence, 0, {1, 2, 3, 4, 5, 6, 7, 8});
   append(cache, sequence, {9});

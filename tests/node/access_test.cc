@@ -10,7 +10,6 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
-#include <iomanip>
 #include <map>
 #include <random>
 #include <sstream>
@@ -18,6 +17,7 @@
 #include "store/node/access/audit.h"
 #include "store/node/access/tenant_figures.h"
 #include "tests/node/node_world.h"
+#include "tests/node/policy_parts.h"
 #include "transport/token.h"
 
 namespace kv {
@@ -31,12 +31,6 @@ using testing::StartsWith;
 const std::string kToken = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const std::string kNextToken = "another-token-that-is-long-enough-for-this";
 
-std::string hex_hash(const std::string& token) {
-  std::ostringstream text;
-  for (const unsigned char byte : token_hash(token)) text << std::hex << std::setw(2) << std::setfill('0') << int{byte};
-  return text.str();
-}
-
 PeerIdentity certificate(std::vector<std::string> names) {
   return {.protection = Stream::Protection::kTls, .names = std::move(names)};
 }
@@ -47,8 +41,6 @@ PeerIdentity with_token(const std::string& token, PeerIdentity peer = {}) {
   peer.token = token_hash(token);
   return peer;
 }
-/// All that a section with a tenant may have: nodes belong to none.
-constexpr Roles kTenantRoles = kAllRoles & ~static_cast<Roles>(PolicyRole::kNode);
 const PeerIdentity kLoopback{.protection = Stream::Protection::kLocal}, kNetwork{};
 
 /// "SECTION: ROLES" of who a peer is by the policy.

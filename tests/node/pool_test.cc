@@ -11,7 +11,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64;
+constexpr std::size_t kPoolBlockBytes = 64;
 
 class PoolTest : public testing::Test {
  protected:
@@ -68,7 +68,7 @@ class PoolTest : public testing::Test {
     std::mt19937 random(1);
     for (int i = 0; i < requests; ++i) {
       const auto chain = test_chain(record, 24, static_cast<std::uint32_t>(random() % 100));
-      Blocks memory(chain.size(), kBlockBytes);
+      Blocks memory(chain.size(), kPoolBlockBytes);
       memory.fill(chain);
       ASSERT_TRUE(loop.run(client->match(space, chain, {.deadline = 5s})));
       ASSERT_TRUE(loop.run(client->put(space, chain, memory.from, {.deadline = 5s})));
@@ -94,7 +94,7 @@ class PoolTest : public testing::Test {
   SimNetwork network{clock, 1};
   Loop loop{&clock};
   StoreConfig store;
-  const NamespaceRecord record = test_record(kBlockBytes);
+  const NamespaceRecord record = test_record(kPoolBlockBytes);
   std::uint64_t epoch = 0;
   std::map<std::string, std::unique_ptr<sim::SimNode>> nodes;
   std::map<std::string, std::unique_ptr<Pool>> pools;

@@ -18,6 +18,7 @@
 #include "store/node/events/event_answers.h"
 #include "store/node/status/status.h"
 #include "tests/node/node_world.h"
+#include "tests/node/policy_parts.h"
 
 namespace kv {
 namespace {
@@ -256,7 +257,6 @@ class RightsTest : public NodeTest {
 
 constexpr Roles role(PolicyRole one) { return static_cast<Roles>(one); }
 constexpr Roles kNodeRole = role(PolicyRole::kNode);
-constexpr Roles kTenantRoles = kAllRoles & ~kNodeRole;  ///< Nodes belong to none.
 const std::vector<Roles> kRoleSets = {0,
                                       role(PolicyRole::kReader),
                                       role(PolicyRole::kWriter),

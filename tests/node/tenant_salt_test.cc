@@ -7,11 +7,10 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iomanip>
-#include <sstream>
 
 #include "store/node/access/access.h"
 #include "tests/node/node_world.h"
+#include "tests/node/policy_parts.h"
 
 namespace kv {
 namespace {
@@ -77,12 +76,6 @@ TEST(TenantSecretTest, AFileThatOthersMayReadOrThatHoldsAnythingElseIsRefusedAnd
   std::filesystem::remove(path);
   EXPECT_THAT(TenantSecret::read(path).error().text, HasSubstr("cannot be read: No such file"));
   EXPECT_THAT(TenantSecret::read("/").error().text, HasSubstr("is no file"));
-}
-
-std::string hex_hash(const std::string& token) {
-  std::ostringstream text;
-  for (const unsigned char byte : token_hash(token)) text << std::hex << std::setw(2) << std::setfill('0') << int{byte};
-  return text.str();
 }
 
 std::string token_of(const std::string& name) { return name + std::string(32, '-'); }

@@ -10,13 +10,11 @@
 #include <random>
 #include <set>
 
+#include "arena_sizes.h"
 #include "base/checksum.h"
 
 namespace kv {
 namespace {
-
-constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr std::size_t kMixedSizes[] = {4 * kKiB, 196 * kKiB, 1153434 /* 1.1 MiB */, 2 * kMiB, 32 * kMiB, 80 * kMiB};
 
 std::unique_ptr<Arena> make_arena(std::size_t capacity_bytes, std::size_t granule_bytes = 2 * kMiB) {
   ArenaConfig config;

@@ -7,14 +7,12 @@
 #include <set>
 #include <unordered_map>
 
+#include "arena_sizes.h"
 #include "store_fixture.h"
 #include "trace.h"
 
 namespace kv {
 namespace {
-
-constexpr std::size_t kKiB = 1024, kMiB = 1024 * kKiB;
-constexpr std::size_t kMixedSizes[] = {4 * kKiB, 196 * kKiB, 1153434 /* 1.1 MiB */, 2 * kMiB, 32 * kMiB, 80 * kMiB};
 
 /// Leaf ends first, least recently used first, by brute force: every block knows its last use.
 class BruteForce {

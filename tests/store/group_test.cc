@@ -11,7 +11,7 @@ namespace {
 
 using Held = Store::Held;
 using Status = Store::CommitStatus;
-using Counts = std::vector<std::uint32_t>;
+using GroupCounts = std::vector<std::uint32_t>;
 
 class GroupTest : public StoreFixture {
  protected:
@@ -24,7 +24,7 @@ class GroupTest : public StoreFixture {
             ->open(NamespaceRecord::from_fields({{"model", "g"}, {"kind", "set"}, {"block_bytes_max", "4096"}}).value())
             .value();
   }
-  Store::OfferPlan offer(std::span<const BlockHash> hashes, const Counts& groups, SessionId session = kAlice) {
+  Store::OfferPlan offer(std::span<const BlockHash> hashes, const GroupCounts& groups, SessionId session = kAlice) {
     now += Duration(1000);
     const std::vector<std::uint32_t> lengths(hashes.size(), kLength);
     return store->offer_set(set, hashes, {.session = session, .lengths = lengths, .group_counts = groups}, now).value();
@@ -41,14 +41,15 @@ class GroupTest : public StoreFixture {
     return store->commit_group(plan.put, sums, now);
   }
   /// All of it; whether each block was stored by this.
-  void put_groups(std::span<const BlockHash> hashes, const Counts& groups) {
+  void put_groups(std::span<const BlockHash> hashes, const GroupCounts& groups) {
     const auto plan = offer(hashes, groups);
     for (std::size_t at = 0; at < plan.staged.size();)
       for (const Status status : commit_group(plan, at)) EXPECT_EQ(status, Status::kStored);
     if (plan.put != PutId{}) store->end_put(plan.put);
   }
-  void put_alone(std::span<const BlockHash> hashes) { put_groups(hashes, Counts(hashes.size(), 1)); }
-  std::string held(std::span<const BlockHash> hashes, const Counts& groups = {}) {  // "m" memory, "d" disk, "." nowhere
+  void put_alone(std::span<const BlockHash> hashes) { put_groups(hashes, GroupCounts(hashes.size(), 1)); }
+  std::string held(std::span<const BlockHash> hashes,
+                   const GroupCounts& groups = {}) {  // "m" memory, "d" disk, "." nowhere
     now += Duration(1000);
     const auto match = store->match_set(set, hashes, {.group_counts = groups}, now).value();
     std::string text;
@@ -67,10 +68,10 @@ TEST_F(GroupTest, AGroupIsHeldOnlyIfAllOfItIs) {
   EXPECT_EQ(held(hashes, {3, 1, 3}), "mmmmmmm");
   erase(hashes[5]);
   EXPECT_EQ(held(hashes), "mmmmm.m");
-  const auto match = store->match_set(set, hashes, {.group_counts = Counts{3, 1, 3}}, now).value();
+  const auto match = store->match_set(set, hashes, {.group_counts = GroupCounts{3, 1, 3}}, now).value();
   EXPECT_EQ(match.held, (std::vector<Held>{Held::kInMemory, Held::kInMemory, Held::kInMemory, Held::kInMemory,
                                            Held::kNowhere, Held::kNowhere, Held::kNowhere}));
-  EXPECT_EQ(match.lengths, (Counts{kLength, kLength, kLength, kLength, 0, 0, 0}));
+  EXPECT_EQ(match.lengths, (GroupCounts{kLength, kLength, kLength, kLength, 0, 0, 0}));
   // A name of two groups is held for the one that is whole.
   const std::vector<BlockHash> shared = {hashes[4], hashes[5], hashes[4], hashes[6]};
   EXPECT_EQ(held(shared, {2, 2}), "..mm");
@@ -80,21 +81,22 @@ TEST_F(GroupTest, CountsThatDoNotCutTheListAreRefused) {
   create_slots(16);
   const auto hashes = chain(1, 70);
   const std::vector<std::uint32_t> lengths(70, kLength);
-  for (const Counts& bad : {Counts{69}, Counts{64, 5}, Counts{64, 7}, Counts{70}, Counts{65, 5}, Counts{0, 64, 6},
-                            Counts{64, 0, 6}, Counts{0xFFFFFFFF, 71}}) {
+  for (const GroupCounts& bad :
+       {GroupCounts{69}, GroupCounts{64, 5}, GroupCounts{64, 7}, GroupCounts{70}, GroupCounts{65, 5},
+        GroupCounts{0, 64, 6}, GroupCounts{64, 0, 6}, GroupCounts{0xFFFFFFFF, 71}}) {
     EXPECT_EQ(store->match_set(set, hashes, {.group_counts = bad}, now).error(), Errc::kBadRequest);
     EXPECT_EQ(store->pin_set(set, hashes, {.group_counts = bad}, now).error(), Errc::kBadRequest);
     EXPECT_EQ(store->offer_set(set, hashes, {.lengths = lengths, .group_counts = bad}, now).error(), Errc::kBadRequest);
     EXPECT_NE(check_groups(hashes, bad), "");
   }
-  EXPECT_EQ(check_groups(hashes, Counts{64, 6}), "");
-  EXPECT_EQ(check_groups(hashes, Counts{65, 5}), "group_counts[0]: 65, 1..64 are allowed");
-  EXPECT_EQ(check_groups(hashes, Counts{64, 5}), "group_counts: 69 names in all, 70 are given");
+  EXPECT_EQ(check_groups(hashes, GroupCounts{64, 6}), "");
+  EXPECT_EQ(check_groups(hashes, GroupCounts{65, 5}), "group_counts[0]: 65, 1..64 are allowed");
+  EXPECT_EQ(check_groups(hashes, GroupCounts{64, 5}), "group_counts: 69 names in all, 70 are given");
   auto twice = hashes;
   twice[69] = twice[65];
-  EXPECT_EQ(check_groups(twice, Counts{64, 6}), "group_counts[1]: the group has a name twice");
+  EXPECT_EQ(check_groups(twice, GroupCounts{64, 6}), "group_counts[1]: the group has a name twice");
   twice[69] = twice[0];  // of two groups
-  EXPECT_EQ(check_groups(twice, Counts{64, 6}), "");
+  EXPECT_EQ(check_groups(twice, GroupCounts{64, 6}), "");
 }
 
 TEST_F(GroupTest, NobodySeesAGroupBeforeItsLastBlockIsCommitted) {
@@ -220,7 +222,7 @@ TEST_F(GroupTest, AskingForAGroupThatIsNotWholeLeavesItsBlocksAsOldAsTheyWere) {
   // The first name is of a group that is here and of one that never was.
   const std::vector<BlockHash> asked = {hashes[0], hashes[2]};
   EXPECT_EQ(held(asked, {2}), "..");
-  const Counts groups = {2};
+  const GroupCounts groups = {2};
   const auto pinned = store->pin_set(set, asked, {.session = kAlice, .group_counts = groups}, now).value();
   EXPECT_TRUE(pinned.pinned.blocks.empty());
   EXPECT_EQ(store->stats().get_miss_blocks, 2u);
@@ -237,7 +239,7 @@ TEST_F(GroupTest, AGroupThatIsLargerThanTheArenaIsRefusedAndEvictsNothing) {
   const auto kept = chain(1, 4), hashes = chain(2, 6);
   put_alone(kept);
   const std::vector<std::uint32_t> lengths(6, kLength);
-  const Counts fits = {4, 2}, never = {1, 5};
+  const GroupCounts fits = {4, 2}, never = {1, 5};
   EXPECT_EQ(store->offer_set(set, hashes, {.lengths = lengths, .group_counts = never}, now).error(), Errc::kTooLarge);
   EXPECT_EQ(held(kept), "mmmm");
   put_groups(std::span(hashes).first(4), {4});
@@ -250,7 +252,7 @@ TEST_F(GroupTest, AGroupThatIsLargerThanTheArenaIsRefusedAndEvictsNothing) {
 TEST_F(GroupTest, AWindowOfAGetCutsNoGroup) {
   create_slots(16);
   const auto hashes = chain(1, 9);
-  const Counts groups = {2, 3, 4};
+  const GroupCounts groups = {2, 3, 4};
   put_groups(hashes, groups);
   for (std::size_t count_max = 1; count_max <= 9; ++count_max) {
     const auto window =
@@ -274,7 +276,7 @@ TEST_F(GroupTest, AGroupWithABlockThatIsLongerThanItsRoomIsNotPinned) {
   const auto hashes = chain(1, 4);
   put_groups(hashes, {2, 2});
   const std::vector<std::uint32_t> rooms = {kLength, kLength - 1, kLength, kLength};
-  const Counts groups = {2, 2};
+  const GroupCounts groups = {2, 2};
   const auto pinned = store->pin_set(set, hashes, {.rooms = rooms, .group_counts = groups}, now).value();
   ASSERT_EQ(pinned.pinned.blocks.size(), 2u);
   EXPECT_EQ(pinned.pinned.blocks[0].index, 2u);
@@ -288,7 +290,7 @@ TEST_F(GroupTest, ALeaseIsForGroupsThatMemoryHasAsAWhole) {
   const auto hashes = chain(1, 5);
   put_groups(hashes, {2, 3});
   erase(hashes[3]);
-  const Counts groups = {2, 3};
+  const GroupCounts groups = {2, 3};
   const auto match = store->match_set(set, hashes, {.session = kAlice, .lease = true, .group_counts = groups}, now);
   EXPECT_NE(match->lease, LeaseId{});
   EXPECT_EQ(store->stats().lease_count, 2u);
@@ -300,7 +302,7 @@ TEST_F(GroupTest, AListInPartsIsOnePutOfGroups) {
   const auto hashes = chain(1, 7);
   put_alone(std::span(hashes).first(1));
   const std::vector<std::uint32_t> lengths(7, kLength);
-  const Counts first = {3}, rest = {2, 2};
+  const GroupCounts first = {3}, rest = {2, 2};
   Store::SetOfferOptions options{
       .session = kAlice, .lengths = std::span(lengths).first(3), .is_part = true, .group_counts = first};
   const PutId put = store->offer_set(set, std::span(hashes).first(3), options, now)->put;
@@ -345,7 +347,7 @@ TEST_F(GroupDiskTest, AGroupMayLieInMemoryInPartAndOnDiskInPart) {
   EXPECT_EQ(held(hashes, {3}), "...");
   put_groups(hashes, {3});  // what the disk has counts
   EXPECT_EQ(held(hashes, {3}), "dmd");
-  const Counts groups = {3};
+  const GroupCounts groups = {3};
   const auto match = store->match_set(set, hashes, {.session = kAlice, .lease = true, .group_counts = groups}, now);
   EXPECT_EQ(match->lease, LeaseId{}) << "half a promise is none";
   EXPECT_EQ(match->lease_error, Errc{});

@@ -12,19 +12,19 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kBytes = 4096;
+constexpr std::size_t kNamespaceBlockBytes = 4096;
 
 class NamespaceTest : public StoreFixture {
  protected:
   void make(std::size_t count_max, std::size_t blocks_on_disk = 0) {
     config.namespace_count_max = count_max;
     config.lease_duration = 500ms;
-    config.disk.capacity_bytes = blocks_on_disk * kBytes;
-    config.disk.segment_bytes = 16 * kBytes;
-    create(16 * kBytes, kBytes);
+    config.disk.capacity_bytes = blocks_on_disk * kNamespaceBlockBytes;
+    config.disk.segment_bytes = 16 * kNamespaceBlockBytes;
+    create(16 * kNamespaceBlockBytes, kNamespaceBlockBytes);
   }
   SpaceId open(std::uint64_t epoch, SessionId session = {}) { return store->open(record(epoch), session).value(); }
-  static NamespaceRecord record(std::uint64_t epoch, std::size_t block_bytes = kBytes) {
+  static NamespaceRecord record(std::uint64_t epoch, std::size_t block_bytes = kNamespaceBlockBytes) {
     return NamespaceRecord::from_fields({{"model", "m"},
                                          {"block_bytes", std::to_string(block_bytes)},
                                          {"block_size", "4"},
@@ -54,7 +54,7 @@ class NamespaceTest : public StoreFixture {
   }
   void restart() {
     disk.crash(disk.block_count());
-    create(config.arena.capacity_bytes, kBytes);
+    create(config.arena.capacity_bytes, kNamespaceBlockBytes);
     load(begin_load());
     store->end_load(/*is_whole=*/true);
   }
@@ -226,7 +226,7 @@ TEST_F(NamespaceTest, WhatALoadHasYetToFindIsFoundThoughItsNamespaceWasForgotten
   disk.crash(disk.block_count());
   for (std::size_t moment = 0; moment <= 12; ++moment) {
     SCOPED_TRACE(moment);
-    create(config.arena.capacity_bytes, kBytes);
+    create(config.arena.capacity_bytes, kNamespaceBlockBytes);
     open(1), open(2);
     store->drop(open(3), {}).value();  // of what is not there yet
     for (std::uint64_t epoch = 100; epoch < 130; ++epoch) open(epoch);
@@ -251,7 +251,7 @@ TEST_F(NamespaceTest, ALoadThatBrokeOffLeavesEveryRecordToTheNextStart) {
   for (std::uint64_t epoch = 1; epoch <= 3; ++epoch) put(open(epoch), chain(epoch, 2));
   spill();
   disk.crash(disk.block_count());
-  create(config.arena.capacity_bytes, kBytes);
+  create(config.arena.capacity_bytes, kNamespaceBlockBytes);
   const auto records = begin_load();
   load(std::span(records).first(2));
   store->end_load(/*is_whole=*/false);

@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kBytes = 192;  // a stride of 192, no checksum of several stripes: small and many
+constexpr std::size_t kModelBlockBytes = 192;  // a stride of 192, no checksum of several stripes: small and many
 constexpr std::size_t kSlots = 40;
 using Status = Store::CommitStatus;
 
@@ -119,7 +119,7 @@ class StoreModelTest : public StoreFixture {
     };
     for (const ModelLease& lease : model_leases) keep(lease.node);
     if (more != nullptr) keep(more);
-    return kept.size() * kBytes;
+    return kept.size() * kModelBlockBytes;
   }
   void expire() {
     while (!model_leases.empty() && model_leases.front().end <= now) end_lease(model_leases.begin());
@@ -153,7 +153,7 @@ class StoreModelTest : public StoreFixture {
   void step() {
     const std::size_t which = below(spaces.size());
     Node* root = roots[which].get();
-    const SpaceId space = open(kBytes, kModels[which]);
+    const SpaceId space = open(kModelBlockBytes, kModels[which]);
     if (space != spaces[which]) {  // it was forgotten, so nothing of it was in use
       ASSERT_TRUE(root->children.empty());
       for (const ModelPut& put : puts) ASSERT_NE(put.root, root);
@@ -161,9 +161,9 @@ class StoreModelTest : public StoreFixture {
       spaces[which] = space;
     }
     if (below(4) == 0) {  // takes the place of one that is idle
-      const bool has_room = store->open(make_record("other " + std::to_string(++churn), kBytes)).has_value();
+      const bool has_room = store->open(make_record("other " + std::to_string(++churn), kModelBlockBytes)).has_value();
       ASSERT_TRUE(has_room) << "one of three is idle";
-      spaces[which] = open(kBytes, kModels[which]);
+      spaces[which] = open(kModelBlockBytes, kModels[which]);
       return;
     }
     const auto hashes = random_chain();
@@ -413,7 +413,7 @@ class StoreModelTest : public StoreFixture {
     ASSERT_EQ(stats.staged_count, staged_count);
     ASSERT_EQ(stats.lease_count, model_leases.size());
     ASSERT_EQ(stats.leased_bytes, leased_bytes(nullptr));
-    ASSERT_EQ(stats.allocated_bytes, (nodes.size() + staged_count) * kBytes);
+    ASSERT_EQ(stats.allocated_bytes, (nodes.size() + staged_count) * kModelBlockBytes);
     ASSERT_EQ(stats.block_count, static_cast<std::size_t>(std::count_if(
                                      nodes.begin(), nodes.end(), [](const auto& node) { return node->is_linked; })));
     ASSERT_EQ(stats.pinned_count, static_cast<std::size_t>(std::count_if(
@@ -429,9 +429,9 @@ class StoreModelTest : public StoreFixture {
     config.leased_fraction_max = static_cast<double>(below(kSlots + 1)) / kSlots;
     config.namespace_count_max = 3;
     config.curve = {.is_on = true, .one_in = 2, .block_count_max = 64};
-    create(kSlots * kBytes);
+    create(kSlots * kModelBlockBytes);
     for (const char* model : kModels) {
-      spaces.push_back(open(kBytes, model));
+      spaces.push_back(open(kModelBlockBytes, model));
       roots.push_back(std::make_unique<Node>());
     }
     for (int i = 0; i < steps; ++i) {

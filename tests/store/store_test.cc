@@ -9,7 +9,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kBytes = 4096;
+constexpr std::size_t kStoreBlockBytes = 4096;
 using Status = Store::CommitStatus;
 
 class StoreTest : public StoreFixture {
@@ -20,27 +20,27 @@ class StoreTest : public StoreFixture {
     config.lease_count_per_session_max = 3;
     config.namespace_count_max = 3;
     config.chain_blocks_max = 100;
-    create(8 * kBytes, kBytes);
-    space = open(kBytes);
+    create(8 * kStoreBlockBytes, kStoreBlockBytes);
+    space = open(kStoreBlockBytes);
   }
   SpaceId space{};
 };
 
 TEST_F(StoreTest, OpensANamespaceOnce) {
-  EXPECT_EQ(store->open(make_record("m", kBytes)).value(), space);
-  const SpaceId other = store->open(make_record("other", kBytes)).value();
+  EXPECT_EQ(store->open(make_record("m", kStoreBlockBytes)).value(), space);
+  const SpaceId other = store->open(make_record("other", kStoreBlockBytes)).value();
   EXPECT_NE(other, space);
   EXPECT_EQ(store->find_namespace(other)->field("model"), "other");
   EXPECT_EQ(store->find_namespace(SpaceId{2}), nullptr);
 }
 
 TEST_F(StoreTest, RefusesNamespacesOverTheLimitAndBlocksLargerThanTheArena) {
-  EXPECT_EQ(store->open(make_record("big", 8 * kBytes + 1)).error(), Errc::kTooLarge);
-  EXPECT_TRUE(store->open(make_record("2", 8 * kBytes)));
+  EXPECT_EQ(store->open(make_record("big", 8 * kStoreBlockBytes + 1)).error(), Errc::kTooLarge);
+  EXPECT_TRUE(store->open(make_record("2", 8 * kStoreBlockBytes)));
   put(space, chain(1, 1));
-  for (const char* model : {"3", "4"}) put(store->open(make_record(model, kBytes)).value(), chain(1, 1));
-  EXPECT_EQ(store->open(make_record("5", kBytes)).error(), Errc::kBusy);
-  EXPECT_EQ(store->open(make_record("m", kBytes)).value(), space);  // known: not refused
+  for (const char* model : {"3", "4"}) put(store->open(make_record(model, kStoreBlockBytes)).value(), chain(1, 1));
+  EXPECT_EQ(store->open(make_record("5", kStoreBlockBytes)).error(), Errc::kBusy);
+  EXPECT_EQ(store->open(make_record("m", kStoreBlockBytes)).value(), space);  // known: not refused
 }
 
 TEST_F(StoreTest, RefusesABadConfiguration) {
@@ -79,11 +79,12 @@ TEST_F(StoreTest, APartialMatchNeedsTheSameExtra) {
 }
 
 TEST_F(StoreTest, WhereHashesAreAnEnginesOwnAPartialMatchNeedsExtras) {
-  const SpaceId own =
-      store
-          ->open(*NamespaceRecord::from_fields(
-              {{"model", "m"}, {"block_bytes", std::to_string(kBytes)}, {"block_size", "4"}, {"hash", "vllm"}}))
-          .value();
+  const SpaceId own = store
+                          ->open(*NamespaceRecord::from_fields({{"model", "m"},
+                                                                {"block_bytes", std::to_string(kStoreBlockBytes)},
+                                                                {"block_size", "4"},
+                                                                {"hash", "vllm"}}))
+                          .value();
   const std::vector<std::uint32_t> ids = {1, 2, 3, 4};
   const std::vector<ExtraDigest> none(1);
   const auto store_as = [&](std::uint64_t name, std::span<const ExtraDigest> extras) {
@@ -132,15 +133,15 @@ TEST_F(StoreTest, MatchesTheLongestPrefixAndCounts) {
   EXPECT_EQ(stats.match_miss_blocks, 5u);
   EXPECT_EQ(stats.stored_blocks, 5u);
   EXPECT_EQ(stats.block_count, 5u);
-  EXPECT_EQ(stats.allocated_bytes, 5 * kBytes);
+  EXPECT_EQ(stats.allocated_bytes, 5 * kStoreBlockBytes);
   const auto namespaces = store->namespaces();
   ASSERT_EQ(namespaces.size(), 1u);
   EXPECT_EQ(namespaces[0].block_count, 5u);
-  EXPECT_EQ(namespaces[0].total_bytes, 5 * kBytes);
+  EXPECT_EQ(namespaces[0].total_bytes, 5 * kStoreBlockBytes);
 }
 
 TEST_F(StoreTest, EqualHashesInTwoNamespacesAreTwoBlocks) {
-  const SpaceId other = open(kBytes, "other");
+  const SpaceId other = open(kStoreBlockBytes, "other");
   put(space, chain(1, 2));
   EXPECT_EQ(match(other, chain(1, 2)), 0u);
   put(other, chain(1, 2));
@@ -255,7 +256,7 @@ TEST_F(StoreTest, EvictionAgesAreCountedByPowersOfTwo) {
   const auto ages = store->stats().eviction_age_log2_ms;
   EXPECT_EQ(ages[0], 1u);
   EXPECT_EQ(ages[2], 1u);
-  EXPECT_EQ(store->stats().evicted_bytes, 2 * kBytes);
+  EXPECT_EQ(store->stats().evicted_bytes, 2 * kStoreBlockBytes);
 }
 
 // -- leases
@@ -346,8 +347,8 @@ class LeasedShareTest : public StoreFixture {
   void SetUp() override {
     config.lease_duration = 500ms;
     config.leased_fraction_max = 0.5;  // 4 blocks
-    create(8 * kBytes, kBytes);
-    space = open(kBytes);
+    create(8 * kStoreBlockBytes, kStoreBlockBytes);
+    space = open(kStoreBlockBytes);
   }
   /// `count` blocks of chain 1, and one that is called `name`.
   std::vector<BlockHash> fork(std::size_t count, std::uint64_t name) {
@@ -360,8 +361,8 @@ class LeasedShareTest : public StoreFixture {
   }
   std::uint64_t leased_blocks() {
     EXPECT_EQ(store->check(), "");
-    EXPECT_EQ(store->stats().leased_bytes % kBytes, 0u);
-    return store->stats().leased_bytes / kBytes;
+    EXPECT_EQ(store->stats().leased_bytes % kStoreBlockBytes, 0u);
+    return store->stats().leased_bytes / kStoreBlockBytes;
   }
   SpaceId space{};
 };
@@ -441,7 +442,7 @@ TEST_F(LeasedShareTest, OfADroppedPrefixOnlyTheLeasedBlockIsKept) {
   const LeaseId held = lease(space, chain(1, 4)), upper = lease(space, chain(1, 2));
   EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 2u);
   EXPECT_EQ(leased_blocks(), 3u) << "two that are here, and the last one until its lease ends";
-  EXPECT_EQ(store->stats().allocated_bytes, 3 * kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, 3 * kStoreBlockBytes);
   EXPECT_TRUE(store->release(kAlice, upper));
   EXPECT_EQ(leased_blocks(), 1u);
   put(space, chain(1, 4));
@@ -477,7 +478,7 @@ TEST_F(LeasedShareTest, BlocksThatComeAndGoBesideALeaseChangeNothing) {
 }
 
 TEST_F(LeasedShareTest, BytesCountNotBlocks) {
-  const SpaceId wide = open(2 * kBytes, "wide");
+  const SpaceId wide = open(2 * kStoreBlockBytes, "wide");
   put(wide, chain(1, 2));
   put(space, chain(1, 2));
   EXPECT_NE(lease(wide, chain(1, 1)), LeaseId{});
@@ -513,15 +514,15 @@ TEST_F(StoreTest, DroppedBlocksVanishAtOnceAndTheirSlotsGoWithTheLastPin) {  // 
   EXPECT_EQ(store->drop(space, chain(1, 3)).value(), 4u);
   EXPECT_EQ(match(space, chain(1, 6)), 2u);
   EXPECT_EQ(store->stats().block_count, 2u);
-  EXPECT_EQ(store->stats().allocated_bytes, 4 * kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, 4 * kStoreBlockBytes);
   EXPECT_EQ(store->check(), "");
   EXPECT_EQ(put(space, chain(1, 8)).stored, 4u);  // 0 and 1 are pinned, old 2 and 3 unlinked but pinned
   EXPECT_TRUE(has_bytes(first.blocks[3].bytes, checksum_seed(store->find_namespace(space)->id(), chain(1, 6)[3])));
   store->unpin(first);
-  EXPECT_EQ(store->stats().allocated_bytes, 8 * kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, 8 * kStoreBlockBytes);
   EXPECT_EQ(store->check(), "");
   store->unpin(second);
-  EXPECT_EQ(store->stats().allocated_bytes, 6 * kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, 6 * kStoreBlockBytes);
 }
 
 TEST_F(StoreTest, DropOfAChainThatIsNotAllHereDropsNothing) {
@@ -537,7 +538,7 @@ TEST_F(StoreTest, DropOfANamespaceDropsAllItsTreesAndItsLeases) {
   const LeaseId held = lease(space, chain(1, 3));
   EXPECT_EQ(store->drop(space, {}).value(), 5u);
   EXPECT_EQ(store->stats().block_count, 0u);
-  EXPECT_EQ(store->stats().allocated_bytes, kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);
   EXPECT_TRUE(store->release(kAlice, held));
   EXPECT_EQ(store->stats().allocated_bytes, 0u);
   EXPECT_EQ(store->stats().dropped_blocks, 5u);
@@ -592,7 +593,7 @@ TEST_F(StoreTest, EndOfAPutFreesWhatWasNotCommitted) {
   const auto plan = store->offer(space, chain(1, 3), {}, now).value();
   store->commit(plan.put, fill(plan.staged[0]), now);
   store->end_put(plan.put);
-  EXPECT_EQ(store->stats().allocated_bytes, kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);
   EXPECT_EQ(store->stats().pinned_count, 0u);
   EXPECT_EQ(match(space, chain(1, 3)), 1u);
 }
@@ -619,7 +620,7 @@ TEST_F(StoreTest, TwoPutsOfOneChainStoreItOnce) {
   store->end_put(first.put);
   store->end_put(second.put);
   EXPECT_EQ(store->stats().block_count, 3u);
-  EXPECT_EQ(store->stats().allocated_bytes, 3 * kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, 3 * kStoreBlockBytes);
 }
 
 TEST_F(StoreTest, OfTwoPutsWithDifferentBytesTheFirstIsKept) {
@@ -648,7 +649,7 @@ TEST_F(StoreTest, CommitBelowADroppedBlockIsRefused) {
   EXPECT_EQ(store->commit(plan.put, fill(plan.staged[2]), now), Status::kRefused);
   EXPECT_EQ(store->check(), "");
   EXPECT_EQ(store->stats().refused_blocks, 2u);
-  EXPECT_EQ(store->stats().allocated_bytes, kBytes);  // the put's pin
+  EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);  // the put's pin
   store->end_put(plan.put);
   EXPECT_EQ(store->stats().allocated_bytes, 0u);
 }
@@ -926,10 +927,10 @@ TEST_F(StoreTest, DropEndsRetention) {
   ASSERT_TRUE(store->retain(space, chain(1, 4)));
   const auto pinned = store->pin_prefix(space, chain(1, 2), {.session = kAlice}, now).value();
   EXPECT_EQ(store->drop(space, chain(1, 2)).value(), 3u);
-  EXPECT_EQ(store->stats().allocated_bytes, 2 * kBytes);  // block 0 is linked; 1 is being moved
+  EXPECT_EQ(store->stats().allocated_bytes, 2 * kStoreBlockBytes);  // block 0 is linked; 1 is being moved
   EXPECT_EQ(store->check(), "");
   store->unpin(pinned);
-  EXPECT_EQ(store->stats().allocated_bytes, kBytes);
+  EXPECT_EQ(store->stats().allocated_bytes, kStoreBlockBytes);
   EXPECT_EQ(store->unretain(space, chain(1, 1)).value(), 1u);
 }
 

@@ -8,16 +8,10 @@
 
 #include "client/tools/bench/loads/generate.h"
 #include "client/tools/bench/policies/block_trace.h"
+#include "tests/tools/made_requests.h"
 
 namespace kv {
 namespace {
-
-std::vector<TraceRequest> make(LoadKind kind, std::uint64_t request_count, std::uint64_t seed) {
-  Load load(kind, request_count, seed);
-  std::vector<TraceRequest> requests;
-  while (auto request = load.next()) requests.push_back(*std::move(request));
-  return requests;
-}
 
 /// FNV-1a.
 std::uint64_t hash_of(const std::vector<TraceRequest>& requests) {
@@ -39,7 +33,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LoadTest, testing::Range(std::size_t{0}, kLoadCo
 
 TEST_P(LoadTest, RequestsArriveInOrderAndAreAsLongAsTheirBlocksSay) {
   for (const std::uint64_t seed : {1, 2, 3}) {
-    const auto requests = make(kind(), 3000, seed);
+    const auto requests = make_requests(kind(), 3000, seed);
     ASSERT_EQ(requests.size(), 3000u);
     std::uint64_t before = 0;
     for (const TraceRequest& request : requests) {
@@ -56,7 +50,7 @@ TEST_P(LoadTest, RequestsArriveInOrderAndAreAsLongAsTheirBlocksSay) {
 TEST_P(LoadTest, EachIdHasOneParentAndOneDepth) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     std::map<std::uint64_t, std::pair<std::uint64_t, std::size_t>> places;
-    for (const TraceRequest& request : make(kind(), 3000, seed)) {
+    for (const TraceRequest& request : make_requests(kind(), 3000, seed)) {
       for (std::size_t i = 0; i < request.hash_ids.size(); ++i) {
         const std::pair place{i == 0 ? ~std::uint64_t{0} : request.hash_ids[i - 1], i};
         ASSERT_EQ(places.try_emplace(request.hash_ids[i], place).first->second, place);
@@ -67,7 +61,7 @@ TEST_P(LoadTest, EachIdHasOneParentAndOneDepth) {
 
 TEST_P(LoadTest, ATraceReadBackIsTheLoad) {
   const std::string path = testing::TempDir() + "load_test_" + std::string(kLoadNames[GetParam()]) + ".jsonl";
-  const auto requests = make(kind(), 200, 9);
+  const auto requests = make_requests(kind(), 200, 9);
   {
     std::ofstream file(path);
     for (const TraceRequest& request : requests) file << trace_line(request);
@@ -83,8 +77,8 @@ TEST_P(LoadTest, ALoadIsTheSameOnEveryMachine) {
   constexpr std::array<std::uint64_t, kLoadCount> golden = {
       10480912854562476101u, 2913757795750560466u,  10102592891923483176u, 11605513386802250730u, 15890193251994266543u,
       2518622443401301133u,  18276863572566166573u, 3221285888173953078u,  7605178016828021622u};
-  EXPECT_EQ(hash_of(make(kind(), 2000, 1)), golden[GetParam()]) << kLoadNames[GetParam()];
-  EXPECT_NE(hash_of(make(kind(), 2000, 2)), golden[GetParam()]);
+  EXPECT_EQ(hash_of(make_requests(kind(), 2000, 1)), golden[GetParam()]) << kLoadNames[GetParam()];
+  EXPECT_NE(hash_of(make_requests(kind(), 2000, 2)), golden[GetParam()]);
 }
 
 TEST(LoadTextTest, ALineIsAsInRecordedTraces) {
@@ -103,7 +97,7 @@ TEST(LoadRateTest, SessionsBeginMoreOftenAndAreAsSlowAsEver) {
 }
 
 TEST(LoadPhasesTest, AgentsComeAfterChats) {
-  const auto requests = make(LoadKind::kPhases, 8000, 1);
+  const auto requests = make_requests(LoadKind::kPhases, 8000, 1);
   const auto mean_blocks = [&](std::size_t begin, std::size_t end) {
     std::size_t blocks = 0;
     for (std::size_t i = begin; i < end; ++i) blocks += requests[i].hash_ids.size();

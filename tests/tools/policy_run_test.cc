@@ -6,18 +6,11 @@
 #include <list>
 #include <unordered_map>
 
-#include "client/tools/bench/loads/load.h"
 #include "client/tools/bench/policies/optimum.h"
+#include "tests/tools/made_requests.h"
 
 namespace kv {
 namespace {
-
-std::vector<TraceRequest> make(LoadKind kind, std::uint64_t request_count, std::uint64_t seed) {
-  Load load(kind, request_count, seed);
-  std::vector<TraceRequest> requests;
-  while (auto request = load.next()) requests.push_back(*std::move(request));
-  return requests;
-}
 
 CacheTotals run(const BlockTrace& trace, PolicyKind policy, std::uint64_t capacity, std::uint64_t seed = 0) {
   std::atomic<std::uint64_t> done = 0;
@@ -30,7 +23,7 @@ CacheTotals run(const BlockTrace& trace, PolicyKind policy, std::uint64_t capaci
 constexpr PolicyKind kAll[] = {PolicyKind::kLru, PolicyKind::kLfu, PolicyKind::kYield};
 
 TEST(PolicyRunTest, ACacheThatHoldsAllHitsAllThatComesAgain) {
-  const BlockTrace trace(make(LoadKind::kMixed, 1500, 4), {});
+  const BlockTrace trace(make_requests(LoadKind::kMixed, 1500, 4), {});
   std::atomic<std::uint64_t> done = 0;
   const std::uint64_t most = optimum(trace, trace.block_count(), done).hits;
   for (const PolicyKind policy : kAll) {
@@ -68,7 +61,7 @@ std::uint64_t lru_hits(const BlockTrace& trace, std::size_t capacity) {
 
 TEST(PolicyRunTest, LruIsLruToTheBlock) {
   for (const LoadKind kind : {LoadKind::kChat, LoadKind::kDocuments, LoadKind::kMixed}) {
-    const BlockTrace trace(make(kind, 2000, 3), {});
+    const BlockTrace trace(make_requests(kind, 2000, 3), {});
     for (const std::size_t capacity : {700, 3000})
       EXPECT_EQ(run(trace, PolicyKind::kLru, capacity).hits, lru_hits(trace, capacity)) << capacity;
   }
@@ -76,7 +69,7 @@ TEST(PolicyRunTest, LruIsLruToTheBlock) {
 
 TEST(PolicyRunTest, NoPolicyBeatsTheOptimum) {
   for (std::size_t kind = 0; kind < kLoadCount; ++kind) {
-    const BlockTrace trace(make(static_cast<LoadKind>(kind), 1500, 11), {});
+    const BlockTrace trace(make_requests(static_cast<LoadKind>(kind), 1500, 11), {});
     std::atomic<std::uint64_t> done = 0;
     for (const std::uint64_t capacity : {300, 2000}) {
       const std::uint64_t most = optimum(trace, capacity, done).hits;
@@ -86,7 +79,7 @@ TEST(PolicyRunTest, NoPolicyBeatsTheOptimum) {
 }
 
 TEST(PolicyRunTest, EqualRunsAreEqualAndTheSeedMattersToWhoSamples) {
-  const BlockTrace trace(make(LoadKind::kChat, 4000, 2), {.split = 8});
+  const BlockTrace trace(make_requests(LoadKind::kChat, 4000, 2), {.split = 8});
   const CacheTotals first = run(trace, PolicyKind::kYield, 16'000), second = run(trace, PolicyKind::kYield, 16'000);
   EXPECT_EQ(first.hits, second.hits);
   EXPECT_EQ(first.stored, second.stored);
@@ -104,7 +97,7 @@ TEST(PolicyRunTest, ACacheSmallerThanARequestHoldsItsBeginning) {
 }
 
 TEST(PolicyRunTest, ACurveIsToldByTheStoreItself) {
-  const BlockTrace trace(make(LoadKind::kMixed, 4000, 6), {.split = 8});
+  const BlockTrace trace(make_requests(LoadKind::kMixed, 4000, 6), {.split = 8});
   std::atomic<std::uint64_t> done = 0;
   HitCurve::Report report;
   const PolicyRun with{.policy = PolicyKind::kYield,

@@ -10,16 +10,16 @@
 namespace kv {
 namespace {
 
-TraceRequest request(std::uint64_t seconds, std::vector<std::uint64_t> ids) {
+TraceRequest request_at(std::uint64_t seconds, std::vector<std::uint64_t> ids) {
   return {.timestamp_ms = seconds * 1000, .input_length = ids.size() * 512, .output_length = 1, .hash_ids = ids};
 }
 
 using Hints = std::vector<ReuseHint>;
 
 /// A session of three turns, 100 s and then 1,000 s apart; someone else who shares its first block; and a short one.
-const std::vector<TraceRequest> kTrace = {request(0, {1, 2, 3}), request(10, {1, 8, 9}),
-                                          request(20, {4}),      request(100, {1, 2, 3, 5, 6}),
-                                          request(130, {4}),     request(1100, {1, 2, 3, 5, 7})};
+const std::vector<TraceRequest> kTrace = {request_at(0, {1, 2, 3}), request_at(10, {1, 8, 9}),
+                                          request_at(20, {4}),      request_at(100, {1, 2, 3, 5, 6}),
+                                          request_at(130, {4}),     request_at(1100, {1, 2, 3, 5, 7})};
 
 TEST(TraceHintsTest, SayWhenTheLastBlockButOneComesAgain) {
   using enum ReuseHint;
@@ -33,7 +33,7 @@ TEST(TraceHintsTest, SayWhenTheLastBlockButOneComesAgain) {
 
 TEST(TraceHintsTest, AShareIsWrongAndEachOtherThingAsOften) {
   std::vector<TraceRequest> trace;
-  for (std::uint64_t i = 0; i < 20'000; ++i) trace.push_back(request(i, {i}));  // each is final
+  for (std::uint64_t i = 0; i < 20'000; ++i) trace.push_back(request_at(i, {i}));  // each is final
   const Hints hints = trace_hints(trace, HintKind::kWhen, 0.2, 7);
   EXPECT_NEAR(static_cast<double>(std::ranges::count(hints, ReuseHint::kFinal)), 16'000, 300);
   for (const ReuseHint wrong :
@@ -59,9 +59,9 @@ TEST(TraceHintsTest, HintsFindMoreAndAConstantLieFindsAsMuchAsSilence) {
       for (std::uint64_t block = 0; block < 8; ++block) of_request.push_back(first * 8 + block);
       return of_request;
     };
-    requests.push_back(request(i, ids(2 * i)));                              // never again
-    if (i >= kGap) requests.push_back(request(i, ids(2 * (i - kGap) + 1)));  // now for the second time
-    requests.push_back(request(i, ids(2 * i + 1)));
+    requests.push_back(request_at(i, ids(2 * i)));                              // never again
+    if (i >= kGap) requests.push_back(request_at(i, ids(2 * (i - kGap) + 1)));  // now for the second time
+    requests.push_back(request_at(i, ids(2 * i + 1)));
   }
   constexpr std::uint64_t kCapacity = 2'000;  // those that return would need 1,600
   const double silent = hit_rate(requests, kCapacity, {});

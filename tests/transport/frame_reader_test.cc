@@ -18,12 +18,6 @@ namespace {
 
 using testing::HasSubstr;
 
-std::vector<std::byte> pattern(std::size_t count, std::size_t salt) {
-  std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>((i * 131 + salt * 17) >> 2);
-  return bytes;
-}
-
 void append_frame(std::vector<std::byte>& to, std::uint64_t id, std::span<const std::byte> table,
                   std::span<const std::byte> payload) {
   FrameHeader header;

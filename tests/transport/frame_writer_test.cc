@@ -14,12 +14,6 @@
 namespace kv {
 namespace {
 
-std::vector<std::byte> pattern(std::size_t count, std::size_t salt) {
-  std::vector<std::byte> bytes(count);
-  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>((i * 31 + salt * 101) >> 1);
-  return bytes;
-}
-
 class FrameWriterTest : public testing::Test {
  protected:
   SimWorld world;

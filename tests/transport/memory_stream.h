@@ -15,6 +15,13 @@
 
 namespace kv {
 
+/// Bytes that differ from place to place and from salt to salt.
+inline std::vector<std::byte> pattern(std::size_t count, std::size_t salt) {
+  std::vector<std::byte> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::byte>((i * 131 + salt * 17) >> 2);
+  return bytes;
+}
+
 /// Reads `input`, then what `at_end` says; collects what is written. Waiting costs one turn and no time, so coroutines
 /// over it complete in one io_context::poll().
 class MemoryStream : public Stream {

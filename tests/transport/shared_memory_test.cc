@@ -10,19 +10,14 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <filesystem>
 #include <vector>
+
+#include "tests/transport/descriptor_count.h"
 
 namespace kv {
 namespace {
 
 using testing::HasSubstr;
-
-std::size_t descriptor_count() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 Descriptor make_memfd(std::size_t bytes, int seals, unsigned flags = MFD_ALLOW_SEALING) {
   Descriptor fd(::memfd_create("kvstore-test", MFD_CLOEXEC | flags));

@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <random>
 
+#include "tests/transport/descriptor_count.h"
 #include "tests/transport/sim_world.h"
 #include "transport/shared_memory.h"
 
@@ -14,12 +14,6 @@ namespace kv {
 namespace {
 
 const Endpoint kNode = {Endpoint::Scheme::kSim, "node", ""};
-
-std::size_t descriptor_count() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 struct Pair {
   std::unique_ptr<Stream> client, server;

@@ -21,6 +21,7 @@
 #include <tuple>
 
 #include "base/busy_poll.h"
+#include "tests/transport/descriptor_count.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"
 #include "transport/resolver.h"
@@ -29,12 +30,6 @@
 
 namespace kv {
 namespace {
-
-std::size_t descriptor_count() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 /// A directory that goes away with the test.
 class TemporaryDirectory {
