@@ -1,5 +1,6 @@
 #include "client/tools/misspelt_verb.h"
 
+#include <CLI/CLI.hpp>
 #include <vector>
 
 #include "base/spelling.h"

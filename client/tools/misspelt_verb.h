@@ -1,8 +1,11 @@
 // client/tools/misspelt_verb.h: suggests a command for a misspelt one.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

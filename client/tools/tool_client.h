@@ -12,7 +12,6 @@
 //   bench/   bench.cc   kvstore-bench: speed of a node, with every byte checked
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/io_context.hpp>
 #include <exception>
@@ -25,6 +24,10 @@
 
 #include "base/busy_poll.h"
 #include "client/client.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

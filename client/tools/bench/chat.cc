@@ -1,5 +1,6 @@
 #include "client/tools/bench/chat.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <memory>

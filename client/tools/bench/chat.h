@@ -1,7 +1,9 @@
 // client/tools/bench/chat.h: `kvstore-bench chat`: conversations that grow turn by turn behind one system prompt.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

@@ -1,7 +1,9 @@
 // client/tools/bench/replay.h: `kvstore-bench replay`: recorded requests against a running node, every byte checked.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

@@ -1,7 +1,9 @@
 // client/tools/bench/run.h: `kvstore-bench run`: one call in one shape, as fast as it goes.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

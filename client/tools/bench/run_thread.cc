@@ -1,5 +1,6 @@
 #include "client/tools/bench/run_thread.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/this_coro.hpp>

@@ -2,6 +2,7 @@
 // gets? Budget: 5 us at p99 with 64 gets of 2 MiB x 16 in flight. Through the C ABI, as engines call it.
 #include "client/tools/bench/submit.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <memory>

@@ -1,7 +1,9 @@
 // client/tools/bench/submit.h: `kvstore-bench submit`: the cost of a call that never blocks, to its caller's thread.
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

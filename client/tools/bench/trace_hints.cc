@@ -1,5 +1,6 @@
 #include "client/tools/bench/trace_hints.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <limits>
 #include <random>

@@ -1,7 +1,6 @@
 // client/tools/bench/trace_hints.h: reuse hints that callers could have given for a trace's requests.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -10,6 +9,10 @@
 
 #include "client/tools/bench/trace_reader.h"
 #include "index/reuse_hint.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

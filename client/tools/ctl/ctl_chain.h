@@ -1,7 +1,6 @@
 // client/tools/ctl/ctl_chain.h: a namespace and a chain, as named on the command line.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,6 +8,10 @@
 #include "client/tools/tool_client.h"
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

@@ -1,11 +1,10 @@
 // client/tools/ctl/ctl_contexts.h: shared code of the commands about contexts.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 

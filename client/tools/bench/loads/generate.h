@@ -1,10 +1,13 @@
 // client/tools/bench/loads/generate.h: `kvstore-bench generate`: writes traces of synthetic loads (load.h).
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "client/tools/bench/trace_reader.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kv {
 

@@ -7,7 +7,9 @@
 //   svg_plot.h      the picture
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace kv {
 
