@@ -1,4 +1,5 @@
 // kvstorectl config: the options of a running node, over its admin server, separate from the data port.
+#include <boost/asio/detached.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <iostream>
 #include <optional>
