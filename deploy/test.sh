@@ -36,7 +36,8 @@
 #                                where there is none), and spill directories from one Debian to the other; --debian12 likewise
 #   deploy/test.sh --debian13-python   the README's `pip install client/python` in a bare Debian 13, and its ten lines (skipped where
 #                                pip finds no packages); in no other run
-#   deploy/test.sh --all         everything, with all planted bugs; flags can be combined
+#   deploy/test.sh --all         all steps above but --engines, --packages, --python-asan, --debian12 and --debian13-python, with all
+#                                planted bugs; flags can be combined
 #
 # KV_CUDA_ARCHITECTURES="80;120": the CUDA module of the release build has machine code for these alone, not for all six: a minute of
 # compilation each.
@@ -61,7 +62,7 @@ for argument in "$@"; do
     --debian13-python) steps+=(debian13_python) ;;
     --python-asan) steps+=(python_asan) ;;
     --all) steps=(release docs python observe page kubernetes cuda rdma asan fuzz tsan debian13 planted) && break ;;
-    -h | --help) sed -n '2,46s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,47s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument '$argument' (see --help)" >&2; exit 2 ;;
   esac
 done

@@ -133,7 +133,8 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (in_force != groups.end()) overruled_ = std::max(overruled_, std::ranges::max(in_force->second.epochs));
   }
   take_where([&](std::uint64_t, const Group& group) {  // 1
-    return is_later(group) && group.members >= 2 && group.epoch() > overruled_;
+    const bool is_overruled = group.epoch() <= overruled_ && own_in_force > 0 && own_in_force >= group.own;
+    return is_later(group) && group.members >= 2 && !is_overruled;
   });
   take_where([&](std::uint64_t digest, const Group& group) {  // 4
     const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);

@@ -22,8 +22,9 @@ namespace kv {
 ///   3. If all reports differ, a map that names more of the answering nodes is preferred to one that names fewer.
 ///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
 ///      adopted: two of the own list, unless two of the list report the map in force; or two members, unless two nodes
-///      of any kind report it. Members alone cannot restore a map overruled by the own list. "No map" (epoch 0) is a
-///      vote too, valid only from the own list: the client then uses its list.
+///      of any kind report it. Members alone cannot restore a map overruled by the own list while as many of the list
+///      report the map in force. "No map" (epoch 0) is a vote too, valid only from the own list: the client then uses
+///      its list.
 ///   5. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
 /// Thread safety: none. Cost: O(voters), per report.
 class MapVotes {

@@ -52,7 +52,7 @@ class MapVotesTest : public testing::Test {
   ClusterStatus in_force;
 };
 
-constexpr std::uint64_t kHuge = ~std::uint64_t{0};
+constexpr std::uint64_t kHuge = ~std::uint64_t{0}, kFarEpoch = 1 << 30;
 
 TEST_F(MapVotesTest, AMapIsTakenUpOnceASecondNodeTellsIt) {  // 1
   make_three();
@@ -145,6 +145,22 @@ TEST_F(MapVotesTest, NodesThatWereMadeUpDoNotOutvoteTheClientsOwnList) {
   tell(0, 101, {"a", "x", "y"});
   tell(23, 101, {"a", "x", "y"});
   EXPECT_EQ(settle(), 7u) << "what the list has overruled does not come again";
+}
+
+TEST_F(MapVotesTest, AMapAfterAnOverruledOneIsAdoptedOnceTheListNoLongerHoldsTheOldOne) {  // 4
+  for (std::size_t node = 0; node < 2; ++node) voter(node, true, true);
+  for (std::size_t node = 2; node < 4; ++node) voter(node, false, true);
+  tell(0, kFarEpoch, {"a"});
+  for (const std::size_t away : {1, 2, 3}) votes.silent(away, now);
+  ASSERT_EQ(settle(), kFarEpoch) << "a liar that is met alone";
+  now += MapVotes::kSilence + 1s;
+  tell(0, 7, {"a", "b", "c", "d"});
+  tell(1, 7, {"a", "b", "c", "d"});
+  ASSERT_EQ(settle(), 7u);
+  now += 1min;
+  voters.erase(voters.begin());  // it leaves; one of the list is left
+  for (const std::size_t node : {1, 2, 3}) tell(node, 8, {"b", "c", "d"});
+  EXPECT_EQ(settle(), 8u);
 }
 
 TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {
