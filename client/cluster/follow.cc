@@ -54,14 +54,13 @@ void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
 /// The nodes to ask for a map: the client's own list, which no map removes, and the members.
 std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
   std::vector<MapVotes::Voter> voters;
-  const auto add = [&](std::size_t number, bool is_own, bool is_member) {
-    voters.push_back({number, id_of(*links[number]), is_own, is_member, links[number]->is_away()});
+  const auto add = [&](std::size_t number, bool is_own) {
+    voters.push_back({number, id_of(*links[number]), is_own, links[number]->is_away()});
   };
   const std::size_t own_count = shared->config.nodes.size();
-  for (std::size_t number = 0; number < own_count; ++number)
-    add(number, true, std::ranges::find(members, number) != members.end());
+  for (std::size_t number = 0; number < own_count; ++number) add(number, true);
   for (const std::size_t number : members) {
-    if (number >= own_count) add(number, false, true);
+    if (number >= own_count) add(number, false);
   }
   return voters;
 }

@@ -77,7 +77,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
   // Links to one node are one voter, by its latest vote.
   struct Elector {
     const Vote* vote = nullptr;
-    bool is_own = false, is_member = false;
+    bool is_own = false;
   };
   std::map<std::string, Elector> electors;
   std::size_t unheard = 0, silent_count = 0;
@@ -95,7 +95,6 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     Elector& elector = electors[voter.id.empty() ? " " + std::to_string(voter.node) : voter.id];
     if (elector.vote == nullptr || elector.vote->at < found->second.at) elector.vote = &found->second;
     elector.is_own |= voter.is_own;
-    elector.is_member |= voter.is_member;
   }
   std::map<std::uint64_t, Group> groups;  // by digest
   for (const auto& [id, elector] : electors) {
@@ -105,9 +104,8 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     group.epochs.push_back(elector.vote->map.epoch);
     ++group.count;
     group.own += elector.is_own;
-    group.members += elector.is_member;
     group.fresh_own += elector.is_own && is_fresh;
-    group.fresh_members += elector.is_member && is_fresh;
+    group.fresh_count += is_fresh;
   }
   for (auto& [digest, group] : groups) {
     for (const ClusterStatus::Node& node : group.map->nodes)
@@ -134,16 +132,16 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
   }
   take_where([&](std::uint64_t, const Group& group) {  // 1
     const bool is_overruled = group.epoch() <= overruled_ && own_in_force > 0 && own_in_force >= group.own;
-    return is_later(group) && group.members >= 2 && !is_overruled;
+    return is_later(group) && group.count >= 2 && !is_overruled;
   });
   take_where([&](std::uint64_t digest, const Group& group) {  // 4
     const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);
-    return is_earlier && group.fresh_members >= 2 && count_in_force < 2;
+    return is_earlier && group.fresh_count >= 2 && count_in_force < 2;
   });
   const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);
   if (best == nullptr && is_alone) {  // 2
     const auto& [digest, group] = *groups.begin();
-    const bool is_fresh = group.fresh_own + group.fresh_members > 0;
+    const bool is_fresh = group.fresh_count > 0;
     if (is_later(group) || (digest != digest_ && group.map->epoch > 0 && is_fresh)) best = &group;
   }
   const bool is_split =
@@ -153,7 +151,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (epoch_ == 0) most = electors.size();
     for (const auto& [digest, group] : groups) {
       if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
-      if (!is_later(group) && group.fresh_own + group.fresh_members == 0) continue;  // the node may not have looked yet
+      if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
       most = group.named;
       best = &group;
     }

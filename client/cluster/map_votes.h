@@ -16,15 +16,15 @@ namespace kv {
 /// A map is a node's report, and a node may lie, be broken, or be cut off from the others. A node's latest report is
 /// its vote; voters are the client's own list and the members of the map in force, if they answer. Maps with equal
 /// content are equal, whatever their epochs.
-///   1. A later map than the one in force is adopted if two nodes of the own list, or two members, report it alike. Its
+///   1. A later map than the one in force is adopted if two voters report it alike; two of the own list come first. Its
 ///      epoch is one that two of them reach, so that a single node cannot inflate an epoch.
 ///   2. A single node's answer is believed once all other voters, or at least two, are silent.
 ///   3. If all reports differ, a map that names more of the answering nodes is preferred to one that names fewer.
 ///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
-///      adopted: two of the own list, unless two of the list report the map in force; or two members, unless two nodes
-///      of any kind report it. Members alone cannot restore a map overruled by the own list while as many of the list
-///      report the map in force. "No map" (epoch 0) is a vote too, valid only from the own list: the client then uses
-///      its list.
+///      adopted: two of the own list, unless two of the list report the map in force; or any two, unless two report the
+///      map in force. Voters cannot restore a map overruled by the own list while as many of the list report the map in
+///      force as report the overruled one. "No map" (epoch 0) is a vote too, valid only from the own list: the client
+///      then uses its list.
 ///   5. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
 /// Thread safety: none. Cost: O(voters), per report.
 class MapVotes {
@@ -39,7 +39,7 @@ class MapVotes {
   struct Voter {
     std::size_t node = 0;  ///< The link's number.
     std::string id;        ///< As the node reports; empty: not reached yet. Links to one node are one voter.
-    bool is_own = false, is_member = false;
+    bool is_own = false;
     bool is_away = false;  ///< Its breaker is open.
   };
 
@@ -69,9 +69,9 @@ class MapVotes {
   struct Group {
     const ClusterStatus* map = nullptr;
     std::vector<std::uint64_t> epochs;
-    std::size_t own = 0, members = 0, count = 0;
-    std::size_t fresh_own = 0, fresh_members = 0;  ///< Votes at least kSettling after the present map's adoption.
-    std::size_t named = 0;                         ///< Answering nodes that own something by this map.
+    std::size_t own = 0, count = 0;              ///< Voters: of the own list, and all.
+    std::size_t fresh_own = 0, fresh_count = 0;  ///< Votes at least kSettling after the present map's adoption.
+    std::size_t named = 0;                       ///< Answering nodes that own something by this map.
     std::uint64_t epoch() const;
   };
   bool is_silent(std::size_t node, TimePoint now) const;

@@ -24,8 +24,8 @@ class MapVotesTest : public testing::Test {
     return made;
   }
   /// A node that answers; its id is as its number says.
-  MapVotes::Voter& voter(std::size_t node, bool is_own, bool is_member) {
-    voters.push_back({node, std::string(1, static_cast<char>('a' + node)), is_own, is_member, false});
+  MapVotes::Voter& voter(std::size_t node, bool is_own) {
+    voters.push_back({node, std::string(1, static_cast<char>('a' + node)), is_own, false});
     return voters.back();
   }
   void tell(std::size_t node, std::uint64_t epoch, const std::vector<std::string>& ids) {
@@ -40,7 +40,7 @@ class MapVotesTest : public testing::Test {
     return in_force.epoch;
   }
   void make_three() {
-    for (std::size_t node = 0; node < 3; ++node) voter(node, true, true);
+    for (std::size_t node = 0; node < 3; ++node) voter(node, true);
     for (std::size_t node = 0; node < 3; ++node) tell(node, 5, {"a", "b", "c"});
     ASSERT_EQ(settle(), 5u);
     now += 1min;
@@ -74,7 +74,7 @@ TEST_F(MapVotesTest, TheEpochOfTheMapInForceFollowsThoseWhoTellIt) {
 
 TEST_F(MapVotesTest, TwoOfThreeLinksToOneNodeAreOneVoter) {
   make_three();
-  voter(3, true, false).id = "a";  // an alias of the first
+  voter(3, true).id = "a";  // an alias of the first
   tell(0, 9, {"a"});
   tell(3, 9, {"a"});
   EXPECT_EQ(settle(), 5u);
@@ -97,13 +97,13 @@ TEST_F(MapVotesTest, NoNodeAloneMakesAnEpochGreat) {
 }
 
 TEST_F(MapVotesTest, ANodeThatIsAloneIsBelieved) {  // 2
-  voter(0, true, false);
+  voter(0, true);
   tell(0, 5, {"a", "b"});
   EXPECT_EQ(settle(), 5u) << "there is nobody else";
 }
 
 TEST_F(MapVotesTest, OneThatAnswersIsBelievedOnceTwoOthersDidNot) {
-  for (std::size_t node = 0; node < 4; ++node) voter(node, true, false);
+  for (std::size_t node = 0; node < 4; ++node) voter(node, true);
   tell(0, 5, {"a", "b", "c", "d"});
   EXPECT_EQ(settle(), 0u);
   votes.silent(1, now);
@@ -113,30 +113,27 @@ TEST_F(MapVotesTest, OneThatAnswersIsBelievedOnceTwoOthersDidNot) {
 }
 
 TEST_F(MapVotesTest, ALiarThatWasMetAloneIsFoundOut) {  // 4
-  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true);
   votes.silent(1, now);
   votes.silent(2, now);
   tell(0, 1 << 30, {"a"});
   ASSERT_EQ(settle(), 1u << 30) << "nobody else answered";
-  voters[0].is_member = true;
   now += MapVotes::kSilence + 1s;
   tell(1, 7, {"a", "b", "c"});
   tell(2, 7, {"a", "b", "c"});
   EXPECT_EQ(settle(), 7u) << "an epoch goes back where two tell an earlier one";
-  voters[1].is_member = voters[2].is_member = true;
   tell(0, (1 << 30) + 1, {"a"});
   EXPECT_EQ(settle(), 7u);
 }
 
 TEST_F(MapVotesTest, NodesThatWereMadeUpDoNotOutvoteTheClientsOwnList) {
-  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true);
   votes.silent(1, now);
   votes.silent(2, now);
   tell(0, 100, {"a", "x", "y"});
   ASSERT_EQ(settle(), 100u);
-  voters[0].is_member = true;
-  voter(23, false, true);
-  voter(24, false, true);
+  voter(23, false);
+  voter(24, false);
   now += MapVotes::kSilence + 1s;
   for (const std::size_t made_up : {0, 23, 24}) tell(made_up, 101, {"a", "x", "y"});
   tell(1, 7, {"a", "b", "c"});
@@ -148,8 +145,8 @@ TEST_F(MapVotesTest, NodesThatWereMadeUpDoNotOutvoteTheClientsOwnList) {
 }
 
 TEST_F(MapVotesTest, AMapAfterAnOverruledOneIsAdoptedOnceTheListNoLongerHoldsTheOldOne) {  // 4
-  for (std::size_t node = 0; node < 2; ++node) voter(node, true, true);
-  for (std::size_t node = 2; node < 4; ++node) voter(node, false, true);
+  for (std::size_t node = 0; node < 2; ++node) voter(node, true);
+  for (std::size_t node = 2; node < 4; ++node) voter(node, false);
   tell(0, kFarEpoch, {"a"});
   for (const std::size_t away : {1, 2, 3}) votes.silent(away, now);
   ASSERT_EQ(settle(), kFarEpoch) << "a liar that is met alone";
@@ -163,8 +160,21 @@ TEST_F(MapVotesTest, AMapAfterAnOverruledOneIsAdoptedOnceTheListNoLongerHoldsThe
   EXPECT_EQ(settle(), 8u);
 }
 
+TEST_F(MapVotesTest, OneOfTheListAndOneMemberAreTwo) {  // 1
+  voter(0, true);
+  voter(1, false);
+  tell(0, 5, {"a", "b"});
+  ASSERT_EQ(settle(), 0u);
+  tell(1, 5, {"a", "b"});
+  ASSERT_EQ(settle(), 5u);
+  tell(0, 6, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 5u);
+  tell(1, 6, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 6u);
+}
+
 TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {
-  for (std::size_t node = 0; node < 3; ++node) voter(node, true, false);
+  for (std::size_t node = 0; node < 3; ++node) voter(node, true);
   tell(0, 100, {"a"});
   tell(1, 0, {});
   tell(2, 0, {});
@@ -172,7 +182,6 @@ TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {
   votes.silent(1, now);
   votes.silent(2, now);
   EXPECT_EQ(settle(), 100u) << "while nobody else answers";
-  voters[0].is_member = true;
   now += MapVotes::kSilence + 1s;
   tell(1, 0, {});
   tell(2, 0, {});
@@ -191,8 +200,8 @@ TEST_F(MapVotesTest, OldVotesDoNotCallAMapBack) {
 }
 
 TEST_F(MapVotesTest, OfTwoThatDoNotAgreeTheOneThatDropsNobodyIsPreferred) {  // 3
-  voter(0, true, false);
-  voter(1, true, false);
+  voter(0, true);
+  voter(1, true);
   tell(0, 9, {"a"});
   tell(1, 5, {"a", "b"});
   EXPECT_EQ(settle(), 5u);
@@ -203,7 +212,7 @@ TEST_F(MapVotesTest, OfTwoThatDoNotAgreeTheOneThatDropsNobodyIsPreferred) {  // 
 TEST_F(MapVotesTest, WhoHasNotVotedIsAskedFirstAndNobodyTwiceInARound) {
   make_three();
   const TimePoint began = now;
-  voter(3, false, true);
+  voter(3, false);
   EXPECT_EQ(votes.next_to_ask(voters, began, now), 3u);
   for (std::size_t node = 0; node < 4; ++node) tell(node, 5, {"a", "b", "c"});
   EXPECT_EQ(votes.next_to_ask(voters, began, now), voters.size());

@@ -210,7 +210,8 @@ class ClusterWorld : private Dice {
   /// It may go back where most of those who answer tell an earlier one: only of calm worlds is it known that none does.
   void check_epoch(Worker& worker) {
     const std::uint64_t epoch = worker.client->cluster().epoch;
-    if (is_calm_ && outcome_.etcd_losses == 0 && outcome_.etcd_outages == 0 && epoch < worker.epoch)
+    if (is_calm_ && !was_off_the_list_ && outcome_.etcd_losses == 0 && outcome_.etcd_outages == 0 &&
+        epoch < worker.epoch)
       fail("a client's epoch fell");
     worker.epoch = epoch;
   }
@@ -670,6 +671,15 @@ class ClusterWorld : private Dice {
     }
   }
   bool is_agreed() { return disagreement().empty(); }
+  static std::string links_of(const Client& client) {
+    std::string text = "; its links:";
+    for (const NodeStatus& node : client.nodes()) {
+      text += " " + node.endpoint + " (" + node.node_id + (node.connected ? ", connected" : "") +
+              (node.breaker_open ? ", open" : "") + ", " + std::to_string(node.failures) + " of " +
+              std::to_string(node.calls) + " calls failed: " + node.last_error_text + ")";
+    }
+    return text;
+  }
   std::string disagreement() {
     std::shared_ptr<const ClusterView> view;
     std::uint64_t latest = 0;
@@ -689,7 +699,7 @@ class ClusterWorld : private Dice {
         listed.push_back(member.id + (member.state == Member::State::kServing ? "" : " drains"));
       if (ids != listed)
         return client_name(i) + " has other nodes in epoch " + std::to_string(map.epoch) + ", the latest is " +
-               std::to_string(latest);
+               std::to_string(latest) + links_of(*workers_[i].client);
       for (const NodeStatus& node : workers_[i].client->nodes()) {
         if (node.breaker_open) return client_name(i) + " does not reach " + node.name;
       }
@@ -879,6 +889,7 @@ class ClusterWorld : private Dice {
       }
       case 4: {  // off the list for a while, alive: what is put meanwhile lies elsewhere
         if (!member.is_alive() || alive < 2) co_return;
+        was_off_the_list_ = true;
         etcd_.cut(name);
         for (std::size_t i = 0, count = pick(5, 40); i < count && outcome_.failure.empty(); ++i) {
           co_await meet(i % workers_.size());
@@ -1002,6 +1013,7 @@ class ClusterWorld : private Dice {
   SimEtcd etcd_;
   std::size_t slot_count_ = 0, worker_count_ = 0;
   SimMemberConfig config_;
+  bool was_off_the_list_ = false;    ///< A node that is alive; it reports the list of before for a while.
   bool is_calm_ = false;             ///< Nodes come and go as they should, and nothing else happens.
   bool has_room_ = false;            ///< Nothing is ever evicted.
   bool has_steady_network_ = false;  ///< But for ways that are cut.
