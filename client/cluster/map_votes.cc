@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
+#include <string>
 #include <utility>
 
 namespace kv {
@@ -25,6 +27,20 @@ std::uint64_t digest_of(const ClusterStatus& map) {
   return std::max<std::uint64_t>(1, XXH3_64bits(text.data(), text.size()));
 }
 
+/// Whether `after` is `before`, except for nodes on their way out that have stopped serving or are gone.
+bool only_ends_leaving(ClusterStatus before, ClusterStatus after) {
+  std::set<std::string> going;
+  for (const ClusterStatus::Node& node : before.nodes) {
+    if (node.is_leaving || !node.is_serving) going.insert(node.id);
+  }
+  const auto is_going = [&](const ClusterStatus::Node& node) { return going.contains(node.id); };
+  const auto is_back = [&](const ClusterStatus::Node& node) { return is_going(node) && node.is_serving; };
+  if (std::ranges::any_of(after.nodes, is_back)) return false;
+  std::erase_if(before.nodes, is_going);
+  std::erase_if(after.nodes, is_going);
+  return !after.nodes.empty() && digest_of(before) == digest_of(after);
+}
+
 }  // namespace
 
 std::string MapVotes::tell(std::size_t node, ClusterStatus map, TimePoint now) {
@@ -43,6 +59,7 @@ void MapVotes::silent(std::size_t node, TimePoint now) { votes_[node].silent_sin
 
 void MapVotes::took(const ClusterStatus& map, TimePoint now) {
   epoch_ = map.epoch;
+  in_force_ = map;
   const std::uint64_t digest = digest_of(map);
   if (std::exchange(digest_, digest) != digest) since_ = now;  // else its epoch alone has grown
 }
@@ -138,6 +155,11 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);
     return is_earlier && group.fresh_count >= 2 && count_in_force < 2;
   });
+  constexpr std::uint64_t kStepsMax = 1000;            // each change of a cluster is one
+  take_where([&](std::uint64_t, const Group& group) {  // 5
+    return is_later(group) && group.epoch() > overruled_ && group.epoch() <= epoch_ + kStepsMax &&
+           only_ends_leaving(in_force_, *group.map);
+  });
   const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);
   if (best == nullptr && is_alone) {  // 2
     const auto& [digest, group] = *groups.begin();
@@ -151,6 +173,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (epoch_ == 0) most = electors.size();
     for (const auto& [digest, group] : groups) {
       if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
+      if (epoch_ > 0 && !is_later(group) && only_ends_leaving(*group.map, in_force_)) continue;  // 5
       if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
       most = group.named;
       best = &group;

@@ -25,7 +25,9 @@ namespace kv {
 ///      map in force. Voters cannot restore a map overruled by the own list while as many of the list report the map in
 ///      force as report the overruled one. "No map" (epoch 0) is a vote too, valid only from the own list: the client
 ///      then uses its list.
-///   5. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
+///   5. A single node's report is enough for a later map that differs only in nodes which the map in force shows as
+///      leaving or draining, and which have stopped serving or are gone. A liar gains nothing by it.
+///   6. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
 /// Thread safety: none. Cost: O(voters), per report.
 class MapVotes {
  public:
@@ -78,7 +80,7 @@ class MapVotes {
   bool is_later(const Group& group) const;
 
   std::map<std::size_t, Vote> votes_;  ///< By node.
-  ClusterStatus chosen_;
+  ClusterStatus chosen_, in_force_;
   std::uint64_t epoch_ = 0, digest_ = 0;  ///< Of the map in force.
   std::uint64_t overruled_ = 0;           ///< Maps up to this epoch were overruled by the own list.
   TimePoint since_ = TimePoint::min();

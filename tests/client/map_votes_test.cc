@@ -80,7 +80,7 @@ TEST_F(MapVotesTest, TwoOfThreeLinksToOneNodeAreOneVoter) {
   EXPECT_EQ(settle(), 5u);
 }
 
-TEST_F(MapVotesTest, AnEpochBeyondWhatCanFollowIsNoVote) {  // 5
+TEST_F(MapVotesTest, AnEpochBeyondWhatCanFollowIsNoVote) {  // 6
   make_three();
   EXPECT_NE(votes.tell(0, map(kHuge, {"a"}), now), "");
   EXPECT_NE(votes.tell(0, map(6 + MapVotes::kEpochStepMax, {"a"}), now), "");
@@ -171,6 +171,27 @@ TEST_F(MapVotesTest, OneOfTheListAndOneMemberAreTwo) {  // 1
   EXPECT_EQ(settle(), 5u);
   tell(1, 6, {"a", "b", "c"});
   EXPECT_EQ(settle(), 6u);
+}
+
+TEST_F(MapVotesTest, OneNodeIsEnoughForTheEndOfANodeThatLeaves) {  // 5
+  make_three();
+  ClusterStatus leaving = map(6, {"a", "b", "c"});
+  leaving.nodes[2].is_leaving = true;
+  for (const std::size_t node : {0, 1}) EXPECT_EQ(votes.tell(node, leaving, now), "");
+  ASSERT_EQ(settle(), 6u);
+  ClusterStatus drained = leaving;
+  drained.epoch = 7;
+  drained.nodes[2].is_serving = drained.nodes[2].is_leaving = false;
+  EXPECT_EQ(votes.tell(0, drained, now), "");
+  EXPECT_EQ(settle(), 7u);
+  tell(0, 8, {"a", "b"});
+  EXPECT_EQ(settle(), 8u);
+  tell(1, 8, {"a", "b"});
+  votes.silent(2, now);
+  tell(0, 9, {"a"});
+  EXPECT_EQ(settle(), 8u) << "b had not said that it leaves";
+  tell(0, 10, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 8u) << "no node comes back by one node's word";
 }
 
 TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {

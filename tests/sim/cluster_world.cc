@@ -1013,7 +1013,7 @@ class ClusterWorld : private Dice {
   SimEtcd etcd_;
   std::size_t slot_count_ = 0, worker_count_ = 0;
   SimMemberConfig config_;
-  bool was_off_the_list_ = false;    ///< A node that is alive; it reports the list of before for a while.
+  bool was_off_the_list_ = false;    ///< A node that is alive; it reports the earlier list for a while.
   bool is_calm_ = false;             ///< Nodes come and go as they should, and nothing else happens.
   bool has_room_ = false;            ///< Nothing is ever evicted.
   bool has_steady_network_ = false;  ///< But for ways that are cut.
