@@ -55,7 +55,7 @@ void Client::Impl::follow(const NodeLink& node, std::uint64_t epoch) {
 std::vector<MapVotes::Voter> Client::Impl::map_voters() const {
   std::vector<MapVotes::Voter> voters;
   const auto add = [&](std::size_t number, bool is_own) {
-    voters.push_back({number, id_of(*links[number]), is_own, links[number]->is_away()});
+    voters.push_back({number, id_of(*links[number]), is_own, links[number]->is_away() || links[number]->is_down()});
   };
   const std::size_t own_count = shared->config.nodes.size();
   for (std::size_t number = 0; number < own_count; ++number) add(number, true);

@@ -42,7 +42,7 @@ class MapVotes {
     std::size_t node = 0;  ///< The link's number.
     std::string id;        ///< As the node reports; empty: not reached yet. Links to one node are one voter.
     bool is_own = false;
-    bool is_away = false;  ///< Its breaker is open.
+    bool is_away = false;  ///< It cannot be reached.
   };
 
   /// Records a node's map. Returns an empty string, or why it is rejected.
