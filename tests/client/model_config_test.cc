@@ -1,4 +1,4 @@
-#include "client/tools/ctl/model_config.h"
+#include "client/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 
 #include <sstream>
 
+#include "client/model_config.h"
 #include "client/python/src/bind.h"
 #include "client/python/src/errors.h"
-#include "client/tools/ctl/model_config.h"
 #include "gpu/paging/cache_size.h"
 
 namespace kv::python {

@@ -5,8 +5,8 @@
 #include <iostream>
 
 #include "base/assert.h"
+#include "client/model_config.h"
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/ctl/model_config.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"

@@ -1,4 +1,4 @@
-// client/tools/ctl/model_config.h: a model's shape from the config.json beside its weights.
+// client/model_config.h: a model's shape from the config.json beside its weights.
 #pragma once
 
 #include <istream>
