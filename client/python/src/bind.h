@@ -8,11 +8,12 @@
 //   numpy_arrays.h      results as NumPy arrays
 //   load.h              match, then get the found blocks, as one call
 //   io_client.h         the C++ client on a thread of its own; calls that are started, and report their end
+//   waits.h             times in seconds, and waits that Ctrl-C ends
 //   allocation.h        memory lent to nodes, allocated on a thread of its own
 //   device.h            a GPU's streams and events, and objects kept until a device has used them
 //   cache.h             a layout with its memory; call_rows.h: the rows of a call
 //   device_call.h       a call that moves rows on a GPU
-//   bind_client.cc      Client, Call, ReadyQueue, Memory
+//   calls/calls.h       Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them
 //   bind_device.cc      Stream, Event

@@ -12,6 +12,7 @@
 
 #include "base/assert.h"
 #include "client/python/src/errors.h"
+#include "client/python/src/waits.h"
 #include "client/python/src/without_gil.h"
 #include "transport/forked.h"
 
@@ -22,8 +23,6 @@ using namespace std::chrono_literals;
 
 /// CUDA has no wait with a timeout, so such a wait polls.
 constexpr auto kLookInterval = 20us;
-/// Ctrl-C ends a wait within this time.
-constexpr auto kSignalInterval = 40ms;
 /// Page-locked buffers kept for later calls, and the minimum size of each.
 constexpr std::size_t kBuffersKept = 64, kBufferBytesMin = 4096;
 

@@ -1,0 +1,132 @@
+// Memory that a client allocates, and the calls that lend it to nodes.
+#include "client/python/src/calls/calls.h"
+#include "client/python/src/device.h"
+#include "client/python/src/errors.h"
+#include "client/python/src/waits.h"
+#include "client/python/src/without_gil.h"
+
+namespace kv::python {
+namespace {
+
+/// NumPy and torch views keep it alive by the buffer protocol.
+class Memory {
+ public:
+  explicit Memory(std::shared_ptr<LentMemory> lent) : lent_(std::move(lent)) {}
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  ~Memory() {
+    // Waits for the I/O thread, and other Python threads must be able to run meanwhile.
+    const WithoutGil without_gil;
+    lent_->unmap();  // here instead of on the I/O thread: 0.1 s per GiB
+  }
+
+  std::span<std::byte> bytes() const { return lent_->bytes(); }
+  const std::shared_ptr<IoClient>& io() const { return lent_->io(); }
+  bool is_page_locked() const { return is_page_locked_; }
+  void lock_pages(std::shared_ptr<const CudaModule> module) {
+    Result<void> locked = Errc::kBadRequest;
+    {
+      const WithoutGil without_gil;  // takes as long as touching all pages
+      locked = lent_->lock_pages(std::move(module));
+    }
+    check_cuda(locked, "page_locked");
+    is_page_locked_ = true;
+  }
+
+ private:
+  std::shared_ptr<LentMemory> lent_;
+  bool is_page_locked_ = false;
+};
+
+int get_buffer(PyObject* self, Py_buffer* view, int flags) {
+  if (!nb::inst_ready(self)) {  // made by __new__ alone
+    view->obj = nullptr;
+    PyErr_SetString(PyExc_BufferError, "this Memory was not made by a client's allocate()");
+    return -1;
+  }
+  const std::span<std::byte> bytes = nb::inst_ptr<Memory>(self)->bytes();
+  return PyBuffer_FillInfo(view, self, bytes.data(), static_cast<Py_ssize_t>(bytes.size()), /*readonly=*/0, flags);
+}
+
+PyType_Slot memory_slots[] = {{Py_bf_getbuffer, reinterpret_cast<void*>(get_buffer)}, {0, nullptr}};
+
+/// The caller owns the result.
+Memory* allocate_memory(PyClient& self, std::size_t bytes, bool page_locked) {
+  self.check_open();
+  if (self.is_forked()) throw failure_of(Errc::kForked);
+  const auto module = page_locked ? cuda() : nullptr;  // first: an error here spares touching the memory
+  auto made = std::make_unique<Memory>(self.allocate(bytes));
+  if (module) made->lock_pages(module);
+  return made.release();
+}
+
+/// As Client::lend, but an empty result at the deadline is an error: some node had yet to answer.
+Async<std::size_t> lend_in_time(Client& client, std::span<std::byte> memory, std::chrono::microseconds deadline,
+                                CallControl control) {
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  const auto lent = co_await client.lend(memory, deadline, control);
+  // Before the deadline, 0 is an answer: all nodes are on other hosts and without RDMA.
+  if (lent && *lent == 0 && std::chrono::steady_clock::now() >= until) co_return error_code(asio::error::timed_out);
+  co_return lent;
+}
+
+PyCall lend_memory(PyClient& self, const Memory& memory, double deadline) {
+  PyCall call = self.begin();
+  // A region is lent over the sessions of the client that made it, and counts against its limit.
+  if (memory.io() != self.io()) throw bad_request("memory: another client's");
+  return self.start(std::move(call),
+                    [bytes = memory.bytes(), time = deadline_of(deadline)](Client& client, Call& state) {
+                      return lend_in_time(client, bytes, time, state.control());
+                    });
+}
+
+bool is_quarantined(PyClient& self, const Memory& memory) {
+  PyCall call = self.ask([bytes = memory.bytes()](Client& client) { return client.is_quarantined(bytes); });
+  return nb::cast<bool>(call.result(-1));
+}
+
+std::size_t element_count(nb::handle shape) {
+  // A shape may be one number, as NumPy allows.
+  if (PyLong_Check(shape.ptr()) != 0) return nb::cast<std::size_t>(shape);
+  std::size_t count = 1;
+  for (const nb::handle extent : shape) count *= nb::cast<std::size_t>(extent);
+  return count;
+}
+
+/// A view by `library`'s frombuffer(), which holds a reference to `memory`: it stays mapped while any view lives.
+nb::object view_of(const nb::module_& library, nb::handle memory, nb::handle shape, nb::handle type,
+                   std::size_t offset) {
+  const nb::object flat = library.attr("frombuffer")(
+      memory, nb::arg("dtype") = type, nb::arg("count") = element_count(shape), nb::arg("offset") = offset);
+  return flat.attr("reshape")(shape);
+}
+
+}  // namespace
+
+void bind_memory(nb::module_& module, nb::class_<PyClient>& client) {
+  using namespace nb::literals;
+  nb::class_<Memory>(module, "Memory", nb::type_slots(memory_slots), nb::is_weak_referenceable())
+      .def_prop_ro("nbytes", [](const Memory& memory) { return memory.bytes().size(); })
+      .def_prop_ro("address",
+                   [](const Memory& memory) { return reinterpret_cast<std::uintptr_t>(memory.bytes().data()); })
+      .def_prop_ro("is_page_locked", &Memory::is_page_locked)
+      .def("__len__", [](const Memory& memory) { return memory.bytes().size(); })
+      .def(
+          "array",
+          [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
+            const nb::module_ numpy = nb::module_::import_("numpy");
+            return view_of(numpy, self, shape, numpy.attr("dtype")(dtype), offset);
+          },
+          "shape"_a, "dtype"_a = "uint8", "offset"_a = 0)
+      .def(
+          "tensor",
+          [](nb::object self, nb::handle shape, nb::handle dtype, std::size_t offset) {
+            return view_of(nb::module_::import_("torch"), self, shape, dtype, offset);
+          },
+          "shape"_a, "dtype"_a, "offset"_a = 0);
+  client.def("allocate", &allocate_memory, "nbytes"_a, "page_locked"_a, nb::rv_policy::take_ownership)
+      .def("lend", &lend_memory, "memory"_a, "deadline"_a)
+      .def("is_quarantined", &is_quarantined, "memory"_a);
+}
+
+}  // namespace kv::python

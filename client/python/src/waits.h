@@ -1,0 +1,46 @@
+// client/python/src/waits.h: times that Python gives in seconds, and waits that Ctrl-C ends.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "client/python/src/errors.h"
+#include "client/python/src/io_client.h"
+#include "client/python/src/without_gil.h"
+
+namespace kv::python {
+
+/// How often a waiting thread checks for signals: Ctrl-C ends a blocking call within 100 ms.
+inline constexpr std::chrono::milliseconds kSignalInterval{40};
+
+/// Only the main thread handles signals, so others need not check.
+bool is_main_thread();
+
+/// From 0 to `most`. `name` begins the refusal of NaN.
+std::chrono::nanoseconds time_of(double seconds, double most, const char* name);
+std::chrono::nanoseconds duration_of(double seconds);
+std::chrono::microseconds deadline_of(double seconds);
+
+/// Waits in steps, each without the GIL, until `step` returns true or the time has passed. `seconds` < 0: for ever.
+template <class Step>
+bool wait_in_steps(const IoClient& io, double seconds, Step step) {
+  using std::chrono::nanoseconds;
+  const auto until = std::chrono::steady_clock::now() + duration_of(seconds < 0 ? 1e9 : seconds);
+  const bool looks_for_signals = is_main_thread();
+  for (;;) {
+    if (io.is_forked()) throw failure_of(Errc::kForked);
+    const auto left = std::max<nanoseconds>(until - std::chrono::steady_clock::now(), nanoseconds(0));
+    bool is_over;
+    {
+      const WithoutGil without_gil;
+      is_over = step(looks_for_signals ? std::min<nanoseconds>(left, kSignalInterval) : left);
+    }
+    if (is_over) return true;
+    if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
+    if (left == nanoseconds(0)) return false;
+  }
+}
+
+}  // namespace kv::python
