@@ -18,7 +18,8 @@ def _text(value: object) -> str:
 
 
 def _represent(result: object) -> str:
-    names = (name for name, each in vars(type(result)).items() if isinstance(each, property))
+    names = [name for name, each in vars(type(result)).items() if isinstance(each, property)]
+    names.sort(key=lambda name: name == "why")  # the reason last
     return f"{type(result).__name__}({', '.join(f'{name}={_text(getattr(result, name))}' for name in names)})"
 
 
