@@ -1,5 +1,5 @@
-/* client/python/src/old_glibc.c: functions that the compiler's static libraries take from a newer glibc than a wheel may
- * require (2.34, as in RHEL 9). Hidden outside the extension. */
+/* client/python/src/old_glibc.c: functions that the compiler's static libraries take from a newer glibc than a wheel
+ * may require (2.34, as in RHEL 9). Hidden outside the extension. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/random.h>
