@@ -81,7 +81,8 @@ def metrics_of(llm: Any, prefix: str) -> dict[str, float]:
 def scale(llm: Any, factor: float) -> None:
     """Updates weights in place: CPU kernels do not hide the embeddings."""
     model = llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner.model
-    (weight,) = (each for name, each in model.named_parameters() if name.endswith("embed_tokens.weight"))
+    names = ("embed_tokens.weight", "embed_tokens.base_layer.weight")  # the latter with adapters
+    (weight,) = (each for name, each in model.named_parameters() if name.endswith(names))
     weight.data[:, 0] *= factor
 
 
