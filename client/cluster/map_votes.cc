@@ -50,8 +50,14 @@ std::string MapVotes::tell(std::size_t node, ClusterStatus map, TimePoint now) {
            std::to_string(epoch_);
   }
   Vote& vote = votes_[node];
-  vote = {.map = std::move(map), .digest = 0, .at = now, .has_map = true, .silent_since = TimePoint::min()};
-  vote.digest = digest_of(vote.map);
+  const std::uint64_t digest = digest_of(map);
+  const TimePoint begun = vote.has_map && vote.digest == digest ? vote.begun : now;
+  vote = {.map = std::move(map),
+          .digest = digest,
+          .begun = begun,
+          .at = now,
+          .has_map = true,
+          .silent_since = TimePoint::min()};
   return "";
 }
 
@@ -90,6 +96,13 @@ bool MapVotes::is_silent(std::size_t node, TimePoint now) const {
 
 bool MapVotes::is_later(const Group& group) const { return group.map->epoch > 0 && group.epoch() > epoch_; }
 
+bool MapVotes::has_left(const std::string& id, const ClusterStatus& map) const {
+  const auto own = std::ranges::find(map.nodes, id, &ClusterStatus::Node::id);
+  const bool is_going = own != map.nodes.end() && (own->is_leaving || !own->is_serving);
+  return is_going && epoch_ > 0 &&
+         std::ranges::find(in_force_.nodes, id, &ClusterStatus::Node::id) == in_force_.nodes.end();
+}
+
 const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint now) {
   // Links to one node are one voter, by its latest vote.
   struct Elector {
@@ -109,6 +122,7 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
       ++unheard;
       continue;
     }
+    if (has_left(voter.id, found->second.map)) continue;
     Elector& elector = electors[voter.id.empty() ? " " + std::to_string(voter.node) : voter.id];
     if (elector.vote == nullptr || elector.vote->at < found->second.at) elector.vote = &found->second;
     elector.is_own |= voter.is_own;
@@ -116,7 +130,9 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
   std::map<std::uint64_t, Group> groups;  // by digest
   for (const auto& [id, elector] : electors) {
     Group& group = groups[elector.vote->digest];
-    const bool is_fresh = elector.vote->at >= since_ + kSettling;
+    // A node that has just started has not read the list yet: it says "no map" for a second or two.
+    const bool is_starting = elector.vote->digest == 0 && elector.vote->at < elector.vote->begun + kSettling;
+    const bool is_fresh = !is_starting && elector.vote->at >= since_ + kSettling;
     if (group.map == nullptr) group.map = &elector.vote->map;
     group.epochs.push_back(elector.vote->map.epoch);
     ++group.count;
@@ -173,7 +189,6 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     if (epoch_ == 0) most = electors.size();
     for (const auto& [digest, group] : groups) {
       if (digest == digest_ || group.map->epoch == 0 || group.named <= most) continue;
-      if (epoch_ > 0 && !is_later(group) && only_ends_leaving(*group.map, in_force_)) continue;  // 5
       if (!is_later(group) && group.fresh_count == 0) continue;  // the node may not have looked yet
       most = group.named;
       best = &group;

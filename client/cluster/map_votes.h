@@ -23,10 +23,11 @@ namespace kv {
 ///   4. The client returns to an earlier map if two nodes report it alike, at least kSettling after the present one was
 ///      adopted: two of the own list, unless two of the list report the map in force; or any two, unless two report the
 ///      map in force. Voters cannot restore a map overruled by the own list while as many of the list report the map in
-///      force as report the overruled one. "No map" (epoch 0) is a vote too, valid only from the own list: the client
-///      then uses its list.
+///      force as report the overruled one. "No map" (epoch 0) is a vote too, valid only from the own list and once
+///      it has been reported for kSettling: the client then uses its list.
 ///   5. A single node's report is enough for a later map that differs only in nodes which the map in force shows as
-///      leaving or draining, and which have stopped serving or are gone. A liar gains nothing by it.
+///      leaving or draining, and which have stopped serving or are gone. A liar gains nothing by it. A node that is
+///      gone from the map in force, and reports itself as on its way out, has no vote: it no longer reads the list.
 ///   6. An epoch that grows by more than kEpochStepMax, or exceeds kEpochMax, is rejected.
 /// Thread safety: none. Cost: O(voters), per report.
 class MapVotes {
@@ -64,7 +65,7 @@ class MapVotes {
   struct Vote {
     ClusterStatus map;
     std::uint64_t digest = 0;
-    TimePoint at{};
+    TimePoint begun{}, at{};  ///< The first and the latest of the reports that are alike.
     bool has_map = false;
     TimePoint silent_since = TimePoint::min();
   };
@@ -78,6 +79,7 @@ class MapVotes {
   };
   bool is_silent(std::size_t node, TimePoint now) const;
   bool is_later(const Group& group) const;
+  bool has_left(const std::string& id, const ClusterStatus& map) const;
 
   std::map<std::size_t, Vote> votes_;  ///< By node.
   ClusterStatus chosen_, in_force_;

@@ -187,11 +187,31 @@ TEST_F(MapVotesTest, OneNodeIsEnoughForTheEndOfANodeThatLeaves) {  // 5
   tell(0, 8, {"a", "b"});
   EXPECT_EQ(settle(), 8u);
   tell(1, 8, {"a", "b"});
+  now += MapVotes::kSettling + 1s;
+  votes.silent(1, now);
+  for (const ClusterStatus& before : {leaving, drained}) {
+    EXPECT_EQ(votes.tell(2, before, now), "");
+    EXPECT_EQ(settle(), 8u) << "c has left and still answers, with the map of before";
+  }
+  tell(1, 8, {"a", "b"});
   votes.silent(2, now);
   tell(0, 9, {"a"});
   EXPECT_EQ(settle(), 8u) << "b had not said that it leaves";
   tell(0, 10, {"a", "b", "c"});
   EXPECT_EQ(settle(), 8u) << "no node comes back by one node's word";
+}
+
+TEST_F(MapVotesTest, NodesThatHaveJustStartedDoNotCallTheListBack) {  // 4
+  make_three();
+  for (const std::size_t node : {0, 1}) tell(node, 0, {});
+  votes.silent(2, now);
+  EXPECT_EQ(settle(), 5u) << "they have not read the list yet";
+  now += MapVotes::kSettling - 1s;
+  for (const std::size_t node : {0, 1}) tell(node, 0, {});
+  EXPECT_EQ(settle(), 5u);
+  now += 1s;
+  for (const std::size_t node : {0, 1}) tell(node, 0, {});
+  EXPECT_EQ(settle(), 0u) << "no cluster any more";
 }
 
 TEST_F(MapVotesTest, AStaticListOverrulesTheOneNodeThatTellsOfACluster) {

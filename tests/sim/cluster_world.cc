@@ -212,7 +212,8 @@ class ClusterWorld : private Dice {
     const std::uint64_t epoch = worker.client->cluster().epoch;
     if (is_calm_ && !was_off_the_list_ && outcome_.etcd_losses == 0 && outcome_.etcd_outages == 0 &&
         epoch < worker.epoch)
-      fail("a client's epoch fell");
+      fail("a client's epoch fell from " + std::to_string(worker.epoch) + " to " + std::to_string(epoch) +
+           links_of(*worker.client));
     worker.epoch = epoch;
   }
   void check_deadline(const char* verb, TimePoint began, std::chrono::microseconds deadline) {
