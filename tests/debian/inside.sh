@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # What tests/debian/run.sh is asked to run in a bare Debian: the last line is 'N passed, N failed, N skipped'.
 #
-#   tests/debian/inside.sh store      builds what an install needs, and builds and runs the tests of the store and its disk
 #   tests/debian/inside.sh commands   the README's two commands, an install, and what the README says under "Operate it"
 #   tests/debian/inside.sh packages   builds packages (build/packages) with lintian, and a wheel (build/wheels); tests/debian/packages.sh
 #                                     then installs them in another Debian of that release, which has nothing else
@@ -25,21 +24,6 @@ check() {
     tail -n 60 "$log"
     printf 'FAILED: %s\n' "$name"
   fi
-  rm -f "$log"
-}
-
-# run_program PROGRAM: a GoogleTest program, counted test by test
-run_program() {
-  local log good bad skip
-  log=$(mktemp)
-  timeout 900 "$1" > "$log" 2>&1 || true
-  good=$(grep -cE '^\[ +OK \]' "$log" || true)
-  bad=$(grep -cE '^\[  FAILED  \].* \([0-9]+ ms\)$' "$log" || true)
-  skip=$(grep -cE '^\[  SKIPPED \].* \([0-9]+ ms\)$' "$log" || true)
-  grep -q '^\[  PASSED  \]' "$log" || bad=$((bad + 1))  # it did not get to the end
-  [ "$bad" = 0 ] || grep -vE '^\[ +(OK|RUN) ' "$log" | tail -n 60
-  passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
-  printf '%s: %d passed, %d failed, %d skipped\n' "$(basename "$1")" "$good" "$bad" "$skip"
   rm -f "$log"
 }
 
@@ -116,16 +100,6 @@ case ${1:-} in
       check 'build a wheel' build/packages-work/venv/bin/pip wheel -q --no-deps -w build/wheels client/python
     fi
     ;;
-  store)
-    deploy/install-dependencies.sh > /dev/null
-    versions
-    programs=(kv_store_test kv_rocks_disk_test kv_node_test)
-    check 'configure' cmake --preset release
-    check 'build' cmake --build --preset release -j "$jobs" --target installed "${programs[@]}"
-    if [ "$failed" = 0 ]; then
-      for program in "${programs[@]}"; do run_program "$(find build/release/tests -type f -name "$program" | head -n 1)"; done
-    fi
-    ;;
   commands)
     check 'deploy/quickstart.sh' deploy/quickstart.sh
     versions
@@ -137,7 +111,7 @@ case ${1:-} in
       read -r good bad skip <<< '0 1 0'
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
     ;;
-  *) echo "inside.sh: 'packages', 'store', 'commands' or 'python'" >&2; exit 2 ;;
+  *) echo "inside.sh: 'packages', 'commands' or 'python'" >&2; exit 2 ;;
 esac
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 [ "$failed" = 0 ]
