@@ -4,12 +4,13 @@
 #
 #   deploy/quickstart.sh
 #
-# KVSTORE_PORT and KVSTORE_ADMIN_PORT (7400 and 7401) choose other ports. Leaves build/release behind, and nothing else.
+# KVSTORE_PORT and KVSTORE_ADMIN_PORT (7400 and 7401) choose other ports. KVSTORE_CUDA=ON builds the module for GPUs too, OFF leaves it
+# out; by default it is built where there is a GPU. Leaves build/release behind, and nothing else.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case ${1:-} in
   '') ;;
-  -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) echo "quickstart: takes no argument (see --help)" >&2; exit 2 ;;
 esac
 
@@ -53,10 +54,29 @@ quietly() {
 say "Installing what is missing"
 deploy/install-dependencies.sh
 
+# shows how far Ninja is, at each tenth of its steps
+progress() {
+  local line tenth=0
+  while IFS= read -r line; do
+    printf '%s\n' "$line"
+    if [[ $line =~ ^\[([0-9]+)/([0-9]+)\] ]] && ((BASH_REMATCH[1] * 10 / BASH_REMATCH[2] > tenth)); then
+      tenth=$((BASH_REMATCH[1] * 10 / BASH_REMATCH[2]))
+      printf '   %3d %%: %d of %d steps, %d s\n' $((tenth * 10)) "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - began)) >&3
+    fi
+  done
+}
+build() { cmake --build --preset release -j "$(nproc)" --target installed 2>&1 3>&- | progress; }
+
 say "Building (the first time takes some minutes)"
+cuda=${KVSTORE_CUDA:-$([ -e /dev/nvidiactl ] && echo ON || echo OFF)}
+case $cuda in
+  ON) ;;
+  OFF) echo "without the module for GPUs; KVSTORE_CUDA=ON builds it, where there is nvcc" ;;
+  *) fail "KVSTORE_CUDA is '$cuda', allowed are ON and OFF" ;;
+esac
 began=$SECONDS
-quietly configure.log cmake --preset release
-quietly build.log cmake --build --preset release -j "$(nproc)" --target installed
+quietly configure.log cmake --preset release -D "KV_CUDA=$cuda"
+quietly build.log build 3>&1
 echo "built in $((SECONDS - began)) s"
 
 is_taken() { (exec 3<> "/dev/tcp/127.0.0.1/$1") 2> /dev/null; }

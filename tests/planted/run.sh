@@ -84,7 +84,7 @@ mapfile -t targets < <(printf '%s\n' "${targets[@]}" | sort -u)
 # changes, so that the next turn finds the others' objects.
 alone=$(sed -n 's#^+++ b/\(.*\.cc\)$#\1#p' "$root/$here"/*.patch | sort -u | paste -sd ';')
 # Without nvcc: no planted test needs its module, and a bug in a header of the kernels would cost ten minutes.
-if ! cmake --preset release -D KV_NVCC=OFF -D "KV_COMPILE_ALONE=$alone" > "$log/sound.log" 2>&1 || ! build "${targets[@]}" >> "$log/sound.log" 2>&1 ||
+if ! cmake --preset release -D KV_CUDA=OFF -D "KV_COMPILE_ALONE=$alone" > "$log/sound.log" 2>&1 || ! build "${targets[@]}" >> "$log/sound.log" 2>&1 ||
   ! run_tests "$expression" >> "$log/sound.log" 2>&1; then
   tail -n 40 "$log/sound.log"
   say "run.sh: without any bug, the tests do not pass; planting bugs would prove nothing"
