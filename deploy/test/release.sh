@@ -26,7 +26,8 @@ build() {
   shift
   local arguments=() limit=0  # of timeout: none
   if [ "$preset" = release ]; then
-    [ -z "${KV_CUDA_ARCHITECTURES:-}" ] || arguments=(-D "KV_CUDA_ARCHITECTURES=$KV_CUDA_ARCHITECTURES")
+    arguments=(-D KV_CUDA=ON)  # the quickstart may have turned it off
+    [ -z "${KV_CUDA_ARCHITECTURES:-}" ] || arguments+=(-D "KV_CUDA_ARCHITECTURES=$KV_CUDA_ARCHITECTURES")
   else
     arguments=("${compilers[@]}") limit=$(left)
   fi

@@ -9,7 +9,7 @@
 #   build                        everything that the release step of deploy/test.sh builds
 #   tests                        the release tests, on that build
 #   change                       build and tests again with a warm cache, after a change in one source
-#   planted                      one planted bug, without what all share: the second of two minus the first
+#   planted                      one planted bug, then two: the difference is the cost of a bug
 #   test                         deploy/test.sh without arguments
 #
 # KV_TIMES_FOLDER (default build/times) holds the clone and its compiler cache; both are made anew. KV_CHANGED names the source that
