@@ -224,7 +224,12 @@ def test_a_second_engine_finds_what_the_first_has_stored(family: str, engines: A
     if family not in ASKED:
         pytest.skip("KV_FAMILIES does not name it")
     model = families.make(family, tmp_path)
-    more = {"load_format": "dummy", "distributed_executor_backend": "mp", "max_model_len": 2048}
+    more = {
+        "load_format": "dummy",
+        "distributed_executor_backend": "mp",
+        "max_model_len": 2048,
+        "num_gpu_blocks_override": 400,
+    }
     first, second = engines(model, **more), engines(model, **more)
     prompt = prompt_of(900, 7)
     try:
