@@ -90,7 +90,14 @@ FAMILIES: dict[str, Callable[[], dict[str, Any]]] = {
     "deepseek-yarn": _of(
         "DeepseekV2Config", "DeepseekV2ForCausalLM", **(LATENT | {"rope_parameters": YARN, "q_lora_rank": None})
     ),
-    "minimax-m2": _of("MiniMaxM2Config", "MiniMaxM2ForCausalLM", num_local_experts=4, head_dim=32, rotary_dim=16),
+    "minimax-m2": _of(
+        "MiniMaxM2Config",
+        "MiniMaxM2ForCausalLM",
+        num_local_experts=4,
+        head_dim=32,
+        rotary_dim=16,
+        scoring_func="sigmoid",
+    ),
     "llama4": _of("Llama4TextConfig", "Llama4ForCausalLM", num_local_experts=4, head_dim=32, intermediate_size_mlp=256),
     "falcon-h1": _of(
         "FalconH1Config", "FalconH1ForCausalLM", head_dim=32, mamba_d_ssm=128, mamba_n_heads=4, mamba_d_head=32
