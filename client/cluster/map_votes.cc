@@ -171,9 +171,9 @@ const ClusterStatus* MapVotes::choose(std::span<const Voter> voters, TimePoint n
     const bool is_earlier = digest != digest_ && group.map->epoch > 0 && !is_later(group);
     return is_earlier && group.fresh_count >= 2 && count_in_force < 2;
   });
-  constexpr std::uint64_t kStepsMax = 1000;            // each change of a cluster is one
-  take_where([&](std::uint64_t, const Group& group) {  // 5
-    return is_later(group) && group.epoch() > overruled_ && group.epoch() <= epoch_ + kStepsMax &&
+  constexpr std::uint64_t kStepsMax = 1000;                   // each change of a cluster is one
+  take_where([&](std::uint64_t digest, const Group& group) {  // 5; the epoch of the map in force needs two (1)
+    return digest != digest_ && is_later(group) && group.epoch() > overruled_ && group.epoch() <= epoch_ + kStepsMax &&
            only_ends_leaving(in_force_, *group.map);
   });
   const bool is_alone = electors.size() == 1 && (unheard == 0 || silent_count >= 2);

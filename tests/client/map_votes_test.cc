@@ -96,6 +96,36 @@ TEST_F(MapVotesTest, NoNodeAloneMakesAnEpochGreat) {
   EXPECT_EQ(settle(), 8u);
 }
 
+TEST_F(MapVotesTest, NoNodeAloneRaisesTheEpochOfTheMapInForce) {  // 1, 5
+  make_three();
+  tell(1, 6, {"a", "b"});
+  tell(2, 7, {"b", "c"});
+  tell(0, 900, {"a", "b", "c"});
+  EXPECT_EQ(settle(), 5u);
+}
+
+TEST_F(MapVotesTest, TheEpochDoesNotFallWhereAChangeIsUndoneBeforeAllHaveReadIt) {  // 3, 5
+  for (std::size_t node = 0; node < 2; ++node) voter(node, true);
+  const auto drained = [](std::uint64_t epoch) {
+    ClusterStatus made = map(epoch, {"a", "b"});
+    made.nodes[0].is_serving = false;
+    return made;
+  };
+  EXPECT_EQ(votes.tell(1, drained(5), now), "");
+  votes.silent(0, now);
+  ASSERT_EQ(settle(), 5u) << "a is away";
+  now += 30s;
+  EXPECT_EQ(votes.tell(0, drained(7), now), "");
+  EXPECT_EQ(settle(), 5u);
+  tell(1, 6, {"a", "b"});
+  EXPECT_EQ(settle(), 6u) << "a served meanwhile and drains again, which b has not read yet";
+  now += 1s;
+  EXPECT_EQ(votes.tell(0, drained(7), now), "");
+  EXPECT_EQ(settle(), 6u);
+  EXPECT_EQ(votes.tell(1, drained(7), now), "");
+  EXPECT_EQ(settle(), 7u);
+}
+
 TEST_F(MapVotesTest, ANodeThatIsAloneIsBelieved) {  // 2
   voter(0, true);
   tell(0, 5, {"a", "b"});
