@@ -161,6 +161,8 @@ class MatchRounds {
   std::size_t held() const { return held_; }
   std::size_t known() const;               ///< Leading blocks known to all asked nodes.
   error_code why() const { return why_; }  ///< Why held() is short; success: a plain miss.
+  /// Whether `other` asks for `block` at another node, or as part of an extent that begins elsewhere.
+  bool places_differ(std::size_t block, const MatchRounds& other) const;
   HotSets::Place place() const { return {hot_blocks_, extents_.empty() ? 0 : extents_.front().node}; }
   MatchResult result() const;
   std::vector<const MatchCall*> leases() const;  ///< The calls whose leases are granted.
@@ -282,6 +284,15 @@ std::size_t MatchRounds::known() const {
     if (call.known_count < call.chain.hashes.size()) known = std::min(known, call.chain.position(call.known_count));
   });
   return known;
+}
+
+bool MatchRounds::places_differ(std::size_t block, const MatchRounds& other) const {
+  const auto place_in = [block](const MatchRounds& rounds) {
+    const auto extent = std::ranges::find_if(rounds.extents_, [&](const auto& each) { return each.end > block; });
+    KV_ASSERT(extent != rounds.extents_.end());
+    return std::pair(extent->begin, extent->node);
+  };
+  return place_in(*this) != place_in(other);
 }
 
 MatchResult MatchRounds::result() const {
@@ -515,11 +526,11 @@ Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes,
     co_await run(*again);
     if (again->held() > best->held()) best = &*again;
   }
-  // Found at most the root: the rest may lie at the place from before the root changed.
-  if (roots.before && best->held() <= std::max(roots.now, *roots.before) && best->held() < hashes.size() &&
-      has_time()) {
+  // Where the former root puts the first missing block elsewhere, it may lie there. Blocks found behind the root say
+  // nothing against that: another chain that continues alike may have brought them since.
+  if (roots.before && best->held() < hashes.size()) {
     earlier.emplace(*map, hashes, *roots.before, /*is_counted=*/false);
-    co_await run(*earlier);
+    if (best->places_differ(best->held(), *earlier) && has_time()) co_await run(*earlier);
     if (earlier->held() > best->held()) best = &*earlier;
   }
   // Not even the root: its owner is away, or new. Others have it too; the choice depends on the whole chain, so that

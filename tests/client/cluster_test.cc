@@ -478,6 +478,23 @@ TEST_F(HotRootTest, WhatWasStoredBeforeTheRootWasHotIsStillFound) {
   EXPECT_EQ(match(early[1]), kRootBlocks) << "the root is everywhere";
 }
 
+TEST_F(HotRootTest, WhatWasStoredBeforeTheRootWasHotIsFoundThoughAnotherPromptSharesMoreThanTheRoot) {
+  const auto early = prompt();
+  serve(early);
+  heat();
+  std::vector<BlockHash> later;
+  for (std::uint32_t seed = 3'000'000; later.empty() || map->extents(later, kRootBlocks).size() > 1; ++seed) {
+    later.assign(early.begin(), early.begin() + kRootBlocks + 2);
+    const auto own = test_chain(record, 4, seed);
+    later.insert(later.end(), own.begin(), own.end());
+  }
+  put(later);
+  ASSERT_EQ(owner(later), owner(early));
+  EXPECT_EQ(match(early), early.size()) << "two of its blocks came to the present place, the others did not";
+  EXPECT_EQ(get(early).block_count, early.size());
+  EXPECT_EQ(match(later), later.size());
+}
+
 TEST_F(HotRootTest, AnotherClientLearnsOfTheRootAsItOpensTheNamespace) {
   heat();
   std::vector<std::vector<BlockHash>> chains;
