@@ -681,6 +681,16 @@ class ClusterWorld : private Dice {
     }
     return text;
   }
+  /// With all that owners follow from: a liar's map may have the same nodes, with other weights or endpoints.
+  static bool is_map_of(const ClusterStatus& map, const ClusterView& view) {
+    const auto is_same = [](const ClusterStatus::Node& node, const Member& member) {
+      return node.id == member.id && node.weight == member.weight && node.endpoints == member.endpoints &&
+             node.is_serving == (member.state == Member::State::kServing) &&
+             node.is_joining == (member.phase == Member::Phase::kJoining) &&
+             node.is_leaving == (member.phase == Member::Phase::kLeaving);
+    };
+    return map.extent_blocks == view.extent_blocks && std::ranges::equal(map.nodes, view.members, is_same);
+  }
   std::string disagreement() {
     std::shared_ptr<const ClusterView> view;
     std::uint64_t latest = 0;
@@ -694,12 +704,8 @@ class ClusterWorld : private Dice {
     }
     for (std::size_t i = 0; i < workers_.size(); ++i) {
       const ClusterStatus map = workers_[i].client->cluster();
-      std::vector<std::string> ids, listed;
-      for (const auto& node : map.nodes) ids.push_back(node.id + (node.is_serving ? "" : " drains"));
-      for (const auto& member : view->members)
-        listed.push_back(member.id + (member.state == Member::State::kServing ? "" : " drains"));
-      if (ids != listed)
-        return client_name(i) + " has other nodes in epoch " + std::to_string(map.epoch) + ", the latest is " +
+      if (!is_map_of(map, *view))
+        return client_name(i) + " has another map of epoch " + std::to_string(map.epoch) + ", the latest is " +
                std::to_string(latest) + links_of(*workers_[i].client);
       for (const NodeStatus& node : workers_[i].client->nodes()) {
         if (node.breaker_open) return client_name(i) + " does not reach " + node.name;
