@@ -449,7 +449,8 @@ def model_folder(model: str, revision: str | None = None) -> str | None:
     try:
         from huggingface_hub import snapshot_download  # type: ignore[import-not-found,unused-ignore]
 
-        return str(snapshot_download(model, revision=revision, local_files_only=True))
+        # Engines seldom fetch all of a repository's files, and the hub's library takes such a snapshot for incomplete.
+        return str(snapshot_download(model, revision=revision, local_files_only=True, ignore_patterns="*"))
     except Exception:
         return None
 

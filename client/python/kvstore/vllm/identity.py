@@ -175,7 +175,11 @@ def _folder(config: Any, model: str, revision: str | None) -> str | None:
     try:
         return str(
             huggingface_hub.snapshot_download(
-                model, revision=revision, cache_dir=config.load_config.download_dir, local_files_only=True
+                model,
+                revision=revision,
+                cache_dir=config.load_config.download_dir,
+                local_files_only=True,
+                ignore_patterns="*",  # the loader has fetched its own files, and seldom all of the repository's
             )
         )
     except Exception:

@@ -21,6 +21,7 @@ import pytest
 pytest.importorskip("vllm")
 
 import families
+import hub
 import tiny
 import torch
 import transformers
@@ -88,38 +89,24 @@ def test_a_rotation_that_the_greatest_length_chooses_is_told_apart(engines: Any,
     assert other["tokens"] != answer["tokens"]
 
 
-class Hub:
-    """A repository in the hub's cache on this machine."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "hub"
-        self.repository = self.root / "hub" / "models--org--tiny"
-        (self.repository / "refs").mkdir(parents=True)
-        #: No network: requests to the hub are refused at once.
-        self.env = {"HF_HOME": str(self.root), "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
-
-    def push(self, model: Path, commit: str) -> None:
-        shutil.copytree(model, self.repository / "snapshots" / commit)
-        (self.repository / "refs" / "main").write_text(commit)
-
-
 def test_a_repository_that_moves_on_is_another_model_and_offline_is_the_same(engines: Any, tmp_path: Path) -> None:
-    hub = Hub(tmp_path)
     first, second = tiny.make("llama", tmp_path, seed=1), tiny.make("llama", tmp_path, seed=2)
-    prompt = prompt_of(900, 2)
-    hub.push(first, "1" * 40)
-    one = engines("org/tiny", env=hub.env, in_process=True)
-    old = one.generate(prompt)
-    hub.push(second, "2" * 40)
-    moved = engines("org/tiny", env=hub.env, in_process=True)
-    answer = moved.generate(prompt)
-    assert answer["cached"] == [0] and right(moved, prompt, answer) and answer["tokens"] != old["tokens"]
-    offline = engines("org/tiny", env=hub.env | {"HF_HUB_OFFLINE": "1"}, in_process=True)
-    until_cached(offline, prompt, 28 * BLOCK, answer)
     place = tmp_path / "elsewhere" / "tiny"
     shutil.copytree(first, place)
-    folder = engines(place, in_process=True, options={"model": "org/tiny"})
-    until_cached(folder, prompt, 28 * BLOCK, old)
+    prompt = prompt_of(900, 2)
+    with hub.running(tmp_path / "hub") as made:
+        made.push(first, "1" * 40)
+        one = engines("org/tiny", env=made.env, in_process=True)
+        folder = engines(place, in_process=True, options={"model": "org/tiny"})
+        old = one.generate(prompt)
+        made.push(second, "2" * 40)
+        moved = engines("org/tiny", env=made.env, in_process=True)
+        until_cached(folder, prompt, 28 * BLOCK, old)
+        answer = moved.generate(prompt)
+        assert answer["cached"] == [0] and right(moved, prompt, answer) and answer["tokens"] != old["tokens"]
+    assert not any(hub.UNUSED in each for each in made.asked)
+    offline = engines("org/tiny", env=made.env | {"HF_HUB_OFFLINE": "1"}, in_process=True)
+    until_cached(offline, prompt, 28 * BLOCK, answer)
 
 
 # -- adapters and weights of one model
@@ -266,15 +253,25 @@ def test_one_number_of_the_weights_is_enough_to_tell_models_apart(tmp_path: Path
     assert {name for name in was if was[name] != now[name]} == {"x.weights"}
 
 
+def cached(root: Path, model: Path, commit: str) -> None:
+    """The hub's cache has the folder as the last commit of org/tiny, which lists one more file."""
+    repository = root / "models--org--tiny"
+    shutil.copytree(model, repository / "snapshots" / commit)
+    files = {each: {"size": 1, "blob_id": "0" * 40} for each in [*os.listdir(model), hub.UNUSED]}
+    for name in ("refs", "trees"):
+        (repository / name).mkdir(exist_ok=True)
+    (repository / "refs" / "main").write_text(commit)
+    (repository / "trees" / f"{commit}.json").write_text(json.dumps({"format_version": 1, "files": files}))
+
+
 def test_a_snapshot_that_moved_while_it_was_loaded_is_named_by_what_is_in_memory(tmp_path: Path) -> None:
-    hub = Hub(tmp_path)
-    hub.push(tiny.make("llama", tmp_path, seed=1), "1" * 40)
+    cached(tmp_path / "hub", tiny.make("llama", tmp_path, seed=1), "1" * 40)
     config = engine_config(tmp_path / "llama-1", None)
-    config.model_config.model, config.load_config.download_dir = "org/tiny", str(hub.root / "hub")
+    config.model_config.model, config.load_config.download_dir = "org/tiny", str(tmp_path / "hub")
     config.model_config.hf_config._commit_hash = "1" * 40
     files = said(tmp_path / "llama-1")["x.weights"]
     assert identity_of(config, StoreOptions(), Worker())["x.weights"] == files
-    hub.push(tiny.make("llama", tmp_path, seed=2), "2" * 40)
+    cached(tmp_path / "hub", tiny.make("llama", tmp_path, seed=2), "2" * 40)
     assert identity_of(config, StoreOptions(), Worker())["x.weights"] == "loaded 1x1"
 
 

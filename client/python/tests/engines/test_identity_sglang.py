@@ -167,7 +167,9 @@ def test_weights_are_shared_by_content_wherever_they_lie(engine: Made, tmp_path:
 def test_a_model_of_the_hub_is_what_its_snapshot_holds(
     engine: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a revision: the repository moves on. The path of a snapshot, which offline engines are given, names the same model."""
+    """Without a revision: the repository moves on. The path of a snapshot, which offline engines are given, names the same model. A snapshot
+    lacks the files that no engine fetches.
+    """
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
@@ -175,6 +177,10 @@ def test_a_model_of_the_hub_is_what_its_snapshot_holds(
     old, new = (folder_of(repository / "snapshots" / (digit * 40), model_safetensors=digit) for digit in "ab")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(old.name)
+    (repository / "trees").mkdir()
+    listed = {name: {"size": 1, "blob_id": "0" * 40} for name in ("model.safetensors", "original/consolidated.00.pth")}
+    for each in (old, new):
+        (repository / "trees" / f"{each.name}.json").write_text(json.dumps({"format_version": 1, "files": listed}))
     stored(engine("org/name"))
     assert finds(engine("org/name", given={"revision": old.name}, revision=old.name)) == 3
     assert finds(engine(old)) == 3
