@@ -13,7 +13,7 @@ import numpy.typing as npt
 from vllm.logger import init_logger
 
 from .._breaker import Breaker
-from .._options import client_of
+from .._options import client_of, opened
 from .._reuse import Reuse, reuse_number
 from ..errors import Busy, Error
 from ..namespaces import Namespace
@@ -180,7 +180,7 @@ class SchedulerSide:
         self._model.namespace = Namespace.from_text(self._told.stages[0].namespace)
         for each in self._told.stages:
             namespace = Namespace.from_text(each.namespace)
-            self._spaces.append(self._client.open_set(namespace, deadline=self._options.load_timeout))
+            self._spaces.append(opened(self._client, namespace, self._options.load_timeout))
             self._block_bytes.append(np.array(each.block_bytes))
             logger.info("kvstore: blocks of %d bytes, namespace %s", max(each.block_bytes), namespace)
 

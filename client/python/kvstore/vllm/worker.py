@@ -13,7 +13,7 @@ from vllm.logger import init_logger
 
 from .._breaker import Breaker
 from .._numa import numa_nodes_of, tell_numa
-from .._options import client_of
+from .._options import client_of, opened
 from .._reuse import Reuse
 from ..device import Event, warm_up
 from ..errors import Error
@@ -160,7 +160,7 @@ class WorkerSide:
         numa_nodes = numa_nodes_of(model.options.numa_nodes, device)
         self._client = client_of(model.options, identity=f"vllm-worker-{rank}", numa_nodes=numa_nodes)
         tell_numa(logger, self._client)
-        self._space = self._client.open_set(model.namespace, deadline=model.options.load_timeout)
+        self._space = opened(self._client, model.namespace, model.options.load_timeout)
         #: One lane for each direction: a gather waits for the end of a step, which loads need not.
         self._load_lane: Lane | None = None if device is None else Lane(device)
         self._save_lane: Lane | None = None if device is None else Lane(device)
