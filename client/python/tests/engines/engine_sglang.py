@@ -11,7 +11,27 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
+
+
+def until_done(call: Callable[..., bool], *arguments: Any) -> bool:
+    """Retries: for a moment after its last answer the engine still counts as busy, and refuses to flush its cache."""
+    until = time.monotonic() + 60
+    while not (done := call(*arguments)) and time.monotonic() < until:
+        time.sleep(0.01)
+    return done
+
+
+def flushed(engine: Any) -> bool:
+    return bool(getattr(engine.flush_cache(), "success", True))
+
+
+def updated(engine: Any, folder: str) -> bool:
+    """Whether the engine has the folder's weights, and an empty cache."""
+    done, message, *_ = engine.update_weights_from_disk(folder)
+    print(message)
+    return bool(done)
 
 
 def main() -> None:
@@ -50,14 +70,10 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         if "flush" in asked:
-            until = time.monotonic() + 10
-            while not (done := bool(getattr(engine.flush_cache(), "success", True))) and time.monotonic() < until:
-                time.sleep(0.01)
-            answer({"flush": done})
+            answer({"flush": until_done(flushed, engine)})
             continue
         if "update" in asked:
-            done = engine.update_weights_from_disk(asked["update"])
-            answer({"update": bool(getattr(done, "success", done[0] if isinstance(done, (list, tuple)) else done))})
+            answer({"update": until_done(updated, engine, asked["update"])})
             continue
         sampling = {"temperature": 0, "max_new_tokens": asked.get("max_tokens", 16), "ignore_eos": True}
         began = time.perf_counter()

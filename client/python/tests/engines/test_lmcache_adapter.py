@@ -382,9 +382,9 @@ def test_a_killed_node_is_not_found_and_a_restarted_one_is_empty(adapters: Any, 
 
 
 def test_a_stopped_node_costs_the_deadline_and_writes_nothing_later(adapters: Any, own_node: Node) -> None:
-    adapter = adapters(spec(own_node.endpoint, deadline=0.3))
+    patient, adapter = (adapters(spec(own_node.endpoint, model="stopped", **more)) for more in ({}, {"deadline": 0.3}))
     keys, objects = [key_of(i) for i in range(5)], [object_of(i) for i in range(5)]
-    assert store(adapter, keys, objects).is_successful()
+    assert store(patient, keys, objects).is_successful()
     own_node.pause()
     targets = [object_of() for _ in keys]
     began = time.monotonic()

@@ -178,7 +178,7 @@ def same(one: Any, other: Any) -> bool:
 
 def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any, **more: Any) -> Any:
     """Asks until the store's blocks are used; every answer has one of the expected token lists."""
-    until = time.monotonic() + 90
+    until = time.monotonic() + 300
     while True:
         engine.reset()
         answer = engine.generate(prompt, **more)
