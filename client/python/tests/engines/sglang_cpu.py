@@ -102,6 +102,13 @@ def _save_layers(
             target[pages, layer] = src_ptrs[i * layers + layer][src_indices].reshape(len(pages), *target.shape[2:])
 
 
+def allow_little_memory() -> None:
+    """Otherwise host pools of any size are refused on a machine with less than 10 GiB free."""
+    from sglang.srt.mem_cache.pool_host import base
+
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
+
+
 def install() -> None:
     from sglang.srt.mem_cache.pool_host import base, mha, mla
 
@@ -112,8 +119,7 @@ def install() -> None:
         inner(self, **(arguments | {"pin_memory": False}))
 
     base.HostKVCache.__init__ = init
-    # Otherwise pools of any size are refused on a machine with less than 10 GiB free.
-    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 1 << 30
+    allow_little_memory()
     for module in (mha, mla):
         module.transfer_kv_direct = _copy_tokens
         module.transfer_kv_per_layer_direct_pf_lf = _load_layer

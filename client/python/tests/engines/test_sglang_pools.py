@@ -33,7 +33,7 @@ from sglang.srt.mem_cache.pool_host.mha import AsymmetricMHATokenToKVPoolHost, M
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
-from sglang_cpu import shared_files
+from sglang_cpu import allow_little_memory, shared_files
 
 import kvstore
 from kvstore.errors import BadRequest, Unsupported
@@ -54,6 +54,7 @@ RANKS: dict[str, int] = {
 def sglang_context() -> Iterator[None]:
     # A small extension for page hashes is compiled at first use, and ninja may be the environment's own.
     os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
+    allow_little_memory()
     set_global_server_args_for_scheduler(
         ServerArgs(model_path="dummy", load_format="dummy", device="cpu", page_size=PAGE)
     )
