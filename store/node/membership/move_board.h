@@ -40,17 +40,16 @@ struct MoveBoard {
     return peers_;
   }
 
-  /// By reason: paths that could not be handed over since the last full pass began. The node still has them.
+  /// By reason: paths that could not be handed over in the last full pass, or since. The node still has them.
   using Unmoved = std::map<std::string, std::uint64_t>;
   static constexpr std::size_t kReasonsMax = 8;
-  void add_unmoved(std::string reason) {
-    const std::lock_guard lock(mutex_);
-    if (unmoved_.size() >= kReasonsMax && !unmoved_.contains(reason)) reason = "other reasons";
-    ++unmoved_[std::move(reason)];
+  static void count(Unmoved& unmoved, std::string reason) {
+    if (unmoved.size() >= kReasonsMax && !unmoved.contains(reason)) reason = "other reasons";
+    ++unmoved[std::move(reason)];
   }
-  void forget_unmoved() {
+  void set_unmoved(Unmoved unmoved) {
     const std::lock_guard lock(mutex_);
-    unmoved_.clear();
+    unmoved_ = std::move(unmoved);
   }
   Unmoved unmoved() const {
     const std::lock_guard lock(mutex_);

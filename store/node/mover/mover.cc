@@ -180,9 +180,9 @@ asio::awaitable<void> Mover::work() {
   is_pass_due_ = false;  // before the pass: the map may change again meanwhile
   // The first map a node sees needs no hand-over: the node has no earlier map under which it owned its blocks.
   const bool is_idle = !has_others() || (is_whole ? formers_.empty() : !is_new);
-  // A leaving node keeps the paths that it could not hand over, whichever maps follow.
-  if (is_whole && !(is_idle && wants_out())) moves_.forget_unmoved();
   if (is_idle) {
+    // A leaving node keeps the paths that it could not hand over, whichever maps follow.
+    if (is_whole && !wants_out()) moves_.set_unmoved({});
     if (target_) formers_.clear();
     is_whole_due_ = false;
     pass_begun_ = begun;
@@ -199,6 +199,7 @@ asio::awaitable<void> Mover::work() {
     spdlog::info("cluster: {} paths have another owner now, handing them over", paths.size());
   const Target* const target = target_.get();
   const bool wanted_out = wants_out();
+  MoveBoard::Unmoved unmoved = is_whole ? MoveBoard::Unmoved() : moves_.unmoved();
   bool has_unmoved = false;
   for (int turn = 0; turn < 2 && !stops_; ++turn) {
     for (const Path& path : paths) {
@@ -207,7 +208,7 @@ asio::awaitable<void> Mover::work() {
       if (error) failed.push_back(path);
       if (error && turn > 0) {
         ++moves_.failed_paths;
-        moves_.add_unmoved(reason_of(error, *mover().client));
+        MoveBoard::count(unmoved, reason_of(error, *mover().client));
         has_unmoved = true;
       }
       if (!error || turn > 0) moves_.remaining_paths = moves_.remaining_paths - 1;
@@ -222,6 +223,7 @@ asio::awaitable<void> Mover::work() {
   }
   moves_.remaining_paths = 0;
   pass_begun_ = begun;
+  moves_.set_unmoved(std::move(unmoved));  // at the end: an operator who asks during a pass sees the one before
   if (has_unmoved) tell_unmoved();
   if (is_whole) {
     formers_.clear();
