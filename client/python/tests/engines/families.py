@@ -96,7 +96,7 @@ FAMILIES: dict[str, Callable[[], dict[str, Any]]] = {
         num_local_experts=4,
         head_dim=32,
         rotary_dim=16,
-        scoring_func="sigmoid",
+        scoring_func="softmax",  # vLLM's kernels for a CPU have no other
     ),
     "llama4": _of("Llama4TextConfig", "Llama4ForCausalLM", num_local_experts=4, head_dim=32, intermediate_size_mlp=256),
     "falcon-h1": _of(
