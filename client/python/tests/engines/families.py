@@ -94,6 +94,7 @@ FAMILIES: dict[str, Callable[[], dict[str, Any]]] = {
         "MiniMaxM2Config",
         "MiniMaxM2ForCausalLM",
         num_local_experts=4,
+        num_experts_per_tok=2,
         head_dim=32,
         rotary_dim=16,
         scoring_func="softmax",  # vLLM's kernels for a CPU have no other
