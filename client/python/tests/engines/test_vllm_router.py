@@ -43,6 +43,7 @@ sys.path.insert(0, str(ROOT / "client/python/examples"))
 
 import router as example
 
+JSON = {"Content-Type": "application/json"}
 HAS_TAGS = hasattr(kv_cache_utils, "to_event_extra_keys")
 
 
@@ -286,7 +287,7 @@ class Running:
     def ask(self, body: dict[str, Any], path: str = "/v1/completions", method: str = "POST") -> tuple[int, str, bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
-            connection.request(method, path, json.dumps(body))
+            connection.request(method, path, json.dumps(body), JSON)
             answer = connection.getresponse()
             return answer.status, answer.headers.get("x-kvstore-router", ""), answer.read()
         finally:
@@ -480,7 +481,7 @@ def test_a_worker_that_cannot_be_reached_is_left_alone(house: Any) -> None:
 def test_streams_are_passed_on_as_they_come(house: Any) -> None:
     running, _ = house()
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
-    connection.request("POST", "/v1/completions", json.dumps({"prompt": IDS, "stream": True}))
+    connection.request("POST", "/v1/completions", json.dumps({"prompt": IDS, "stream": True}), JSON)
     answer = connection.getresponse()
     began = time.monotonic()
     first = answer.fp.readline()
@@ -493,7 +494,7 @@ def test_what_is_no_request_is_refused(house: Any) -> None:
     running, workers = house()
     assert running.ask({}, "/v1/embeddings")[0] == 404
     connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=30)
-    connection.request("POST", "/v1/completions", "[1]")
+    connection.request("POST", "/v1/completions", "[1]", JSON)
     assert connection.getresponse().status == 400
     connection.close()
     assert running.ask({}, "/v1/models", "GET")[0] == 200
