@@ -2,7 +2,7 @@
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
-# A label says why a sanitizer runs a program with each commit, not only before a release (deploy/test.sh, step `sanitize`).
+# A label says why a sanitizer runs a program in `deploy/test.sh --sanitize`, not only before a release.
 # `ctest -L LABEL` runs the tests of its programs; the target of the same name builds them. About fifteen programs each, besides the
 # fuzzers' corpora: the build is most of the cost.
 #   parses   AddressSanitizer. The program feeds bytes of a peer, a file or a caller to the code that reads them (frames, sessions, layouts,

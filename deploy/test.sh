@@ -21,8 +21,6 @@
 #                                unless KV_CUDA_SIMULATOR names the simulator's folder)
 #   deploy/test.sh --rdma-loop   the tests of verbs, and kvstorectl doctor, on a Soft-RoCE device in a virtual machine; a link that is cut,
 #                                on two devices (QEMU; skipped where there is none)
-#   deploy/test.sh --sanitize    the programs labelled `parses` under AddressSanitizer and UndefinedBehaviorSanitizer, and those labelled
-#                                `threads` under ThreadSanitizer (Clang; cmake/Testing.cmake says which and why)
 #
 # Before a release, since they take an hour or more in all:
 #
@@ -37,6 +35,8 @@
 #
 # In no other run:
 #
+#   deploy/test.sh --sanitize    the programs labelled `parses` under AddressSanitizer and UndefinedBehaviorSanitizer, and those labelled
+#                                `threads` under ThreadSanitizer (Clang; cmake/Testing.cmake says which and why)
 #   deploy/test.sh --engines     real engines with the package: vLLM, SGLang and LMCache on the CPU, each in an environment of its own of
 #                                6 to 10 GB (Python 3.11; skipped where pip finds no packages); then the bugs of tests/planted/engines.
 #                                KV_ENGINES_PYTHON names an interpreter that has what client/python/tests/engines/requirements.txt
@@ -80,7 +80,7 @@ done
 minutes=${KV_TEST_MINUTES:-}
 if [ ${#steps[@]} -eq 0 ]; then
   # The same for every commit, so that two runs can be compared. The limit is for a machine without a compiler cache.
-  steps=(release docs python observe page kubernetes cuda rdma_loop sanitize)
+  steps=(release docs python observe page kubernetes cuda rdma_loop)
   minutes=${minutes:-75}
 fi
 case $minutes in
