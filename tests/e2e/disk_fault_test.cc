@@ -255,11 +255,11 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatFailsIsLeftOut) {
 }
 
 /// The healthy disk answers sooner, also on a machine that has much else to do.
-const char* const kHangSeconds = "6";
+const char* const kHangSeconds = "4";
 
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "10", "--spill-hang-seconds",
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
                            kHangSeconds, "--spill-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
@@ -299,7 +299,7 @@ TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsLeftOutUntilItAnswers) {
 /// Whoever takes a broken disk out must not wait for it, and gets it back once it answers.
 TEST_P(E2eDiskFaultNodeTest, OneOfTwoDisksThatHangsIsTakenOutWhileTheNodeServes) {
   const TempDir healthy;
-  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "10", "--spill-hang-seconds",
+  const auto node = start({"--spill-path", healthy.path(), "--spill-put-wait-seconds", "5", "--spill-hang-seconds",
                            kHangSeconds, "--spill-read-threads", "2"});
   const auto client = connect(*node);
   fill(*node, *client);
@@ -343,8 +343,8 @@ TEST_P(E2eDiskFaultNodeTest, ADropHoldsForADiskThatIsLeftOutThoughTheNodeIsKille
   for (const fault_mode mode : {FAULT_EIO, FAULT_STUCK}) {
     SCOPED_TRACE(mode == FAULT_EIO ? "fails" : "hangs");
     const TempDir healthy;
-    const std::vector<std::string> options = {"--spill-path", healthy.path(),         "--spill-put-wait-seconds",
-                                              "10",           "--spill-hang-seconds", kHangSeconds};
+    const std::vector<std::string> options = {"--spill-path",         healthy.path(), "--spill-put-wait-seconds", "5",
+                                              "--spill-hang-seconds", kHangSeconds};
     auto node = start(options);
     {
       const auto client = connect(*node);

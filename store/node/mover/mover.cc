@@ -226,7 +226,7 @@ asio::awaitable<void> Mover::work() {
   moves_.set_unmoved(std::move(unmoved));  // at the end: an operator who asks during a pass sees the one before
   if (has_unmoved) tell_unmoved();
   if (is_whole) {
-    formers_.clear();
+    if (!has_unmoved) formers_.clear();  // else the next map's pass tries those paths again
     is_whole_due_ = false;
     spdlog::info("cluster: handed over {} blocks ({} bytes) so far", moves_.moved_blocks.load(),
                  moves_.moved_bytes.load());
