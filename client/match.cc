@@ -288,9 +288,10 @@ std::size_t MatchRounds::known() const {
 
 bool MatchRounds::places_differ(std::size_t block, const MatchRounds& other) const {
   const auto place_in = [block](const MatchRounds& rounds) {
+    if (rounds.extents_.empty()) return std::pair(std::size_t{0}, std::size_t{0});  // one node has the whole chain
     const auto extent = std::ranges::find_if(rounds.extents_, [&](const auto& each) { return each.end > block; });
     KV_ASSERT(extent != rounds.extents_.end());
-    return std::pair(extent->begin, extent->node);
+    return std::pair<std::size_t, std::size_t>(extent->begin, extent->node);
   };
   return place_in(*this) != place_in(other);
 }

@@ -161,7 +161,7 @@ class Mover {
   std::uint64_t digest_ = 0;  ///< Of view_, in the form of MoveBoard::settled.
   TimePoint changed_{};
   std::unique_ptr<const Target> target_;
-  std::vector<std::unique_ptr<const Target>> formers_;  ///< Earlier ones, since the last full pass.
+  std::vector<std::unique_ptr<const Target>> formers_;  ///< Earlier ones, since a full pass left no path behind.
   Hand mover_, copier_;                                 ///< By target_; by target_ without this node.
   RecentRoots recent_roots_;
   Cancellation* put_ = nullptr;  ///< Of the put in progress.
