@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Reads the JUnit file of ctest or pytest, for deploy/test/report.sh.
 
-deploy/test/junit.py FILE    prints `counts PASSED FAILED SKIPPED`, then `fail<TAB>NAME` for each test that failed and
-                             `skip<TAB>NAME<TAB>REASON` for each that was skipped
+deploy/test/junit.py FILE    prints `counts PASSED FAILED SKIPPED`, then `fail<TAB>NAME<TAB>MESSAGE` for each test that
+                             failed and `skip<TAB>NAME<TAB>REASON` for each that was skipped
 """
 
 import re
@@ -34,26 +34,41 @@ def reason_of(case: tree.Element) -> str:
     )
 
 
+def message_of(case: tree.Element) -> str:
+    """Where the first check failed and what it said. Without one: the end of what the test printed."""
+    # GoogleTest: "FILE:LINE: Failure", then lines up to the next result.
+    said = case.findtext("system-out") or ""
+    if found := re.search(r"^(\S+:\d+): Failure\n((?:(?!\[  ).+\n?){1,8})", said, re.MULTILINE):
+        return words(f"{found[1]}: {found[2]}")
+    for kind in ("failure", "error"):
+        if not said and (element := case.find(kind)) is not None:
+            # pytest's text ends with the line of the check: "FILE:LINE: KIND".
+            place = (element.text or "").rstrip().rpartition("\n")[2]
+            message = element.get("message", "")
+            return words(f"{place}: {message}" if re.match(r"\S+:\d+: ", place) else message)
+    return words(said[-400:])
+
+
 def words(text: str) -> str:
     return " ".join(text.split())
 
 
 def main() -> int:
     passed = 0
-    failed: list[str] = []
+    failed: list[tuple[str, str]] = []
     skipped: list[tuple[str, str]] = []
     for case in tree.parse(sys.argv[1]).getroot().iter("testcase"):
         # Of ctest: run, fail, notrun, disabled. pytest has the elements alone.
         status = case.get("status", "")
         if status == "fail" or case.find("failure") is not None or case.find("error") is not None:
-            failed.append(name_of(case))
+            failed.append((name_of(case), message_of(case)))
         elif status in ("notrun", "disabled") or case.find("skipped") is not None:
             skipped.append((name_of(case), reason_of(case)))
         else:
             passed += 1
     print("counts", passed, len(failed), len(skipped))
-    for name in failed:
-        print("fail", name, sep="\t")
+    for name, message in failed:
+        print("fail", name, message[:400], sep="\t")
     for name, reason in skipped:
         print("skip", name, reason, sep="\t")
     return 0

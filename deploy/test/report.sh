@@ -25,10 +25,11 @@ count() {
   printf '   %s: %d passed, %d failed, %d skipped (%d s)\n' "$1" "$2" "$3" "$4" $((SECONDS - step_began))
 }
 
-# fail STEP NAME LOG: one failure of the step. NAME may be empty: it is the step itself
+# fail STEP NAME LOG [MESSAGE]: one failure of the step. NAME may be empty: it is the step itself. The first ten show their messages
 fail() {
-  local name=$1${2:+: ${2:0:160}}
-  failures+=("$name  [${3#"$root/"}]")
+  local name=$1${2:+: ${2:0:160}} message=${4:-}
+  [ ${#failures[@]} -lt 10 ] || message=''
+  failures+=("$name  [${3#"$root/"}]${message:+$'\n'"      $message"}")
   named=$((named + 1))
 }
 
@@ -53,7 +54,7 @@ take_junit() {
   while IFS=$'\t' read -r kind name reason; do
     case $kind in
       counts*) numbers=${kind#counts } ;;
-      fail) fail "$step" "$name" "$log" ;;
+      fail) fail "$step" "$name" "$log" "$reason" ;;
       skip) skip "$step" "$name" "$reason" ;;
     esac
   done < <([ ! -s "$junit" ] || python3 "$root/deploy/test/junit.py" "$junit")

@@ -135,9 +135,7 @@ class HostileTlsClusterTest : public HostileClusterTest {
   }
   /// And nothing else, to other nodes. Clients of this machine have its Unix socket still.
   std::vector<std::string> with_tls_alone(std::size_t number) const {
-    asio::io_context context;
-    const asio::ip::tcp::acceptor free(context, {asio::ip::address_v4::loopback(), 0});
-    const std::string endpoint = "tls://127.0.0.1:" + std::to_string(free.local_endpoint().port());
+    const std::string endpoint = "tls://127.0.0.1:" + e2e::free_ports(1)[0];
     std::vector<std::string> options = with_tls();
     options[0] = "--listen=" + endpoint;
     options.insert(options.end(), {"--advertise=" + endpoint, "--advertise=unix://" + socket(number)});

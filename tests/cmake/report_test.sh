@@ -16,7 +16,10 @@ ctest_file() {
   echo '<?xml version="1.0" encoding="UTF-8"?><testsuite name="(empty)">'
   case_of SumTest.IsFour run '<system-out>fine: Skipped
 no reason, for it passed</system-out>'
-  case_of 'Sums/SumTest.IsFive/{&quot;a&quot;}  # GetParam() = {&quot;a&quot;}' fail '<failure message="Failed"/><system-out>4 &lt; 5</system-out>'
+  case_of 'Sums/SumTest.IsFive/{&quot;a&quot;}  # GetParam() = {&quot;a&quot;}' fail '<failure message="Failed"/><system-out>sum.cc:7: Failure
+Expected: 4
+  Actual: 5
+[  FAILED  ] Sums</system-out>'
   for i in $(seq 500); do
     case_of "Skips/SkipTest.Of500/$i" notrun '<skipped message="SKIP_REGULAR_EXPRESSION_MATCHED"/><system-out>a.cc:1: Skipped
 no such device
@@ -29,7 +32,8 @@ ctest_file > "$logs/ctest.xml"
 cat > "$logs/pytest.xml" << 'END'
 <testsuites><testsuite name="pytest" tests="4" failures="1" errors="1" skipped="1">
 <testcase classname="tests.test_sum" name="test_four" time="1"/>
-<testcase classname="tests.test_sum.TestSums" name="test_five[a b]" time="1"><failure message="assert 4 == 5">...</failure></testcase>
+<testcase classname="tests.test_sum.TestSums" name="test_five[a b]" time="1"><failure message="assert 4 == 5">...
+test_sum.py:9: AssertionError</failure></testcase>
 <testcase classname="" name="tests.test_broken" time="0"><error message="collection failure">...</error></testcase>
 <testcase classname="tests.test_sum" name="test_six" time="0"><skipped type="pytest.skip" message="no such device">...</skipped></testcase>
 </testsuite></testsuites>
@@ -63,8 +67,11 @@ Skipped, and why (each by name: logs/skipped.txt):
 
 FAILED:
    release: Sums/SumTest.IsFive/{"a"}  [logs/release-tests.log]
+      sum.cc:7: Expected: 4 Actual: 5
    python: test_sum.TestSums::test_five[a b]  [logs/python.log]
+      test_sum.py:9: AssertionError: assert 4 == 5
    python: tests.test_broken  [logs/python.log]
+      collection failure
    format  [logs/format.log]
    cuda: 3 without a name  [logs/cuda.log]
 

@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <fstream>
 #include <iterator>
@@ -16,18 +15,6 @@ namespace {
 using boost::asio::ip::tcp;
 
 constexpr const char* kProgram = "/usr/bin/etcd";
-
-/// Ports that were free together a moment ago. Nothing here gives a port to somebody else so soon.
-std::vector<std::string> free_ports(std::size_t count) {
-  boost::asio::io_context context;
-  std::vector<tcp::acceptor> acceptors;
-  std::vector<std::string> ports;
-  for (std::size_t i = 0; i < count; ++i) {
-    acceptors.emplace_back(context, tcp::endpoint(boost::asio::ip::address_v4::loopback(), 0));
-    ports.push_back(std::to_string(acceptors.back().local_endpoint().port()));
-  }
-  return ports;
-}
 
 bool is_listening(const std::string& port) {
   tcp::iostream stream;

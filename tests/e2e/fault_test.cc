@@ -130,15 +130,15 @@ TEST_P(E2eFaultTest, AStoppedNodeCostsADeadlineAndHealsWhenItGoesOn) {
 TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
   const TempDir directory;
   const std::string socket = directory.path() + "/socket";
-  auto node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB"}), socket);
-  const std::string port = node->tcp();
-  TestClient client(endpoint(*node), GetParam(), kFaultBlockBytes, 8);
+  const std::string tcp = "tcp://127.0.0.1:" + free_ports(1)[0];
+  auto node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB", "--listen", tcp}), socket);
+  TestClient client(GetParam() == Transport::kTcp ? tcp : endpoint(*node), GetParam(), kFaultBlockBytes, 8);
   const auto chain = make_chain(1, 8);
   ASSERT_EQ(client.put(chain).stored, 8u);
   node->signal(SIGKILL);
   node->wait();
   EXPECT_EQ(client.get(chain, 200ms).block_count, 0u);
-  node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB", "--listen", port}), socket);
+  node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB", "--listen", tcp}), socket);
   EXPECT_TRUE(eventually([&] { return client.put(chain, 1s).stored == 8; }));
   EXPECT_EQ(client.get(chain).block_count, 8u);
   EXPECT_EQ(client.wrong_bytes(chain, 8), 0u);

@@ -7,11 +7,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
@@ -107,6 +109,21 @@ bool eventually(const std::function<bool()>& condition) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   return true;
+}
+
+std::vector<std::string> free_ports(std::size_t count) {
+  using boost::asio::ip::tcp;
+  boost::asio::io_context context;
+  std::random_device random;
+  std::vector<tcp::acceptor> acceptors;
+  std::vector<std::string> ports;
+  while (ports.size() < count) {
+    const auto port = static_cast<unsigned short>(20'000 + random() % 12'000);
+    tcp::acceptor& acceptor = acceptors.emplace_back(context, tcp::v4());
+    boost::system::error_code taken;
+    if (!acceptor.bind({boost::asio::ip::address_v4::loopback(), port}, taken)) ports.push_back(std::to_string(port));
+  }
+  return ports;
 }
 
 NodeProcess::NodeProcess(const std::vector<std::string>& options, const std::string& socket,

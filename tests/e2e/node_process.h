@@ -38,6 +38,10 @@ int wait_for_child(pid_t pid);  ///< Until it ends; its exit status, or 128 + si
 /// Looks again and again until `condition` holds; false if it does not within a minute. For what another process does.
 bool eventually(const std::function<bool()>& condition);
 
+/// Ports of the loopback that are free now, below those that the kernel hands out itself: none is given to another
+/// process while its owner is down.
+std::vector<std::string> free_ports(std::size_t count);
+
 struct Page {
   int status = 0;
   std::string body;
