@@ -51,7 +51,7 @@ class Node:
     def start(self) -> None:
         self.log = open(self.folder / "log", "ab")  # noqa: SIM115
         self.process = subprocess.Popen(self.arguments, stdout=self.log, stderr=self.log)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not self._listens():  # the file exists before the node listens, when clients are refused
             if time.monotonic() > until or self.process.poll() is not None:
                 raise RuntimeError((self.folder / "log").read_text())

@@ -135,7 +135,7 @@ def test_what_lies_on_disk_is_told_as_such(tell, tmp_path):
     record = namespace(BLOCK_BYTES)
     with kvstore.Client(node.endpoint, deadline=10) as client, closing(node.source()) as source:
         stored: list[bytes] = []
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while True:  # blocks put before the disk is open, or too fast for it, are not written
             stored += put(client, record, fresh(16 * 100))
             seen = look(source)
@@ -295,7 +295,7 @@ def test_who_does_not_read_for_long_has_no_replay_any_more(publish, monkeypatch,
     for _ in range(199):
         publisher._publish([{"type": "BlockStored", "text": "x" * 65536}])
     ask(0)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while "does not read it" not in caplog.text:
         publisher.answer(0.001)
         assert time.monotonic() < until

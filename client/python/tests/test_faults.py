@@ -63,7 +63,7 @@ def test_a_node_that_restarts_between_submit_and_completion(own_node):
         assert (into[:count] == blocks[:count]).all()
         outcome = put.result()
         assert outcome.stored + outcome.already_stored + outcome.refused == 4
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while space.match(hashes).block_count < 4 and time.monotonic() < until:
             space.put(hashes, blocks)  # refused until the client has found the new node
             time.sleep(0.05)
@@ -81,7 +81,7 @@ def test_a_node_that_restarts_is_found_again(own_node):
         own_node.kill()
         assert space.match(hashes, deadline=0.2).block_count == 0
         own_node.start()
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while space.put(hashes, blocks).refused and time.monotonic() < until:
             time.sleep(0.05)
         assert space.match(hashes).block_count == 4

@@ -307,7 +307,7 @@ def test_the_native_plugin_can_be_called_while_it_drains(node, closes):
             connector.close()
 
     numbers = [connector.submit_batch_set([str(i), f"{i}b"], noisy_views(2, again)) for i in range(20)]
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while len(told) < len(numbers):
         assert time.monotonic() < until
         select.select([connector.event_fd()], [], [], 1)
