@@ -8,7 +8,6 @@
 //   sink_cache.h       SinkCache: keeps those, with keys turned to their places
 //   group_quantise.h   2 and 4 bits with a scale for every group
 //   quantised_cache.h  QuantisedCache: old tokens in few bits, recent ones whole
-//   reference_attention.h   the definition of attention, against which the plans of gpu/paging are tested
 //
 // A model with layers of several kinds has one object of the right kind for each layer.
 #pragma once

@@ -12,8 +12,6 @@
 //   packed_mask.h          attention masks of a batch, as bits
 //   cache_size.h           size of a model's cache, and when fetching beats computing
 //
-// gpu/layer_caches/reference_attention.h defines the results of attention over a plan.
-//
 //   PagePool pool(page_count);
 //   PagedCache cache(pool, {.block_size = 16});
 //   const CachedPrefix prefix = cache.find(names, tokens.size());      // names of the full blocks of the prompt

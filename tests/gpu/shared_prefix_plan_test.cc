@@ -10,10 +10,10 @@
 #include <numeric>
 #include <set>
 
-#include "gpu/layer_caches/reference_attention.h"
 #include "gpu/paging/cascade_plan.h"
 #include "gpu/paging/chunk_plan.h"
 #include "page_names.h"
+#include "reference_attention.h"
 
 namespace kv {
 namespace {

@@ -1,4 +1,4 @@
-// gpu/layer_caches/reference_attention.h: the definition of attention, in plain host code: slow, in double precision,
+// tests/gpu/reference_attention.h: the definition of attention, in plain host code: slow, in double precision,
 // one head at a time (heads are independent). It judges kernels and plans, and shows how to read a plan.
 #pragma once
 

@@ -1,4 +1,4 @@
-#include "gpu/layer_caches/reference_attention.h"
+#include "reference_attention.h"
 
 #include <algorithm>
 #include <cmath>
