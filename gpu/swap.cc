@@ -1,7 +1,6 @@
 #include "gpu/swap.h"
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -138,11 +137,6 @@ Result<CopyList> plan_swap(const BoundLayout& to, const BoundLayout& from, std::
     }
   }
   return list;
-}
-
-void run_copies(const CopyList& copies) {
-  KV_ASSERT(copies.to.size() == copies.from.size() && copies.to.size() == copies.bytes.size());
-  for (std::size_t i = 0; i < copies.to.size(); ++i) std::memcpy(copies.to[i], copies.from[i], copies.bytes[i]);
 }
 
 }  // namespace kv

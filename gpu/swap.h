@@ -26,7 +26,4 @@ struct CopyList {
 Result<CopyList> plan_swap(const BoundLayout& to, const BoundLayout& from,
                            std::span<const std::int64_t> pairs);  ///< pairs [n][2]
 
-/// Runs the copies synchronously. Requires host memory.
-void run_copies(const CopyList& copies);
-
 }  // namespace kv

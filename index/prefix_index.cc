@@ -698,8 +698,6 @@ struct PrefixIndex::Impl {
 PrefixIndex::PrefixIndex(std::uint64_t hash_seed, LeafQueues queues)
     : impl_(std::make_unique<Impl>(hash_seed, queues)) {}
 PrefixIndex::~PrefixIndex() = default;
-PrefixIndex::PrefixIndex(PrefixIndex&&) noexcept = default;
-PrefixIndex& PrefixIndex::operator=(PrefixIndex&&) noexcept = default;
 
 TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
   Impl& impl = *impl_;

@@ -36,8 +36,7 @@ enum class TreeId : std::uint32_t {};
 enum class BlockId : std::uint32_t {};          ///< A block in the index, valid until its removal; then reused.
 inline constexpr BlockId kNoBlock{0xFFFFFFFF};  ///< As a parent: the root.
 enum class SlotId : std::uint64_t {};           ///< A place in the arena; opaque here.
-inline constexpr SlotId kNoSlot{~std::uint64_t{0}};
-enum class Tick : std::uint64_t {};  ///< Order of use: a larger tick is later. Not time.
+enum class Tick : std::uint64_t {};             ///< Order of use: a larger tick is later. Not time.
 enum class TreeKind : std::uint8_t {
   kChain,  ///< Blocks continue one another.
   kSet,    ///< Blocks stand alone: each hangs directly below the root, so each is a leaf end.
@@ -102,8 +101,6 @@ class PrefixIndex {
   /// `hash_seed` keeps callers with their own hashes from making lookups slow; a daemon passes a random number.
   explicit PrefixIndex(std::uint64_t hash_seed = 0, LeafQueues queues = {});
   ~PrefixIndex();
-  PrefixIndex(PrefixIndex&&) noexcept;
-  PrefixIndex& operator=(PrefixIndex&&) noexcept;
 
   static constexpr std::uint32_t kGroupMax = 4095, kTreeMax = (1 << 20) - 1;
   /// An empty tree; ids of removed trees are reused. `group`, at most kGroupMax: see oldest_leaf_end(group).

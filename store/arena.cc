@@ -1,10 +1,8 @@
 #include "store/arena.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
@@ -464,7 +462,6 @@ std::size_t Arena::free_bytes() const {
 }
 std::size_t Arena::allocated_bytes() const { return impl_->allocated_bytes; }
 std::size_t Arena::slab_bytes() const { return impl_->slab_bytes; }
-bool Arena::uses_huge_pages() const { return impl_->memory->uses_huge_pages(); }
 bool Arena::fits(std::size_t block_bytes) const { return block_bytes > 0 && block_bytes <= impl_->capacity_bytes; }
 std::size_t Arena::class_count() const { return impl_->class_of_size.size(); }
 bool Arena::has_class(std::size_t block_bytes) const { return impl_->class_of_size.contains(block_bytes); }
@@ -473,7 +470,7 @@ std::vector<Arena::SizeClass> Arena::classes() const {
   std::vector<SizeClass> classes;
   for (const Impl::Class& of : impl_->classes) {
     if (of.block_bytes == 0) continue;
-    classes.push_back({of.block_bytes, of.stride, of.granule_count, of.slabs.size(), of.slot_count, of.used_count});
+    classes.push_back({of.block_bytes, of.stride, of.slabs.size(), of.slot_count, of.used_count});
   }
   return classes;
 }
@@ -569,18 +566,6 @@ bool Arena::is_in(const Window& window, SlotId slot) const {
   const Impl::Slab& slab = impl_->slab_of(slot);
   return slab.first_granule < window.first_granule + window.granule_count &&
          window.first_granule < std::size_t{slab.first_granule} + slab.granule_count;
-}
-
-std::optional<Arena::Window> Arena::oldest_window(std::size_t block_bytes) const {
-  if (!fits(block_bytes)) return std::nullopt;
-  Search whole;
-  Steps steps(std::numeric_limits<std::size_t>::max());
-  search(block_bytes, whole, steps);
-  const auto oldest =
-      std::min_element(whole.aligned.begin(), whole.aligned.end(), [](const Window& a, const Window& b) {
-        return std::tie(a.last_use, a.first_granule) < std::tie(b.last_use, b.first_granule);
-      });
-  return oldest != whole.aligned.end() ? *oldest : whole.anywhere;
 }
 
 std::optional<SlotId> Arena::next_slot(const Window& window, Cursor& cursor, Steps& steps) const {

@@ -86,13 +86,11 @@ class Arena {
   std::size_t free_bytes() const;            ///< Unallocated; 0 while a shrinking arena is over its capacity.
   std::size_t allocated_bytes() const;       ///< Invariant 2.
   std::size_t slab_bytes() const;            ///< Granules that belong to a slab.
-  bool uses_huge_pages() const;              ///< Huge pages were reserved for it.
   bool fits(std::size_t block_bytes) const;  ///< Whether one such block fits the empty arena.
 
   struct SizeClass {
     std::size_t block_bytes;
     std::size_t stride_bytes;  ///< From slot to slot.
-    std::size_t slab_granule_count;
     std::size_t slab_count, slot_count, used_count;
   };
   std::vector<SizeClass> classes() const;  ///< In order of their numbers.
@@ -137,8 +135,6 @@ class Arena {
   /// The window's last use, as of now; nullopt if it cannot be cleared (any more), or the arena ends before it.
   std::optional<Tick> last_use(const Window& window, std::size_t block_bytes) const;
   bool is_in(const Window& window, SlotId slot) const;  ///< Whether the slot's slab lies in it, at least partly.
-  /// The result of a whole search, the oldest window, if any. O(granules): for tests.
-  std::optional<Window> oldest_window(std::size_t block_bytes) const;
 
   Cursor begin(const Window& window) const { return {.granule = window.first_granule}; }
   /// The next allocated slot of the slabs that lie at least partly in the window; moves the cursor behind that slot.

@@ -50,7 +50,6 @@ struct ContextPlace {
   /// Per block, ascending; nullptr: 0, 1, 2, ...
   std::shared_ptr<const std::vector<std::uint32_t>> positions = nullptr;
 
-  std::uint32_t position(std::size_t i) const { return positions ? (*positions)[i] : static_cast<std::uint32_t>(i); }
   bool is_of(std::size_t block_count) const;  ///< Whether this many blocks can stand so.
 };
 

@@ -97,7 +97,6 @@ class ContextTable {
   Context* next_behind(ContextId after) const;
 
   std::size_t count() const { return by_id_.size(); }
-  std::size_t block_count() const { return block_count_; }
   std::vector<ContextTotals> totals() const;  ///< By owner, then "(other)": the sum of forgotten ones.
   std::size_t used_bytes() const { return used_bytes_; }
   std::string check() const;  ///< For tests; empty, or the broken invariant.

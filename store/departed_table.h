@@ -92,7 +92,6 @@ class DepartedTable {
     const std::uint64_t last = entries[kWays - 1];
     return {std::nullopt, since(last == 0 ? 0 : last & kWhenMax)};
   }
-  std::size_t memory_bytes() const { return count_ * sizeof(Line); }
 
  private:
   static constexpr int kPrintShift = 36, kWhyShift = 32, kIdleShift = 24;

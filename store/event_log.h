@@ -88,7 +88,6 @@ class EventLog {
   /// Appends the changes from number `from` on, `count_max` at most, and sets the page's other members.
   void read(std::uint64_t from, std::size_t count_max, EventPage& page) const;
   std::uint64_t next() const { return next_; }
-  std::size_t count() const { return count_; }
   std::size_t record_count() const { return spaces_.size() - free_.size(); }
 
  private:

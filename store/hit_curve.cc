@@ -431,8 +431,6 @@ HitCurve::Estimate HitCurve::lru(const Sums& sums, std::uint64_t block_count) co
   return {middle.hit_rate, std::min(1.0, kSure * std::hypot(middle.error, slope))};
 }
 
-HitCurve::Estimate HitCurve::lru(std::uint64_t block_count) const { return lru(sums(), block_count); }
-
 HitCurve::Report HitCurve::report() const {
   Report report;
   report.points = points();

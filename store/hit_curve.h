@@ -77,7 +77,6 @@ class HitCurve {
     std::uint64_t dropped_requests = 0;
   };
   Report report() const;
-  Estimate lru(std::uint64_t block_count) const;  ///< For any capacity.
 
   std::size_t memory_bytes() const;
   bool check() const;  ///< For tests.

@@ -32,15 +32,13 @@ struct ShadowBlock {
 /// may go. The victim is chosen among random leaf ends, without queues.
 ///
 ///   1. leaf_ends_ has each block here without children here, once.
-///   2. held() is the weight of all blocks here.
+///   2. held_ is the weight of all blocks here.
 /// Not thread-safe. Cost: O(1); an eviction examines kLookedAt blocks.
 class ShadowCache {
  public:
   ShadowCache(const std::vector<ShadowBlock>& blocks, std::uint64_t seed);
 
   void set_capacity(std::uint64_t block_count) { capacity_ = block_count; }
-  std::uint64_t capacity() const { return capacity_; }
-  std::uint64_t held() const { return held_; }
   bool has(std::uint16_t block) const { return states_[block].is_here; }
 
   void use(std::uint16_t block);  ///< Requires: has(block). The shared block has this use already.

@@ -102,7 +102,6 @@ class Spiller {
   /// Drops blocks in the directory, with all below. Visits up to `entries_max` log entries. Returns the block count.
   std::size_t give_up_place(DiskPlace place, std::size_t entries_max);
   void found_record(TreeId tree) { records_[static_cast<std::size_t>(tree)].may_be_on_disk = true; }
-  bool may_have_record(TreeId tree) const { return records_[static_cast<std::size_t>(tree)].may_be_on_disk; }
   /// While a load adds to the log's old end, that end is not cut off.
   void keep_log() { keep_log_ = true; }
   /// The load is over. `is_whole`: it saw all that there was room for, so older entries may be dropped.

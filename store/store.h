@@ -498,9 +498,8 @@ class Store {
   void sample_edges(const TreeScope& scope, SampleCursor& cursor, std::vector<EdgeView>& edges) const;
 
   // -- changes, for routers that mirror the node's contents (store_events.cc)
-  bool has_events() const;  ///< StoreConfig::event_count_max.
   /// Appends some of the changes from number `from` on. All were read once page.next <= `from`. A drop of many blocks
-  /// at once is a gap. Requires: has_events().
+  /// at once is a gap. Requires: StoreConfig::event_count_max > 0.
   void read_events(std::uint64_t from, EventPage& page) const;
   /// All blocks in memory, then those on disk, unordered.
   struct BlockCursor {

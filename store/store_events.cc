@@ -12,8 +12,6 @@ constexpr std::uint32_t kListedPerCall = 512;
 
 }  // namespace
 
-bool Store::has_events() const { return impl_->events != nullptr; }
-
 void Store::read_events(std::uint64_t from, EventPage& page) const {
   KV_ASSERT(impl_->events != nullptr);
   impl_->events->read(from, kChangesPerCall, page);

@@ -97,8 +97,6 @@ class YieldTable {
   bool knows() const { return is_known_; }
   /// The chance that a block of this age is used before it is `blocks` older.
   double chance(std::uint32_t of_class, std::uint64_t age, std::uint64_t blocks) const;
-  double uses(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].hits[age_bucket]; }
-  double time(std::uint32_t of_class, std::uint32_t age_bucket) const { return counts_[of_class].time[age_bucket]; }
   double edge(std::uint32_t age_bucket) const { return edges_[age_bucket]; }  ///< The bucket's first age, in blocks.
   double yield(std::uint32_t of_class, std::uint64_t age) const { return values_->yields[of_class][bucket(age)]; }
 

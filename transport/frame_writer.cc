@@ -212,22 +212,6 @@ asio::awaitable<void> FrameWriter::wait_for_room() {
   co_await room_.wait();
 }
 
-void FrameWriter::own_borrowed() {
-  for (Piece& piece : pieces_) {
-    if (!piece.borrowed.empty()) {
-      own(piece.borrowed.size());
-      piece.owned.assign(piece.borrowed.begin(), piece.borrowed.end());
-      piece.borrowed = {};
-    }
-  }
-  // Only now, with all payloads copied: a call may re-enter this writer.
-  std::vector<std::function<void(bool)>> done;
-  for (Piece& piece : pieces_) {
-    if (piece.done) done.push_back(std::exchange(piece.done, nullptr));
-  }
-  for (const auto& call : done) call(true);
-}
-
 void FrameWriter::close() {
   if (closed_) return;
   closed_ = true;  // first: calls made below find a writer that drops new frames

@@ -47,8 +47,6 @@ class FrameWriter {
   asio::awaitable<void> wait_below(std::size_t bytes);
   /// Suspends until some bytes have left, were withdrawn, or the writer is closed; may be spurious.
   asio::awaitable<void> wait_for_room();
-  /// Copies borrowed payloads, which frees their owners' memory, and calls every pending done(true).
-  void own_borrowed();
   /// Releases the payloads of `owner` at once, without `done`. Unbegun frames are dropped; the rest of the begun one is
   /// copied. False: that rest is more than `bytes_max` and still borrowed, and the stream has to be ended.
   bool take_back(OwnerId owner, std::size_t bytes_max);

@@ -152,10 +152,4 @@ HotSets::Place HotSets::place_of(std::uint32_t space, std::span<const BlockHash>
   return {roots(space, chain, now).now};
 }
 
-std::size_t HotSets::kept_block_count() const {
-  std::size_t count = 0;
-  for (const auto& [space, set] : spaces_) count += set.blocks.size();
-  return count;
-}
-
 }  // namespace kv

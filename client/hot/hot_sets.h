@@ -66,8 +66,6 @@ class HotSets {
   /// The place to get `chain` from: its recorded one, if any.
   Place place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
 
-  std::size_t kept_block_count() const;  ///< Entries, including formerly hot blocks.
-
  private:
   struct Hash {
     std::size_t operator()(const BlockHash& hash) const { return static_cast<std::size_t>(short_hash(hash)); }

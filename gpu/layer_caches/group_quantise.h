@@ -17,8 +17,6 @@ struct GroupFormat {
 struct QuantisedGroups {
   std::vector<std::uint8_t> codes;           ///< The first number in the lowest bits.
   std::vector<std::uint16_t> scales, zeros;  ///< One of each per group.
-
-  std::size_t byte_count() const { return codes.size() + 2 * (scales.size() + zeros.size()); }
 };
 
 /// Rounds to the nearest code, ties to even. Groups of equal fp16 numbers come back exactly; other numbers within half

@@ -59,14 +59,6 @@ void QuantisedCache::select(std::span<const std::int64_t> sequences) {
   shape_.batch_count = static_cast<std::int64_t>(sequences.size());
 }
 
-std::size_t QuantisedCache::quantised_bytes() const {
-  std::size_t bytes = 0;
-  for (const Block& block : blocks_) {
-    for (const SequenceBlock& sequence : block) bytes += sequence.keys.byte_count() + sequence.values.byte_count();
-  }
-  return bytes;
-}
-
 GroupFormat QuantisedCache::key_format() const {
   return {.bits = config_.bits, .group_size = static_cast<std::size_t>(config_.group_size)};
 }

@@ -32,7 +32,6 @@ class QuantisedCache final : public LayerCache {
   void select(std::span<const std::int64_t> sequences) override;
 
   std::int64_t quantised_count() const { return static_cast<std::int64_t>(blocks_.size()) * config_.group_size; }
-  std::size_t quantised_bytes() const;
 
  private:
   struct SequenceBlock {

@@ -25,8 +25,6 @@ class SinkCache final : public LayerCache {
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
 
-  const SinkWindow& window() const { return window_; }
-
  private:
   SinkWindow window_;
   Rotation rotation_;

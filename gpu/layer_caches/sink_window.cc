@@ -6,16 +6,6 @@
 
 namespace kv {
 
-/// Keeps sinks, and the newest of the rest. The ranges adjoin if all tokens fit.
-KeptRanges keep_unrotated(std::int64_t cached_count, std::int64_t added_count, std::int64_t sink_count,
-                          std::int64_t recent_count) {
-  KV_ASSERT(cached_count >= 0 && added_count >= 0 && sink_count >= 0 && recent_count >= 0);
-  if (cached_count + added_count <= sink_count + recent_count) return {0, 0, cached_count};
-  const std::int64_t sinks_end = std::min(sink_count, cached_count);
-  const std::int64_t recent_begin = cached_count - recent_count + added_count;
-  return {sinks_end, std::clamp(recent_begin, sinks_end, cached_count), cached_count};
-}
-
 SinkWindow::SinkWindow(std::int64_t sink_count, std::int64_t window_tokens)
     : sink_count_(sink_count),
       window_tokens_(window_tokens),

@@ -11,17 +11,7 @@
 
 namespace kv {
 
-/// For a cache of keys stored *before* their rotation (StreamingLLM): keeps the first and the last tokens, so that
-/// `added_count` more fit sink_count + recent_count. A kept key's position is its index among the kept ones.
-struct KeptRanges {
-  std::int64_t sinks_end;                 ///< [0, sinks_end) stays,
-  std::int64_t recent_begin, recent_end;  ///< and [recent_begin, recent_end).
-  friend bool operator==(const KeptRanges&, const KeptRanges&) = default;
-};
-KeptRanges keep_unrotated(std::int64_t cached_count, std::int64_t added_count, std::int64_t sink_count,
-                          std::int64_t recent_count);
-
-/// The same for keys that were rotated before they were stored. The first sink_count tokens stay for ever, with the
+/// For keys that were rotated before they were stored. The first sink_count tokens stay for ever, with the
 /// last ones, window_tokens in all; as tokens behind the sinks leave, all later ones move down, so that positions are
 /// always 0, 1, 2, ..., within the range of the model's training.
 ///   1. Stored keys never change or move: each is turned once, from the position of its computation, by the sum of all

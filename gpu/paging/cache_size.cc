@@ -87,25 +87,6 @@ double attention_flops(const ModelShape& shape, double token_count, double conte
   return 4 * static_cast<double>(shape.layer_count) * query_size * scores;                  // q.k, and the sum of v
 }
 
-double prefill_flops(const ModelShape& shape, double token_count, double context_count) {
-  return 2 * layer_parameter_count(shape) * token_count + attention_flops(shape, token_count, context_count);
-}
-
-double decode_flops(const ModelShape& shape, double context_count) { return prefill_flops(shape, 1, context_count); }
-
-double logit_flops(const ModelShape& shape, double token_count) {
-  return 2 * token_count * static_cast<double>(shape.hidden_size) * static_cast<double>(shape.vocabulary_size);
-}
-
-double textbook_cached_flops(double batch, double hidden_size, double cached_tokens) {
-  return 24 * batch * hidden_size * hidden_size + 4 * batch * hidden_size * (cached_tokens + 1);
-}
-
-double textbook_uncached_flops(double batch, double hidden_size, double sequence_tokens) {
-  return 24 * batch * sequence_tokens * hidden_size * hidden_size +
-         4 * batch * sequence_tokens * sequence_tokens * hidden_size;
-}
-
 BreakEven break_even(double cache_bytes, double flops, double flops_per_second) {
   KV_ASSERT(cache_bytes > 0 && flops > 0 && flops_per_second > 0);
   const double seconds = flops / flops_per_second;

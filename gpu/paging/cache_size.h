@@ -54,18 +54,6 @@ Result<std::uint64_t> cache_bytes_per_token(const ModelShape& shape, CacheFormat
 double layer_parameter_count(const ModelShape& shape);
 /// Scores and weighted sums of `token_count` tokens behind `context_count` others.
 double attention_flops(const ModelShape& shape, double token_count, double context_count = 0);
-/// `token_count` tokens behind `context_count` cached ones: the work that a fetch of those tokens saves.
-double prefill_flops(const ModelShape& shape, double token_count, double context_count = 0);
-/// One generated token whose `context_count` predecessors are cached.
-double decode_flops(const ModelShape& shape, double context_count);
-/// Of `token_count` tokens: prefill needs one, the last.
-double logit_flops(const ModelShape& shape, double token_count);
-
-/// The textbook form, one layer of multi-head attention with hidden size h and an FFN of 4h: a batch of b sequences
-/// that generates its `sequence_tokens`-th token. Without a cache all tokens are computed again: with sequence_tokens =
-/// s and s - 1 cached tokens, uncached = s * cached exactly.
-double textbook_cached_flops(double batch, double hidden_size, double cached_tokens);
-double textbook_uncached_flops(double batch, double hidden_size, double sequence_tokens);
 
 /// Fetching takes bytes / bandwidth, computing takes operations / rate. Both are linear in the number of tokens (except
 /// attention's share, which favours fetching), so one bandwidth decides.

@@ -106,12 +106,4 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
   return prefixes;
 }
 
-std::vector<BlockName> names_of_larger_blocks(std::span<const BlockName> names, std::size_t factor,
-                                              std::uint32_t group) {
-  KV_ASSERT(factor > 0);
-  std::vector<BlockName> larger;
-  for (std::size_t i = factor - 1; i < names.size(); i += factor) larger.push_back({names[i].hash, group});
-  return larger;
-}
-
 }  // namespace kv

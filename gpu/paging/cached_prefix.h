@@ -39,9 +39,4 @@ std::vector<CachedPrefix> find_cached_prefix(const PagePool& pool, std::span<con
                                              std::span<const std::span<const BlockName>> names,
                                              std::size_t token_count);
 
-/// Names of blocks `factor` times as large, for another group: a chained hash covers all blocks before it, so the last
-/// small block's hash names the large one. A chain is hashed once, at the smallest block size.
-std::vector<BlockName> names_of_larger_blocks(std::span<const BlockName> names, std::size_t factor,
-                                              std::uint32_t group);
-
 }  // namespace kv

@@ -238,11 +238,6 @@ bool ContextKeeper::stop(bool may_write, std::chrono::milliseconds patience) {
   return false;
 }
 
-bool ContextKeeper::is_read() const {
-  const std::lock_guard lock(work_->mutex);
-  return work_->is_read;
-}
-
 std::vector<NodeMetrics::Value> ContextKeeper::stats() const {
   const std::lock_guard lock(work_->mutex);
   const auto number = [](std::uint64_t count) { return static_cast<double>(count); };

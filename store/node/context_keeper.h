@@ -64,7 +64,6 @@ class ContextKeeper {
   /// Writes a last time. False: it failed, or took longer than `patience`.
   bool stop(bool may_write, std::chrono::milliseconds patience = std::chrono::seconds(5));
 
-  bool is_read() const;
   std::vector<NodeMetrics::Value> stats() const;
 
  private:

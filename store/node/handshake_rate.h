@@ -20,8 +20,7 @@ class HandshakeRate {
   enum class Verdict : unsigned char { kBegin, kTooMany, kTooManyOfPeer };
 
   explicit HandshakeRate(double per_second) : rate_(per_second) {}
-  void set(double per_second) { rate_ = per_second; }  ///< 0: unlimited.
-  double rate() const { return rate_; }
+  void set(double per_second) { rate_ = per_second; }    ///< 0: unlimited.
   Verdict take(const std::string& peer, TimePoint now);  ///< kBegin takes one from the allowance.
   std::size_t peer_count() const { return peers_.size(); }
 

@@ -357,11 +357,6 @@ std::size_t HotRoots::hot_block_count() const {
   return hot_count_;
 }
 
-std::size_t HotRoots::kept_block_count() const {
-  const std::lock_guard lock(mutex_);
-  return block_count_;
-}
-
 std::string HotRoots::check() const {
   const std::lock_guard lock(mutex_);
   std::size_t blocks = 0, hot = 0;

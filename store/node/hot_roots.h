@@ -79,7 +79,6 @@ class HotRoots {
   /// At most `count_max`, the most used first, with shares of half a percent and more. Cost: as a review.
   std::vector<Beginning> most_used(std::size_t count_max) const;
   std::size_t hot_block_count() const;
-  std::size_t kept_block_count() const;
   /// "", or the broken invariant. For tests.
   std::string check() const;
 

@@ -35,10 +35,10 @@ class FakeNode {
       header.type = to.type;
       header.request_id = to.request_id;
       header.flags = static_cast<std::uint16_t>(flags);
-      std::vector<std::byte> kept(payload.begin(), payload.end());
-      const std::span<const std::byte> part(kept);
-      writer.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), std::span(&part, 1));
-      writer.own_borrowed();
+      const auto kept = std::make_shared<std::vector<std::byte>>(payload.begin(), payload.end());
+      const std::span<const std::byte> part(*kept);
+      writer.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), std::span(&part, 1),
+                  [kept](bool) {});
       writer.flush();
     }
     void error(const FrameHeader& to, Errc code) {

@@ -332,9 +332,10 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
     header.type = to.type;
     header.request_id = to.request_id;
     header.flags = static_cast<std::uint16_t>(flags);
-    const std::span<const std::byte> part(payload);
-    writer_.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), std::span(&part, 1));
-    writer_.own_borrowed();
+    const auto kept = std::make_shared<std::vector<std::byte>>(payload.begin(), payload.end());
+    const std::span<const std::byte> part(*kept);
+    writer_.send(header, std::as_bytes(std::span(builder.GetBufferPointer(), builder.GetSize())), std::span(&part, 1),
+                 [kept](bool) {});
     writer_.flush();
   }
 

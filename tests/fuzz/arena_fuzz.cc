@@ -7,6 +7,7 @@
 #include "base/checksum.h"
 #include "store/arena.h"
 #include "tests/fuzz/input.h"
+#include "tests/store/oldest_window.h"
 
 namespace kv {
 namespace {
@@ -70,7 +71,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       arena->use(held[input.below(held.size())].slot, Tick{++tick});
       if (operation > 250) {  // clear the oldest window of some size, as the evictor does
         const std::size_t block_bytes = kSizes[input.below(std::size(kSizes))];
-        const auto window = arena->oldest_window(block_bytes);
+        const auto window = oldest_window(*arena, block_bytes);
         if (!window) continue;
         Arena::Cursor cursor = arena->begin(*window);
         Steps steps(1'000'000);

@@ -17,6 +17,7 @@
 #include "store/node/session/session.h"
 #include "tests/fakes/verbs_fake.h"
 #include "tests/fuzz/input.h"
+#include "tests/node/limits_change.h"
 #include "tests/transport/sim_world.h"
 #include "transport/frame_message.h"
 #include "transport/shared_memory.h"
@@ -569,12 +570,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   LockedStore store(Store::create(config).value(), metrics);
   NodeContext node{.store = store, .clock = world.clock, .metrics = metrics, .limits = {}};
   node.chain_blocks_max = 8;
-  node.limits.before_start().requests_max = 4;
+  change(node.limits)->requests_max = 4;
   // So small that gets go in windows and wait for their reader.
-  node.limits.before_start().inline_frame_bytes = kBlockBytes;
-  node.limits.before_start().inline_ahead_bytes = 2 * kBlockBytes;
-  node.limits.before_start().inline_window_bytes = 2 * kBlockBytes;
-  node.limits.before_start().region_count_max = 3;
+  change(node.limits)->inline_frame_bytes = kBlockBytes;
+  change(node.limits)->inline_ahead_bytes = 2 * kBlockBytes;
+  change(node.limits)->inline_window_bytes = 2 * kBlockBytes;
+  change(node.limits)->region_count_max = 3;
   verbs::FakeVerbs verbs(world.clock, world.io.get_executor(), {});
   const auto rdma = VerbsNode::open(verbs, {.lane_count_max = 2, .queue_pair_count_max = 3, .in_place = true},
                                     store.with([](Store& each) { return each.memory(); }), world.clock)

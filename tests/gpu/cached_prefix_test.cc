@@ -170,11 +170,5 @@ TEST(CachedPrefixRandomTest, ItIsTheLongestThatAllGroupsCanUse) {
   EXPECT_GT(hit_count, 500u);
 }
 
-TEST(CachedPrefixNamesTest, ALargeBlockIsNamedByItsLastSmallOne) {
-  EXPECT_EQ(names_of_larger_blocks(names_of({1, 2, 3, 4, 5}), 2, 7), names_of({2, 4}, 7));
-  EXPECT_EQ(names_of_larger_blocks(names_of({1, 2}), 3, 0), names_of({}));
-  EXPECT_EQ(names_of_larger_blocks(names_of({1, 2}), 1, 3), names_of({1, 2}, 3));
-}
-
 }  // namespace
 }  // namespace kv

@@ -95,15 +95,6 @@ TEST(SinkWindowTest, PositionsAreConsecutiveAndPlacesAreNotShared) {
   }
 }
 
-TEST(SinkWindowTest, UnrotatedKeysStayAtBothEnds) {
-  EXPECT_EQ(keep_unrotated(11, 1, 4, 8), (KeptRanges{0, 0, 11}));  // 12 fit
-  EXPECT_EQ(keep_unrotated(12, 1, 4, 8), (KeptRanges{4, 5, 12}));
-  EXPECT_EQ(keep_unrotated(12, 3, 4, 8), (KeptRanges{4, 7, 12}));
-  EXPECT_EQ(keep_unrotated(12, 20, 4, 8), (KeptRanges{4, 12, 12}));  // only the sinks
-  EXPECT_EQ(keep_unrotated(3, 20, 4, 8), (KeptRanges{3, 3, 3}));
-  EXPECT_EQ(keep_unrotated(0, 5, 4, 8), (KeptRanges{0, 0, 0}));
-}
-
 class SinkCacheTest : public testing::TestWithParam<RopeStyle> {
  protected:
   static constexpr std::int64_t kRotarySize = 4;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -42,7 +43,7 @@ TEST(SwapTest, BlocksOfEveryLayoutArriveAsRelayoutWouldMoveThem) {
     ASSERT_TRUE(relayout(want.bound(), to_blocks, from.bound(), from_blocks));
     const auto copies = plan_swap(to.bound(), from.bound(), pairs);
     ASSERT_TRUE(copies);
-    run_copies(*copies);
+    for (std::size_t i = 0; i < copies->to.size(); ++i) std::memcpy(copies->to[i], copies->from[i], copies->bytes[i]);
     EXPECT_TRUE(same_bytes(to, want));
   }
 }

@@ -1,6 +1,7 @@
 // How long a session is for who opened it.
 #include <gtest/gtest.h>
 
+#include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 
 namespace kv {
@@ -30,7 +31,7 @@ class CertificateEndTest : public NodeTest {
     wrap_accepted = [this](std::unique_ptr<Stream> inner) {
       return std::make_unique<CertifiedStream>(std::move(inner), std::chrono::system_clock::now() + lasts);
     };
-    node->limits.before_start().certificate_grace = 300s;
+    change(node->limits)->certificate_grace = 300s;
   }
   std::chrono::hours lasts{1};
 };
@@ -45,7 +46,7 @@ TEST_F(CertificateEndTest, ASessionWithoutTransfersEndsWithItsCertificate) {
 
 TEST_F(CertificateEndTest, ATransferHasTheGraceAndNoMore) {
   const auto client = greet();
-  node->limits.before_start().put_timeout = 24h;
+  change(node->limits)->put_timeout = 24h;
   const Answer want = client->ask(FrameType::kPut, 100, put_request(chain(1, 2)));
   ASSERT_FALSE(want.is_last());
   world.run_for(64min);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 
 namespace kv {
@@ -73,7 +74,7 @@ TEST_F(SessionFaultTest, APayloadOfOneByteASecondEndsTheSessionAndFreesWhatWasSt
 }
 
 TEST_F(SessionFaultTest, APayloadThatKeepsUpIsServedHoweverLongItTakes) {
-  node->limits.before_start().put_timeout = 1h;
+  change(node->limits)->put_timeout = 1h;
   const auto client = greet();
   const auto hashes = chain(1, 3);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());
@@ -130,7 +131,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadEndsAfterTheWriteTimeoutAndItsPin
 }
 
 TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit) {
-  node->limits.before_start().queued_bytes_max = 1 << 20;
+  change(node->limits)->queued_bytes_max = 1 << 20;
   const auto filler = greet();
   const auto hashes = chain(1, 30);
   put(*filler, hashes);
@@ -149,7 +150,7 @@ TEST_F(SessionFaultTest, AClientThatDoesNotReadIsNotReadFromBeyondTheQueueLimit)
 }
 
 TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
-  node->limits.before_start().queued_bytes_max = 1 << 20;
+  change(node->limits)->queued_bytes_max = 1 << 20;
   const auto client = greet();
   const auto hashes = chain(1, 30);
   put(*client, hashes);
@@ -178,9 +179,9 @@ TEST_F(SessionFaultTest, WaitingForASlowReaderIsNotASlowSender) {
 class SlowReaderTest : public SessionFaultTest {
  protected:
   void SetUp() override {
-    node->limits.before_start().inline_frame_bytes = 2 * kBlockBytes;
-    node->limits.before_start().inline_ahead_bytes = 3 * kBlockBytes;
-    node->limits.before_start().inline_window_bytes = 4 * kBlockBytes;
+    change(node->limits)->inline_frame_bytes = 2 * kBlockBytes;
+    change(node->limits)->inline_ahead_bytes = 3 * kBlockBytes;
+    change(node->limits)->inline_window_bytes = 4 * kBlockBytes;
     filler = greet();
     put(*filler, hashes);
     reader = greet();
@@ -336,7 +337,7 @@ TEST_F(SlowReaderTest, CancelStopsAGetWhoseBytesAreQueuedAndFreesItsBlocks) {
 }
 
 TEST_F(SlowReaderTest, AReaderBelowTheLeastRateLosesItsSession) {
-  node->limits.before_start().read_rate_min = 50'000;
+  change(node->limits)->read_rate_min = 50'000;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   for (int second = 0; second < 100 && session_count > 2; ++second) {
@@ -348,7 +349,7 @@ TEST_F(SlowReaderTest, AReaderBelowTheLeastRateLosesItsSession) {
 }
 
 TEST_F(SlowReaderTest, AReaderAboveTheLeastRateKeepsItsSession) {
-  node->limits.before_start().read_rate_min = 50'000;
+  change(node->limits)->read_rate_min = 50'000;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   for (int second = 0; second < 70; ++second) {
@@ -359,8 +360,8 @@ TEST_F(SlowReaderTest, AReaderAboveTheLeastRateKeepsItsSession) {
 }
 
 TEST_F(SlowReaderTest, AGetThatTakesTooLongIsEnded) {
-  node->limits.before_start().read_rate_min = 0;
-  node->limits.before_start().get_timeout = 20s;
+  change(node->limits)->read_rate_min = 0;
+  change(node->limits)->get_timeout = 20s;
   open_raw();
   ASSERT_TRUE(mute->send_bytes(frame_bytes(FrameType::kGet, 9, get_request(hashes))));
   world.run_for(25s);
@@ -394,7 +395,7 @@ TEST_F(SessionFaultTest, APutThatNeverSendsItsBytesIsEndedAndItsMemoryFreed) {
 }
 
 TEST_F(SessionFaultTest, APutThatTimesOutWithinItsPayloadNeverTouchesItsSlotsAgain) {
-  node->limits.before_start().put_timeout = 4s;
+  change(node->limits)->put_timeout = 4s;
   const auto client = greet();
   const auto hashes = chain(1, 30);
   ASSERT_FALSE(client->ask(FrameType::kPut, 9, put_request(hashes)).is_last());

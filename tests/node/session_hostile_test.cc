@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <random>
 
+#include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 
 namespace kv {
@@ -436,8 +437,8 @@ TEST_F(SessionHostileTest, AMemfdTruncatedBeforeItArrivesIsRefused) {
 }
 
 TEST_F(SessionHostileTest, LentMemoryIsBoundedInBytesAndNumber) {
-  node->limits.before_start().region_bytes_max = 10'000;
-  node->limits.before_start().region_count_max = 3;
+  change(node->limits)->region_bytes_max = 10'000;
+  change(node->limits)->region_count_max = 3;
   const auto client = greet();
   const auto memory = SharedMemory::create(4096).value();
   const auto add = [&](std::uint64_t bytes) {
@@ -622,7 +623,7 @@ TEST_F(SessionHostileTest, ARequestIdInUseIsRefused) {
 }
 
 TEST_F(SessionHostileTest, TransfersInFlightAreBounded) {
-  node->limits.before_start().requests_max = 4;
+  change(node->limits)->requests_max = 4;
   const auto client = greet();
   for (std::uint64_t id = 10; id < 14; ++id) {
     ASSERT_FALSE(client->ask(FrameType::kPut, id, put_request(chain(static_cast<std::uint32_t>(id), 1))).is_error());

@@ -10,6 +10,7 @@
 
 #include "store/node/access/access.h"
 #include "store/node/session/session_wire.h"
+#include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 
 namespace kv {
@@ -369,7 +370,7 @@ TEST_F(SlowSessionTest, APutThatWaitsForMemorySaysSo) {
 }
 
 TEST_F(SlowSessionTest, AGetOfAClientThatDoesNotReadSaysSo) {
-  node->limits.before_start().inline_window_bytes = 4 * kBlockBytes;
+  change(node->limits)->inline_window_bytes = 4 * kBlockBytes;
   const auto client = greet();
   const auto hashes = chain(1, 24);
   put(*client, hashes);

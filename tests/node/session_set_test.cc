@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 #include "tests/sim/sim_spill.h"
 
@@ -322,9 +323,9 @@ TEST_F(SessionSetTest, BlocksGoThroughARegionAtTheirOwnOffsets) {
 }
 
 TEST_F(SessionSetTest, ALongAnswerIsPinnedAndSentInWindows) {
-  node->limits.before_start().inline_window_bytes = 150'000;
-  node->limits.before_start().inline_frame_bytes = 100'000;
-  node->limits.before_start().inline_ahead_bytes = 120'000;
+  change(node->limits)->inline_window_bytes = 150'000;
+  change(node->limits)->inline_frame_bytes = 100'000;
+  change(node->limits)->inline_ahead_bytes = 120'000;
   const auto client = greet_set();
   const auto hashes = chain(1, 20);
   EXPECT_EQ(put_blocks(*client, hashes, Lengths(20, 90'000)), std::vector<int>(20, 1));
@@ -336,9 +337,9 @@ TEST_F(SessionSetTest, ALongAnswerIsPinnedAndSentInWindows) {
 
 /// Whoever does not read keeps no more than a window, and what it keeps is let go with its session.
 TEST_F(SessionSetTest, ASlowReaderPinsAWindowAndACancelEndsIt) {
-  node->limits.before_start().inline_window_bytes = 196'608;
-  node->limits.before_start().inline_frame_bytes = 100'000;
-  node->limits.before_start().inline_ahead_bytes = 100'000;
+  change(node->limits)->inline_window_bytes = 196'608;
+  change(node->limits)->inline_frame_bytes = 100'000;
+  change(node->limits)->inline_ahead_bytes = 100'000;
   const auto filler = greet_set();
   const auto hashes = chain(1, 30);
   put_blocks(*filler, hashes, Lengths(30, 100'000));
@@ -493,7 +494,7 @@ TEST_F(SessionSetTest, AGroupOfWhichABlockWasDroppedMeanwhileIsRefusedWithTheRea
 }
 
 TEST_F(SessionSetTest, ALongListOfGroupsIsCarriedOutInPartsThatCutNone) {
-  node->limits.before_start().inline_window_bytes = 1500;
+  change(node->limits)->inline_window_bytes = 1500;
   const auto client = greet_set();
   const auto hashes = chain(5, 987);
   const Lengths lengths(987, 64), groups(47, 21);  // 512 and 1,024 lie within groups

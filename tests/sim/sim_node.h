@@ -14,6 +14,7 @@
 #include "store/node/session/session.h"
 #include "tests/fakes/sim_network.h"
 #include "tests/fakes/verbs_fake.h"
+#include "tests/node/limits_change.h"
 #include "tests/sim/sim_spill.h"
 
 namespace kv::sim {
@@ -126,12 +127,12 @@ class SimNode {
       ++node.life_count_;
       context.node_id = node.name_;  // the same in every life, as a host name is
       for (std::byte& each : context.instance) each = std::byte(node.random_());
-      context.limits.before_start().queued_bytes_max = 1 << 20;
+      change(context.limits)->queued_bytes_max = 1 << 20;
       // In every other life so little goes ahead of a reader that gets are pinned in windows, wait and are withdrawn.
       if (node.life_count_ % 2 == 0) {
-        context.limits.before_start().inline_frame_bytes = 16 << 10;
-        context.limits.before_start().inline_ahead_bytes = 32 << 10;
-        context.limits.before_start().inline_window_bytes = 64 << 10;
+        change(context.limits)->inline_frame_bytes = 16 << 10;
+        change(context.limits)->inline_ahead_bytes = 32 << 10;
+        change(context.limits)->inline_window_bytes = 64 << 10;
       }
       if (node.verbs_ != nullptr) {
         auto opened = VerbsNode::open(*node.verbs_, {.devices = {.names = node.devices_}, .in_place = true},

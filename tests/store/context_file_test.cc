@@ -122,7 +122,7 @@ TEST(ContextFileTest, TheFormStays) {
   EXPECT_EQ(one.priority, 8u);
   EXPECT_EQ(one.yielded_count, 4u);
   EXPECT_EQ(one.place.prefix_count, 12u);
-  EXPECT_EQ(one.place.position(2), 11u);
+  EXPECT_EQ((*one.place.positions)[2], 11u);
   EXPECT_EQ(read->contexts[1].place.prefix_count, 9u);
   EXPECT_EQ(read->contexts[1].place.positions, nullptr);
   EXPECT_EQ(read->contexts[1].owner, "");

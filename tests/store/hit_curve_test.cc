@@ -172,7 +172,7 @@ TEST(HitCurveTest, OfAllBlocksLruIsLruToTheBlock) {
   curve.set_capacity(1024, 0);
   Sessions sessions(seed, 300, 0);
   std::vector<ExactLru> exact;
-  const std::vector<std::size_t> capacities = {64, 256, 1024, 2048, 4096};
+  const std::vector<std::size_t> capacities = {64, 256, 512, 1024, 2048, 4096};
   for (const std::size_t capacity : capacities) exact.emplace_back(capacity);
   std::vector<std::size_t> hits(capacities.size(), 0);
   std::size_t asked = 0;
@@ -185,9 +185,13 @@ TEST(HitCurveTest, OfAllBlocksLruIsLruToTheBlock) {
   ASSERT_TRUE(curve.check());
   EXPECT_EQ(curve.report().dropped_requests, 0u);
   EXPECT_EQ(curve.report().asked_blocks, static_cast<double>(asked));
-  for (std::size_t k = 0; k < exact.size(); ++k) {
+  const std::vector<HitCurve::Point> points = curve.report().points;
+  ASSERT_EQ(points.size() + 1, exact.size());
+  for (std::size_t k = 1; k < exact.size(); ++k) {
+    const HitCurve::Point& point = points[k - 1];
+    ASSERT_EQ(point.block_count, capacities[k]);
     const double rate = static_cast<double>(hits[k]) / static_cast<double>(asked);
-    EXPECT_NEAR(curve.lru(capacities[k]).hit_rate, rate, 1e-9) << capacities[k];
+    EXPECT_NEAR(point.lru.hit_rate, rate, 1e-9) << capacities[k];
   }
   EXPECT_LT(hits.front() * 2, hits.back()) << "else the capacities tell nothing";
 }
@@ -295,7 +299,9 @@ TEST(HitCurveTest, WhatMostRequestsBeginWithIsCountedApart) {
       asked += hashes.size();
     }
     const double rate = static_cast<double>(hits) / static_cast<double>(asked);
-    const auto estimate = curve.lru(2048);
+    const HitCurve::Point point = curve.report().points.at(2);
+    ASSERT_EQ(point.block_count, 2048u);
+    const HitCurve::Estimate estimate = point.lru;
     EXPECT_NEAR(estimate.hit_rate, rate, 0.04) << seed;
     within += std::abs(estimate.hit_rate - rate) <= estimate.error;
   }

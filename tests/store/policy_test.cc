@@ -89,8 +89,8 @@ TEST(YieldTableTest, TimeIsSharedOutOverTheBucketsThatItCrosses) {
   double sum = 0;
   for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
     const double begin = std::max(5.0, table.edge(age)), end = std::min(400.0, table.edge(age + 1));
-    EXPECT_NEAR(table.time(3, age), std::max(0.0, end - begin), 1e-9) << age;
-    sum += table.time(3, age);
+    EXPECT_NEAR(table.counts(3).time[age], std::max(0.0, end - begin), 1e-9) << age;
+    sum += table.counts(3).time[age];
   }
   EXPECT_NEAR(sum, 395, 1e-9);
 }
@@ -209,7 +209,7 @@ TEST(YieldTableTest, AnotherUnitKeepsWhatWasCountedAndWhatIsInForce) {
   one.add_use(7, 10'000);
   one.change_unit(16);
   for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
-    if (one.uses(7, age) == 0) continue;
+    if (one.counts(7).hits[age] == 0) continue;
     EXPECT_LT(one.edge(age), 10'000 * 1.5);
     EXPECT_GT(one.edge(age + 1), 10'000 / 1.5);
   }
@@ -341,8 +341,9 @@ TEST(ReuseShadowTest, CountsUsesAndTimeAsAListOfAllUsesDoes) {
   for (const Entry& each : model) expected.add_time(each.of_class, 0, now - each.used_at);
   for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class) {
     for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) {
-      ASSERT_EQ(table.uses(of_class, age), expected.uses(of_class, age)) << of_class << " " << age;
-      ASSERT_NEAR(table.time(of_class, age), expected.time(of_class, age), 1e-6 + 1e-9 * expected.time(of_class, age))
+      ASSERT_EQ(table.counts(of_class).hits[age], expected.counts(of_class).hits[age]) << of_class << " " << age;
+      ASSERT_NEAR(table.counts(of_class).time[age], expected.counts(of_class).time[age],
+                  1e-6 + 1e-9 * expected.counts(of_class).time[age])
           << of_class << " " << age;
     }
   }
@@ -358,7 +359,7 @@ TEST(ReuseShadowTest, HoldsAsManyAsItHasRoomForAndFindsEach) {
       shadow.asked(name << 50 | name, static_cast<std::uint32_t>(round * 1000 + name), {});
   double uses = 0;
   for (std::uint32_t of_class = 0; of_class < YieldTable::kClassCount; ++of_class)
-    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) uses += table.uses(of_class, age);
+    for (std::uint32_t age = 0; age < YieldTable::kAges; ++age) uses += table.counts(of_class).hits[age];
   EXPECT_EQ(uses, 4000) << "names that share all slots of the table but few bits";
 }
 
@@ -601,7 +602,7 @@ TEST_F(DeferredLearningTest, WhatIsLearnedDoesNotDependOnWhen) {
       for (std::uint64_t age = 0; age < 10'000; age += 1 + age / 2)
         ASSERT_EQ(at_once.worth(of_class, age), later.worth(of_class, age)) << i << " " << of_class << " " << age;
       for (std::uint32_t age = 0; age < YieldTable::kAges; ++age)
-        ASSERT_EQ(at_once.table()->uses(of_class, age), later.table()->uses(of_class, age)) << i;
+        ASSERT_EQ(at_once.table()->counts(of_class).hits[age], later.table()->counts(of_class).hits[age]) << i;
     }
   }
   EXPECT_TRUE(later.table()->knows()) << "something was learned";

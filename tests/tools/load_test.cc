@@ -25,7 +25,7 @@ class LoadTest : public testing::TestWithParam<std::size_t> {
  protected:
   LoadKind kind() const { return static_cast<LoadKind>(GetParam()); }
 };
-INSTANTIATE_TEST_SUITE_P(Kinds, LoadTest, testing::Range(std::size_t{0}, kLoadCount), [](const auto& param) {
+INSTANTIATE_TEST_SUITE_P(Kinds, LoadTest, testing::Range(std::size_t{0}, std::size(kLoadNames)), [](const auto& param) {
   std::string name(kLoadNames[param.param]);
   std::erase(name, '-');
   return name;
@@ -74,7 +74,7 @@ TEST_P(LoadTest, ATraceReadBackIsTheLoad) {
 
 TEST_P(LoadTest, ALoadIsTheSameOnEveryMachine) {
   // What documents say of a load holds for these bytes. Who changes them on purpose measures again.
-  constexpr std::array<std::uint64_t, kLoadCount> golden = {
+  constexpr std::array<std::uint64_t, std::size(kLoadNames)> golden = {
       10480912854562476101u, 2913757795750560466u,  10102592891923483176u, 11605513386802250730u, 15890193251994266543u,
       2518622443401301133u,  18276863572566166573u, 3221285888173953078u,  7605178016828021622u};
   EXPECT_EQ(hash_of(make_requests(kind(), 2000, 1)), golden[GetParam()]) << kLoadNames[GetParam()];

@@ -68,7 +68,7 @@ TEST(PolicyRunTest, LruIsLruToTheBlock) {
 }
 
 TEST(PolicyRunTest, NoPolicyBeatsTheOptimum) {
-  for (std::size_t kind = 0; kind < kLoadCount; ++kind) {
+  for (std::size_t kind = 0; kind < std::size(kLoadNames); ++kind) {
     const BlockTrace trace(make_requests(static_cast<LoadKind>(kind), 1500, 11), {});
     std::atomic<std::uint64_t> done = 0;
     for (const std::uint64_t capacity : {300, 2000}) {

@@ -59,7 +59,6 @@ class VerbsMessages {
   Result<void> send(std::span<const std::byte> message, std::span<const Stretch> before = {}, Owner owner = {});
   bool has_room() const { return !is_broken_ && !free_.empty(); }  ///< send() is neither busy nor unavailable.
   void fail();                                                     ///< Ends it. Idempotent.
-  bool is_broken() const { return is_broken_; }
   bool is_idle() const { return is_broken_ || free_.size() == options_.count; }  ///< No outgoing message is in flight.
 
  private:

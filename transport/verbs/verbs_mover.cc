@@ -198,14 +198,10 @@ void VerbsMover::on_completion(const Completion& completion) {
   // batches are worthless too. It costs this queue pair, never the node: owners are kept until the queue pair is gone.
   const bool is_known =
       batches_.contains(completion.id) || (completion.status == Status::kFatal && !completion.is_last);
-  if (completion.is_receive || !is_known) {
-    if (!broken_) ++counters_.failures;
-    return fail(make_error_code(Status::kGeneral));
-  }
+  if (completion.is_receive || !is_known) return fail(make_error_code(Status::kGeneral));
   const bool is_good = completion.status == Status::kSuccess;
   if (!is_good) {
     // The first failure has the reason; the others are flushed. (kFatal without a batch comes from the loop itself.)
-    if (!broken_) ++counters_.failures;
     fail(make_error_code(completion.status));
     // The device may never report the rest. Calls end now, but their memory stays owned: it may still be touched.
     if (completion.status == Status::kFatal) {

@@ -75,7 +75,7 @@ class VerbsMover {
   void on_gone(std::function<void()> call) { on_gone_ = std::move(call); }
 
   struct Counters {
-    std::uint64_t bytes = 0, requests = 0, batches = 0, failures = 0;
+    std::uint64_t bytes = 0, requests = 0, batches = 0;
   };
   const Counters& counters() const { return counters_; }
 

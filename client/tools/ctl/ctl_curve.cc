@@ -24,7 +24,6 @@ struct CurvePoint {
   std::optional<double> own, own_error;  ///< Absent where the policy is LRU.
 
   double best() const { return own.value_or(lru); }
-  double best_error() const { return own_error.value_or(lru_error); }
 };
 
 /// In the node's order: by tier, then by capacity. Empty: the node is empty, or keeps no sample.

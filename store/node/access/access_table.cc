@@ -20,27 +20,6 @@ constexpr bool is_whole() {
 static_assert(is_whole(), "each frame type has its row, in the order of the numbers, and each row a right");
 static_assert(rule_for(FrameType::kHello).right == Right::kEverybody, "nobody has a role before hello");
 
-/// The access of peers without a tenant, and of peers of a tenant.
-std::string_view scope_of_all(Scope scope) {
-  switch (scope) {
-    case Scope::kNobody: return "yes";
-    case Scope::kOwner: return "of all, see below";
-    case Scope::kShown:
-    case Scope::kNode: return "of the whole node";
-  }
-  return "?";
-}
-
-std::string_view scope_of_tenant(Scope scope) {
-  switch (scope) {
-    case Scope::kNobody: return "yes";
-    case Scope::kOwner:
-    case Scope::kShown: return "of its own tenant";
-    case Scope::kNode: return "no";
-  }
-  return "?";
-}
-
 }  // namespace
 
 const char* right_name(Right right) {
@@ -56,40 +35,6 @@ const char* right_name(Right right) {
     case Right::kForTenants: return "for_tenants";
   }
   return "?";
-}
-
-const char* scope_name(Scope scope) {
-  switch (scope) {
-    case Scope::kNobody: return "nobody";
-    case Scope::kOwner: return "owner";
-    case Scope::kShown: return "shown";
-    case Scope::kNode: return "node";
-  }
-  return "?";
-}
-
-std::string rights_table() {
-  std::string text =
-      "| request or page | right | roles that have it | without a tenant | with a tenant |\n"
-      "| --- | --- | --- | --- | --- |\n";
-  const auto add = [&](std::string_view name, const Rule& rule) {
-    text += "| `";
-    text += name;
-    text += std::string("` | `") + right_name(rule.right) + "` | " +
-            (rule.right == Right::kEverybody ? "whoever is connected" : roles_text(roles_with(rule.right))) + " | ";
-    text += scope_of_all(rule.scope);
-    text += " | ";
-    text += scope_of_tenant(rule.scope);
-    text += " |\n";
-  };
-  for (const VerbRule& each : kVerbRules) {
-    add(frame_type_name(each.verb), each.rule);
-    for (const ExtraRule& extra : kExtraRules) {
-      if (extra.name.starts_with(std::string(frame_type_name(each.verb)) + ".")) add(extra.name, extra.rule);
-    }
-  }
-  for (const PageRule& each : kPageRules) add(each.path, each.rule);
-  return text;
 }
 
 const char* policy_role_name(PolicyRole role) {

@@ -47,7 +47,6 @@ enum class Scope : std::uint8_t {
   kShown,   ///< The whole node, as far as the peer sees it: a peer of a tenant sees its tenant's part.
   kNode     ///< The node as a whole: for peers without a tenant.
 };
-const char* scope_name(Scope scope);
 
 /// The roles of a policy, in any combination. Each is independent of the others.
 enum class PolicyRole : std::uint8_t { kReader = 1, kWriter = 2, kOperator = 4, kMetrics = 8, kNode = 16 };
@@ -162,8 +161,5 @@ constexpr Rule rule_for(std::string_view path) {
   return {};
 }
 constexpr const ExtraRule& rule_for(ExtraAct act) { return kExtraRules[static_cast<std::size_t>(act)]; }
-
-/// The table as Markdown. docs/security.md has exactly this text, and a test compares them.
-std::string rights_table();
 
 }  // namespace kv

@@ -48,14 +48,15 @@ DropLog::DropLog(const std::filesystem::path& directory) : file_(directory / "DR
   std::ifstream in(file_, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (text.size() < kDropsHeader.size()) return;
+  std::size_t damaged_count = 0;
   // Drops behind a damaged header are still read: each has a checksum of its own.
   for (std::size_t at = kDropsHeader.size(); at + kDropBytes <= text.size(); at += kDropBytes) {
     if (const auto drop = decode_drop(std::string_view(text).substr(at, kDropBytes)))
       drops_.push_back(*drop);
     else
-      ++damaged_count_;
+      ++damaged_count;
   }
-  if (damaged_count_ > 0) spdlog::warn("spill: {}: {} damaged entries were skipped", file_.string(), damaged_count_);
+  if (damaged_count > 0) spdlog::warn("spill: {}: {} damaged entries were skipped", file_.string(), damaged_count);
 }
 
 std::vector<DiskDrop> DropLog::drops() const {

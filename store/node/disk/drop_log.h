@@ -35,7 +35,6 @@ class DropLog {
   std::vector<DiskDrop> drops() const;
   error_code add(std::span<const DiskDrop> drops);
   error_code forget(DiskKey before);  ///< Drops whose bound is at most `before`. Durable.
-  std::size_t damaged_count() const { return damaged_count_; }
 
  private:
   void shorten();
@@ -45,7 +44,6 @@ class DropLog {
   const std::filesystem::path file_;
   mutable std::mutex mutex_;
   std::vector<DiskDrop> drops_;
-  std::size_t damaged_count_ = 0;
   File append_to_;         ///< file_, once it was rewritten.
   bool is_whole_ = false;  ///< The file holds exactly drops_. Otherwise it is rewritten before a drop is added.
 };

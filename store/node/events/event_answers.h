@@ -31,7 +31,7 @@ class EventAnswers {
   /// Whether the asker may see a namespace's contents, by its record as stored here.
   using MaySee = std::function<bool(const NamespaceRecord&)>;
 
-  /// `life`: the node's, to tell its numbers from those of an earlier life. Requires: a Store that has_events().
+  /// `life`: the node's, to tell its numbers from those of an earlier life. Requires: a Store with a log of events.
   EventAnswers(LockedStore& store, const InstanceId& life) : store_(store), life_(life) {}
 
   /// The answer to a page below /events with its query; nullopt if the query is invalid.

@@ -66,11 +66,6 @@ std::uint64_t CapacityKeeper::target_bytes() const {
   return target_bytes_;
 }
 
-bool CapacityKeeper::is_there() const {
-  const Lock lock(mutex_);
-  return now_bytes_ == target_bytes_;
-}
-
 /// At most an eighth of the capacity, so that little is fenced off at a time.
 std::uint64_t CapacityKeeper::step_bytes() const {
   const std::uint64_t most = std::min(kStepBytesMax, now_bytes_ / 8);

@@ -34,7 +34,6 @@ class CapacityKeeper {
   /// Sets the target to `bytes`. Returns "", or the reason for a refusal: bad size, or too little memory.
   std::string aim(std::uint64_t bytes);
   std::uint64_t target_bytes() const;
-  bool is_there() const;  ///< The capacity is at its target.
   std::vector<NodeMetrics::Value> stats() const;
 
  private:

@@ -13,7 +13,7 @@ namespace kv {
 /// Each read of a session sees the limits in force: one load. Values sent to a client at hello stay as they are; if
 /// they exceed the present limits, its requests are refused like any over a limit.
 ///   1. Old limits are kept, since a thread may be reading them: some 200 bytes for each change by an operator.
-/// Thread safety: all calls from any thread, but before_start().
+/// Thread safety: all calls from any thread.
 class LiveLimits {
  public:
   LiveLimits() : LiveLimits(SessionLimits{}) {}
@@ -26,7 +26,6 @@ class LiveLimits {
     all_.push_back(limits);
     now_.store(&all_.back(), std::memory_order_release);
   }
-  SessionLimits& before_start() { return all_.back(); }  ///< Before other threads read.
 
  private:
   std::mutex mutex_;

@@ -517,17 +517,14 @@ void SpillDriver::forget_drops() {
 
 /// An outage is logged once, however many of its calls fail. Any thread of the driver may be first: exchange() decides.
 void SpillDriver::failed(const char* what, error_code error) {
-  const std::string trouble = std::string(what) + ": " + error.message();
-  set_trouble(trouble);
   if (!is_on_.exchange(false)) return;
   ++outages_;
   spdlog::error(
-      "spill: off: the disk failed ({}); blocks are evicted unwritten, and the disk is tried again every {} s", trouble,
-      std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
+      "spill: off: the disk failed ({}: {}); blocks are evicted unwritten, and the disk is tried again every {} s",
+      what, error.message(), std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());
 }
 
 void SpillDriver::recovered() {
-  set_trouble("");
   is_on_ = true;
   spdlog::info("spill: the disk works again");
 }
@@ -548,16 +545,6 @@ bool SpillDriver::is_stuck() const {
       spdlog::info("spill: the disk answers again");
   }
   return is_stuck;
-}
-
-void SpillDriver::set_trouble(std::string trouble) {
-  const std::lock_guard lock(mutex_);
-  trouble_ = std::move(trouble);
-}
-
-std::string SpillDriver::trouble() const {
-  const std::lock_guard lock(mutex_);
-  return trouble_;
 }
 
 void SpillDriver::read(DiskKey key, std::uint64_t seed, std::size_t block_bytes, Waiter waiter, ReadDone done) {
@@ -583,14 +570,12 @@ void SpillDriver::open_disk() {
       KV_ASSERT(disk_ != nullptr && open_disk_ == nullptr);
       const std::vector<DiskDrop> drops = disk_->drops();
       store_.with([&](Store& store) { store.begin_load(clock_.now(), disk_->epoch(), drops); });
-      set_trouble("");
       is_on_ = true;
       // Last: from here on other threads use the disk, and the Store must have its epoch by then.
       open_disk_ = disk_.get();
       break;
     }
     const Failure failure = opened.error();
-    set_trouble("open: " + failure.text);
     if (!std::exchange(is_said, true)) {
       spdlog::error("spill: off: {}; the disk is tried again every {} s", failure.text,
                     std::chrono::duration_cast<std::chrono::seconds>(config_.retry_after).count());

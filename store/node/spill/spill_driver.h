@@ -74,7 +74,6 @@ class SpillDriver final : public Spill {
                           const std::function<bool(const DiskPurge&)>& goes_on) override;
   Result<std::vector<std::string>> namespaces_on_disk() const override;
   std::vector<NodeMetrics::Value> stats() const override;
-  std::string trouble() const;  ///< Why the disk is off, or empty.
   /// As Disk::set_directories, from one thread at a time. Returns "", or the reason for a refusal.
   std::string set_directories(const std::vector<std::string>& paths);
   /// Applies the rates, stuck_after and give_up_after.
@@ -105,7 +104,6 @@ class SpillDriver final : public Spill {
   DiskStats last_stats() const;
   std::uint64_t finished_calls() const;
   void failed(const char* what, error_code error);
-  void set_trouble(std::string trouble);
   bool is_stuck() const;
 
   LockedStore& store_;
@@ -139,10 +137,9 @@ class SpillDriver final : public Spill {
     DiskTier::PlaceUse left, moved;
     std::uint64_t evicted_blocks = 0, lost_blocks = 0;
   };
-  mutable std::mutex mutex_;  ///< Guards the five members below.
+  mutable std::mutex mutex_;  ///< Guards the four members below.
   std::condition_variable wake_;
   bool is_notified_ = false;
-  std::string trouble_;
   DiskStats stats_;
   DrainStats drain_stats_;
   std::promise<std::string> accepted_;  ///< Why the disk was refused, or "".

@@ -154,9 +154,4 @@ std::string History::last_json() const {
   return values.dump();
 }
 
-std::size_t History::point_count(bool is_long) const {
-  const std::lock_guard lock(mutex_);
-  return (is_long ? long_ : short_).size();
-}
-
 }  // namespace kv

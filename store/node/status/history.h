@@ -29,7 +29,6 @@ class History {
   std::string json(bool is_long) const;
   /// Each series' value between the last two points: {name: value or null}; {} before there are two.
   std::string last_json() const;
-  std::size_t point_count(bool is_long) const;
 
   /// Counters' totals, and gauges.
   struct Point {

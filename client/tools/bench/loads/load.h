@@ -28,7 +28,6 @@ enum class LoadKind : std::uint8_t {
 };
 inline constexpr std::string_view kLoadNames[] = {
     "chat", "agent", "documents", "one-shot", "chat-one-shot", "agent-chat", "documents-one-shot", "mixed", "phases"};
-inline constexpr std::size_t kLoadCount = std::size(kLoadNames);
 
 /// Generates the requests of a load in order of arrival. Equal kinds, seeds and request counts make equal loads, on
 /// every machine. Ids are as in recorded traces: one per 512 tokens of the input, with one parent and one depth. With a
