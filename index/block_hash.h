@@ -56,18 +56,20 @@ inline std::uint64_t hash_prefix(const BlockHash& hash) {
   return value;
 }
 
+/// Both halves of the product, folded.
+inline std::uint64_t multiply_fold(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
 /// 64 bits that depend on all 32 bytes, for hash tables and for choosing one of several. Equal in every build.
 inline std::uint64_t short_hash(const BlockHash& hash) {
-  __extension__ using Wide = unsigned __int128;
   std::uint64_t word[4];
   std::memcpy(word, hash.bytes.data(), sizeof word);
-  const auto fold = [](std::uint64_t a, std::uint64_t b) {
-    const Wide product = static_cast<Wide>(a) * b;
-    return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-  };
-  const std::uint64_t low = fold(word[0] ^ 0x9E3779B97F4A7C15, word[1] ^ 0xD1B54A32D192ED03);
-  const std::uint64_t high = fold(word[2] ^ 0x8CB92BA72F3D8DD7, word[3] ^ 0xABC98388FB8FAC03);
-  return fold(low ^ 0xA0761D6478BD642F, high ^ 0xE7037ED1A0B428DB);
+  const std::uint64_t low = multiply_fold(word[0] ^ 0x9E3779B97F4A7C15, word[1] ^ 0xD1B54A32D192ED03);
+  const std::uint64_t high = multiply_fold(word[2] ^ 0x8CB92BA72F3D8DD7, word[3] ^ 0xABC98388FB8FAC03);
+  return multiply_fold(low ^ 0xA0761D6478BD642F, high ^ 0xE7037ED1A0B428DB);
 }
 
 /// The checksum seed of a block: XXH3_64bits_withSeed(all 32 bytes of its hash, the first 8 bytes of its namespace id,

@@ -8,12 +8,14 @@
 //   steps.h             the work budget of one call under the Store's lock
 //   prefix_index.h      block hashes -> longest cached prefix, and where each block lies (this file)
 // and the parts of a PrefixIndex:
-//   block_run.h         the blocks of one edge of the radix tree
+//   edges.h             its blocks, and the edges of its radix trees
+//   block_run.h         the blocks of one edge
 //   child_map.h         the edges that begin below a node
-//   leaf_heap.h         the eviction order of leaf ends
-//   cover_table.h       blocks that count together with all above them
 //   token_table.h       the token ids of blocks that came with any
 //   stable_table.h      a growing array whose elements stay in place
+//   trees.h             edges split, joined and cut, with all counts
+//   cover_table.h       blocks that count together with all above them
+//   leaf_order.h        the eviction order of leaf ends, over many heaps: leaf_heap.h
 //
 // Follow a block: it enters as one hash of a chain, and leaves as the slot of its bytes, or not at all: match() returns
 // how many of the chain's first blocks are here.
