@@ -12,8 +12,6 @@
 namespace kv::layouts {
 namespace {
 
-using Roles = std::vector<Role>;
-
 Element value_element(const CacheShape& shape) {
   return shape.value_element == Element::kByte ? shape.element : shape.value_element;
 }
@@ -21,20 +19,34 @@ std::int64_t value_size(const CacheShape& shape) { return shape.value_size == 0 
 
 std::int64_t per_bytes(Element element, std::int64_t bytes) { return bytes / element_bytes(element); }
 
-/// K and V alike in one allocation each: `describe(element, head size, role)` gives the tensor.
-template <class Describe>
-Checked<Layout> key_and_value(const char* name, const CacheShape& shape, Describe describe) {
-  const std::array<Tensor, 2> tensors = {describe(shape.element, shape.key_size, Role::kKey),
-                                         describe(value_element(shape), value_size(shape), Role::kValue)};
-  return make_layout(name, tensors, shape.layer_count);
+/// The contiguous tensor with these axes of `shape`, heads of `size` features; axis c holds K and V.
+Tensor tensor_of(const CacheShape& shape, std::string_view axes, std::int64_t size, Element element,
+                 std::vector<Role> roles) {
+  Tensor tensor{axes, {}, {}, element, std::move(roles)};
+  for (const char axis : axes) {
+    tensor.shape.push_back(axis == 'b'   ? shape.block_count
+                           : axis == 't' ? shape.block_tokens
+                           : axis == 'h' ? shape.heads
+                           : axis == 'l' ? shape.layer_count
+                           : axis == 'c' ? 2
+                                         : size);
+  }
+  return tensor;
 }
 
-Checked<Layout> joint(const char* name, const CacheShape& shape, const char* axes, std::vector<std::int64_t> extents) {
-  if (value_size(shape) != shape.key_size || value_element(shape) != shape.element) {
+/// K and V alike in one allocation each.
+Checked<Layout> apart(const char* name, const CacheShape& s, std::string_view axes) {
+  const std::array<Tensor, 2> tensors = {tensor_of(s, axes, s.key_size, s.element, {Role::kKey}),
+                                         tensor_of(s, axes, value_size(s), value_element(s), {Role::kValue})};
+  return make_layout(name, tensors, s.layer_count);
+}
+
+Checked<Layout> joint(const char* name, const CacheShape& s, std::string_view axes) {
+  if (value_size(s) != s.key_size || value_element(s) != s.element) {
     return Flaw{std::string(name) + ": feature axis: one tensor holds K and V, so they must have one size and element"};
   }
-  const Tensor tensor{axes, std::move(extents), {}, shape.element, {Role::kKey, Role::kValue}};
-  return make_layout(name, {&tensor, 1}, shape.layer_count);
+  const Tensor tensor = tensor_of(s, axes, s.key_size, s.element, {Role::kKey, Role::kValue});
+  return make_layout(name, {&tensor, 1}, s.layer_count);
 }
 
 /// For strides computed here: make_layout()'s check, before they can overflow.
@@ -49,49 +61,21 @@ std::int64_t row_size(const CacheShape& shape) {
   return is_sound ? shape.key_size + value_size(shape) : std::numeric_limits<std::int64_t>::max();
 }
 
-Layout renamed(Layout layout, const char* name) {
-  layout.name = name;
-  return layout;
-}
-
 }  // namespace
 
-Checked<Layout> nhd(const CacheShape& s) {
-  return key_and_value("NHD", s, [&](Element element, std::int64_t size, Role role) {
-    return Tensor{"bthf", {s.block_count, s.block_tokens, s.heads, size}, {}, element, {role}};
-  });
-}
-
-Checked<Layout> hnd(const CacheShape& s) {
-  return key_and_value("HND", s, [&](Element element, std::int64_t size, Role role) {
-    return Tensor{"bhtf", {s.block_count, s.heads, s.block_tokens, size}, {}, element, {role}};
-  });
-}
-
-Checked<Layout> joint_nhd(const CacheShape& s) {
-  return joint("joint NHD", s, "bcthf", {s.block_count, 2, s.block_tokens, s.heads, s.key_size});
-}
-Checked<Layout> joint_hnd(const CacheShape& s) {
-  return joint("joint HND", s, "bchtf", {s.block_count, 2, s.heads, s.block_tokens, s.key_size});
-}
-Checked<Layout> kv_first_nhd(const CacheShape& s) {
-  return joint("kv-first NHD", s, "cbthf", {2, s.block_count, s.block_tokens, s.heads, s.key_size});
-}
-Checked<Layout> kv_first_hnd(const CacheShape& s) {
-  return joint("kv-first HND", s, "cbhtf", {2, s.block_count, s.heads, s.block_tokens, s.key_size});
-}
-Checked<Layout> packed_hnd(const CacheShape& s) {
-  return joint("packed HND", s, "bhtcf", {s.block_count, s.heads, s.block_tokens, 2, s.key_size});
-}
-Checked<Layout> packed_nhd(const CacheShape& s) {
-  return joint("packed NHD", s, "bthcf", {s.block_count, s.block_tokens, s.heads, 2, s.key_size});
-}
-Checked<Layout> cross_layer(const CacheShape& s) {
-  return joint("cross-layer", s, "blchtf", {s.block_count, s.layer_count, 2, s.heads, s.block_tokens, s.key_size});
-}
-Checked<Layout> chunk(const CacheShape& s) {
-  return joint("chunk", s, "bchtf", {s.block_count, 2, s.heads, s.block_tokens, s.key_size});
-}
+Checked<Layout> nhd(const CacheShape& s) { return apart("NHD", s, "bthf"); }
+Checked<Layout> hnd(const CacheShape& s) { return apart("HND", s, "bhtf"); }
+Checked<Layout> slot_pool(const CacheShape& s) { return apart("slot pool", s, "bthf"); }
+Checked<Layout> batched(const CacheShape& s) { return apart("batched", s, "bhtf"); }
+Checked<Layout> ragged(const CacheShape& s) { return apart("ragged", s, "thf"); }
+Checked<Layout> joint_nhd(const CacheShape& s) { return joint("joint NHD", s, "bcthf"); }
+Checked<Layout> joint_hnd(const CacheShape& s) { return joint("joint HND", s, "bchtf"); }
+Checked<Layout> kv_first_nhd(const CacheShape& s) { return joint("kv-first NHD", s, "cbthf"); }
+Checked<Layout> kv_first_hnd(const CacheShape& s) { return joint("kv-first HND", s, "cbhtf"); }
+Checked<Layout> packed_hnd(const CacheShape& s) { return joint("packed HND", s, "bhtcf"); }
+Checked<Layout> packed_nhd(const CacheShape& s) { return joint("packed NHD", s, "bthcf"); }
+Checked<Layout> cross_layer(const CacheShape& s) { return joint("cross-layer", s, "blchtf"); }
+Checked<Layout> chunk(const CacheShape& s) { return joint("chunk", s, "bchtf"); }
 
 Checked<Layout> x_packed(const CacheShape& s) {
   // 16 bytes, a GPU thread's read: x is 8 for 16-bit elements. V's tokens are contiguous for the product with V.
@@ -100,7 +84,7 @@ Checked<Layout> x_packed(const CacheShape& s) {
     return Flaw{"x-packed: feature axis: " + std::to_string(s.key_size) + " is no multiple of x"};
   const std::array<Tensor, 2> tensors = {
       Tensor{"bhFtf", {s.block_count, s.heads, s.key_size / x, s.block_tokens, x}, {}, s.element, {Role::kKey}},
-      Tensor{"bhft", {s.block_count, s.heads, value_size(s), s.block_tokens}, {}, value_element(s), {Role::kValue}}};
+      tensor_of(s, "bhft", value_size(s), value_element(s), {Role::kValue})};
   return make_layout("x-packed", tensors, s.layer_count);
 }
 
@@ -113,19 +97,19 @@ Checked<Layout> fractal_nz(const CacheShape& s) {
                   " are not whole fractals of 32 bytes"};
     }
   }
-  return key_and_value("NZ", s, [&](Element element, std::int64_t size, Role role) {
+  const auto fractals = [&](std::int64_t size, Element element, Role role) {
     const std::int64_t x = per_bytes(element, 32);  // H*D/X fractals, and D % X == 0: a fractal lies within one head
     return Tensor{"bhFtf", {s.block_count, s.heads, size / x, s.block_tokens, x}, {}, element, {role}};
-  });
+  };
+  const std::array<Tensor, 2> tensors = {fractals(s.key_size, s.element, Role::kKey),
+                                         fractals(value_size(s), value_element(s), Role::kValue)};
+  return make_layout("NZ", tensors, s.layer_count);
 }
 
 Checked<Layout> head_folded(const CacheShape& s) {
-  const auto row = [&](std::int64_t size, Element element, Role role) {
-    return Tensor{"btf", {s.block_count, s.block_tokens, size}, {}, element, {role}};
-  };
-  const std::array<Tensor, 3> tensors = {row(s.key_size, s.element, Role::kKey),
-                                         row(value_size(s), value_element(s), Role::kValue),
-                                         row(1, Element::kFp32, Role::kLogCount)};
+  const std::array<Tensor, 3> tensors = {tensor_of(s, "btf", s.key_size, s.element, {Role::kKey}),
+                                         tensor_of(s, "btf", value_size(s), value_element(s), {Role::kValue}),
+                                         tensor_of(s, "btf", 1, Element::kFp32, {Role::kLogCount})};
   return make_layout("head-folded", tensors, s.layer_count);
 }
 
@@ -147,9 +131,8 @@ Checked<Layout> mla(const CacheShape& s) {
 }
 
 Checked<Layout> mla_split(const CacheShape& s) {
-  const std::array<Tensor, 2> tensors = {
-      Tensor{"btf", {s.block_count, s.block_tokens, s.key_size}, {}, s.element, {Role::kLatent}},
-      Tensor{"btf", {s.block_count, s.block_tokens, s.value_size}, {}, value_element(s), {Role::kRope}}};
+  const std::array<Tensor, 2> tensors = {tensor_of(s, "btf", s.key_size, s.element, {Role::kLatent}),
+                                         tensor_of(s, "btf", s.value_size, value_element(s), {Role::kRope})};
   return make_layout("MLA split", tensors, s.layer_count);
 }
 
@@ -197,7 +180,7 @@ Checked<Layout> indexer(const CacheShape& s) {
 Checked<Layout> nvfp4(const CacheShape& s, ScaleOrder order) {
   if (s.key_size % 16 != 0 || value_size(s) % 16 != 0) return Flaw{"NVFP4: feature axis: a scale covers 16 values"};
   const auto row = [&](std::int64_t size, Element element, Role role) {
-    return Tensor{"bhtf", {s.block_count, s.heads, s.block_tokens, size}, {}, element, {role}};
+    return tensor_of(s, "bhtf", size, element, {role});
   };
   std::array<Tensor, 4> tensors = {row(s.key_size / 2, Element::kE2M1x2, Role::kKey),
                                    row(value_size(s) / 2, Element::kE2M1x2, Role::kValue),
@@ -267,30 +250,9 @@ Checked<Layout> inline_scales_nhd(const CacheShape& s) {
   return make_layout("inline scales NHD", tensors, s.layer_count);
 }
 
-Checked<Layout> slot_pool(const CacheShape& s) {
-  auto layout = nhd(s);
-  if (!layout) return layout;
-  return renamed(*std::move(layout), "slot pool");
-}
-
-Checked<Layout> batched(const CacheShape& s) {
-  auto layout = hnd(s);
-  if (!layout) return layout;
-  return renamed(*std::move(layout), "batched");
-}
-
-Checked<Layout> ragged(const CacheShape& s) {
-  return key_and_value("ragged", s, [&](Element element, std::int64_t size, Role role) {
-    return Tensor{"thf", {s.block_tokens, s.heads, size}, {}, element, {role}};
-  });
-}
-
-Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count) {
-  return store_block(cache, head_groups, block_count, cache.block_tokens);
-}
-
 Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count,
-                            std::int64_t block_tokens) {
+                            std::optional<std::int64_t> tokens) {
+  const std::int64_t block_tokens = tokens.value_or(cache.block_tokens);
   Layout block{.name = "store block",
                .block_tokens = block_tokens,
                .block_count = block_count,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "gpu/layout.h"
 
@@ -65,10 +66,9 @@ Checked<Layout> chunk(const CacheShape& shape);   ///< K, V of one chunk side by
 /// The store's own block of all components of `cache`: [head group][layer][component][token][head][feature], one
 /// allocation of `block_count` such blocks, so that a tensor-parallel rank reads contiguous bytes. Requires: each
 /// component's head count is 1 or a multiple of `head_groups`.
-Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count);
-/// The same with another number of tokens in a block.
+/// `block_tokens`: in a store's block, if not as many as in the cache's.
 Checked<Layout> store_block(const Layout& cache, std::int64_t head_groups, std::int64_t block_count,
-                            std::int64_t block_tokens);
+                            std::optional<std::int64_t> block_tokens = std::nullopt);
 /// Bytes of one store block: the namespace's block_bytes.
 std::int64_t store_block_bytes(const Layout& store_block);
 
