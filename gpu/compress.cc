@@ -11,12 +11,6 @@
 namespace kv {
 namespace {
 
-std::uint32_t load_code(const std::byte* at, Element element) {
-  std::uint32_t code = 0;
-  std::memcpy(&code, at, static_cast<std::size_t>(element_bytes(element)));
-  return code;
-}
-
 /// One row of one component: a token's bytes, the mean of several, or the logarithm of their count.
 void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, const KeepRow& row) {
   KV_ASSERT(row.slot >= 0 && row.slot < plan.to.slot_count && row.token_count >= 1);
@@ -43,8 +37,8 @@ void write_row(const PermutePlan& plan, const Part& part, std::int64_t layer, co
     for (std::int64_t i = 0; i < row.token_count; ++i) {
       sum += decode_element(part.from.element, load_code(token(i) + part.from.feature.offset(f), part.from.element));
     }
-    const std::uint32_t code = encode_element(part.to.element, sum / static_cast<float>(row.token_count));
-    std::memcpy(target + part.to.feature.offset(f), &code, bytes);
+    store_code(target + part.to.feature.offset(f), part.to.element,
+               encode_element(part.to.element, sum / static_cast<float>(row.token_count)));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string_view>
 
@@ -154,6 +155,16 @@ constexpr float decode_element(Element element, std::uint32_t code) {
     case Element::kBf16: return std::bit_cast<float>(code << 16);
     default: return std::bit_cast<float>(code);
   }
+}
+
+/// A code at its place in memory; little endian, as on every supported engine's machine.
+inline std::uint32_t load_code(const std::byte* at, Element element) {
+  std::uint32_t code = 0;
+  std::memcpy(&code, at, static_cast<std::size_t>(element_bytes(element)));
+  return code;
+}
+inline void store_code(std::byte* at, Element element, std::uint32_t code) {
+  std::memcpy(at, &code, static_cast<std::size_t>(element_bytes(element)));
 }
 
 constexpr bool is_number(Element element) { return element != Element::kByte && element != Element::kE2M1x2; }

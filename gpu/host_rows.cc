@@ -1,7 +1,6 @@
 #include "gpu/host_rows.h"
 
 #include <cmath>
-#include <cstring>
 #include <numbers>
 
 #include "base/assert.h"
@@ -11,15 +10,6 @@ namespace kv {
 namespace {
 
 using Kind = Operation::Kind;
-
-std::uint32_t load_code(const std::byte* at, Element element) {
-  std::uint32_t code = 0;  // little endian, as on every supported engine's machine
-  std::memcpy(&code, at, static_cast<std::size_t>(element_bytes(element)));
-  return code;
-}
-void store_code(std::byte* at, Element element, std::uint32_t code) {
-  std::memcpy(at, &code, static_cast<std::size_t>(element_bytes(element)));
-}
 
 void load_values(const Place& place, const std::byte* row, std::int64_t count, float* values) {
   if (place.element == Element::kE2M1x2) {

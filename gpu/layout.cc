@@ -188,10 +188,6 @@ std::string digits_text(const Axis& axis) {
   return text;
 }
 
-std::int64_t last_offset(const Axis& axis) {
-  return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
-}
-
 }  // namespace
 
 std::string_view role_name(Role role) { return kRoleNames[static_cast<std::size_t>(role)]; }
@@ -207,7 +203,7 @@ std::int64_t Layout::tensor_bytes(int tensor) const {
     if (each.tensor != tensor) continue;
     const std::int64_t layers = has_all_layers_in_tensor ? (layer_count - 1) * each.layer_stride_bytes : 0;
     bytes = std::max(bytes, each.offset_bytes + layers + (block_count - 1) * each.block_stride_bytes +
-                                last_offset(each.token) + last_offset(each.head) + last_offset(each.feature) +
+                                each.token.last_offset() + each.head.last_offset() + each.feature.last_offset() +
                                 element_bytes(each.element));
   }
   return bytes;

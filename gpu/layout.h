@@ -41,6 +41,9 @@ struct Axis {
     if (high.extent == 1) return index * low.stride_bytes;
     return index % low.extent * low.stride_bytes + index / low.extent * high.stride_bytes;
   }
+  constexpr std::int64_t last_offset() const {
+    return (low.extent - 1) * low.stride_bytes + (high.extent - 1) * high.stride_bytes;
+  }
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 

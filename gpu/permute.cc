@@ -19,8 +19,7 @@ bool has_row_beyond(const Rows& rows, std::int64_t row_count, std::int64_t slot_
   // As a difference, since first + row_count could overflow.
   if (rows.kind == Rows::Kind::kRange) return rows.first < 0 || rows.first > slot_count - row_count;
   // Block ids are checked against the number of blocks: an id times its tokens might overflow.
-  const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
-  const std::int64_t step = is_blocks ? rows.block_tokens : 1;
+  const std::int64_t step = rows.is_blocks() ? rows.block_tokens : 1;
   if (step < 1) return true;  // invalid blocks
   Rows ids = rows;
   if (rows.kind == Rows::Kind::kBlocks32) ids.kind = Rows::Kind::kSlots32;

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 namespace kv {
 
@@ -34,6 +33,7 @@ struct Rows {
     return {.kind = Kind::kBlocks64, .ids = blocks, .id_step = step, .block_tokens = block_tokens};
   }
 
+  constexpr bool is_blocks() const { return kind == Kind::kBlocks32 || kind == Kind::kBlocks64; }
   /// The slot, or a negative number: skip the row. The caller must check for a slot beyond the cache.
   constexpr std::int64_t slot(std::int64_t row) const {
     switch (kind) {

@@ -249,13 +249,7 @@ Result<void> Staging::load_chunk(const Call& call, const Chunk& chunk) {
     const std::size_t bytes = call.chunk_bytes(chunk);
     copies = {{slot.memory, bytes, host->memory, bytes, bytes, 1}};
   }
-  if (const auto ready = order(Lane::kCopy, slot.last); !ready) return ready.error();
-  for (const Copy2d& copy : copies) {
-    const auto copied = device_.copy(copy);
-    if (!copied) return copied.error();
-  }
-  const auto copied = use(slot, Lane::kCopy);
-  if (!copied) return copied.error();
+  if (const auto copied = copy_all(slot, copies); !copied) return copied.error();
   if (host) host->last = slot.last;
   if (const auto ready = order(Lane::kKernel, slot.last); !ready) return ready.error();
   const auto moved = device_.permute(call.pages(chunk), call.rows(chunk), call.blocks_in(slot.memory, chunk),
@@ -286,18 +280,22 @@ Result<void> Staging::store_chunk(const Call& call, const Chunk& chunk) {
     const std::size_t bytes = call.chunk_bytes(chunk);
     copies = {{host->memory, bytes, slot.memory, bytes, bytes, 1}};
   }
-  if (const auto ready = order(Lane::kCopy, slot.last); !ready) return ready.error();
-  for (const Copy2d& copy : copies) {
-    const auto copied = device_.copy(copy);
-    if (!copied) return copied.error();
-  }
-  const auto copied = use(slot, Lane::kCopy);
-  if (!copied) return copied.error();
+  if (const auto copied = copy_all(slot, copies); !copied) return copied.error();
   if (host) {
     host->last = slot.last;
     host->leaving = call.copies(host->memory, chunk, false);
   }
   return {};
+}
+
+/// On the copy lane, after the slot's last use.
+Result<void> Staging::copy_all(Slot& slot, std::span<const Copy2d> copies) {
+  if (const auto ready = order(Lane::kCopy, slot.last); !ready) return ready.error();
+  for (const Copy2d& copy : copies) {
+    const auto copied = device_.copy(copy);
+    if (!copied) return copied.error();
+  }
+  return use(slot, Lane::kCopy);
 }
 
 Result<Staging::Slot*> Staging::next_host_slot(TimePoint deadline) {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "gpu/staging_device.h"
@@ -92,6 +93,7 @@ class Staging {
   Result<void> run_staged(const Call& call, const Chunk& all, bool is_load, std::vector<StagedLayers>& marks);
   Result<void> load_chunk(const Call& call, const Chunk& chunk);
   Result<void> store_chunk(const Call& call, const Chunk& chunk);
+  Result<void> copy_all(Slot& slot, std::span<const Copy2d> copies);
   Result<Slot*> next_host_slot(TimePoint deadline);
   Result<void> empty(Slot& slot, TimePoint deadline);
   Result<void> order(Lane lane, Mark after);

@@ -9,15 +9,12 @@
 namespace kv {
 namespace {
 
-std::int64_t last_offset(const Axis& axis) {
-  return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
-}
 // Between two caches of one layout, a swap needs no kernel: blocks are a few runs of bytes, the copy engines' work.
 // Blocks with holes, which belong to other data, and differing layouts are refused: the caller then uses permute().
 
 /// From a block's first byte of the component to one past its last.
 std::int64_t reach_bytes(const Component& each) {
-  return last_offset(each.token) + last_offset(each.head) + last_offset(each.feature) + element_bytes(each.element);
+  return each.token.last_offset() + each.head.last_offset() + each.feature.last_offset() + element_bytes(each.element);
 }
 std::int64_t data_bytes(const Component& each) {
   return each.token.extent() * each.heads() * each.features() * element_bytes(each.element);

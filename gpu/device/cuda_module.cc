@@ -28,12 +28,6 @@ const CudaCategory& cuda_category() {
   return category;
 }
 
-template <class Function>
-bool find(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  return function != nullptr;
-}
-
 }  // namespace
 
 CudaModule::CudaModule(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
@@ -46,40 +40,17 @@ Result<std::shared_ptr<const CudaModule>, Failure> CudaModule::load() {
   if (named && *named == '\0') named = nullptr;  // dlopen("") would return the program itself
   const std::string path = named ? named : "libkvstore_cuda.so";
   const std::string what = named ? "KV_CUDA_MODULE names " + path : "the CUDA module " + path;
-  auto functions = std::make_unique<Functions>();
   // Local: an engine that brings its own CUDA runtime must not find the one inside.
-  functions->library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  void* library = functions->library;
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) return refuse(what + ", which cannot be loaded: " + dlerror());
-  if (!find(library, "kv_cuda_abi_version", functions->abi_version)) {
-    return refuse(what + ", which is a library but no CUDA module of kvstore");
-  }
+  auto functions = std::make_unique<Functions>(library);
+  if (!functions->abi_version) return refuse(what + ", which is a library but no CUDA module of kvstore");
   if (const int version = functions->abi_version(); version != kDeviceAbiVersion) {
     return refuse(what + ", which has interface " + std::to_string(version) + "; this library needs " +
                   std::to_string(kDeviceAbiVersion));
   }
-  Functions& f = *functions;
   // All at once: a module with some of its functions would fail in the middle of a serving process.
-  const bool is_whole =
-      find(library, "kv_cuda_warm_up", f.warm_up) && find(library, "kv_cuda_permute", f.permute) &&
-      find(library, "kv_cuda_scatter_kept", f.scatter_kept) && find(library, "kv_cuda_checksum", f.checksum) &&
-      find(library, "kv_cuda_copy_batch", f.copy_batch) && find(library, "kv_cuda_copy_2d", f.copy_2d) &&
-      find(library, "kv_cuda_clear", f.clear) && find(library, "kv_cuda_device_count", f.device_count) &&
-      find(library, "kv_cuda_use_device", f.use_device) && find(library, "kv_cuda_pci_address", f.pci_address) &&
-      find(library, "kv_cuda_memory_of", f.memory_of) && find(library, "kv_cuda_allocate", f.allocate) &&
-      find(library, "kv_cuda_free", f.free) && find(library, "kv_cuda_copy", f.copy) &&
-      find(library, "kv_cuda_synchronise", f.synchronise) &&
-      find(library, "kv_cuda_allocate_page_locked", f.allocate_page_locked) &&
-      find(library, "kv_cuda_free_page_locked", f.free_page_locked) &&
-      find(library, "kv_cuda_lock_pages", f.lock_pages) && find(library, "kv_cuda_unlock_pages", f.unlock_pages) &&
-      find(library, "kv_cuda_export_dmabuf", f.export_dmabuf) &&
-      find(library, "kv_cuda_create_stream", f.create_stream) &&
-      find(library, "kv_cuda_destroy_stream", f.destroy_stream) &&
-      find(library, "kv_cuda_create_event", f.create_event) &&
-      find(library, "kv_cuda_destroy_event", f.destroy_event) && find(library, "kv_cuda_record", f.record) &&
-      find(library, "kv_cuda_wait_on_stream", f.wait_on_stream) && find(library, "kv_cuda_is_passed", f.is_passed) &&
-      find(library, "kv_cuda_wait", f.wait);
-  if (!is_whole) return refuse(what + ", which lacks a function");
+  if (!functions->is_whole) return refuse(what + ", which lacks a function");
   if (functions->device_count() == 0) return refuse("no CUDA device, or no driver for one");
   return std::shared_ptr<const CudaModule>(new CudaModule(std::move(functions)));
 }
@@ -210,19 +181,15 @@ Result<CudaModule::Dmabuf> CudaModule::export_dmabuf(std::span<std::byte> memory
 }
 Result<void> CudaModule::synchronise(void* stream) const { return check(functions_->synchronise(stream)); }
 
-Result<void*> CudaModule::create_stream() const {
-  void* stream = nullptr;
-  const auto made = check(functions_->create_stream(&stream));
+Result<void*> CudaModule::made_by(int (*create)(void**)) const {
+  void* handle = nullptr;
+  const auto made = check(create(&handle));
   if (!made) return made.error();
-  return stream;
+  return handle;
 }
+Result<void*> CudaModule::create_stream() const { return made_by(functions_->create_stream); }
 void CudaModule::destroy_stream(void* stream) const { static_cast<void>(functions_->destroy_stream(stream)); }
-Result<void*> CudaModule::create_event() const {
-  void* event = nullptr;
-  const auto made = check(functions_->create_event(&event));
-  if (!made) return made.error();
-  return event;
-}
+Result<void*> CudaModule::create_event() const { return made_by(functions_->create_event); }
 void CudaModule::destroy_event(void* event) const { static_cast<void>(functions_->destroy_event(event)); }
 Result<void> CudaModule::record(void* event, void* stream) const { return check(functions_->record(event, stream)); }
 Result<void> CudaModule::wait_on_stream(void* stream, void* event) const {

@@ -125,6 +125,7 @@ class CudaModule {
   friend class CudaStagingDevice;
   explicit CudaModule(std::unique_ptr<Functions> functions);
   Result<void> check(int error) const;
+  Result<void*> made_by(int (*create)(void**)) const;
   Result<void> run_verified(const BoundLayout& cache, const Rows& rows, const BoundLayout& blocks,
                             const VerifiedBlocks& verified, const Operation& operation, bool is_scatter, void* stream,
                             int block_count_max) const;

@@ -68,13 +68,11 @@ bool has_wide_tokens(const PermutePlan& plan, const Place& place, const Bases& s
   return alignment_of(start, side, plan.layer_count) % bytes == 0 && (low.extent == 1 || low.stride_bytes % bytes == 0);
 }
 
-bool is_blocks(const Rows& rows) { return rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64; }
-
 /// Whether shifts alone turn rows into addresses.
 bool is_simple(const PermutePlan& plan, const Part& part) {
   const auto is_side_simple = [](const Bases& side, const Rows& rows, const Place& place) {
     return shift_of(side.block_tokens) >= 0 && place.token.high.extent == 1 &&
-           (!is_blocks(rows) || rows.block_tokens == side.block_tokens);
+           (!rows.is_blocks() || rows.block_tokens == side.block_tokens);
   };
   return is_side_simple(plan.to, plan.to_rows, part.to) && is_side_simple(plan.from, plan.from_rows, part.from);
 }
@@ -211,7 +209,7 @@ DevicePart keep_part(const PermutePlan& plan, const Part& part, int vec_bytes_ma
 
 /// Whole blocks between two equal layouts, dense in each component, are rows of bytes: wide accesses in any layout.
 bool make_opaque(PermutePlan& plan) {
-  if (!is_blocks(plan.to_rows) || !is_blocks(plan.from_rows) || plan.to.block_tokens != plan.from.block_tokens ||
+  if (!plan.to_rows.is_blocks() || !plan.from_rows.is_blocks() || plan.to.block_tokens != plan.from.block_tokens ||
       plan.to_rows.block_tokens != plan.to.block_tokens || plan.from_rows.block_tokens != plan.to.block_tokens) {
     return false;
   }
@@ -219,12 +217,10 @@ bool make_opaque(PermutePlan& plan) {
   if (plan.row_count % tokens != 0) return false;  // the last block is cut: some of its bytes stay
   for (int i = 0; i < plan.part_count; ++i) {
     const Part& part = plan.parts[i];
-    const auto last = [](const Axis& axis) {
-      return (axis.low.extent - 1) * axis.low.stride_bytes + (axis.high.extent - 1) * axis.high.stride_bytes;
-    };
     const std::int64_t unit = element_bytes(part.to.element);
     const std::int64_t bytes = tokens * part.heads * part.to.feature.extent() * unit;
-    const bool is_dense = last(part.to.token) + last(part.to.head) + last(part.to.feature) + unit == bytes;
+    const bool is_dense =
+        part.to.token.last_offset() + part.to.head.last_offset() + part.to.feature.last_offset() + unit == bytes;
     if (part.kind != Kind::kCopy || !is_dense || part.to.token != part.from.token || part.to.head != part.from.head ||
         part.to.feature != part.from.feature) {
       return false;
@@ -266,7 +262,7 @@ void check_parts(const DevicePlan& launch, const PermutePlan& plan) {
 
 template <class MakePart>
 std::vector<DevicePlan> split_by_layers(const PermutePlan& plan, MakePart make_part) {
-  const auto rows_shift = [](const Rows& rows) { return is_blocks(rows) ? shift_of(rows.block_tokens) : 0; };
+  const auto rows_shift = [](const Rows& rows) { return rows.is_blocks() ? shift_of(rows.block_tokens) : 0; };
   DevicePlan common{};
   common.to_rows = plan.to_rows;
   common.from_rows = plan.from_rows;

@@ -44,9 +44,8 @@ constexpr std::int64_t row_slot(const Plan& plan, bool is_to, std::int64_t row) 
       const bool is_32 = rows.kind == Rows::Kind::kSlots32 || rows.kind == Rows::Kind::kBlocks32;
       const std::int64_t id = is_32 ? std::int64_t{static_cast<const std::int32_t*>(rows.ids)[index]}
                                     : static_cast<const std::int64_t*>(rows.ids)[index];
-      const bool is_blocks = rows.kind == Rows::Kind::kBlocks32 || rows.kind == Rows::Kind::kBlocks64;
       slot = id;
-      if (is_blocks) {
+      if (rows.is_blocks()) {
         if (static_cast<std::uint64_t>(id) > static_cast<std::uint64_t>(kBlockIdMax)) return -1;  // negative ids too
         slot = (id << shift) + (row & ((std::int64_t{1} << shift) - 1));
       }

@@ -1,7 +1,6 @@
 #include "gpu/layer_caches/kv_tensor.h"
 
 #include <array>
-#include <cstring>
 #include <numeric>
 
 #include "base/assert.h"
@@ -14,18 +13,13 @@ constexpr std::size_t kKeyComponent = 0, kValueComponent = 1;
 float read(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head,
            std::int64_t feature) {
   const Element element = bound.layout.components[component].element;
-  std::uint32_t code = 0;
-  std::memcpy(&code, bound.address(0, component, slot, head, feature),
-              static_cast<std::size_t>(element_bytes(element)));
-  return decode_element(element, code);
+  return decode_element(element, load_code(bound.address(0, component, slot, head, feature), element));
 }
 
 void write(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head, std::int64_t feature,
            float number) {
   const Element element = bound.layout.components[component].element;
-  const std::uint32_t code = encode_element(element, number);
-  std::memcpy(bound.address(0, component, slot, head, feature), &code,
-              static_cast<std::size_t>(element_bytes(element)));
+  store_code(bound.address(0, component, slot, head, feature), element, encode_element(element, number));
 }
 
 }  // namespace
