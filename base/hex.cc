@@ -6,6 +6,17 @@
 
 namespace kv {
 
+std::string to_hex(std::span<const std::byte> bytes) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  hex.reserve(bytes.size() * 2);
+  for (const std::byte byte : bytes) {
+    hex += kDigits[static_cast<unsigned>(byte) >> 4];
+    hex += kDigits[static_cast<unsigned>(byte) & 15];
+  }
+  return hex;
+}
+
 bool from_hex(std::string_view digits, std::span<std::byte> bytes) {
   if (digits.size() != 2 * bytes.size()) return false;
   for (std::size_t i = 0; i < bytes.size(); ++i) {

@@ -1,13 +1,12 @@
 #include "base/quantity.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <string>
 #include <system_error>
-#include <utility>
 
 namespace kv {
 namespace {
@@ -23,15 +22,18 @@ bool split_number(std::string_view text, double* number, std::string* unit) {
   return true;
 }
 
-template <std::size_t n>
-const double* find_unit(const std::array<std::pair<std::string_view, double>, n>& units, std::string_view unit) {
-  const auto found = std::find_if(units.begin(), units.end(), [&](const auto& entry) { return entry.first == unit; });
-  return found == units.end() ? nullptr : &found->second;
+struct Unit {
+  std::string_view name;
+  double factor;
+};
+const double* find_unit(std::span<const Unit> units, std::string_view name) {
+  const auto found = std::ranges::find(units, name, &Unit::name);
+  return found == units.end() ? nullptr : &found->factor;
 }
 
 bool parse_time(std::string_view text, double bare, double* seconds) {
-  static constexpr std::array<std::pair<std::string_view, double>, 7> kUnits = {
-      {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}, {"min", 60}, {"m", 60}, {"h", 3600}}};
+  static constexpr Unit kUnits[] = {{"s", 1},    {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9},
+                                    {"min", 60}, {"m", 60},    {"h", 3600}};
   std::string unit;
   if (!split_number(text, seconds, &unit)) return false;
   const double* const factor = unit.empty() ? &bare : find_unit(kUnits, unit);
@@ -44,21 +46,9 @@ bool parse_time(std::string_view text, double bare, double* seconds) {
 
 /// A bare k, M, G or T is a power of 1024, as usual for memory; kB, MB, GB and TB are powers of 1000.
 bool parse_bytes(std::string_view text, std::uint64_t* bytes) {
-  static constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{{"", 1},
-                                                                                  {"b", 1},
-                                                                                  {"k", 0x1p10},
-                                                                                  {"kib", 0x1p10},
-                                                                                  {"m", 0x1p20},
-                                                                                  {"mib", 0x1p20},
-                                                                                  {"g", 0x1p30},
-                                                                                  {"gib", 0x1p30},
-                                                                                  {"t", 0x1p40},
-                                                                                  {"tib", 0x1p40},
-                                                                                  {"kb", 1e3},
-                                                                                  {"mb", 1e6},
-                                                                                  {"gb", 1e9},
-                                                                                  {"tb", 1e12},
-                                                                                  {"bytes", 1}}};
+  static constexpr Unit kUnits[] = {{"", 1},         {"b", 1},        {"bytes", 1},  {"k", 0x1p10},   {"kib", 0x1p10},
+                                    {"m", 0x1p20},   {"mib", 0x1p20}, {"g", 0x1p30}, {"gib", 0x1p30}, {"t", 0x1p40},
+                                    {"tib", 0x1p40}, {"kb", 1e3},     {"mb", 1e6},   {"gb", 1e9},     {"tb", 1e12}};
   double number = 0;
   std::string unit;
   if (!split_number(text, &number, &unit)) return false;

@@ -14,7 +14,7 @@
 #include <csignal>
 #include <utility>
 
-#include "base/assert.h"
+#include "base/descriptor.h"
 
 namespace kv {
 namespace {
@@ -23,21 +23,6 @@ using std::chrono::steady_clock;
 
 /// By then a killed process is gone, unless it hangs in the kernel: that one is not waited for.
 constexpr int kKillWaitMs = 1000;
-
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&&) = delete;
-  ~Descriptor() { close(); }
-  int number() const { return number_; }
-  void close() {
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
-  }
-
- private:
-  int number_;
-};
 
 /// /bin/sh with a command, in its own process group that ends with this object.
 class Shell {
@@ -75,12 +60,12 @@ class Shell {
   ~Shell() {
     if (id_ == 0) return;
     ::kill(-id_, SIGKILL);
-    pollfd ended{.fd = ended_.number(), .events = POLLIN, .revents = 0};
+    pollfd ended{.fd = ended_.get(), .events = POLLIN, .revents = 0};
     ::poll(&ended, 1, kKillWaitMs);
     ::waitpid(id_, nullptr, WNOHANG);
   }
 
-  int ended() const { return ended_.number(); }  ///< Readable once the shell has ended.
+  int ended() const { return ended_.get(); }  ///< Readable once the shell has ended.
   /// Only then: its exit status in a shell's form, -1 if unknown.
   int status() {
     int status = 0;
@@ -105,10 +90,10 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail_by_system(last_errno());
   const Descriptor output(ends[0]);
   Descriptor input(ends[1]);
-  if (::fcntl(output.number(), F_SETFL, O_NONBLOCK) != 0) return fail_by_system(last_errno());
-  auto shell = Shell::start(command, input.number());
+  if (::fcntl(output.get(), F_SETFL, O_NONBLOCK) != 0) return fail_by_system(last_errno());
+  auto shell = Shell::start(command, input.get());
   if (!shell) return fail_by_system(shell.error());
-  input.close();
+  input = Descriptor();
 
   std::string bytes(bytes_max + 1, '\0');
   std::size_t count = 0;
@@ -120,7 +105,7 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
   for (bool has_ended = false, is_open = true; !has_ended;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - steady_clock::now());
     std::array<pollfd, 2> events{pollfd{.fd = shell->ended(), .events = POLLIN, .revents = 0},
-                                 pollfd{.fd = is_open ? output.number() : -1, .events = POLLIN, .revents = 0}};
+                                 pollfd{.fd = is_open ? output.get() : -1, .events = POLLIN, .revents = 0}};
     const int ready =
         ::poll(events.data(), events.size(), static_cast<int>(std::max(left.count(), decltype(left.count()){0})));
     if (ready < 0 && errno == EINTR) continue;
@@ -129,7 +114,7 @@ Result<Secret, Failure> read_secret_command(const std::string& command, std::siz
       return give_up(asio::error::timed_out, "has not ended after " + std::to_string(time_max.count()) + " ms");
     has_ended = events[0].revents != 0;
     while (is_open) {
-      const ssize_t got = ::read(output.number(), bytes.data() + count, bytes.size() - count);
+      const ssize_t got = ::read(output.get(), bytes.data() + count, bytes.size() - count);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) break;
       is_open = got > 0;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/assert.h"
+#include "base/descriptor.h"
 #include "base/printable.h"
 
 namespace kv {
@@ -33,17 +34,6 @@ std::string refusal(const struct stat& status) {
   return "";
 }
 
-/// The descriptor while it is read.
-struct Opened {
-  explicit Opened(const std::string& file) : number(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {}
-  Opened(const Opened&) = delete;
-  Opened& operator=(const Opened&) = delete;
-  ~Opened() {
-    if (number >= 0) ::close(number);
-  }
-  const int number;
-};
-
 }  // namespace
 
 Result<Secret, Failure> read_secret_file(const std::string& file, std::size_t bytes_max) {
@@ -54,14 +44,14 @@ Result<Secret, Failure> read_secret_file(const std::string& file, std::size_t by
     const error_code why = last_errno();
     return fail(why, "cannot be read: " + why.message());
   };
-  const Opened opened(file);
+  const Descriptor opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (opened.number < 0 || ::fstat(opened.number, &status) != 0) return fail_by_system();
+  if (!opened || ::fstat(opened.get(), &status) != 0) return fail_by_system();
   if (const std::string refused = refusal(status); !refused.empty()) return fail(Errc::kBadRequest, refused);
   std::string bytes(bytes_max, '\0');
   std::size_t count = 0;
   while (count < bytes.size()) {
-    const ssize_t got = ::read(opened.number, bytes.data() + count, bytes.size() - count);
+    const ssize_t got = ::read(opened.get(), bytes.data() + count, bytes.size() - count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       const Failure failed = fail_by_system();

@@ -52,13 +52,6 @@ class PaddedMessage {
   std::vector<std::byte> bytes_;
 };
 
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace
 
 BlockHash sha256(std::span<const std::byte> bytes) {
@@ -92,25 +85,9 @@ std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block
   return stripe_checksum(from_space, 0, name);
 }
 
-std::string to_hex(std::span<const std::byte> bytes) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(bytes.size() * 2);
-  for (const std::byte byte : bytes) {
-    hex += kDigits[static_cast<unsigned>(byte) >> 4];
-    hex += kDigits[static_cast<unsigned>(byte) & 15];
-  }
-  return hex;
-}
-
 Result<BlockHash> block_hash_from_hex(std::string_view hex) {
-  if (hex.size() != 2 * kHashBytes) return Errc::kBadRequest;
   BlockHash hash;
-  for (std::size_t i = 0; i < kHashBytes; ++i) {
-    const int high = hex_digit(hex[2 * i]), low = hex_digit(hex[2 * i + 1]);
-    if (high < 0 || low < 0) return Errc::kBadRequest;
-    hash.bytes[i] = static_cast<std::byte>(high * 16 + low);
-  }
+  if (!from_hex(hex, hash.bytes)) return Errc::kBadRequest;
   return hash;
 }
 

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/hex.h"
 #include "base/result.h"
 
 namespace kv {
@@ -82,7 +82,6 @@ std::uint64_t set_checksum_seed(const NamespaceId& space, const BlockHash& block
 
 BlockHash sha256(std::span<const std::byte> bytes);
 
-std::string to_hex(std::span<const std::byte> bytes);
 Result<BlockHash> block_hash_from_hex(std::string_view hex);  ///< Exactly 64 hex digits; else Errc::kBadRequest.
 
 /// An engine's own block hash of any length, as a BlockHash: 32 bytes are used unchanged, any other length is hashed

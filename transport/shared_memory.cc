@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 
 #include "base/assert.h"
 
@@ -21,10 +20,6 @@ constexpr std::uint64_t kPageBytes = 4096;  ///< Every page size is a multiple; 
 std::uint64_t memory_of(const struct stat& status) { return static_cast<std::uint64_t>(status.st_blocks) * 512; }
 
 }  // namespace
-
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 Result<std::unique_ptr<SharedMemory>> SharedMemory::create(std::size_t bytes) {
   if (bytes == 0) return error_code(Errc::kBadRequest);

@@ -29,33 +29,15 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "base/descriptor.h"
 #include "base/result.h"
 #include "transport/endpoint.h"
 
 namespace kv {
 
 class SlowCalls;
-
-/// An owned file descriptor, closed on destruction.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor();
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 /// A connected byte stream. Reads and writes never block and never suspend: they move the bytes that fit now, and the
 /// wait calls suspend until another try may succeed. So the fast path allocates no memory, and no operation holds the

@@ -3,30 +3,14 @@
 #include <algorithm>
 #include <span>
 
+#include "base/hex.h"
+
 namespace kv {
 namespace {
 
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;  // upper case is not allowed
-}
-
-/// Two digits for each byte. False on any other character.
-bool read_digits(std::string_view text, std::span<std::uint8_t> bytes) {
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    const int high = digit_of(text[2 * i]), low = digit_of(text[2 * i + 1]);
-    if (high < 0 || low < 0) return false;
-    bytes[i] = static_cast<std::uint8_t>(high * 16 + low);
-  }
-  return true;
-}
-
-void append_digits(std::string& text, std::span<const std::uint8_t> bytes) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  for (const std::uint8_t byte : bytes) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
+/// Lower case alone is allowed.
+bool read_digits(std::string_view digits, std::span<std::uint8_t> bytes) {
+  return digits.find_first_of("ABCDEF") == std::string_view::npos && from_hex(digits, std::as_writable_bytes(bytes));
 }
 
 bool has_bit(std::span<const std::uint8_t> bytes) {
@@ -52,13 +36,8 @@ std::optional<TraceContext> TraceContext::parse(std::string_view text) {
 
 std::string TraceContext::text() const {
   if (!is_set()) return "";
-  std::string text = "00-";
-  append_digits(text, trace_id);
-  text += '-';
-  append_digits(text, parent_id);
-  text += '-';
-  append_digits(text, std::span(&flags, 1));
-  return text;
+  const auto digits = [](std::span<const std::uint8_t> bytes) { return to_hex(std::as_bytes(bytes)); };
+  return "00-" + digits(trace_id) + "-" + digits(parent_id) + "-" + digits(std::span(&flags, 1));
 }
 
 std::array<std::uint8_t, TraceContext::kBytes> TraceContext::bytes() const {
