@@ -1,6 +1,5 @@
 #include "base/busy_poll.h"
 
-#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <exception>

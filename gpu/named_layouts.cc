@@ -4,7 +4,6 @@
 #include <array>
 #include <initializer_list>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "gpu/permute.h"
 
-#include <utility>
-
 #include "base/assert.h"
 #include "gpu/host_copy.h"
 #include "gpu/host_rows.h"

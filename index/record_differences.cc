@@ -1,7 +1,6 @@
 #include "index/record_differences.h"
 
 #include <cstddef>
-#include <utility>
 
 namespace kv {
 namespace {

@@ -3,7 +3,6 @@
 // In: payload bytes in block order. Out: the same bytes at their targets, and the count of verified blocks.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -41,34 +41,14 @@ std::uint32_t checksum(std::span<const std::byte, kFrameHeaderBytes> header, std
 }  // namespace
 
 const char* frame_type_name(FrameType type) {
-  switch (type) {
-    case FrameType::kHello: return "hello";
-    case FrameType::kOpen: return "open";
-    case FrameType::kMatch: return "match";
-    case FrameType::kGet: return "get";
-    case FrameType::kPut: return "put";
-    case FrameType::kPutData: return "put_data";
-    case FrameType::kCancel: return "cancel";
-    case FrameType::kRelease: return "release";
-    case FrameType::kTouch: return "touch";
-    case FrameType::kRetain: return "pin";
-    case FrameType::kUnretain: return "unpin";
-    case FrameType::kDrop: return "drop";
-    case FrameType::kRegionAdd: return "region_add";
-    case FrameType::kRegionRemove: return "region_remove";
-    case FrameType::kStats: return "stats";
-    case FrameType::kPing: return "ping";
-    case FrameType::kVerbsConnect: return "verbs_connect";
-    case FrameType::kSetMatch: return "set_match";
-    case FrameType::kSetGet: return "set_get";
-    case FrameType::kSetPut: return "set_put";
-    case FrameType::kHotRoots: return "hot_roots";
-    case FrameType::kClusterMap: return "cluster_map";
-    case FrameType::kClusterDrain: return "cluster_drain";
-    case FrameType::kErase: return "erase";
-    case FrameType::kContext: return "context";
-  }
-  return "unknown";
+  static constexpr auto kNames = std::to_array<const char*>(
+      {"unknown",       "hello",       "open",          "match",         "get",       "put",     "put_data",
+       "cancel",        "release",     "touch",         "pin",           "unpin",     "drop",    "region_add",
+       "region_remove", "stats",       "ping",          "verbs_connect", "set_match", "set_get", "set_put",
+       "hot_roots",     "cluster_map", "cluster_drain", "erase",         "context"});
+  static_assert(kNames.size() == kFrameTypeMax + 1);
+  const auto i = static_cast<std::size_t>(type);
+  return kNames[i < kNames.size() ? i : 0];
 }
 
 Result<FrameHeader, Failure> decode_frame_header(std::span<const std::byte, kFrameHeaderBytes> bytes,

@@ -3,7 +3,6 @@
 #include <netdb.h>
 
 #include <algorithm>
-#include <atomic>
 #include <boost/asio/post.hpp>
 #include <cstring>
 #include <deque>
@@ -13,7 +12,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "base/event.h"

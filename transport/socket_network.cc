@@ -37,6 +37,7 @@ namespace {
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 using Socket = asio::generic::stream_protocol::socket;
+using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
 
 /// The wait of one read, for a thread that spins. Keeps the context from running out of work, as a reactor wait does.
 template <class Handler>
@@ -229,22 +230,27 @@ void notice_a_silent_peer(Socket& socket) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSilentPeerSeconds * 1000);
 }
 
+using GenericEndpoint = asio::generic::stream_protocol::endpoint;
+
+/// Requires: an address of TCP.
+asio::ip::tcp::endpoint tcp_of(const GenericEndpoint& endpoint) {
+  asio::ip::tcp::endpoint tcp;
+  tcp.resize(endpoint.size());
+  std::memcpy(tcp.data(), endpoint.data(), endpoint.size());
+  return tcp;
+}
+
 /// For a connected socket, by its address, since a name may lead anywhere.
-Stream::Protection protection_of(const asio::generic::stream_protocol::endpoint& remote) {
+Stream::Protection protection_of(const GenericEndpoint& remote) {
   using Protection = Stream::Protection;
   if (remote.protocol().family() == AF_UNIX) return Protection::kLocal;
-  asio::ip::tcp::endpoint tcp;
-  if (remote.size() > tcp.capacity()) return Protection::kNone;
-  tcp.resize(remote.size());
-  std::memcpy(tcp.data(), remote.data(), remote.size());
-  const asio::ip::address address = tcp.address();
+  if (remote.size() > asio::ip::tcp::endpoint().capacity()) return Protection::kNone;
+  const asio::ip::address address = tcp_of(remote).address();
   const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
   const bool is_local =
       is_mapped ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback() : address.is_loopback();
   return is_local ? Protection::kLocal : Protection::kNone;
 }
-
-using GenericEndpoint = asio::generic::stream_protocol::endpoint;
 
 /// Without a lookup, which may block. An error: the host is a name. "localhost" means both loopback addresses.
 Result<std::vector<GenericEndpoint>> resolve_numeric(const Endpoint& endpoint) {
@@ -265,7 +271,7 @@ Result<std::vector<GenericEndpoint>> resolve_numeric(const Endpoint& endpoint) {
 
 class SocketListener final : public Listener {
  public:
-  SocketListener(asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor, Endpoint endpoint)
+  SocketListener(Acceptor acceptor, Endpoint endpoint)
       : acceptor_(std::move(acceptor)), endpoint_(std::move(endpoint)) {}
   ~SocketListener() override { close(); }
 
@@ -295,9 +301,7 @@ class SocketListener final : public Listener {
       const auto remote = socket.remote_endpoint(ignored);
       protection = ignored ? Stream::Protection::kNone : protection_of(remote);
       if (!ignored) {
-        asio::ip::tcp::endpoint tcp;
-        tcp.resize(remote.size());
-        std::memcpy(tcp.data(), remote.data(), remote.size());
+        const asio::ip::tcp::endpoint tcp = tcp_of(remote);
         group = "tcp:" + tcp.address().to_string();
         peer = group + ":" + std::to_string(tcp.port());
       }
@@ -315,7 +319,7 @@ class SocketListener final : public Listener {
   Endpoint endpoint() const override { return endpoint_; }
 
  private:
-  asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor_;
+  Acceptor acceptor_;
   Endpoint endpoint_;
 };
 
@@ -347,7 +351,7 @@ class SocketNetwork final : public Network {
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (is_unix && is_stale(endpoint.host)) ::unlink(endpoint.host.c_str());
     boost::system::error_code error;
-    asio::basic_socket_acceptor<asio::generic::stream_protocol> acceptor(executor);
+    Acceptor acceptor(executor);
     acceptor.open(address.protocol(), error);
     if (error) return error;
     // A restart must not wait for the connections of the previous run (TIME_WAIT).
@@ -362,11 +366,7 @@ class SocketNetwork final : public Network {
     if (!is_unix) {
       const auto local = acceptor.local_endpoint(error);
       if (error) return error;
-      sockaddr_storage storage{};
-      std::memcpy(&storage, local.data(), local.size());
-      real.port =
-          std::to_string(ntohs(storage.ss_family == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-                                                             : reinterpret_cast<const sockaddr_in&>(storage).sin_port));
+      real.port = std::to_string(tcp_of(local).port());
     }
     return std::unique_ptr<Listener>(std::make_unique<SocketListener>(std::move(acceptor), real));
   }

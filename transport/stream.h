@@ -20,7 +20,6 @@
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/buffer.hpp>
 #include <chrono>
 #include <cstddef>

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/error_words.h"
 #include "gpu/device/cuda_functions.h"
 #include "gpu/device/device_plan.h"
 #include "gpu/verified_plan.h"
@@ -14,17 +15,8 @@ namespace kv {
 namespace {
 
 /// cudaError_t as an error_code. CUDA's texts are in the module, which may be unloaded before they are read.
-/// error_category is never deleted through its base, so it has no virtual destructor.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
-class CudaCategory final : public boost::system::error_category {
- public:
-  const char* name() const noexcept override { return "cuda"; }
-  std::string message(int error) const override { return "CUDA error " + std::to_string(error); }
-};
-#pragma GCC diagnostic pop
-const CudaCategory& cuda_category() {
-  static const CudaCategory category;
+const boost::system::error_category& cuda_category() {
+  static const ErrorWords category("cuda", [](int error) { return "CUDA error " + std::to_string(error); });
   return category;
 }
 

@@ -7,20 +7,21 @@
 namespace kv {
 
 PagePool::PagePool(std::size_t page_count, std::function<void(const BlockName&)> on_removed)
-    : pages_(page_count), free_(page_count), on_removed_(std::move(on_removed)) {
+    : pages_(page_count), on_removed_(std::move(on_removed)) {
   KV_ASSERT(page_count >= 1 && page_count < std::numeric_limits<std::int32_t>::max());
   names_.reserve(page_count);  // at most one name per page: avoids a rehash while an engine waits for its step
   // From 1: page 0 is the null page.
-  for (std::size_t i = 1; i < page_count; ++i) free_.push_back(page_at(i));
+  for (std::size_t i = 1; i < page_count; ++i) free_.push_back(pages_[i]);
 }
 
 Result<std::vector<PageId>> PagePool::take(std::size_t count) {
   // All or none: a partly served sequence could not run, and would block others.
-  if (count > free_.count()) return Errc::kOutOfMemory;
+  if (count > free_.size()) return Errc::kOutOfMemory;
   std::vector<PageId> taken;
   taken.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const PageId page = free_.pop_front();
+    const PageId page = id_of(free_.front());
+    free_.pop_front();
     KV_ASSERT(page != kNullPage && at(page).user_count == 0);  // 1
     // Only now: a free page can be hit until its memory is needed.
     if (at(page).named) forget_name(page);
@@ -40,7 +41,7 @@ std::optional<PageId> PagePool::find(const BlockName& name) const {
 void PagePool::touch(std::span<const PageId> pages) {
   for (const PageId page : pages) {
     if (page == kNullPage) continue;
-    if (at(page).user_count++ == 0) free_.remove(page);
+    if (at(page).user_count++ == 0) free_.erase(free_.iterator_to(at(page)));
   }
 }
 
@@ -50,7 +51,7 @@ void PagePool::release(std::span<const PageId> pages) {
     if (pages[i] == kNullPage) continue;
     Page& page = at(pages[i]);
     KV_ASSERT(page.user_count > 0);
-    if (--page.user_count == 0) free_.push_back(pages[i]);
+    if (--page.user_count == 0) free_.push_back(page);
   }
 }
 
@@ -85,7 +86,7 @@ void PagePool::forget_name(PageId page) {
 
 /// All or none: a sequence with pages in use would continue with keys of the old weights.
 bool PagePool::forget_all_names() {
-  if (free_.count() != pages_.size() - 1) return false;
+  if (free_.size() != pages_.size() - 1) return false;
   for (std::size_t i = 1; i < pages_.size(); ++i) {
     if (pages_[i].named) forget_name(page_at(i));
   }
@@ -99,7 +100,7 @@ const BlockName* PagePool::name(PageId page) const {
 
 std::vector<PageId> PagePool::free_pages() const {
   std::vector<PageId> pages;
-  for (PageId page = free_.front(); page != free_.end(); page = free_.after(page)) pages.push_back(page);
+  for (const Page& page : free_) pages.push_back(id_of(page));
   return pages;
 }
 
@@ -109,10 +110,10 @@ PagePool::Page& PagePool::at(PageId page) {
 }
 
 std::string PagePool::check() const {
-  if (pages_[0].user_count != 0 || pages_[0].named || free_.contains(kNullPage)) return "the null page is in use";
+  if (pages_[0].user_count != 0 || pages_[0].named || pages_[0].is_linked()) return "the null page is in use";
   std::size_t named_count = 0, held_count = 0;
   for (std::size_t i = 1; i < pages_.size(); ++i) {
-    if (free_.contains(page_at(i)) != (pages_[i].user_count == 0)) return "page " + std::to_string(i) + " breaks 1";
+    if (pages_[i].is_linked() != (pages_[i].user_count == 0)) return "page " + std::to_string(i) + " breaks 1";
     named_count += pages_[i].named != nullptr;
   }
   for (const auto& entry : names_) {

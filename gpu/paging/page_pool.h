@@ -1,6 +1,7 @@
 // gpu/paging/page_pool.h: users, blocks and eviction order of pages.
 #pragma once
 
+#include <boost/intrusive/list.hpp>
 #include <functional>
 #include <optional>
 #include <span>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "gpu/paging/free_pages.h"
 #include "gpu/paging/page.h"
 
 namespace kv {
@@ -51,7 +51,7 @@ class PagePool {
   [[nodiscard]] bool forget_all_names();
 
   std::size_t page_count() const { return pages_.size(); }
-  std::size_t free_count() const { return free_.count(); }
+  std::size_t free_count() const { return free_.size(); }
   std::uint32_t user_count(PageId page) const { return pages_[page_index(page)].user_count; }
   const BlockName* name(PageId page) const;  ///< Null: unnamed.
   std::vector<PageId> free_pages() const;    ///< In the order in which they will be taken.
@@ -63,16 +63,17 @@ class PagePool {
     PageId first, last;
   };
   using Names = std::unordered_map<BlockName, Holders>;
-  struct Page {
+  struct Page : boost::intrusive::list_base_hook<> {  ///< Linked while it is free.
     std::uint32_t user_count = 0;
     Names::value_type* named = nullptr;  ///< Elements of an unordered_map do not move.
     PageId before = kNullPage, after = kNullPage;
   };
 
   Page& at(PageId page);
+  PageId id_of(const Page& page) const { return page_at(static_cast<std::size_t>(&page - pages_.data())); }
 
   std::vector<Page> pages_;
-  FreePages free_;
+  boost::intrusive::list<Page> free_;  ///< In the order of their reuse.
   Names names_;
   std::function<void(const BlockName&)> on_removed_;
 };

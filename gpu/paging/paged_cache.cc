@@ -1,7 +1,6 @@
 #include "gpu/paging/paged_cache.h"
 
 #include <algorithm>
-#include <cstdint>
 
 #include "base/assert.h"
 

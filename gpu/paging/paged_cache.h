@@ -2,7 +2,6 @@
 // has and which blocks a batch shares, without CUDA; gpu/permute.h moves the bytes. In reading order:
 //
 //   page.h                 pages and block names
-//   free_pages.h           unused pages, in the order of reuse
 //   page_pool.h            users and names of pages: the prefix cache
 //   cached_prefix.h        the cached part of a sequence
 //   paged_cache.h          sequences: page tables, slots, copy on write, fork, crop, windows

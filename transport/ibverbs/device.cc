@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cerrno>
 #include <fstream>
 
 #include "transport/ibverbs/objects.h"

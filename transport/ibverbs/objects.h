@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/assert.h"

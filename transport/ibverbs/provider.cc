@@ -1,5 +1,3 @@
-#include <cerrno>
-
 #include "transport/ibverbs/objects.h"
 #include "transport/verbs/verbs_module_abi.h"
 

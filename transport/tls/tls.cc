@@ -3,6 +3,8 @@
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
 
+#include "base/error_words.h"
+
 namespace kv {
 namespace {
 
@@ -35,34 +37,26 @@ std::string refused_here(int verdict) {
   return std::string("tls: the peer's certificate is refused: ") + X509_verify_cert_error_string(verdict) + hint;
 }
 
-// error_category is never deleted through its base, so it has no virtual destructor.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
-class TlsCategory final : public boost::system::error_category {
- public:
-  const char* name() const noexcept override { return "kvstore.tls"; }
-  std::string message(int value) const override {
-    if (value >= kTlsRefusedThere) return refused_there(value - kTlsRefusedThere);
-    if (value >= kTlsRefusedHere) return refused_here(value - kTlsRefusedHere);
-    switch (static_cast<TlsErrc>(value)) {
-      case TlsErrc::kNotTls: return "tls: the peer does not speak TLS";
-      case TlsErrc::kPlainRefused: return "tls: a tcp:// endpoint is refused, since only tls:// endpoints were given";
-      case TlsErrc::kNoCertificate: return "tls: the peer showed no certificate";
-      case TlsErrc::kBadName: return "tls: no certificate can have the name that the peer must prove";
-      case TlsErrc::kNotNamed:
-        return "tls: this client has a token, and the node that the cluster's map names is none that the client was "
-               "given: no certificate name of it is an endpoint's host or among tls-names";
-      case TlsErrc::kNotConfigured: return "tls: a tls:// endpoint needs tls-cert, tls-key and tls-ca";
-    }
-    return "tls: unknown error";
+std::string tls_words(int value) {
+  if (value >= kTlsRefusedThere) return refused_there(value - kTlsRefusedThere);
+  if (value >= kTlsRefusedHere) return refused_here(value - kTlsRefusedHere);
+  switch (static_cast<TlsErrc>(value)) {
+    case TlsErrc::kNotTls: return "tls: the peer does not speak TLS";
+    case TlsErrc::kPlainRefused: return "tls: a tcp:// endpoint is refused, since only tls:// endpoints were given";
+    case TlsErrc::kNoCertificate: return "tls: the peer showed no certificate";
+    case TlsErrc::kBadName: return "tls: no certificate can have the name that the peer must prove";
+    case TlsErrc::kNotNamed:
+      return "tls: this client has a token, and the node that the cluster's map names is none that the client was "
+             "given: no certificate name of it is an endpoint's host or among tls-names";
+    case TlsErrc::kNotConfigured: return "tls: a tls:// endpoint needs tls-cert, tls-key and tls-ca";
   }
-};
-#pragma GCC diagnostic pop
+  return "tls: unknown error";
+}
 
 }  // namespace
 
 const boost::system::error_category& tls_category() noexcept {
-  static const TlsCategory category;
+  static const ErrorWords category("kvstore.tls", &tls_words);
   return category;
 }
 

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "base/assert.h"
@@ -77,18 +76,6 @@ Result<std::vector<Handle>, Failure> read_all(const char* option, const std::str
   if (!is_end) return wrong(option, path, std::string("holds a damaged ") + what + " (" + words + ")");
   if (all.empty()) return wrong(option, path, std::string("holds no ") + what + " in PEM form");
   return all;
-}
-
-TlsCredentials::Time time_of(const ASN1_TIME* time) {
-  std::tm parts{};
-  KV_ASSERT(time != nullptr && ASN1_TIME_to_tm(time, &parts) == 1);  // checked when the certificate was read
-  // Year 9999 stands for "never" (RFC 5280), and is beyond the range of nanoseconds.
-  constexpr std::time_t kLatest = 9'000'000'000;
-  return std::chrono::system_clock::from_time_t(std::min(::timegm(&parts), kLatest));
-}
-bool is_time(const ASN1_TIME* time) {
-  std::tm parts{};
-  return time != nullptr && ASN1_TIME_to_tm(time, &parts) == 1;
 }
 
 std::string day_of(TlsCredentials::Time time) {
@@ -172,13 +159,14 @@ Failure TlsCredentials::load_cert() {
   auto chain = read_all<Certificate, &PEM_read_bio_X509>("tls-cert", config_.cert_file, "certificate");
   if (!chain) return chain.error();
   X509* const own = chain->front().get();
-  if (!is_time(X509_get0_notBefore(own)) || !is_time(X509_get0_notAfter(own))) return fail("has no valid dates");
-  cert_ends_ = time_of(X509_get0_notAfter(own));
-  const Time now = std::chrono::system_clock::now(), begins = time_of(X509_get0_notBefore(own));
+  const auto begins = time_of(X509_get0_notBefore(own)), ends = time_of(X509_get0_notAfter(own));
+  if (!begins || !ends) return fail("has no valid dates");
+  cert_ends_ = *ends;
+  const Time now = std::chrono::system_clock::now();
   if (cert_ends_ <= now)
     return fail("expired at " + day_of(cert_ends_) + "; a certificate that is valid now is needed");
-  if (begins > now)
-    return fail("is valid from " + day_of(begins) + " on only; a certificate that is valid now is needed");
+  if (*begins > now)
+    return fail("is valid from " + day_of(*begins) + " on only; a certificate that is valid now is needed");
   if (SSL_CTX_use_certificate(context_, own) != 1)
     return fail("cannot be used (" + last_words() +
                 "); needed are RSA of 2048 bits or more, P-256 or Ed25519, and no SHA-1");
@@ -213,9 +201,10 @@ Failure TlsCredentials::load_ca() {
   if (!all) return all.error();
   ca_ends_ = Time::max();
   for (const Certificate& one : *all) {
-    if (!is_time(X509_get0_notAfter(one.get()))) return fail("has no valid dates");
+    const auto ends = time_of(X509_get0_notAfter(one.get()));
+    if (!ends) return fail("has no valid dates");
     if (X509_check_ca(one.get()) == 0) return fail("holds a certificate that is no CA's");
-    ca_ends_ = std::min(ca_ends_, time_of(X509_get0_notAfter(one.get())));
+    ca_ends_ = std::min(ca_ends_, *ends);
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context_), one.get()) != 1) return fail(last_words());
     if (side_ == TlsSide::kNode && SSL_CTX_add_client_CA(context_, one.get()) != 1) return fail(last_words());
   }
@@ -229,8 +218,8 @@ Failure TlsCredentials::load_crl() {
   if (!all) return all.error();
   X509_STORE* const store = SSL_CTX_get_cert_store(context_);
   for (const Crl& one : *all) {
-    const ASN1_TIME* const next = X509_CRL_get0_nextUpdate(one.get());
-    if (is_time(next)) crl_ends_ = std::min(crl_ends_.value_or(Time::max()), time_of(next));
+    if (const auto next = time_of(X509_CRL_get0_nextUpdate(one.get())); next)
+      crl_ends_ = std::min(crl_ends_.value_or(Time::max()), *next);
     if (X509_STORE_add_crl(store, one.get()) != 1) return fail(last_words());
   }
   // An expired list would make this side refuse every peer. Reported here, where the file has a name.

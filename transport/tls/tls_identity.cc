@@ -55,14 +55,16 @@ std::vector<std::string> names_of(x509_st& certificate) {
   return names;
 }
 
+std::optional<std::chrono::system_clock::time_point> time_of(const asn1_string_st* time) {
+  std::tm parts{};
+  if (time == nullptr || ASN1_TIME_to_tm(time, &parts) != 1) return std::nullopt;
+  // Year 9999 stands for "never" (RFC 5280), and is beyond the range of nanoseconds.
+  constexpr std::time_t kLatest = 9'000'000'000;
+  return std::chrono::system_clock::from_time_t(std::min(::timegm(&parts), kLatest));
+}
+
 std::chrono::system_clock::time_point end_of(const x509_st& certificate) {
-  std::tm time{};
-  // An unreadable time has not been verified, and counts as expired.
-  if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &time) != 1) return {};
-  const std::time_t seconds = ::timegm(&time);
-  constexpr std::time_t kFar = std::time_t{1} << 33;  // the year 2242; years up to 9999 occur, beyond the clocks here
-  if (seconds > kFar) return std::chrono::system_clock::time_point::max();
-  return std::chrono::system_clock::from_time_t(seconds);
+  return time_of(X509_get0_notAfter(&certificate)).value_or(std::chrono::system_clock::time_point());
 }
 
 bool is_allowed(std::span<const std::string> names, std::span<const std::string> patterns) {

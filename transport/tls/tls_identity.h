@@ -2,11 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+struct asn1_string_st;
 struct x509_st;
 
 namespace kv {
@@ -16,8 +18,10 @@ namespace kv {
 /// ASCII character is skipped: a zero in it would show one name to a person and another to a C program.
 std::vector<std::string> names_of(x509_st& certificate);
 
-/// End of its validity.
+/// End of its validity; long past if unreadable.
 std::chrono::system_clock::time_point end_of(const x509_st& certificate);
+/// An ASN1_TIME, or 2255 if it is later; nullopt if there is none or it is unreadable.
+std::optional<std::chrono::system_clock::time_point> time_of(const asn1_string_st* time);
 
 /// Whether one of `names` is allowed by one of `patterns`, each of which is
 ///   spiffe://example.org/worker      this URI (anything with "://")

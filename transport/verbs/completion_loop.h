@@ -1,7 +1,6 @@
 // transport/verbs/completion_loop.h: hands the completions of one queue to their owners, on an I/O thread's event loop.
 #pragma once
 
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
 #include <functional>

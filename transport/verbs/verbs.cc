@@ -1,25 +1,14 @@
 #include "transport/verbs/verbs.h"
 
-#include <utility>
-
-#include "base/assert.h"
+#include "base/error_words.h"
 
 namespace kv::verbs {
 namespace {
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wnon-virtual-dtor"
-class StatusCategory final : public boost::system::error_category {
- public:
-  // The verbs module has a copy of this class. Categories with one id compare equal; ours is "kvst_wcs".
-  constexpr StatusCategory() : error_category(0x6B7673745F776373) {}
-  const char* name() const noexcept override { return "verbs"; }
-  std::string message(int value) const override {
-    if (value < 0 || value >= kStatusCount) return "unknown completion status " + std::to_string(value);
-    return std::string(name_of(static_cast<Status>(value)));
-  }
-};
-#pragma GCC diagnostic pop
+std::string status_words(int value) {
+  if (value < 0 || value >= kStatusCount) return "unknown completion status " + std::to_string(value);
+  return std::string(name_of(static_cast<Status>(value)));
+}
 
 std::string count_text(const char* field, std::uint64_t value, std::uint64_t minimum, std::uint64_t maximum) {
   return std::string(field) + ": " + std::to_string(value) + ", allowed are " + std::to_string(minimum) + " to " +
@@ -58,7 +47,7 @@ std::string_view name_of(Status status) {
 }
 
 const boost::system::error_category& status_category() noexcept {
-  static const StatusCategory category;
+  static const ErrorWords category("verbs", &status_words, 0x6B7673745F776373);  // "kvst_wcs" in ASCII
   return category;
 }
 

@@ -3,12 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <cerrno>
-#include <exception>
 #include <utility>
-
-#include "base/assert.h"
 
 namespace kv::verbs {
 namespace {

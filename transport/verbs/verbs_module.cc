@@ -3,7 +3,6 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <utility>
 
 #include "base/assert.h"
 #include "transport/verbs/verbs_module_abi.h"

@@ -1,8 +1,6 @@
 // transport/verbs/verbs_wire.h: ends of queue pairs and pieces of lent memory, as tables of the wire.
 #pragma once
 
-#include <string>
-
 #include "transport/verbs/verbs.h"
 #include "transport/wire_generated.h"
 
