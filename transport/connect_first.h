@@ -1,6 +1,7 @@
 // transport/connect_first.h: one connection to a host with several addresses, some perhaps dead (RFC 8305).
 #pragma once
 
+#include <algorithm>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -25,7 +26,19 @@ namespace kv {
 constexpr Duration kNextAddressAfter = 250ms;
 
 /// The same addresses, families in turns: a family that is dead on this host costs one step, not all of its addresses.
-std::vector<asio::ip::tcp::endpoint> alternate_families(std::vector<asio::ip::tcp::endpoint> addresses);
+inline std::vector<asio::ip::tcp::endpoint> alternate_families(std::vector<asio::ip::tcp::endpoint> addresses) {
+  if (addresses.empty()) return addresses;
+  const bool begins_with_v6 = addresses.front().address().is_v6();
+  const auto other = std::stable_partition(addresses.begin(), addresses.end(),
+                                           [&](const auto& each) { return each.address().is_v6() == begins_with_v6; });
+  std::vector<asio::ip::tcp::endpoint> ordered;
+  ordered.reserve(addresses.size());
+  for (auto first = addresses.begin(), second = other; first != other || second != addresses.end();) {
+    if (first != other) ordered.push_back(*first++);
+    if (second != addresses.end()) ordered.push_back(*second++);
+  }
+  return ordered;
+}
 
 /// Runs connect(0), then each further one 250 ms after the previous one, or as soon as all running ones have failed.
 /// The first connection wins, and the others are cancelled. Errors: that of the last failure; operation_aborted if the

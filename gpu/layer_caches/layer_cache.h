@@ -4,9 +4,7 @@
 //   layer_cache.h      the interface of all kinds
 //   growing_cache.h    GrowingCache: keeps all tokens ("dynamic")
 //   static_cache.h     StaticCache: memory of fixed size and place; SlidingCache: the last tokens
-//   sink_window.h      attention sinks and a rolling window: the kept tokens and their places
-//   sink_cache.h       SinkCache: keeps those, with keys turned to their places
-//   group_quantise.h   2 and 4 bits with a scale for every group
+//   sink_cache.h       SinkCache: attention sinks and a rolling window, with keys turned to their places
 //   quantised_cache.h  QuantisedCache: old tokens in few bits, recent ones whole
 //
 // A model with layers of several kinds has one object of the right kind for each layer.

@@ -1,5 +1,5 @@
 #include "transport/ibverbs/objects.h"
-#include "transport/verbs/verbs_module_abi.h"
+#include "transport/verbs/verbs_module.h"
 
 namespace kv::verbs {
 namespace {

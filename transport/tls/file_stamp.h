@@ -1,7 +1,7 @@
 // transport/tls/file_stamp.h: detects whether a file has changed since it was read.
 #pragma once
 
-#include <sys/types.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <string>
@@ -15,7 +15,13 @@ struct FileStamp {
   ::off_t bytes = -1;
   std::int64_t changed_ns = 0;
 
-  static FileStamp of(const std::string& path);
+  /// Follows links: Kubernetes replaces a mounted secret by changing a link.
+  static FileStamp of(const std::string& path) {
+    struct stat status {};
+    if (path.empty() || ::stat(path.c_str(), &status) != 0) return {};
+    return {status.st_dev, status.st_ino, status.st_size,
+            static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec};
+  }
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 

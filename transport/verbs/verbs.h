@@ -9,7 +9,7 @@
 //   verbs_mover.h      moves blocks into or out of a peer's memory
 //   verbs_messages.h   short requests and answers, without a stream
 // and the providers behind verbs.h:
-//   verbs_module.h     the devices of this machine, through a module loaded on demand (verbs_module_abi.h, ../ibverbs/)
+//   verbs_module.h     the devices of this machine, through a module loaded on demand (../ibverbs/)
 //
 // tests/transport/verbs_conformance_test.cc holds both providers to this interface. Every handle is a unique_ptr that
 // destroys its object; children die first:

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "base/assert.h"
-#include "transport/verbs/verbs_module_abi.h"
 
 namespace kv::verbs {
 

@@ -13,4 +13,10 @@ namespace kv::verbs {
 /// module; the text says which and, behind a semicolon, which package to install. Thread safety: any thread.
 Result<std::unique_ptr<Provider>, Failure> load_verbs();
 
+/// The module exports
+///     extern "C" int kv_verbs_abi_version();
+///     extern "C" kv::verbs::Provider* kv_verbs_make_provider(int assert_policy);
+/// Both sides are built from one tree; the version, which changes with verbs.h, rejects another build's module.
+inline constexpr int kModuleAbiVersion = 3;
+
 }  // namespace kv::verbs
