@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kSmallPageBytes = 4096;
 constexpr std::size_t kHugePageBytes = 2 * 1024 * 1024;
 constexpr std::size_t kTouchStepBytes = 64 * 1024 * 1024;  ///< Between two calls of `progress`.
 
@@ -42,7 +42,7 @@ Result<std::unique_ptr<ArenaMemory>> ArenaMemory::create(const ArenaConfig& conf
     memory->wants_huge_ = config.huge_pages;
     memory->touch_ = config.touch;
     memory->progress_ = config.progress;
-    why = memory->reserve(config, huge ? kHugePageBytes : kPageBytes);
+    why = memory->reserve(config, huge ? kHugePageBytes : kSmallPageBytes);
     if (!why) why = memory->commit(config.capacity_bytes);
     memory->progress_ = nullptr;  // only for the start
     if (!why) return memory;
@@ -86,7 +86,7 @@ error_code ArenaMemory::commit(std::size_t bytes) {
     return why;
   }
   // Advice: transparent huge pages, where allowed for shared memory; core files without prompts.
-  if (page_bytes_ == kPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
+  if (page_bytes_ == kSmallPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
   madvise(fresh, end - before, MADV_DONTDUMP);
   committed_bytes_ = end;
   for (std::size_t at = before; touch_ && at < end; at += kTouchStepBytes) {
