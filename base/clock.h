@@ -1,14 +1,11 @@
-// base/clock.h: injected time. The daemon and the client run on SteadyClock; tests and the simulation on VirtualClock,
-// where an hour passes at once and every run is the same.
+// base/clock.h: injected time. The daemon and the client run on SteadyClock; tests and the simulation on a clock of
+// theirs, tests/fakes/virtual_clock.h.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
 #include <chrono>
-#include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <utility>
 
 namespace kv {
 
@@ -41,26 +38,6 @@ class SteadyClock final : public Clock {
  public:
   TimePoint now() const override { return std::chrono::steady_clock::now(); }
   std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
-};
-
-/// Time that moves only by advance(). Alarms ring in order of time, then of arming. Not thread-safe. Outlives its
-/// alarms.
-class VirtualClock final : public Clock {
- public:
-  TimePoint now() const override { return now_; }
-  std::unique_ptr<Alarm> make_alarm(const asio::any_io_executor& executor) override;
-
-  bool has_alarm() const { return !alarms_.empty(); }
-  TimePoint next_alarm() const;     ///< Requires has_alarm().
-  void advance_to(TimePoint when);  ///< Rings (posts to their executors) all alarms due by then, in order.
-  void advance(Duration by) { advance_to(now_ + by); }
-
- private:
-  class VirtualAlarm;
-  using Key = std::pair<TimePoint, std::uint64_t>;
-  std::map<Key, VirtualAlarm*> alarms_;
-  TimePoint now_{Duration{1'000'000'000}};  ///< Not the epoch, so that earlier times exist.
-  std::uint64_t sequence_ = 0;
 };
 
 }  // namespace kv

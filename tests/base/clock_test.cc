@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/fakes/virtual_clock.h"
+
 namespace kv {
 namespace {
 

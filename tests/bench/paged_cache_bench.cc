@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "base/assert.h"
 #include "gpu/paging/cascade_plan.h"
 #include "gpu/paging/chunk_plan.h"
 #include "gpu/paging/paged_cache.h"

@@ -6,6 +6,7 @@
 
 #include "client/client.h"
 #include "tests/client/fake_node.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

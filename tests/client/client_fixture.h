@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 

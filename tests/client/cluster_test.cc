@@ -8,6 +8,7 @@
 
 #include "client/client_impl.h"
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "base/checksum.h"
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

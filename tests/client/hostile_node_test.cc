@@ -17,6 +17,7 @@
 
 #include "base/checksum.h"
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/transport/sim_world.h"
 #include "transport/frame_reader.h"
 #include "transport/frame_writer.h"

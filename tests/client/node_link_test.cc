@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/client/fake_node.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

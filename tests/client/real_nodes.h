@@ -21,6 +21,7 @@
 #include "client/client.h"
 #include "store/node/server.h"
 #include "tests/fakes/sim_network.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_node.h"
 
 namespace kv {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 

@@ -7,6 +7,7 @@
 
 #include "client/link/client_shared.h"
 #include "tests/client/client_fixture.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/transport/memory_stream.h"
 
 namespace kv {

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 

@@ -9,6 +9,7 @@
 
 #include "base/assert.h"
 #include "base/event.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "tests/fakes/virtual_clock.h"
 #include "transport/stream.h"
 
 namespace kv {

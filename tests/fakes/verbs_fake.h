@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "tests/fakes/virtual_clock.h"
 #include "transport/verbs/verbs.h"
 
 namespace kv::verbs {

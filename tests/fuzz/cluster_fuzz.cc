@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "store/node/pool/pool.h"
 #include "store/node/thread_border.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_base.h"
 #include "tests/sim/sim_member.h"
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "store/node/disk/kept_file.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "store/node/membership/member_text.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/node/memory_keys.h"
 
 namespace kv {

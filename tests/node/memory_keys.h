@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "store/node/membership/key_store.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 

@@ -16,6 +16,7 @@
 
 #include "store/node/thread_border.h"
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

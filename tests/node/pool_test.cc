@@ -7,6 +7,7 @@
 #include <map>
 
 #include "tests/client/real_nodes.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "store/node/status/page.h"
 #include "store/node/status/tree_query.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 namespace {

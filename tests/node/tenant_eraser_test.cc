@@ -6,6 +6,7 @@
 #include <future>
 #include <thread>
 
+#include "tests/fakes/virtual_clock.h"
 #include "tests/store/store_fixture.h"
 
 namespace kv {

@@ -14,6 +14,7 @@
 
 #include "store/node/admin.h"
 #include "store/node/server.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/transport/tls_certificates.h"
 #include "transport/tls/tls_network.h"
 #include "transport/wire_generated.h"

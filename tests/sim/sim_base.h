@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "index/block_hash.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv::sim {
 

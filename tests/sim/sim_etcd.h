@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/event.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/node/memory_keys.h"
 
 namespace kv::sim {

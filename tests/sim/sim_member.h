@@ -14,6 +14,7 @@
 #include "store/node/membership/member_text.h"
 #include "store/node/membership/membership.h"
 #include "store/node/mover/mover.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_etcd.h"
 #include "tests/sim/sim_node.h"
 

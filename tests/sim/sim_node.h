@@ -14,6 +14,7 @@
 #include "store/node/session/session.h"
 #include "tests/fakes/sim_network.h"
 #include "tests/fakes/verbs_fake.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/node/limits_change.h"
 #include "tests/sim/sim_spill.h"
 

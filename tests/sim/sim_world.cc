@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "index/name_groups.h"
+#include "tests/fakes/virtual_clock.h"
 #include "tests/sim/sim_base.h"
 
 namespace kv::sim {

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "tests/fakes/sim_network.h"
+#include "tests/fakes/virtual_clock.h"
 
 namespace kv {
 
