@@ -133,20 +133,14 @@ Async<FrameReader::Frame> FrameReader::next() {
   const std::size_t frame_bytes = kFrameHeaderBytes + header->table_bytes;
   if (frame_bytes > std::max(capacity_, kReadAheadBytes) && room_ != nullptr && !room_->resize(frame_bytes)) {
     const auto skipped = co_await skip(frame_bytes);
-    if (!skipped) {
-      why_ = "the connection ended within a frame: " + skipped.error().message();
-      co_return skipped.error() == asio::error::eof ? error_code(Errc::kBadFrame) : skipped.error();
-    }
+    if (!skipped) co_return ended_within("a frame", skipped.error());
     payload_left_ = header->payload_bytes;
     in_table_ = false;
     co_return Frame{*header, {}, /*is_skipped=*/true};
   }
   if (end_ - begin_ < frame_bytes) {
     const auto filled = co_await fill(frame_bytes);
-    if (!filled) {
-      why_ = "the connection ended within a frame: " + filled.error().message();
-      co_return filled.error() == asio::error::eof ? error_code(Errc::kBadFrame) : filled.error();
-    }
+    if (!filled) co_return ended_within("a frame", filled.error());
   }
   if (begin_ % 8 != 0) {  // FlatBuffers reads its fields in place, aligned to 8 bytes
     std::memmove(buffer_.get(), buffer_.get() + begin_, end_ - begin_);
@@ -164,6 +158,11 @@ Async<FrameReader::Frame> FrameReader::next() {
   payload_left_ = header->payload_bytes;
   in_table_ = false;
   co_return Frame{*header, table};
+}
+
+error_code FrameReader::ended_within(const std::string& part, error_code why) {
+  why_ = "the connection ended within " + part + ": " + why.message();
+  return why == asio::error::eof ? error_code(Errc::kBadFrame) : why;
 }
 
 Async<void> FrameReader::skip(std::size_t bytes) {
@@ -231,8 +230,7 @@ Async<void> FrameReader::read_payload(PayloadSink& sink) {
         turn_bytes = 0;
         continue;
       }
-      why_ = "the connection ended within a payload: " + got.error().message();
-      co_return got.error() == asio::error::eof ? error_code(Errc::kBadFrame) : got.error();
+      co_return ended_within("a payload", got.error());
     }
     bytes_read_ += *got;
     is_drained_ = false;  // more bytes have come by the time the sink is done

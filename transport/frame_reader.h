@@ -79,6 +79,7 @@ class FrameReader {
   Async<void> fill(std::size_t want);  ///< Returns once `want` bytes from begin_ on are buffered.
   Async<void> skip(std::size_t bytes);
   void reserve(std::size_t want);
+  error_code ended_within(const std::string& part, error_code why);
 
   Stream& stream_;
   FrameLimits limits_;

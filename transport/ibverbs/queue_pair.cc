@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -9,16 +10,6 @@ namespace {
 
 constexpr std::uint8_t kNotReadyTimer = 12;  ///< 0.64 ms between tries of a SEND that meets no RECV.
 constexpr std::uint8_t kHopLimit = 64;       ///< Routers between the two sides; Linux's default for IP.
-
-ibv_mtu mtu_of(std::uint32_t bytes) {
-  switch (bytes) {
-    case 256: return IBV_MTU_256;
-    case 512: return IBV_MTU_512;
-    case 1024: return IBV_MTU_1024;
-    case 2048: return IBV_MTU_2048;
-    default: return IBV_MTU_4096;  // check_path() has checked it
-  }
-}
 
 ibv_wr_opcode opcode_of(Opcode opcode) {
   switch (opcode) {
@@ -101,7 +92,7 @@ Result<void, Failure> IbQueuePair::connect(const QueuePairAddress& peer, const P
   // Ready to receive needs the peer's values, ready to send those of our own requests.
   ibv_qp_attr attribute{};
   attribute.qp_state = IBV_QPS_RTR;
-  attribute.path_mtu = mtu_of(path.mtu_bytes);
+  attribute.path_mtu = static_cast<ibv_mtu>(std::countr_zero(path.mtu_bytes) - 7);  // IBV_MTU_256 is 1
   attribute.dest_qp_num = peer.number;
   attribute.rq_psn = peer.first_psn;
   attribute.max_dest_rd_atomic = static_cast<std::uint8_t>(std::min(path.read_count, 255u));

@@ -1,5 +1,7 @@
 #include "transport/verbs/verbs.h"
 
+#include <algorithm>
+
 #include "base/error_words.h"
 
 namespace kv::verbs {
@@ -13,6 +15,13 @@ std::string status_words(int value) {
 std::string count_text(const char* field, std::uint64_t value, std::uint64_t minimum, std::uint64_t maximum) {
   return std::string(field) + ": " + std::to_string(value) + ", allowed are " + std::to_string(minimum) + " to " +
          std::to_string(maximum);
+}
+
+/// `over`: the error for a value above the maximum.
+Result<void, Failure> check_count(const char* field, std::uint64_t value, std::uint64_t minimum, std::uint64_t maximum,
+                                  Errc over = Errc::kBadRequest) {
+  if (value >= minimum && value <= maximum) return {};
+  return Failure(value < minimum ? Errc::kBadRequest : over, count_text(field, value, minimum, maximum));
 }
 
 }  // namespace
@@ -67,53 +76,33 @@ Result<void, Failure> check_access(std::uint64_t bytes, std::uint64_t bytes_max,
 }
 
 Result<void, Failure> check_options(const QueuePairOptions& options, const DeviceInfo& device) {
-  const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
-                         std::uint64_t maximum) -> Result<void, Failure> {
-    if (value < minimum) return Failure(Errc::kBadRequest, count_text(field, value, minimum, maximum));
-    if (value > maximum) return Failure(Errc::kTooLarge, count_text(field, value, minimum, maximum));
-    return {};
-  };
   const DeviceLimits& limits = device.limits;
-  const auto requests = check("request_count_max", options.request_count_max, 1, limits.request_count_max);
-  if (!requests) return requests;
-  const auto receives = check("receive_count_max", options.receive_count_max, 0, limits.request_count_max);
-  if (!receives) return receives;
-  const auto pieces = check("piece_count_max", options.piece_count_max, 1, limits.piece_count_max);
-  if (!pieces) return pieces;
-  for (const PortInfo& port : device.ports) {
-    if (port.number == options.port) return {};
+  for (const auto& checked : {
+           check_count("request_count_max", options.request_count_max, 1, limits.request_count_max, Errc::kTooLarge),
+           check_count("receive_count_max", options.receive_count_max, 0, limits.request_count_max, Errc::kTooLarge),
+           check_count("piece_count_max", options.piece_count_max, 1, limits.piece_count_max, Errc::kTooLarge),
+       }) {
+    if (!checked) return checked;
   }
+  if (std::ranges::find(device.ports, options.port, &PortInfo::number) != device.ports.end()) return {};
   return Failure(Errc::kBadRequest, "port: " + std::to_string(options.port) + ", " + device.name + " has no such port");
 }
 
 Result<void, Failure> check_path(const QueuePairAddress& peer, const Path& path, const DeviceLimits& limits) {
   constexpr std::uint64_t kMax24 = (1 << 24) - 1;  // queue pair and packet sequence numbers have 24 bits on the wire
-  const auto check = [&](const char* field, std::uint64_t value, std::uint64_t minimum,
-                         std::uint64_t maximum) -> Result<void, Failure> {
-    if (value >= minimum && value <= maximum) return {};
-    return Failure(Errc::kBadRequest, count_text(field, value, minimum, maximum));
-  };
   for (const auto& checked : {
-           check("peer.number", peer.number, 0, kMax24),
-           check("peer.first_psn", peer.first_psn, 0, kMax24),
-           check("first_psn", path.first_psn, 0, kMax24),
-           check("read_count", path.read_count, 1, limits.read_count_max),
-           check("timeout_exponent", path.timeout_exponent, 1, 31),
-           check("retry_count", path.retry_count, 1, 6),
-           check("not_ready_retry_count", path.not_ready_retry_count, 0, 6),
+           check_count("peer.number", peer.number, 0, kMax24),
+           check_count("peer.first_psn", peer.first_psn, 0, kMax24),
+           check_count("first_psn", path.first_psn, 0, kMax24),
+           check_count("read_count", path.read_count, 1, limits.read_count_max),
+           check_count("timeout_exponent", path.timeout_exponent, 1, 31),
+           check_count("retry_count", path.retry_count, 1, 6),
+           check_count("not_ready_retry_count", path.not_ready_retry_count, 0, 6),
        }) {
     if (!checked) return checked;
   }
-  switch (path.mtu_bytes) {
-    case 256:
-    case 512:
-    case 1024:
-    case 2048:
-    case 4096: return {};  // clang-format off
-    default: break;  // clang-format on
-  }
-  return Failure(Errc::kBadRequest,
-                 "mtu_bytes: " + std::to_string(path.mtu_bytes) + ", allowed are 256, 512, 1024, 2048 and 4096");
+  if (is_mtu(path.mtu_bytes)) return {};
+  return Failure(Errc::kBadRequest, "mtu_bytes: " + std::to_string(path.mtu_bytes) + std::string(kMtusAllowed));
 }
 
 /// Shared, so that the fake refuses the same requests as a device. Two bits of the id are for providers (pack_id).

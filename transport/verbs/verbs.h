@@ -158,6 +158,9 @@ struct Request {
   std::uint32_t rkey = 0;
 };
 
+inline constexpr std::string_view kMtusAllowed = ", allowed are 256, 512, 1024, 2048 and 4096";
+constexpr bool is_mtu(std::uint32_t bytes) { return bytes >= 256 && bytes <= 4096 && (bytes & (bytes - 1)) == 0; }
+
 /// One side's data for the other's connect(). Trusted as much as the session that it travels over.
 struct QueuePairAddress {
   std::uint32_t number = 0;

@@ -26,8 +26,7 @@ Result<QueuePairAddress, Failure> decode(const wire::QueuePairEnd* end) {
   if (is_outside(end->read_count_max(), 1, kReadCountMax))
     return refuse("end.read_count_max: " + std::to_string(end->read_count_max()) + ", 1..255 are allowed");
   const std::uint32_t mtu = end->mtu_bytes();
-  if (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0)
-    return refuse("end.mtu_bytes: " + std::to_string(mtu) + ", allowed are 256, 512, 1024, 2048 and 4096");
+  if (!is_mtu(mtu)) return refuse("end.mtu_bytes: " + std::to_string(mtu) + std::string(kMtusAllowed));
   QueuePairAddress address;
   if (end->gid() == nullptr || end->gid()->size() != address.gid.size())
     return refuse("end.gid: " + std::to_string(end->gid() == nullptr ? 0 : end->gid()->size()) + " bytes, not 16");
