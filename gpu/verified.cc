@@ -20,7 +20,7 @@ Result<std::size_t> check(const BoundLayout& blocks, const BoundLayout& cache, c
   const std::int64_t block_bytes = dense_block_bytes(blocks.layout), tokens = blocks.layout.block_tokens;
   const auto block_count = static_cast<std::int64_t>(seed_count);
   const std::size_t stripes = stripe_count(static_cast<std::size_t>(block_bytes));
-  if (block_bytes == 0 || block_count > blocks.layout.block_count || sum_count != seed_count * stripes)
+  if (block_bytes <= 0 || block_count > blocks.layout.block_count || sum_count != seed_count * stripes)
     return Errc::kMismatch;
   if (!is_cut_evenly(rows, tokens)) return Errc::kBadRequest;
   const auto checked = is_scatter ? check_permute(cache, rows, blocks, Rows::range(), block_count * tokens, operation)

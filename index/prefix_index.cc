@@ -41,6 +41,8 @@ PrefixIndex::PrefixIndex(std::uint64_t hash_seed, LeafQueues queues)
     : impl_(std::make_unique<Impl>(hash_seed, queues)) {}
 PrefixIndex::~PrefixIndex() = default;
 
+// -- trees
+
 TreeId PrefixIndex::add_tree(std::uint32_t group, TreeKind kind) {
   Impl& impl = *impl_;
   impl.order.need_group(group);
@@ -83,6 +85,8 @@ std::vector<TreeId> PrefixIndex::take_emptied() {
   for (const TreeId tree : impl_->emptied_trees) impl_->at(tree).is_in_emptied = false;
   return std::exchange(impl_->emptied_trees, {});
 }
+
+// -- lookup
 
 /// One hash lookup an edge, and within an edge a comparison of two arrays: prompts that share a long beginning cost a
 /// sequential read, not a search for each block.
@@ -180,6 +184,8 @@ BlockId PrefixIndex::find_child(TreeId tree, BlockId parent, const BlockHash& ha
   const NodeId child = impl_->find_child_node(node, hash);
   return child == kNoNode ? kNoBlock : impl_->nodes[child].run.ids()[0];
 }
+
+// -- insertion and removal
 
 /// Children hang only below the last block of an edge. A parent in the middle of an edge splits the edge first; its
 /// half gets the block as second child.
@@ -312,6 +318,92 @@ void PrefixIndex::forget(BlockId block) {
   --impl_->trees[tree].unlinked_count;
   impl_->note_if_empty(tree);
 }
+
+// -- removal in bounded steps
+
+/// Cuts a subtree off for the price of one split, whatever its size: walks no longer find its blocks, and reap() frees
+/// them later, a few at a time, between requests.
+std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
+  Impl& impl = *impl_;
+  KV_ASSERT(is_linked(block));
+  const BlockId above = parent(block);
+  NodeId top = impl.at(block).node;
+  const std::uint32_t kept = impl.offset(impl.at(block));
+  if (kept > 0) {
+    const NodeId upper = impl.split(top, kept);
+    top = impl.at(block).node;
+    KV_ASSERT(impl.nodes[top].parent == upper);
+  }
+  // Now `top` is a whole edge that begins with the block. Move it below its own root, and subtract its counts above.
+  const NodeId old_parent = impl.nodes[top].parent;
+  impl.unlink_child(old_parent, top);
+  impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
+  const std::size_t uncovered = impl.covers.is_covered(top) ? impl.uncover_above(old_parent, nullptr) : 0;
+  const NodeId root = impl.new_node(impl.nodes[top].tree, kNoNode, impl.nodes[top].first_depth);
+  impl.nodes[top].parent = root;
+  impl.nodes[root].pinned_count = impl.nodes[top].pinned_count;
+  impl.link_child(root, top);
+  impl.detached.push_back({.root = root, .label = label, .above = above});
+  if (above != kNoBlock) impl.detached.back().above_hash = hash(above);
+  impl.order.update(old_parent);
+  impl.join_only_child(old_parent);
+  return uncovered;
+}
+
+void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
+  Impl& impl = *impl_;
+  NodeId& root = impl.at(tree).root;
+  if (impl.nodes[root].children.size() == 0) return;
+  // The tree gets a new, empty root; the old one takes all edges with it.
+  impl.detached.push_back({.root = root, .label = label});
+  root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
+}
+
+bool PrefixIndex::has_detached() const { return !impl_->detached.empty(); }
+
+bool PrefixIndex::is_attached(BlockId block) const {
+  if (!impl_->is_linked(block)) return false;
+  NodeId id = impl_->at(block).node;
+  while (!impl_->is_root(impl_->nodes[id])) id = impl_->nodes[id].parent;
+  return impl_->trees[impl_->nodes[id].tree].root == id;
+}
+
+std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, std::uint32_t)>& removed) {
+  Impl& impl = *impl_;
+  std::size_t count = 0;
+  while (!impl.detached.empty() && steps.are_left()) {
+    const NodeId root = impl.detached.front().root;
+    const std::uint32_t label = impl.detached.front().label;
+    // Depth first, without a stack: go down to some leaf, remove its blocks from the end; the empty node then hands the
+    // walk to its parent (free_empty_node). Between calls only `reaping` is needed.
+    if (impl.reaping == kNoNode) impl.reaping = root;
+    const NodeId id = impl.reaping;
+    if (const NodeId child = impl.nodes[id].children.any(); child != ChildMap::kNone) {
+      steps.take(Steps::kBlock);
+      impl.reaping = child;
+      continue;
+    }
+    if (id == root) {
+      impl.end_detached();
+      continue;
+    }
+    steps.take(Steps::kRemoval);
+    ++count;
+    const BlockId gone = impl.nodes[id].run.last();
+    removed(gone, label);
+    KV_ASSERT(impl.covers.empty() || !is_cover(gone));
+    impl.bequeath(gone);
+    if (impl.at(gone).pin_count > 0) {
+      impl.take_out_leaf_end(gone);
+    } else {
+      impl.cut_leaf_end(gone);
+      impl.free(gone);
+    }
+  }
+  return count;
+}
+
+// -- use and pins
 
 void PrefixIndex::touch(BlockId block, Tick tick) {
   std::uint64_t& recency = impl_->at(block).recency;
@@ -472,89 +564,7 @@ std::optional<Tick> PrefixIndex::oldest_bound_in_band(std::uint32_t band, std::u
 }
 std::uint32_t PrefixIndex::group(BlockId block) const { return impl_->nodes[impl_->linked(block).node].group; }
 
-// -- removal in bounded steps
-
-/// Cuts a subtree off for the price of one split, whatever its size: walks no longer find its blocks, and reap() frees
-/// them later, a few at a time, between requests.
-std::size_t PrefixIndex::detach(BlockId block, std::uint32_t label) {
-  Impl& impl = *impl_;
-  KV_ASSERT(is_linked(block));
-  const BlockId above = parent(block);
-  NodeId top = impl.at(block).node;
-  const std::uint32_t kept = impl.offset(impl.at(block));
-  if (kept > 0) {
-    const NodeId upper = impl.split(top, kept);
-    top = impl.at(block).node;
-    KV_ASSERT(impl.nodes[top].parent == upper);
-  }
-  // Now `top` is a whole edge that begins with the block. Move it below its own root, and subtract its counts above.
-  const NodeId old_parent = impl.nodes[top].parent;
-  impl.unlink_child(old_parent, top);
-  impl.add_pinned(old_parent, 0 - impl.nodes[top].pinned_count);
-  const std::size_t uncovered = impl.covers.is_covered(top) ? impl.uncover_above(old_parent, nullptr) : 0;
-  const NodeId root = impl.new_node(impl.nodes[top].tree, kNoNode, impl.nodes[top].first_depth);
-  impl.nodes[top].parent = root;
-  impl.nodes[root].pinned_count = impl.nodes[top].pinned_count;
-  impl.link_child(root, top);
-  impl.detached.push_back({.root = root, .label = label, .above = above});
-  if (above != kNoBlock) impl.detached.back().above_hash = hash(above);
-  impl.order.update(old_parent);
-  impl.join_only_child(old_parent);
-  return uncovered;
-}
-
-void PrefixIndex::detach_all(TreeId tree, std::uint32_t label) {
-  Impl& impl = *impl_;
-  NodeId& root = impl.at(tree).root;
-  if (impl.nodes[root].children.size() == 0) return;
-  // The tree gets a new, empty root; the old one takes all edges with it.
-  impl.detached.push_back({.root = root, .label = label});
-  root = impl.new_node(static_cast<std::uint32_t>(tree), kNoNode, 0);
-}
-
-bool PrefixIndex::has_detached() const { return !impl_->detached.empty(); }
-
-bool PrefixIndex::is_attached(BlockId block) const {
-  if (!impl_->is_linked(block)) return false;
-  NodeId id = impl_->at(block).node;
-  while (!impl_->is_root(impl_->nodes[id])) id = impl_->nodes[id].parent;
-  return impl_->trees[impl_->nodes[id].tree].root == id;
-}
-
-std::size_t PrefixIndex::reap(Steps& steps, const std::function<void(BlockId, std::uint32_t)>& removed) {
-  Impl& impl = *impl_;
-  std::size_t count = 0;
-  while (!impl.detached.empty() && steps.are_left()) {
-    const NodeId root = impl.detached.front().root;
-    const std::uint32_t label = impl.detached.front().label;
-    // Depth first, without a stack: go down to some leaf, remove its blocks from the end; the empty node then hands the
-    // walk to its parent (free_empty_node). Between calls only `reaping` is needed.
-    if (impl.reaping == kNoNode) impl.reaping = root;
-    const NodeId id = impl.reaping;
-    if (const NodeId child = impl.nodes[id].children.any(); child != ChildMap::kNone) {
-      steps.take(Steps::kBlock);
-      impl.reaping = child;
-      continue;
-    }
-    if (id == root) {
-      impl.end_detached();
-      continue;
-    }
-    steps.take(Steps::kRemoval);
-    ++count;
-    const BlockId gone = impl.nodes[id].run.last();
-    removed(gone, label);
-    KV_ASSERT(impl.covers.empty() || !is_cover(gone));
-    impl.bequeath(gone);
-    if (impl.at(gone).pin_count > 0) {
-      impl.take_out_leaf_end(gone);
-    } else {
-      impl.cut_leaf_end(gone);
-      impl.free(gone);
-    }
-  }
-  return count;
-}
+// -- the shape of the trees
 
 bool PrefixIndex::is_leaf_end(BlockId block) const {
   if (!impl_->is_linked(block)) return false;
@@ -629,6 +639,8 @@ bool PrefixIndex::visit_edges(TreeId tree, BlockId top, Steps& steps,
   }
   return true;
 }
+
+// -- facts
 
 const BlockHash& PrefixIndex::hash(BlockId block) const {
   const Block& known = impl_->at(block);
