@@ -9,7 +9,7 @@
 #include "base/assert.h"
 #include "base/printable.h"
 #include "client/client_impl.h"
-#include "transport/context_act.h"
+#include "transport/frame.h"
 
 namespace kv {
 namespace {

@@ -59,6 +59,17 @@ inline constexpr std::size_t kContextsPerAnswer = 128;        ///< In one Contex
 inline constexpr std::size_t kContextHashesPerAnswer = 8192;  ///< The same.
 const char* frame_type_name(FrameType type);                  ///< As in metrics: "hello", "put_data", ...
 
+/// `act` of wire::ContextRequest. docs/wire.md lists the fields of each.
+enum class ContextAct : std::uint8_t {
+  kCreate = 1,
+  kList = 2,
+  kExtend = 3,
+  kDelete = 4,
+  kWarm = 5,
+  kStopWarming = 6,
+  kTell = 7
+};
+
 /// Flags of a frame. Unknown bits are an error.
 enum FrameFlags : std::uint16_t {
   kFrameResponse = 1,  ///< From the node.

@@ -4,11 +4,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/dispatch.hpp>
@@ -28,7 +30,6 @@
 #include "transport/connect_first.h"
 #include "transport/forked.h"
 #include "transport/resolver.h"
-#include "transport/spare_descriptors.h"
 #include "transport/stream.h"
 #include "transport/tls/tls.h"
 
@@ -38,6 +39,14 @@ namespace {
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 using Socket = asio::generic::stream_protocol::socket;
 using Acceptor = asio::basic_socket_acceptor<asio::generic::stream_protocol>;
+
+/// Whether a client may keep its new descriptor: a high number leaves few for health answers and files.
+bool leaves_descriptors(int descriptor) {
+  constexpr rlim_t kSpareMax = 96;  // the admin server's connections, and a third more
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return true;
+  return static_cast<rlim_t>(descriptor) < limit.rlim_cur - std::min(kSpareMax, limit.rlim_cur / 8);
+}
 
 /// The wait of one read, for a thread that spins. Keeps the context from running out of work, as a reactor wait does.
 template <class Handler>

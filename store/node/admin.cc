@@ -336,7 +336,7 @@ struct AdminServer::Impl {
       auto [error, socket] = co_await acceptor.async_accept(kAwait);
       if (error == asio::error::operation_aborted) co_return;
       if (error) {
-        // Sessions leave some descriptors free (transport/spare_descriptors.h). At the limit, a connection ends.
+        // Sessions leave some descriptors free (transport/socket_network.cc). At the limit, a connection ends.
         const bool is_short =
             error == asio::error::no_descriptors || error == boost::system::errc::too_many_files_open_in_system;
         if (is_short && connections.end_one()) continue;

@@ -10,7 +10,7 @@
 
 #include "base/printable.h"
 #include "store/node/session/session_wire.h"
-#include "transport/context_act.h"
+#include "transport/frame.h"
 
 namespace kv {
 namespace {
