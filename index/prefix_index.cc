@@ -510,7 +510,14 @@ std::size_t PrefixIndex::cover(BlockId block) {
   const std::uint32_t before = impl.covered_count(known.node), end = impl.offset(known) + 1;
   impl.covers.add(known.node, known.depth);
   if (before > 0) return std::max(end, before) - before;
-  return end + impl.cover_above(known.node);
+  std::size_t fresh = end;
+  for (NodeId id = impl.nodes[known.node].parent; !impl.is_root(impl.nodes[id]); id = impl.nodes[id].parent) {
+    const std::uint32_t covered = impl.covered_count(id);
+    impl.covers.add_child(id);
+    fresh += impl.nodes[id].run.size() - covered;
+    if (covered > 0) break;
+  }
+  return fresh;
 }
 
 std::size_t PrefixIndex::uncovered_count(BlockId block) const {

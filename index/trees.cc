@@ -182,17 +182,6 @@ std::uint32_t Trees::covered_count(NodeId id) const {
   return end == 0 ? 0 : end - nodes[id].first_depth;
 }
 
-std::size_t Trees::cover_above(NodeId id) {
-  std::size_t fresh = 0;
-  for (id = nodes[id].parent; !is_root(nodes[id]); id = nodes[id].parent) {
-    const std::uint32_t before = covered_count(id);
-    covers.add_child(id);
-    fresh += nodes[id].run.size() - before;
-    if (before > 0) break;
-  }
-  return fresh;
-}
-
 std::size_t Trees::uncover_above(NodeId above, Steps* steps) {
   std::size_t ended = 0;
   for (NodeId id = above; !is_root(nodes[id]); id = nodes[id].parent) {

@@ -136,8 +136,6 @@ struct Trees : Edges {
   // -- covers. A walk upward stops at the first node that was covered before, or still is: all above are unchanged.
   /// The number of covered blocks in the node's run; always the first ones.
   std::uint32_t covered_count(NodeId id) const;
-  /// The node has become covered. Returns how many blocks above it become covered.
-  std::size_t cover_above(NodeId id);
   /// A child of `above` was uncovered. Returns how many blocks, from `above` up, are uncovered.
   std::size_t uncover_above(NodeId above, Steps* steps);
 
