@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 from .errors import BadRequest
 
-__all__ = ["Node", "access_of", "nodes_of"]
-
 _UNIX = "/run/kvstore/kvstore.sock"
 _TCP = "tcp://127.0.0.1:7400"
 _ALLOWED = (

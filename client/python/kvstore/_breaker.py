@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["Breaker"]
-
 _FAILURES_MAX = 3
 _PAUSE_MIN = 1.0
 _PAUSE_MAX = 30.0

@@ -9,8 +9,6 @@ from urllib.parse import quote
 
 from .errors import BadRequest
 
-__all__ = ["dtype_name", "field_text"]
-
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
 #: Text that would be read as an escape.
 _ESCAPED = re.compile("%[0-9A-F]{2}")

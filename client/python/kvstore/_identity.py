@@ -22,20 +22,6 @@ from urllib.parse import quote
 
 from .errors import Unsupported
 
-__all__ = [
-    "adapter_digest",
-    "computed",
-    "config_of",
-    "digest",
-    "loaded_digest",
-    "model_folder",
-    "model_name",
-    "remote_code_digest",
-    "rotation_digest",
-    "short",
-    "weights_digest",
-]
-
 #: File names beside weights that do not affect the computation. All others count, so that an unforeseen kind of file is not missed.
 _OTHER_NAMES = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state)\w*\.(bin|pt|pth)$"

@@ -10,8 +10,6 @@ from typing import Any
 from .client import Client
 from .device import pci_address
 
-__all__ = ["numa_nodes_of", "tell_numa"]
-
 
 def _pci_address(torch: Any, device: int | None) -> str:
     if device is None:

@@ -12,8 +12,6 @@ from .errors import BadRequest, PermissionDenied
 from .namespaces import Namespace
 from .sets import SetSpace
 
-__all__ = ["AccessOptions", "StoreOptions", "access_options", "check_options", "client_of", "opened"]
-
 
 @dataclass(frozen=True)
 class AccessOptions:

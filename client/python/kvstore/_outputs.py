@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-__all__ = ["HEADER_BYTES", "decoded", "encoded", "header"]
-
 _HEADER = struct.Struct("<4sHH16s5Q")
 _MARK, _VERSION, _AXES_MAX = b"KVEC", 1, 5
 _DTYPES = {str(each).removeprefix("torch."): each for each in (torch.float32, torch.float16, torch.bfloat16)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from . import _kvstore
 
-__all__: list[str] = []
-
 
 def _text(value: object) -> str:
     """Short, for any number of blocks."""

@@ -6,8 +6,6 @@ from typing import Literal
 
 from .errors import BadRequest
 
-__all__ = ["Reuse", "reuse_number"]
-
 #: When the blocks will be asked for again: "never", within so many seconds, "later" than in ten minutes. None: unknown.
 Reuse = Literal["never", "later"] | float | None
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from .client import Client
 
-__all__ = ["QUARANTINE_SECONDS", "RowPool"]
-
 #: How often quarantined memory is checked.
 QUARANTINE_SECONDS = 0.05
 

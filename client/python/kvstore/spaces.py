@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from . import _kvstore
     from .client import Client, Lease
 
-__all__ = ["OpenedNamespace"]
-
 
 class OpenedNamespace:
     """A namespace, opened by a client. Stays valid while nodes come and go.

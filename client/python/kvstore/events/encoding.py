@@ -12,8 +12,6 @@ from typing import Any
 
 from .source import Change
 
-__all__ = ["CLEARED", "ENCODINGS", "Encoding"]
-
 CLEARED: Mapping[str, Any] = {"type": "AllBlocksCleared"}
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from .source import Change, Source, Space
 
-__all__ = ["Held", "Look", "look"]
-
 _Key = tuple[Space, str, bytes]
 
 

@@ -22,8 +22,6 @@ from .encoding import CLEARED, Encoding
 from .held import look
 from .source import Change, NodeAway, Source
 
-__all__ = ["Publisher"]
-
 logger = logging.getLogger(__name__)
 
 END = (-1).to_bytes(8, "big", signed=True)

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 
 from ..errors import BadRequest
 
-__all__ = ["Change", "NodeAway", "Part", "Source", "Space", "Told"]
-
 #: Limit on one answer: the node's own bound is lower.
 _ANSWER_BYTES_MAX = 64 << 20
 _VERSION = 1

@@ -21,8 +21,6 @@ from . import compat
 from .compat import Bitmap, KeyEntry, KeyListPage, L2AdapterInterface, L2StoreResult, key_text
 from .connector import Options, logger, namespace_of
 
-__all__ = ["Adapter"]
-
 #: Values in SetPutResult.states.
 _REFUSED, _STORED = 0, 1
 #: Limit on unfetched results of a kind, and on leases not yet unlocked: LMCache handles all but those of given up requests.

@@ -7,16 +7,8 @@ from typing import Any
 
 from ..errors import Unsupported
 
-__all__ = [
-    "TRIED_VERSIONS",
-    "VERSION",
-    "Bitmap",
-    "KeyEntry",
-    "KeyListPage",
-    "L2AdapterInterface",
-    "L2StoreResult",
-    "key_text",
-]
+#: LMCache's own classes that other modules have from here.
+__all__ = ["Bitmap", "KeyEntry", "KeyListPage", "L2AdapterInterface", "L2StoreResult"]
 
 TRIED_VERSIONS = ("0.5.6",)
 

@@ -13,8 +13,6 @@ from .._options import AccessOptions, access_options, check_options
 from ..errors import BadRequest
 from ..namespaces import Namespace
 
-__all__ = ["Connector", "Options", "logger", "namespace_of"]
-
 
 def _logger() -> logging.Logger:
     """Made as LMCache makes its own: other handlers do not show its loggers."""

@@ -22,8 +22,6 @@ from .._options import client_of
 from .._outputs import decoded, encoded
 from .connector import Options, logger, namespace_of
 
-__all__ = ["EncoderRemote", "Remote"]
-
 _PREFIX = "kvstore."
 
 

@@ -19,8 +19,6 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["Limits", "Refused", "Request", "Response", "Server", "Take", "json_response"]
-
 logger = logging.getLogger(__name__)
 
 _HEAD_BYTES_MAX = 16 << 10

@@ -14,8 +14,6 @@ import numpy.typing as npt
 from ..errors import Unsupported
 from ..namespaces import Namespace
 
-__all__ = ["HASH_SEED", "Group", "Naming", "sglang_hashes", "vllm_hashes"]
-
 #: Start of vLLM's first hash if PYTHONHASHSEED is not set.
 HASH_SEED = "vllm-none-hash"
 

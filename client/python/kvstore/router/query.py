@@ -23,8 +23,6 @@ from ..namespaces import Namespace
 from ..sets import SetSpace
 from .names import HASH_SEED, Naming
 
-__all__ = ["Asked", "Prefixes"]
-
 #: Namespaces per client: it keeps each one it opened, so at this limit a new client replaces it.
 _NAMESPACES_MAX = 256
 #: Hashes in one query. A prompt of 10^6 tokens has 62,500 blocks of 16.

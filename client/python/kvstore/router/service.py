@@ -12,8 +12,6 @@ from ..errors import BadRequest, Busy, Error, NotFound, PermissionDenied, Unavai
 from .http import Limits, Refused, Request, Response, Server, Take, json_response
 from .query import Asked, Prefixes
 
-__all__ = ["Service"]
-
 #: Queries sent to nodes at once: the rest wait for their turn.
 _QUERIES_MAX = 64
 _STATUS = {BadRequest: 400, Unsupported: 422, NotFound: 404, Busy: 503, Unavailable: 503, PermissionDenied: 403}

@@ -31,9 +31,8 @@ except ImportError as _error:
         f"sglang {sglang.version.__version__} is not served: it has no {_error.name or _error}. Tried was 0.5.23"
     ) from _error
 
+#: SGLang's own classes that other modules have from here.
 __all__ = [
-    "ROTATIONS_BY_LENGTH",
-    "TRIED_VERSIONS",
     "AsymmetricMHATokenToKVPoolHost",
     "HiCacheController",
     "HiCacheStorage",
@@ -43,15 +42,6 @@ __all__ = [
     "PoolName",
     "PoolTransferResult",
     "StorageMetrics",
-    "arguments",
-    "changes",
-    "changes_of_weights",
-    "engine_name",
-    "engine_seed",
-    "is_engine",
-    "multimodal",
-    "text",
-    "why_unsupported",
 ]
 
 TRIED_VERSIONS = ("0.5.23",)

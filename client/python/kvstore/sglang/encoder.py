@@ -33,8 +33,6 @@ from . import compat
 from .identity import Callers, facts
 from .store import Gate, Guarded
 
-__all__ = ["EncoderOptions", "KVStoreEmbeddings"]
-
 logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")

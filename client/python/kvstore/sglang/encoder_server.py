@@ -12,8 +12,6 @@ import sys
 
 from sglang.srt.mem_cache.embedding_store import EmbeddingStoreFactory
 
-__all__ = ["register"]
-
 
 def register() -> None:
     """Makes SGLang's embedding factory in this process return the store."""

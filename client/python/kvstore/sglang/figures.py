@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-__all__ = ["COUNTERS", "Figures"]
-
 #: Pages of all pools, with their parts of this rank.
 COUNTERS = {
     "lookups": "Batches of pages that the store was asked about.",

@@ -32,8 +32,6 @@ from .._identity import (
 from ..errors import Mismatch, Unsupported
 from . import compat
 
-__all__ = ["Facts", "Watch", "callers", "facts", "facts_of_ranks"]
-
 logger = logging.getLogger("sglang.kvstore")
 
 

@@ -15,8 +15,6 @@ from ..namespaces import Namespace
 from .compat import engine_name
 from .identity import Facts
 
-__all__ = ["Options", "PoolText", "Ranks", "namespace_of"]
-
 #: SGLang's own keys in the same mapping.
 _OF_SGLANG = (
     "backend_name",

@@ -11,8 +11,6 @@ from ..errors import Unsupported
 from ..layouts import Cache, Layout, Part
 from .compat import AsymmetricMHATokenToKVPoolHost, MHATokenToKVPoolHost, MLATokenToKVPoolHost
 
-__all__ = ["View", "bytes_of", "page_ids", "view_of"]
-
 #: Axis order of keys or values in each host layout, without the axis that separates the two.
 _AXES = {
     "layer_first": "lbthf",

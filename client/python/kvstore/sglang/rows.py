@@ -10,8 +10,6 @@ from .._rows import QUARANTINE_SECONDS, RowPool
 from ..client import Client
 from ..layouts import Cache, Layout, relayout
 
-__all__ = ["Rows"]
-
 
 class Rows:
     """Rows of one part of a page each, in the store's own layout. Any thread may call any method.

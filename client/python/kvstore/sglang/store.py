@@ -24,8 +24,6 @@ from .model import Options, PoolText, Ranks
 from .pools import View, bytes_of, page_ids, view_of
 from .rows import Rows
 
-__all__ = ["Gate", "Guarded", "Move", "Pool", "Where", "together"]
-
 logger = logging.getLogger("sglang.kvstore")
 
 T = TypeVar("T")

@@ -10,8 +10,6 @@ from .. import __version__
 from ..errors import Error
 from . import bench, doctor, size, status
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 for a problem, 2 for a wrong command line."""

@@ -16,8 +16,6 @@ from vllm.logger import init_logger
 from .._identity import digest, loaded_digest
 from . import compat
 
-__all__ = ["Adapters", "LoadedAdapters", "Named"]
-
 logger = init_logger("vllm.kvstore")
 
 #: Attributes for an adapter's name and its tensors' places.

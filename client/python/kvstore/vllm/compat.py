@@ -25,41 +25,8 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
 from ..errors import Unsupported
 
-__all__ = [
-    "HAS_CACHE_MANAGER",
-    "SERVES_DRAFTS",
-    "TIERS_TRIED",
-    "TRIED_VERSIONS",
-    "CacheHitSource",
-    "KVConnectorTransferResults",
-    "PageTables",
-    "adapters_of",
-    "current_stream",
-    "draft_of",
-    "draws_hashes",
-    "engine_name",
-    "files_of",
-    "has_choice_of_layout",
-    "has_heads_apart",
-    "hash_tokens",
-    "head_count",
-    "heads_text",
-    "hit_tokens",
-    "is_heard",
-    "is_plain",
-    "layout_of",
-    "load_began",
-    "packing",
-    "reads_files",
-    "replicas_of",
-    "states_of",
-    "tensors_of",
-    "timed_event",
-    "tokens_in_flight",
-    "why_not_here",
-    "why_too_old",
-    "worker_here",
-]
+#: vLLM's own class that other modules have from here.
+__all__ = ["CacheHitSource"]
 
 TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
 

@@ -48,8 +48,6 @@ try:
 except ImportError:  # an older release, without statistics for encoder connectors
     ECConnectorPromMetrics = ECConnectorStats = object
 
-__all__ = ["EncoderOptions", "KVStoreECConnector"]
-
 logger = init_logger("vllm.kvstore")
 
 #: Limit on outputs on their way to the store.

@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["DeviceClock", "Estimate", "HostClock", "Pace", "is_prefill"]
-
 #: Limits on measurements: the number kept, the number needed, and their age.
 _SAMPLES_MAX = 16
 _SAMPLES_MIN = 3

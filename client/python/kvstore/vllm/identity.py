@@ -28,8 +28,6 @@ from ..errors import BadRequest, Unsupported
 from . import compat
 from .model import StoreOptions
 
-__all__ = ["Loaded", "difference", "identity_of", "is_named"]
-
 logger = init_logger("vllm.kvstore")
 
 #: Attributes of these types on a rotation's module, beside its tables, are part of its computation.

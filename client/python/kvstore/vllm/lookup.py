@@ -12,8 +12,6 @@ from ..futures import Future
 from ..sets import SetMatchResult
 from .model import Model
 
-__all__ = ["Lookup", "tail_hashes", "tails_of"]
-
 #: A value in SetMatchResult.held.
 _ON_DISK = 2
 #: How many of the prompt's last hashes are tried for a hit inside a page: the names of all would slow every lookup.

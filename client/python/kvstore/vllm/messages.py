@@ -13,8 +13,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from .._reuse import Reuse
 
-__all__ = ["Block", "Load", "Report", "Save", "Stage", "Step", "first_of"]
-
 
 class Block(NamedTuple):
     """A block of a request: ``block_index`` counts the request's blocks from 0, ``page`` is its place in the cache group."""

@@ -22,8 +22,6 @@ from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
 
-__all__ = ["Group", "Model", "Options", "StoreOptions", "check_engine"]
-
 
 @dataclass(frozen=True)
 class StoreOptions(_options.StoreOptions):

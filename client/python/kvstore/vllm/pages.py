@@ -16,8 +16,6 @@ from ..layouts import Cache, Layout, relayout
 from . import compat
 from .model import Group, Model
 
-__all__ = ["Lane", "Staging", "bind_pages", "device_of"]
-
 #: CUDA blocks of a gather or scatter: enough to keep the bus to the host busy, and few beside the model's kernels.
 GRID_MAX = 64
 

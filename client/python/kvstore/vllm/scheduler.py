@@ -27,8 +27,6 @@ from .model import Model
 from .stats import KVStoreStats, Teller
 from .told import Told
 
-__all__ = ["SchedulerSide"]
-
 logger = init_logger("vllm.kvstore")
 
 #: vLLM's page for a missing block, such as one that a window has left behind.

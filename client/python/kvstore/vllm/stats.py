@@ -8,8 +8,6 @@ from typing import Any
 from prometheus_client import Counter, Gauge
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-__all__ = ["KVStorePromMetrics", "KVStoreStats", "Metrics", "Sums", "Teller"]
-
 #: Counters of both halves. Blocks are those of one cache group on one rank, or their parts (head_groups); tokens are the engine's.
 COUNTERS = {
     "lookups": "Requests that the store was asked about.",

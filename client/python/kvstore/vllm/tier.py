@@ -62,8 +62,6 @@ except ImportError as _error:
         f"{compat.engine_name()}: its tiers are not those that were tried, of {', '.join(compat.TIERS_TRIED)}: {_error}"
     ) from _error
 
-__all__ = ["KVStoreOffloadingConnector", "KVStoreTier", "TierOptions"]
-
 logger = init_logger("vllm.kvstore")
 
 #: Keys in one call to the store: limits how long making the call holds up the scheduler's thread.

@@ -11,8 +11,6 @@ from ..errors import Unsupported
 from .identity import difference
 from .messages import Stage
 
-__all__ = ["Told", "stages_of"]
-
 logger = init_logger("vllm.kvstore")
 
 #: Fields in which pipeline stages may differ: the content of each.

@@ -29,8 +29,6 @@ from .model import Model
 from .pages import Lane, Staging, bind_pages, device_of
 from .stats import KVStoreStats, Teller
 
-__all__ = ["WorkerSide"]
-
 logger = init_logger("vllm.kvstore")
 
 #: A value in SetPutResult.states.
