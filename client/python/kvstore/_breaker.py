@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from collections.abc import Callable
 
@@ -41,3 +43,40 @@ class Breaker:
         self._pause = min(max(_PAUSE_MIN, self._pause * 2), _PAUSE_MAX)
         self._until = self._clock() + self._pause
         return True
+
+
+class Gate:
+    """A breaker for one kind of call, which counts failures and logs pauses. Any thread may use it."""
+
+    def __init__(self, what: str, logger: logging.Logger) -> None:
+        self._what, self._logger = what, logger
+        self._breaker = Breaker()
+        self._lock = threading.Lock()
+        self.failures = 0
+
+    def allows(self) -> bool:
+        with self._lock:
+            return self._breaker.allows()
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._breaker.succeeded()
+
+    def failed(self, why: object) -> None:
+        with self._lock:
+            self.failures += 1
+            pauses = self._breaker.failed()
+        if pauses:
+            self._logger.warning("kvstore: %s fail: %s", self._what, why)
+
+    def ended(self, why: object) -> None:
+        """``why``: why not everything was done; None: a success."""
+        if why is None:
+            self.succeeded()
+        else:
+            self.failed(why)
+
+
+def gates(logger: logging.Logger, of: str = "") -> dict[str, Gate]:
+    """For lookups, loads and saves."""
+    return {kind: Gate(kind + of, logger) for kind in ("lookups", "loads", "saves")}

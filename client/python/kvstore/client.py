@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import cache
 from time import monotonic, sleep
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _kvstore
 from ._access import Node, access_of
@@ -35,7 +35,7 @@ from .errors import BadRequest, NotFound, TimedOut
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
-from .spaces import OpenedNamespace
+from .spaces import OpenedNamespace, lease_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,17 +58,23 @@ def _tell_unknown_variables() -> None:
 
 
 def _context_time(ttl: Seconds | None, sliding: bool, until: Date | None) -> tuple[float, bool, float]:
-    if (ttl is None) == (until is None):
-        raise BadRequest("a context: give ttl, or until")
-    if ttl is not None:
+    if ttl is not None and until is None:
         return seconds(ttl), sliding, 0.0
+    if ttl is not None or until is None:
+        raise BadRequest("a context: give ttl, or until")
     if sliding:
         raise BadRequest("sliding: goes with ttl")
     if isinstance(until, datetime):
         if until.tzinfo is None:
             raise BadRequest("until: a datetime without a time zone; datetime(..., tzinfo=timezone.utc), for example")
         return 0.0, False, until.timestamp()
-    return 0.0, False, float(cast(float, until))
+    return 0.0, False, float(until)
+
+
+def _least(block_count_min: int) -> int:
+    if block_count_min < 1:
+        raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
+    return block_count_min
 
 
 def _priority(given: int) -> int:
@@ -188,12 +194,12 @@ class Client:
         but not while none can be reached; ``wait=False`` returns at once. Raises Mismatch, BadRequest, ... if a node refuses the record.
         """
         call = self._native.open(self._record(namespace, is_set=False), self._deadline(deadline), wait)
-        return Space(self, cast(int, call.result(-1)), namespace)
+        return Space(self, call.result(-1), namespace)
 
     def open_set(self, namespace: Namespace, *, deadline: Seconds | None = None, wait: bool = True) -> SetSpace:
         """As :meth:`open`, for a namespace of blocks that stand alone (``kind="set"``)."""
         call = self._native.open(self._record(namespace, is_set=True), self._deadline(deadline), wait)
-        return SetSpace(self, cast(int, call.result(-1)), namespace)
+        return SetSpace(self, call.result(-1), namespace)
 
     def submit_open(self, namespace: Namespace, *, deadline: Seconds | None = None) -> Future[Space]:
         """As :meth:`open`, without waiting."""
@@ -239,7 +245,7 @@ class Client:
         """
         time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
         try:
-            return cast(int, self._native.lend(memory, time).result(-1))
+            return self._native.lend(memory, time).result(-1)
         except TimedOut:
             raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
@@ -251,27 +257,27 @@ class Client:
 
     def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
         """For each node: name, error or None, values, namespaces."""
-        return cast("list[dict[str, Any]]", self._native.stats(self._deadline(deadline)).result(-1))
+        return self._native.stats(self._deadline(deadline)).result(-1)
 
     def ping(self, *, deadline: Seconds | None = None) -> list[float | None]:
         """Round-trip seconds per node; None without an answer, and then :meth:`nodes` gives the reason."""
-        return cast("list[float | None]", self._native.ping(self._deadline(deadline)).result(-1))
+        return self._native.ping(self._deadline(deadline)).result(-1)
 
     def nodes(self) -> list[dict[str, Any]]:
         """This client's state of each node: endpoint, transport, connected, calls, failures, last_error, ..."""
-        return cast("list[dict[str, Any]]", self._native.nodes().result(-1))
+        return self._native.nodes().result(-1)
 
     def metrics_text(self) -> str:
         """This client's metrics as Prometheus text: durations, missed deadlines, breakers, bytes by transport, hits by tier, tokens that
         need not be computed. Asks no node. docs/operating.md lists the names.
         """
-        return cast(str, self._native.metrics_text().result(-1))
+        return self._native.metrics_text().result(-1)
 
     # -- named contexts (docs/contexts.md); Space.create_context makes one
 
     def contexts(self, name: str = "", *, deadline: Seconds | None = None) -> ContextList:
         """All contexts of the caller's tenant, or the one called ``name``, with their usage."""
-        return cast(ContextList, self._native.list_contexts(name, self._deadline(deadline)).result(-1))
+        return self._native.list_contexts(name, self._deadline(deadline)).result(-1)
 
     def extend_context(
         self,
@@ -286,11 +292,11 @@ class Client:
         """Sets the context's remaining life, as :meth:`Space.create_context`, and its priority if one is given. Raises NotFound."""
         time, wanted = _context_time(ttl, sliding, until), None if priority is None else _priority(priority)
         call = self._native.extend_context(name, *time, wanted, self._deadline(deadline))
-        return cast(NamedContext, call.result(-1))
+        return call.result(-1)
 
     def delete_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Ends the context and returns its last state. Raises NotFound."""
-        return cast(NamedContext, self._native.delete_context(name, self._deadline(deadline)).result(-1))
+        return self._native.delete_context(name, self._deadline(deadline)).result(-1)
 
     def warm_context(self, name: str, *, wait: Seconds | None = None, deadline: Seconds | None = None) -> NamedContext:
         """Makes the nodes bring the context's blocks from disk to memory, in the background, within the bounds on kept blocks. With
@@ -298,7 +304,7 @@ class Client:
         and ``disk_blocks`` show the progress. Raises NotFound.
         """
         time = self._deadline(deadline)
-        now = cast(NamedContext, self._native.warm_context(name, time).result(-1))
+        now = self._native.warm_context(name, time).result(-1)
         if wait is None:
             return now
         until = monotonic() + seconds(wait)
@@ -306,7 +312,7 @@ class Client:
             if monotonic() >= until:
                 raise TimedOut(f"the context {name!r}: {now.disk_blocks} blocks of it are on disk still")
             sleep(min(0.1, max(0.0, until - monotonic())))
-            listed = cast(ContextList, self._native.list_contexts(name, time).result(-1))
+            listed = self._native.list_contexts(name, time).result(-1)
             for error in listed.silent.values():
                 raise error
             if not listed.contexts:
@@ -316,7 +322,7 @@ class Client:
 
     def stop_warming_context(self, name: str, *, deadline: Seconds | None = None) -> NamedContext:
         """Stops :meth:`warm_context`; blocks already in memory stay. Raises NotFound."""
-        return cast(NamedContext, self._native.stop_warming_context(name, self._deadline(deadline)).result(-1))
+        return self._native.stop_warming_context(name, self._deadline(deadline)).result(-1)
 
     def export_context(
         self,
@@ -364,7 +370,7 @@ class Client:
         """The effect of ``numa_nodes``: ``nodes`` with memory on this machine (0: not checked), those ``chosen``, the client threads'
         ``processors``, ``misplaced_ratio`` (memory elsewhere, by a sample; None: unknown), ``why_not`` for failed placement.
         """
-        return cast("dict[str, Any]", self._native.numa().result(-1))
+        return self._native.numa().result(-1)
 
     def tell_prefill_speed(self, tokens_per_second: float) -> None:
         """Reports the engine's prefill speed as it measured it, for ``kvstore_client_saved_compute_seconds_total``."""
@@ -420,22 +426,6 @@ class Space(OpenedNamespace):
         """As :meth:`Namespace.hash_chain`."""
         return self.namespace.hash_chain(tokens, extra=extra)
 
-    def _match(
-        self,
-        hashes: Hashes,
-        deadline: Seconds | None,
-        lease: bool,
-        prefetch: bool,
-        token_ids: Numbers | None,
-        extras: Any,
-        reuse: Reuse,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else seconds(deadline)
-        return self._native.match(
-            self._id, hashes, time, lease, prefetch, token_ids, extras, reuse_number(reuse), at_once
-        )
-
     def match(
         self,
         hashes: Hashes,
@@ -452,16 +442,14 @@ class Space(OpenedNamespace):
         partial block too. ``reuse``: when the blocks will be asked for again, as far as you can predict: "never", within so many seconds,
         "later" than in ten minutes (docs/cache-quality.md).
         """
-        return cast(
-            MatchResult, self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, False).result(-1)
-        )
+        time, hint = self._client._deadline(deadline), reuse_number(reuse)
+        return self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, hint, False).result(-1)
 
     def why(self, hashes: Hashes, *, deadline: Seconds | None = None) -> MissReport:
         """Why :meth:`match` does not find the whole chain: the missing block's history on the node that owns it, and whether another
         namespace has it. Does not count as a use. docs/operating.md, "Why nothing hits".
         """
-        time = self._client.deadline if deadline is None else seconds(deadline)
-        return cast(MissReport, self._native.why(self._id, hashes, time).result(-1))
+        return self._native.why(self._id, hashes, self._client._deadline(deadline)).result(-1)
 
     def create_context(
         self,
@@ -481,19 +469,9 @@ class Space(OpenedNamespace):
         ones kept first. Replaces a context of that name. The result tells how much is kept now, and why not more. Needs the right to
         operate (docs/contexts.md). Raises OverQuota or Busy at the limit on contexts.
         """
-        ttl_seconds, is_sliding, until_seconds = _context_time(ttl, sliding, until)
-        call = self._native.create_context(
-            self._id,
-            hashes,
-            name,
-            ttl_seconds,
-            is_sliding,
-            until_seconds,
-            list(tags),
-            _priority(priority),
-            self._client._deadline(deadline),
-        )
-        return cast(NamedContext, call.result(-1))
+        life, time = _context_time(ttl, sliding, until), self._client._deadline(deadline)
+        call = self._native.create_context(self._id, hashes, name, *life, list(tags), _priority(priority), time)
+        return call.result(-1)
 
     def submit_match(
         self,
@@ -507,29 +485,13 @@ class Space(OpenedNamespace):
         reuse: Reuse = None,
     ) -> Future[MatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, deadline, lease, prefetch, token_ids, extras, reuse, self._client._at_once))
+        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
+        call = self._native.match(self._id, hashes, time, lease, prefetch, token_ids, extras, hint, at_once)
+        return Future(call)
 
     def lease(self, hashes: Hashes, *, deadline: Seconds | None = None, prefetch: bool = False) -> Lease:
         """A match whose blocks stay cached until the ``with`` block or the lease's own time ends."""
         return Lease(self, self.match(hashes, deadline=deadline, lease=True, prefetch=prefetch))
-
-    def _get(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        rows: Numbers | None,
-        deadline: Seconds | None,
-        lease: Lease | int,
-        segment_ends: Sequence[int],
-        memory_only: bool,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else seconds(deadline)
-        number = lease if isinstance(lease, int) else lease.id
-        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
-        return self._native.get(
-            self._id, self._block_bytes, hashes, blocks, rows, time, number, ends, memory_only, at_once
-        )
 
     def get(
         self,
@@ -547,8 +509,9 @@ class Space(OpenedNamespace):
         row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the first axis) and device memory is refused by
         name. ``lease``: from an earlier match; this get ends it.
         """
-        call = self._get(hashes, blocks, rows, deadline, lease, (), memory_only, False)
-        return cast(GetResult, call.result(-1))
+        time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
+        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, [], memory_only, False)
+        return call.result(-1)
 
     def submit_get(
         self,
@@ -564,38 +527,10 @@ class Space(OpenedNamespace):
         """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is dropped. ``segment_ends``
         are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments`` grow as they land.
         """
-        at_once = self._client._at_once
-        return Future(self._get(hashes, blocks, rows, deadline, lease, segment_ends, memory_only, at_once))
-
-    def _load(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        rows: Numbers | None,
-        deadline: Seconds | None,
-        block_count_min: int,
-        segment_ends: Sequence[int],
-        memory_only: bool,
-        reuse: Reuse,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        if block_count_min < 1:
-            raise BadRequest(f"block_count_min: {block_count_min} is not 1 or more")
-        time = self._client._deadline(deadline)
-        ends = [int(end) for end in segment_ends] if len(segment_ends) else []
-        return self._native.load(
-            self._id,
-            self._block_bytes,
-            hashes,
-            blocks,
-            rows,
-            time,
-            block_count_min,
-            ends,
-            memory_only,
-            reuse_number(reuse),
-            at_once,
-        )
+        time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
+        ends, at_once = [int(end) for end in segment_ends], self._client._at_once
+        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, ends, memory_only, at_once)
+        return Future(call)
 
     def load(
         self,
@@ -611,8 +546,10 @@ class Space(OpenedNamespace):
         """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has fewer than
         ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until copied.
         """
-        call = self._load(hashes, blocks, rows, deadline, block_count_min, (), memory_only, reuse, False)
-        return cast(LoadResult, call.result(-1))
+        time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
+        size = self._block_bytes
+        call = self._native.load(self._id, size, hashes, blocks, rows, time, least, [], memory_only, hint, False)
+        return call.result(-1)
 
     def submit_load(
         self,
@@ -627,26 +564,10 @@ class Space(OpenedNamespace):
         reuse: Reuse = None,
     ) -> Future[LoadResult]:
         """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
-        at_once = self._client._at_once
-        return Future(
-            self._load(hashes, blocks, rows, deadline, block_count_min, segment_ends, memory_only, reuse, at_once)
-        )
-
-    def _put(
-        self,
-        hashes: Hashes,
-        blocks: Buffer | Sequence[Buffer],
-        rows: Numbers | None,
-        deadline: Seconds | None,
-        token_ids: Numbers | None,
-        extras: Any,
-        reuse: Reuse,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        time = self._client.deadline if deadline is None else seconds(deadline)
-        return self._native.put(
-            self._id, self._block_bytes, hashes, blocks, rows, time, token_ids, extras, reuse_number(reuse), at_once
-        )
+        time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
+        size, ends, at_once = self._block_bytes, [int(end) for end in segment_ends], self._client._at_once
+        call = self._native.load(self._id, size, hashes, blocks, rows, time, least, ends, memory_only, hint, at_once)
+        return Future(call)
 
     def put(
         self,
@@ -662,7 +583,9 @@ class Space(OpenedNamespace):
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks`` and ``rows`` as in
         :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
         """
-        return cast(PutResult, self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, False).result(-1))
+        time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
+        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, False)
+        return call.result(-1)
 
     def submit_put(
         self,
@@ -676,7 +599,10 @@ class Space(OpenedNamespace):
         reuse: Reuse = None,
     ) -> Future[PutResult]:
         """As :meth:`put`, without waiting. The memory must not change until the future is done."""
-        return Future(self._put(hashes, blocks, rows, deadline, token_ids, extras, reuse, self._client._at_once))
+        time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
+        at_once = self._client._at_once
+        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, at_once)
+        return Future(call)
 
 
 class Lease:

@@ -6,6 +6,8 @@ raised. A lookup without a hit is also a result.
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "BadFrame",
     "BadRequest",
@@ -41,173 +43,105 @@ class Error(Exception):
     status: int = 0
     status_name: str = "KVS_OK"
 
+    def __init_subclass__(cls, status: int | None = None) -> None:
+        if status is not None:
+            cls.status, cls.status_name = status, "KVS" + re.sub("(?=[A-Z])", "_", cls.__name__).upper()
 
-class OutOfMemory(Error):
+
+class OutOfMemory(Error, status=1):
     """The node has no evictable memory left."""
 
-    status = 1
-    status_name = "KVS_OUT_OF_MEMORY"
 
-
-class StaleLease(Error):
+class StaleLease(Error, status=2):
     """The lease has ended: look the blocks up again."""
 
-    status = 2
-    status_name = "KVS_STALE_LEASE"
 
-
-class CorruptBlock(Error):
+class CorruptBlock(Error, status=3):
     """A checksum did not match."""
 
-    status = 3
-    status_name = "KVS_CORRUPT_BLOCK"
 
-
-class BadFrame(Error):
+class BadFrame(Error, status=4):
     """The node sent invalid bytes; the client reconnects."""
 
-    status = 4
-    status_name = "KVS_BAD_FRAME"
 
-
-class BadRequest(Error, ValueError):
+class BadRequest(Error, ValueError, status=5):
     """An argument breaks the rules: a bug in the caller. The text names the argument."""
 
-    status = 5
-    status_name = "KVS_BAD_REQUEST"
 
-
-class Unsupported(Error):
+class Unsupported(Error, status=6):
     """This library or the node does not support it."""
 
-    status = 6
-    status_name = "KVS_UNSUPPORTED"
 
-
-class NoNamespace(Error):
+class NoNamespace(Error, status=7):
     """Unknown namespace."""
 
-    status = 7
-    status_name = "KVS_NO_NAMESPACE"
 
-
-class Mismatch(Error):
+class Mismatch(Error, status=8):
     """Two sides describe one thing differently."""
 
-    status = 8
-    status_name = "KVS_MISMATCH"
 
-
-class TooLarge(Error):
+class TooLarge(Error, status=9):
     """Over a limit of the node: split the request."""
 
-    status = 9
-    status_name = "KVS_TOO_LARGE"
 
-
-class Busy(Error):
+class Busy(Error, status=10):
     """A limit is reached: back off."""
 
-    status = 10
-    status_name = "KVS_BUSY"
 
-
-class Unavailable(Error):
+class Unavailable(Error, status=11):
     """The node cannot be reached."""
 
-    status = 11
-    status_name = "KVS_UNAVAILABLE"
 
-
-class NoRegion(Error):
+class NoRegion(Error, status=12):
     """Memory cannot be lent."""
 
-    status = 12
-    status_name = "KVS_NO_REGION"
 
-
-class Quarantined(Error):
+class Quarantined(Error, status=13):
     """A timed-out get may still write this memory, or it is being taken back."""
 
-    status = 13
-    status_name = "KVS_QUARANTINED"
 
-
-class Draining(Error):
+class Draining(Error, status=14):
     """The node is shutting down."""
 
-    status = 14
-    status_name = "KVS_DRAINING"
 
-
-class Cancelled(Error):
+class Cancelled(Error, status=15):
     """Given up."""
 
-    status = 15
-    status_name = "KVS_CANCELLED"
 
-
-class NotFound(Error):
+class NotFound(Error, status=16):
     """The disk tier lacks the key."""
 
-    status = 16
-    status_name = "KVS_NOT_FOUND"
 
-
-class DiskFailed(Error):
+class DiskFailed(Error, status=17):
     """The disk tier failed."""
 
-    status = 17
-    status_name = "KVS_DISK_FAILED"
 
-
-class NotAdmitted(Error):
+class NotAdmitted(Error, status=18):
     """The blocks to evict for this one are worth more to the cache. Do not retry."""
 
-    status = 18
-    status_name = "KVS_NOT_ADMITTED"
 
-
-class PermissionDenied(Error, PermissionError):
+class PermissionDenied(Error, PermissionError, status=19):
     """The node's policy denies this client the right. Continue without; a person has to fix it."""
 
-    status = 19
-    status_name = "KVS_PERMISSION_DENIED"
 
-
-class OverQuota(Error):
+class OverQuota(Error, status=20):
     """A limit of the client's tenant is reached. Recompute; ask again later."""
 
-    status = 20
-    status_name = "KVS_OVER_QUOTA"
 
-
-class TimedOut(Error, TimeoutError):
+class TimedOut(Error, TimeoutError, status=1000):
     """The deadline has passed."""
 
-    status = 1000
-    status_name = "KVS_TIMED_OUT"
 
-
-class System(Error):
+class System(Error, status=1001):
     """An error of the operating system; the text names it."""
 
-    status = 1001
-    status_name = "KVS_SYSTEM"
 
-
-class Internal(Error):
+class Internal(Error, status=1002):
     """A bug in this library; the client is disabled, the process goes on."""
 
-    status = 1002
-    status_name = "KVS_INTERNAL"
 
-
-class Forked(Error):
+class Forked(Error, status=1003):
     """The client is the parent's, and this is a child of fork(): make one of its own."""
-
-    status = 1003
-    status_name = "KVS_FORKED"
 
 
 BY_STATUS: dict[int, type[Error]] = {each.status: each for each in Error.__subclasses__()}

@@ -40,7 +40,7 @@ class _LoopQueue:
                 if not waiter.done():
                     waiter.set_result(None)
 
-    def begin(self, call: _kvstore.Call, number: int | None) -> int | None:
+    def begin(self, call: _kvstore.Call[Any], number: int | None) -> int | None:
         """Has the call report its end here, under a number; None if it has ended."""
         if number is None:
             self._last += 1
@@ -72,7 +72,7 @@ class Future(Generic[T]):
 
     __slots__ = ("_call", "_number", "_then")
 
-    def __init__(self, call: _kvstore.Call, then: Callable[[Any], T] | None = None) -> None:
+    def __init__(self, call: _kvstore.Call[Any], then: Callable[[Any], T] | None = None) -> None:
         self._call = call
         self._then = then
         self._number: int | None = None

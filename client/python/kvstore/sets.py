@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
 
 from ._arrays import Buffer, Hashes, Numbers, Seconds
 from ._kvstore import SetGetResult, SetMatchResult, SetPutResult
 from ._reuse import Reuse, reuse_number
 from .futures import Future
 from .spaces import OpenedNamespace
-
-if TYPE_CHECKING:
-    from . import _kvstore
 
 __all__ = ["SetGetResult", "SetMatchResult", "SetPutResult", "SetSpace"]
 
@@ -32,19 +28,6 @@ class SetSpace(OpenedNamespace):
     def block_bytes_max(self) -> int:
         return self.namespace.block_bytes
 
-    def _match(
-        self,
-        hashes: Hashes,
-        groups: Numbers | None,
-        deadline: Seconds | None,
-        lease: bool,
-        prefetch: bool,
-        reuse: Reuse,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        time = self._client._deadline(deadline)
-        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, reuse_number(reuse), at_once)
-
     def match(
         self,
         hashes: Hashes,
@@ -56,7 +39,8 @@ class SetSpace(OpenedNamespace):
         reuse: Reuse = None,
     ) -> SetMatchResult:
         """Which of the blocks are held, and how long each is. A lease covers only groups wholly in memory."""
-        return cast(SetMatchResult, self._match(hashes, groups, deadline, lease, prefetch, reuse, False).result(-1))
+        time, hint = self._client._deadline(deadline), reuse_number(reuse)
+        return self._native.match_set(self._id, hashes, groups, time, lease, prefetch, hint, False).result(-1)
 
     def submit_match(
         self,
@@ -69,21 +53,8 @@ class SetSpace(OpenedNamespace):
         reuse: Reuse = None,
     ) -> Future[SetMatchResult]:
         """As :meth:`match`, without waiting."""
-        return Future(self._match(hashes, groups, deadline, lease, prefetch, reuse, self._client._at_once))
-
-    def _get(
-        self,
-        hashes: Hashes,
-        groups: Numbers | None,
-        blocks: Buffer | Sequence[Buffer],
-        rows: Numbers | None,
-        deadline: Seconds | None,
-        lease: int,
-        memory_only: bool,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        time = self._client._deadline(deadline)
-        return self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, at_once)
+        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
+        return Future(self._native.match_set(self._id, hashes, groups, time, lease, prefetch, hint, at_once))
 
     def get(
         self,
@@ -100,8 +71,9 @@ class SetSpace(OpenedNamespace):
 
         A group lands as a whole or counts as missing: ``why_of`` gives the reason for each block, unless it was a plain miss.
         """
-        call = self._get(hashes, groups, blocks, rows, deadline, lease, memory_only, False)
-        return cast(SetGetResult, call.result(-1))
+        time = self._client._deadline(deadline)
+        call = self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, False)
+        return call.result(-1)
 
     def submit_get(
         self,
@@ -115,21 +87,8 @@ class SetSpace(OpenedNamespace):
         memory_only: bool = False,
     ) -> Future[SetGetResult]:
         """As :meth:`get`, without waiting."""
-        return Future(self._get(hashes, groups, blocks, rows, deadline, lease, memory_only, self._client._at_once))
-
-    def _put(
-        self,
-        hashes: Hashes,
-        groups: Numbers | None,
-        blocks: Buffer | Sequence[Buffer],
-        rows: Numbers | None,
-        deadline: Seconds | None,
-        reuse: Reuse,
-        at_once: bool,
-    ) -> _kvstore.Call:
-        return self._native.put_set(
-            self._id, hashes, groups, blocks, rows, self._client._deadline(deadline), reuse_number(reuse), at_once
-        )
+        time, at_once = self._client._deadline(deadline), self._client._at_once
+        return Future(self._native.get_set(self._id, hashes, groups, blocks, rows, time, lease, memory_only, at_once))
 
     def put(
         self,
@@ -142,7 +101,8 @@ class SetSpace(OpenedNamespace):
         reuse: Reuse = None,
     ) -> SetPutResult:
         """Stores each block whose name is not held yet, all of ``blocks[i]``; a group becomes visible at once."""
-        return cast(SetPutResult, self._put(hashes, groups, blocks, rows, deadline, reuse, False).result(-1))
+        time, hint = self._client._deadline(deadline), reuse_number(reuse)
+        return self._native.put_set(self._id, hashes, groups, blocks, rows, time, hint, False).result(-1)
 
     def submit_put(
         self,
@@ -155,4 +115,5 @@ class SetSpace(OpenedNamespace):
         reuse: Reuse = None,
     ) -> Future[SetPutResult]:
         """As :meth:`put`, without waiting."""
-        return Future(self._put(hashes, groups, blocks, rows, deadline, reuse, self._client._at_once))
+        time, hint, at_once = self._client._deadline(deadline), reuse_number(reuse), self._client._at_once
+        return Future(self._native.put_set(self._id, hashes, groups, blocks, rows, time, hint, at_once))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from ._arrays import Hashes, Seconds
 from ._kvstore import DropResult
@@ -13,6 +13,10 @@ from .namespaces import Namespace
 if TYPE_CHECKING:
     from . import _kvstore
     from .client import Client, Lease
+
+
+def lease_number(lease: Lease | int) -> int:
+    return lease if isinstance(lease, int) else lease.id
 
 
 class OpenedNamespace:
@@ -40,7 +44,7 @@ class OpenedNamespace:
 
     def touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Marks the blocks as used: a chain's prefix, or each block of a set. Returns how many, over all nodes."""
-        return cast(int, self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+        return self._native.touch(self._id, hashes, self._client._deadline(deadline), False).result(-1)
 
     def submit_touch(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`touch`, without waiting."""
@@ -48,7 +52,7 @@ class OpenedNamespace:
 
     def pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Keeps the blocks from being evicted until :meth:`unpin`. Returns how many."""
-        return cast(int, self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+        return self._native.pin(self._id, hashes, self._client._deadline(deadline), False).result(-1)
 
     def submit_pin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`pin`, without waiting."""
@@ -56,7 +60,7 @@ class OpenedNamespace:
 
     def unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> int:
         """Ends :meth:`pin`. Returns how many."""
-        return cast(int, self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1))
+        return self._native.unpin(self._id, hashes, self._client._deadline(deadline), False).result(-1)
 
     def submit_unpin(self, hashes: Hashes, *, deadline: Seconds | None = None) -> Future[int]:
         """As :meth:`unpin`, without waiting."""
@@ -66,7 +70,7 @@ class OpenedNamespace:
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
     ) -> DropResult:
         """Drops a chain's last block and all below it, or each of a set's blocks; with ``everything`` and no hashes the whole namespace."""
-        return cast(DropResult, self._drop(hashes, everything, deadline, False).result(-1))
+        return self._drop(hashes, everything, deadline, False).result(-1)
 
     def submit_drop(
         self, hashes: Hashes | None = None, *, everything: bool = False, deadline: Seconds | None = None
@@ -74,7 +78,9 @@ class OpenedNamespace:
         """As :meth:`drop`, without waiting."""
         return Future(self._drop(hashes, everything, deadline, self._client._at_once))
 
-    def _drop(self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool) -> _kvstore.Call:
+    def _drop(
+        self, hashes: Hashes | None, everything: bool, deadline: Seconds | None, at_once: bool
+    ) -> _kvstore.Call[DropResult]:
         given: Hashes = [] if hashes is None else hashes
         # An empty list means the whole namespace; that must not happen because a prompt was short.
         if (len(given) == 0) != everything:
@@ -83,7 +89,7 @@ class OpenedNamespace:
 
     def release(self, lease: Lease | int) -> None:
         """Ends a match's lease early. Returns at once."""
-        self._native.release(lease if isinstance(lease, int) else lease.id)
+        self._native.release(lease_number(lease))
 
     def __repr__(self) -> str:
         return f"<kvstore.{type(self).__name__} {self.namespace!r}>"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import _kvstore
-from .._breaker import Breaker
+from .._breaker import Gate
 from .._options import client_of
 from ..errors import Cancelled, Error
 from ..futures import Future
@@ -37,19 +37,17 @@ class _Task:
     future: Future[Any] | None = None
 
 
-class _Kind:
+class _Kind(Gate):
     """Stores, lookups or loads: tasks under way, and the descriptor that signals LMCache when one has ended.
 
     1. The descriptor is readable while LMCache has yet to see an ended task. LMCache reads it empty, and then asks for results. One signal
        can stand for several ends, so the others are signalled again at the next request.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        super().__init__(what, logger)
         self.queue = _kvstore.ReadyQueue()
-        self.breaker = Breaker()
-        self.failures = 0
         self._tasks: OrderedDict[int, _Task] = OrderedDict()
-        self._lock = threading.Lock()
 
     def tell(self) -> None:
         os.eventfd_write(self.queue.fileno(), 1)
@@ -83,21 +81,6 @@ class _Kind:
                 del self._tasks[number]
         return ended
 
-    def succeeded(self) -> None:
-        with self._lock:
-            self.breaker.succeeded()
-
-    def failed(self, what: str, why: object) -> None:
-        with self._lock:
-            self.failures += 1
-            pauses = self.breaker.failed()
-        if pauses:
-            logger.warning("kvstore: %s fail: %s", what, why)
-
-    def allows(self) -> bool:
-        with self._lock:
-            return self.breaker.allows()
-
 
 class Adapter(L2AdapterInterface):  # type: ignore[misc]
     """The adapter that LMCache's controllers call, from several threads.
@@ -126,7 +109,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             staging_bytes=options.staging_bytes,
         )
         self._space = self._client.open_set(self._namespace, wait=False)
-        self._stores, self._lookups, self._loads = _Kind(), _Kind(), _Kind()
+        self._stores, self._lookups, self._loads = _Kind("stores"), _Kind("lookups"), _Kind("loads")
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         #: Keys stored as far as this adapter can tell: a growing number, and bytes.
@@ -148,34 +131,34 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     def get_load_event_fd(self) -> int:
         return self._loads.queue.fileno()
 
-    def _submit(self, kind: _Kind, what: str, task: _Task, submit: Callable[[list[bytes]], Future[Any]]) -> int:
+    def _submit(self, kind: _Kind, task: _Task, submit: Callable[[list[bytes]], Future[Any]]) -> int:
         number = next(self._numbers)
         try:
             if task.keys and not self._is_closed and kind.allows():
                 task.future = submit(_names(task.keys))
         except Exception as error:
-            self._failed(kind, what, error)
+            self._failed(kind, error)
         kind.add(number, task)
         return number
 
-    def _failed(self, kind: _Kind, what: str, why: object) -> None:
+    def _failed(self, kind: _Kind, why: object) -> None:
         if not self._is_closed:
-            kind.failed(what, why)
+            kind.failed(why)
 
-    def _result(self, kind: _Kind, what: str, task: _Task) -> Any:
+    def _result(self, kind: _Kind, task: _Task) -> Any:
         """The task's result, or None."""
         if task.future is None:
             return None
         try:
             result = task.future.result(0)
         except Exception as error:
-            self._failed(kind, what, error)
+            self._failed(kind, error)
             return None
         why = result.why
         if why is None:
             kind.succeeded()
         elif not isinstance(why, Cancelled):
-            self._failed(kind, what, why)
+            self._failed(kind, why)
         return result
 
     # -- stores
@@ -188,13 +171,13 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             task.sizes = [len(each) for each in views]
             return self._space.submit_put(names, views, deadline=self._options.deadline)
 
-        return self._submit(self._stores, "stores", task, submit)
+        return self._submit(self._stores, task, submit)
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         return {number: self._stored(task) for number, task in self._stores.take_all()}
 
     def _stored(self, task: _Task) -> L2StoreResult:
-        put = self._result(self._stores, "stores", task)
+        put = self._result(self._stores, task)
         if put is None:
             return L2StoreResult(not task.keys, 0)
         states = np.asarray(put.states)
@@ -232,7 +215,6 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
         return self._submit(
             self._lookups,
-            "lookups",
             _Task(list(keys)),
             lambda names: self._space.submit_match(names, deadline=self._options.deadline, lease=True, prefetch=True),
         )
@@ -241,7 +223,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         task = self._lookups.take(task_id)
         if task is None:
             return None
-        match = self._result(self._lookups, "lookups", task)
+        match = self._result(self._lookups, task)
         held = [] if match is None else np.flatnonzero(np.asarray(match.held)).tolist()
         if match is not None and match.lease:
             self._keep(match.lease, [task.keys[i] for i in held])
@@ -300,13 +282,13 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
             task.sizes = [len(each) for each in views]
             return self._space.submit_get(names, views, deadline=self._options.deadline)
 
-        return self._submit(self._loads, "loads", task, submit)
+        return self._submit(self._loads, task, submit)
 
     def query_load_result(self, task_id: int) -> Any:
         task = self._loads.take(task_id)
         if task is None:
             return None
-        got = self._result(self._loads, "loads", task)
+        got = self._result(self._loads, task)
         if got is None:
             return _bitmap(len(task.keys), [])
         landed = np.flatnonzero(np.asarray(got.landed) & (np.asarray(got.block_bytes) == task.sizes)).tolist()

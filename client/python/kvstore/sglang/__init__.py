@@ -27,7 +27,7 @@ from .compat import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult,
 from .figures import Figures
 from .identity import Watch, callers, facts, facts_of_ranks
 from .model import Options, PoolText, Ranks, namespace_of
-from .store import Gate, Guarded, Move, Pool, together
+from .store import Guarded, Move, Pool, together
 
 __all__ = ["KVStoreHiCache"]
 
@@ -72,7 +72,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         self._pools: dict[str, Pool | None] = {}
         self._cleared = b""
         self._clear_count = 0
-        Guarded.__init__(self, {name: Gate(name) for name in ("lookups", "loads", "saves")})
+        Guarded.__init__(self)
         self._tells = bool(storage_config.enable_storage_metrics)
         self._figures = Figures(self._facts.model, storage_config.tp_rank, storage_config.pp_rank)
         self._samples: dict[str, deque[tuple[int, float]]] = {
@@ -309,10 +309,8 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
 
     def get_stats(self) -> Any:
         def do() -> Any:
-            totals = self.counters
-            totals["failures"] = sum(gate.failures for gate in self._gates.values())
             if self._tells:
-                self._figures.tell(totals, {name: not gate.allows() for name, gate in self._gates.items()})
+                self._figures.tell(self.counters, {name: not gate.allows() for name, gate in self._gates.items()})
             stats = StorageMetrics()
             for name, pages, bandwidth in (
                 ("loads", stats.prefetch_pgs, stats.prefetch_bandwidth),

@@ -31,7 +31,7 @@ from ..errors import BadRequest, Error
 from ..namespaces import Namespace
 from . import compat
 from .identity import Callers, facts
-from .store import Gate, Guarded
+from .store import Guarded, admitted
 
 logger = logging.getLogger("sglang.kvstore")
 
@@ -125,7 +125,7 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         )
         self._client = client_of(options, identity="sglang-encoder", numa_nodes=numa_nodes_of(options.numa_nodes))
         self._space = self._client.open_set(self.namespace, wait=False)
-        Guarded.__init__(self, {name: Gate(f"{name} of encoders' outputs") for name in ("lookups", "loads", "saves")})
+        Guarded.__init__(self, " of encoders' outputs")
         self._pools: list[tuple[torch.Tensor, npt.NDArray[np.uint8]]] = []
         logger.info("kvstore: encoders' outputs, namespace %s", self.namespace)
 
@@ -191,9 +191,9 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
         try:
             result = call()
         except Error as error:
-            gate.ended(error)
+            gate.ended(admitted(error))
             return None
-        gate.ended(getattr(result, "why", None))
+        gate.ended(admitted(getattr(result, "why", None)))
         return result
 
     # -- SGLang's calls

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from .._breaker import Breaker
+from .._breaker import Gate, gates
 from ..client import Client
 from ..errors import BadRequest, Error, NotAdmitted, Unsupported
 from ..futures import Future
@@ -72,45 +72,25 @@ def _end(future: Future[Any] | None) -> None:
         future.wait()
 
 
-class Gate:
-    """A breaker with counters, usable from any thread."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._breaker = Breaker()
-        self._lock = threading.Lock()
-        self.failures = 0
-
-    def allows(self) -> bool:
-        with self._lock:
-            return self._breaker.allows()
-
-    def ended(self, why: object) -> None:
-        with self._lock:
-            # A store that refuses a page is reachable.
-            if why is None or isinstance(why, NotAdmitted):
-                self._breaker.succeeded()
-                return
-            self.failures += 1
-            pauses = self._breaker.failed()
-        if pauses:
-            logger.warning("kvstore: %s fail: %s", self._what, why)
+def admitted(why: object) -> object:
+    """``why`` as a gate takes it: a store that does not admit a page is reachable."""
+    return None if isinstance(why, NotAdmitted) else why
 
 
 class Guarded:
     """Base of the classes SGLang calls: counts, and keeps exceptions from SGLang. From any thread."""
 
-    def __init__(self, gates: dict[str, Gate]) -> None:
+    def __init__(self, of: str = "") -> None:
         self._lock = threading.Lock()
         self._counters: Counter[str] = Counter()
         self._is_closed = False
-        self._gates = gates
+        self._gates = gates(logger, of)
 
     @property
     def counters(self) -> dict[str, int]:
         with self._lock:
             counted = dict(self._counters)
-        return counted | {f"failed_{name}": gate.failures for name, gate in self._gates.items()}
+        return counted | {"failures": sum(gate.failures for gate in self._gates.values())}
 
     def _add(self, name: str, count: int) -> None:
         with self._lock:
@@ -376,11 +356,11 @@ class Pool:
             try:
                 stored, why = yield from self._save_step(rest, where, len(done), epoch, until)
             except Error as error:
-                gate.ended(error)
+                gate.ended(admitted(error))
                 break
             if not stored:
                 break
-            gate.ended(None if any(stored) else why)
+            gate.ended(None if any(stored) else admitted(why))
             is_whole = why is None or any(stored)
             done += stored
         self._count("stored_pages", sum(done))

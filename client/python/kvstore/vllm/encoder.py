@@ -21,7 +21,7 @@ import torch
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from .._breaker import Breaker
+from .._breaker import gates
 from .._numa import numa_nodes_of
 from .._options import check_options, client_of
 from .._outputs import HEADER_BYTES, decoded, encoded
@@ -147,7 +147,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             numa_nodes=numa_nodes_of(options.numa_nodes),
         )
         self._space: SetSpace | None = None
-        self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
+        self._breakers = gates(logger, " of encoders' outputs")
         self.counters: Counter[str] = Counter()
         self._teller = Teller(COUNTERS)
         self._items: dict[str, _Item] = {}
@@ -160,12 +160,6 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
     def _open(self, namespace: Namespace) -> None:
         self.namespace = namespace
         self._space = self._client.open_set(namespace, wait=False)
-
-    def _failed(self, kind: str, why: object) -> None:
-        self.counters[f"failed_{kind}"] += 1
-        self.counters["failures"] += 1
-        if self._breakers[kind].failed():
-            logger.warning("kvstore: %s of encoders' outputs fail: %s", kind, why)
 
     @staticmethod
     def _name(identifier: str) -> bytes:
@@ -196,7 +190,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         try:
             self._advance(identifier, item)
         except Exception as error:
-            self._failed("lookups" if item.get is None else "loads", error)
+            self._breakers["lookups" if item.get is None else "loads"].failed(error)
             item.is_over, item.data = True, None
         return item.is_over
 
@@ -212,10 +206,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             if not item.match.done():
                 return
             match = item.match.result(0)
-            if match.why is not None:
-                self._failed("lookups", match.why)
-            else:
-                self._breakers["lookups"].succeeded()
+            self._breakers["lookups"].ended(match.why)
             size = int(match.block_bytes[0])
             if not match.held[0] or not self._breakers["loads"].allows():
                 item.is_over = True
@@ -227,10 +218,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         elif item.get.done():
             item.is_over = True
             got = item.get.result(0)
-            if got.why is not None:
-                self._failed("loads", got.why)
-            else:
-                self._breakers["loads"].succeeded()
+            self._breakers["loads"].ended(got.why)
             assert item.data is not None
             output = decoded(item.data) if got.landed[0] else None
             if output is None or output.shape[0] != item.row_count:
@@ -326,7 +314,7 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
         try:
             self._save(mm_hash, encoder_cache[mm_hash])
         except Exception as error:
-            self._failed("saves", error)
+            self._breakers["saves"].failed(error)
 
     def _save(self, identifier: str, output: torch.Tensor) -> None:
         self._end_saves()
@@ -355,11 +343,11 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
             try:
                 put = future.result(0)
             except Exception as error:
-                self._failed("saves", error)
+                self._breakers["saves"].failed(error)
                 continue
             self.counters["stored_outputs"] += put.stored
             if put.refused:
-                self._failed("saves", put.why)
+                self._breakers["saves"].failed(put.why)
             else:
                 self._breakers["saves"].succeeded()
         self._saves = under_way
@@ -368,7 +356,8 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
 
     def get_ec_connector_stats(self) -> EncoderStats | None:
         paused = {kind: not breaker.allows() for kind, breaker in self._breakers.items()}
-        data = self._teller.changes(self.counters, paused)
+        failures = sum(breaker.failures for breaker in self._breakers.values())
+        data = self._teller.changes(self.counters | Counter(failures=failures), paused)
         return EncoderStats(data=data) if data else None
 
     @classmethod

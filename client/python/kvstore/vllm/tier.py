@@ -25,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.logger import init_logger
 from vllm.platforms import current_platform
 
-from .._breaker import Breaker
+from .._breaker import gates
 from .._identity import digest, short
 from .._numa import numa_nodes_of
 from .._options import check_options, client_of
@@ -463,7 +463,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         #: Opened once the workers have reported their model.
         self._space: SetSpace | None = None
         self.has_adapter = False
-        self._breakers = {"lookups": Breaker(), "loads": Breaker(), "saves": Breaker()}
+        self._breakers = gates(logger)
         #: For each request, the batch and place of each key it has looked up.
         self._asked: dict[str, dict[OffloadKey, tuple[_Batch, int]]] = {}
         self._unsent: deque[_Batch] = deque()
@@ -513,12 +513,6 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Why this tier's chunks differ from KVStoreConnector's; "" if they do not."""
         return self._chunks.why_apart
 
-    def _failed(self, kind: str, why: object) -> None:
-        self.counters[f"failed_{kind}"] += 1
-        self.counters["failures"] += 1
-        if self._breakers[kind].failed():
-            logger.warning("kvstore: %s fail: %s", kind, why)
-
     # -- metrics
 
     @classmethod
@@ -529,7 +523,8 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """The growth since the last call. The first call has all counters at 0, so that they appear from the start."""
-        told, totals = self._told, dict(self.counters)
+        told = self._told
+        totals = dict(self.counters) | {"failures": sum(gate.failures for gate in self._breakers.values())}
         paused = {f"paused {kind}": int(not breaker.allows()) for kind, breaker in self._breakers.items()}
         self._told = totals | paused
         stats = OffloadingConnectorStats()
@@ -591,12 +586,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             held = self._chunks.whole((np.asarray(match.held) > 0) & is_right)
             batch.held = held.tobytes()
             self.counters["hit_chunks"] += int(held.sum())
-            if match.why is None:
-                self._breakers["lookups"].succeeded()
-            else:
-                self._failed("lookups", match.why)
+            self._breakers["lookups"].ended(match.why)
         except Exception as error:
-            self._failed("lookups", error)
+            self._breakers["lookups"].failed(error)
         return True
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
@@ -613,7 +605,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self.counters["looked_up_chunks"] += len(batch.keys)
         except Exception as error:
             batch.held = bytes(len(batch.keys))
-            self._failed("lookups", error)
+            self._breakers["lookups"].failed(error)
 
     # -- loads and stores
 
@@ -647,7 +639,7 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             submit = self._space.submit_get if is_load else self._space.submit_put
             job.future = submit(names, blocks, rows=rows, deadline=left)
         except Exception as error:
-            self._failed(kind, error)
+            self._breakers[kind].failed(error)
             return False
         job.sent += len(keys)
         return True
@@ -667,12 +659,9 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
             else:
                 # Other bytes under the same name are as good: another engine may have split its sums differently.
                 done = self._chunks.whole(np.asarray(result.states) != _REFUSED)
-            if result.why is None or (kind == "saves" and bool(done.any())):
-                self._breakers[kind].succeeded()
-            else:
-                self._failed(kind, result.why)
+            self._breakers[kind].ended(None if kind == "saves" and bool(done.any()) else result.why)
         except Exception as error:
-            self._failed(kind, error)
+            self._breakers[kind].failed(error)
         job.done.append(done)
 
     def _end(self, job: _Job) -> None:
