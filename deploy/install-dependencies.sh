@@ -17,81 +17,42 @@ set -euo pipefail
 
 fail() { printf 'install-dependencies: %s\n' "$*" >&2; exit 1; }
 
-with_tests=no
-with_debian=no
-with_rdma=no
-with_packages=no
-with_lint=no
-with_kubernetes=no
-with_observe=no
-with_cluster=no
-with_page=no
-for argument in "$@"; do
-  case $argument in
-    --test) with_tests=yes ;;
-    --debian) with_debian=yes ;;
-    --rdma) with_rdma=yes ;;
-    --packages) with_packages=yes ;;
-    --lint) with_lint=yes ;;
-    --kubernetes) with_kubernetes=yes ;;
-    --observe) with_observe=yes ;;
-    --cluster) with_cluster=yes ;;
-    --page) with_page=yes ;;
-    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
-    *) fail "unknown argument '$argument' (see --help)" ;;
-  esac
-done
-
-command -v dpkg-query > /dev/null && command -v apt-get > /dev/null ||
-  fail "this script knows Debian's packages only; on another system install the list in this file by hand"
 # shellcheck source=/dev/null
-debian=$(. /etc/os-release && echo "${VERSION_ID:-}")
+debian=$(. /etc/os-release && echo "${VERSION_ID:-}") || true  # another system is refused below
 debian=${debian%%.*}
 
 packages=(build-essential cmake ninja-build pkg-config ccache git ca-certificates
   flatbuffers-compiler libflatbuffers-dev libcli11-dev libspdlog-dev prometheus-cpp-dev libxxhash-dev libsystemd-dev libssl-dev
   librocksdb-dev libibverbs-dev zlib1g-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev)
-# Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
-case $debian in
-  12) packages+=(libboost1.81-dev) ;;
-  *) packages+=(libboost-dev) ;;
-esac
-if [ "$with_tests" = yes ]; then
-  packages+=(python3-dev python3-venv python3-pip)
-  case $debian in
-    12) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;
-    *) packages+=(clang libclang-rt-dev llvm) ;;
-  esac
-fi
-if [ "$with_debian" = yes ]; then
-  packages+=(debootstrap)
-fi
-if [ "$with_packages" = yes ]; then
-  packages+=(debhelper dpkg-dev python3)
-fi
-if [ "$with_lint" = yes ]; then
-  packages+=(lintian man-db)
-fi
-if [ "$with_kubernetes" = yes ]; then
-  packages+=(python3-pytest python3-yaml)
-  # Debian 12's kubectl is too old for `kubectl kustomize`; any other that is installed will do.
-  command -v kubectl > /dev/null || command -v kustomize > /dev/null || packages+=(kubernetes-client)
-fi
-if [ "$with_rdma" = yes ]; then
-  packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers)
-fi
 services=()  # Debian starts these at installation
-if [ "$with_observe" = yes ]; then
-  services+=(prometheus prometheus-alertmanager)
-  packages+=(prometheus prometheus-alertmanager python3-pytest)
+# Boost 1.81 is the oldest that builds kvstore. Debian 12 has it beside its default 1.74, and the two exclude each other.
+if [ "$debian" = 12 ]; then
+  packages+=(libboost1.81-dev) clang=(clang-16 libclang-rt-16-dev llvm-16)
+else
+  packages+=(libboost-dev) clang=(clang libclang-rt-dev llvm)
 fi
-if [ "$with_page" = yes ]; then
-  packages+=(chromium chromium-driver fonts-dejavu-core python3-pytest)
-fi
-if [ "$with_cluster" = yes ]; then
-  services+=(etcd-server)
-  packages+=(etcd-server etcd-client)
-fi
+for argument in "$@"; do
+  case $argument in
+    --test) packages+=(python3-dev python3-venv python3-pip "${clang[@]}") ;;
+    --debian) packages+=(debootstrap) ;;
+    --packages) packages+=(debhelper dpkg-dev python3) ;;
+    --lint) packages+=(lintian man-db) ;;
+    --kubernetes)
+      packages+=(python3-pytest python3-yaml)
+      # Debian 12's kubectl is too old for `kubectl kustomize`; any other that is installed will do.
+      command -v kubectl > /dev/null || command -v kustomize > /dev/null || packages+=(kubernetes-client) ;;
+    --rdma) packages+=(qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers) ;;
+    --cluster) services+=(etcd-server) packages+=(etcd-server etcd-client) ;;
+    --observe)
+      services+=(prometheus prometheus-alertmanager)
+      packages+=(prometheus prometheus-alertmanager python3-pytest) ;;
+    --page) packages+=(chromium chromium-driver fonts-dejavu-core python3-pytest) ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) fail "unknown argument '$argument' (see --help)" ;;
+  esac
+done
+command -v dpkg-query > /dev/null && command -v apt-get > /dev/null ||
+  fail "this script knows Debian's packages only; on another system install the list in this file by hand"
 
 is_installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2> /dev/null)" = installed ]; }
 

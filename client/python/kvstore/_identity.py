@@ -29,38 +29,9 @@ _OTHER_NAMES = re.compile(
     r"|(readme|licen[cs]e|notice|use_policy)[^.]*$|events\.out\.",
     re.IGNORECASE,
 )
-_OTHER_KINDS = (
-    *(
-        ".md",
-        ".txt",
-        ".rst",
-        ".html",
-        ".jinja",
-        ".jinja2",
-        ".tiktoken",
-        ".model",
-        ".bpe",
-        ".ipynb",
-        ".csv",
-        ".tsv",
-        ".log",
-    ),
-    *(
-        ".yml",
-        ".yaml",
-        ".png",
-        ".jpg",
-        ".jpeg",
-        ".gif",
-        ".svg",
-        ".webp",
-        ".pdf",
-        ".lock",
-        ".incomplete",
-        ".tmp",
-        ".py",
-        ".pyc",
-    ),
+_OTHER_KINDS = re.compile(
+    r"\.(md|txt|rst|html|jinja2?|tiktoken|model|bpe|ipynb|csv|tsv|log|ya?ml|png|jpe?g|gif|svg|webp|pdf|lock|incomplete|tmp|pyc?)\Z",
+    re.IGNORECASE,
 )
 #: A thread hashes parts of this size; each read has _READ_BYTES.
 _PART_BYTES = 16 << 20
@@ -130,7 +101,7 @@ def remote_code_digest(folder: str | os.PathLike[str]) -> str:
 def _counts(name: str) -> bool:
     """The model's ``config.json`` is covered by the engine's resolved configuration, code by :func:`remote_code_digest`."""
     own = os.path.basename(name)
-    return name != "config.json" and not own.lower().endswith(_OTHER_KINDS) and _OTHER_NAMES.match(own) is None
+    return name != "config.json" and not _OTHER_KINDS.search(own) and not _OTHER_NAMES.match(own)
 
 
 def _files_of(folder: str) -> Iterator[tuple[str, str]]:
@@ -388,13 +359,8 @@ _ALWAYS = re.compile(
     r"|n_group|scoring|attention_chunk"
 )
 _NOT_OF_ADAPTERS = (
-    "base_model_name_or_path",
-    "revision",
-    "peft_version",
-    "inference_mode",
-    "task_type",
-    "auto_mapping",
-    "parent_library",
+    *("base_model_name_or_path", "revision", "peft_version", "inference_mode"),
+    *("task_type", "auto_mapping", "parent_library"),
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,16 +33,9 @@ _DTYPES = {
 
 #: Fields that affect keys besides the weights.
 _ROPE_KEYS = (
-    "rope_theta",
-    "rope_scaling",
-    "rope_parameters",
-    "rope_local_base_freq",
-    "partial_rotary_factor",
-    "rotary_pct",
-    "rotary_dim",
-    "rope_interleave",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
+    *("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq", "rope_interleave"),
+    *("partial_rotary_factor", "rotary_pct", "rotary_dim"),
+    *("max_position_embeddings", "original_max_position_embeddings"),
 )
 
 
@@ -390,16 +383,3 @@ def _fingerprint(values: Mapping[str, Any]) -> str:
         return ""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def describe(groups: Sequence[CacheGroup]) -> str:
-    """One line for people."""
-    parts = []
-    for group in groups:
-        what = (
-            f"{group.state_bytes:,} bytes a sequence"
-            if group.kind == "state"
-            else f"{group.bytes_per_token:,} bytes a token"
-        )
-        parts.append(f"{group.name}: {len(group.layers)} layers, {what}")
-    return "; ".join(parts)

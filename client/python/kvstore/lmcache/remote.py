@@ -20,13 +20,15 @@ from .. import _kvstore
 from .._identity import short
 from .._options import client_of
 from .._outputs import decoded, encoded
+from ..sets import SetMatchResult
 from .connector import Options, logger, namespace_of
 
 _PREFIX = "kvstore."
 
 
-def _leading(held: Sequence[bool]) -> int:
-    return next((i for i, each in enumerate(held) if not each), len(held))
+def _leading(match: SetMatchResult) -> int:
+    """How many of the first keys are held."""
+    return next((i for i, each in enumerate(match.held) if not each), len(match.held))
 
 
 class Remote(RemoteConnector):  # type: ignore[misc]
@@ -60,36 +62,30 @@ class Remote(RemoteConnector):  # type: ignore[misc]
 
     # -- lookups
 
-    async def _held(self, keys: Sequence[Any]) -> list[bool]:
-        try:
-            match = await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True)
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
-            return [False] * len(keys)
-        return [bool(each) for each in np.asarray(match.held)]
-
-    def _held_sync(self, keys: Sequence[Any]) -> list[bool]:
-        try:
-            match = self._space.match(self._names(keys), deadline=self._deadline)
-        except Exception as error:
-            logger.warning("kvstore: %s", error)
-            return [False] * len(keys)
-        return [bool(each) for each in np.asarray(match.held)]
-
     async def exists(self, key: Any) -> bool:
-        return (await self._held([key]))[0]
+        return await self.batched_async_contains("", [key]) == 1
 
     def exists_sync(self, key: Any) -> bool:
-        return self._held_sync([key])[0]
+        return self.batched_contains([key]) == 1
 
     def support_batched_contains(self) -> bool:
         return True
 
     def batched_contains(self, keys: list[Any]) -> int:
-        return _leading(self._held_sync(keys)) if keys else 0
+        try:
+            return _leading(self._space.match(self._names(keys), deadline=self._deadline)) if keys else 0
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+            return 0
 
     async def batched_async_contains(self, lookup_id: str, keys: list[Any], pin: bool = False) -> int:
-        return _leading(await self._held(keys)) if keys else 0
+        if not keys:
+            return 0
+        try:
+            return _leading(await self._space.submit_match(self._names(keys), deadline=self._deadline, prefetch=True))
+        except Exception as error:
+            logger.warning("kvstore: %s", error)
+            return 0
 
     # -- chunks
 

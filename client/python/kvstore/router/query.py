@@ -83,16 +83,8 @@ class Asked:
 
 
 _FIELDS = {
-    "namespace",
-    "model",
-    "hashes",
-    "token_ids",
-    "hash_seed",
-    "cache_salt",
-    "adapter",
-    "weights_epoch",
-    "deadline",
-    "by_node",
+    *("namespace", "model", "hashes", "token_ids", "hash_seed", "cache_salt"),
+    *("adapter", "weights_epoch", "deadline", "by_node"),
 }
 
 

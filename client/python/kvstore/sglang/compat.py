@@ -80,12 +80,8 @@ ROTATIONS_BY_LENGTH = ("Phi3LongRoPEScaledRotaryEmbedding",)
 def changes_of_weights() -> list[tuple[Any, str]]:
     """SGLang's methods that change weights, or free their memory."""
     names = (
-        "update_weights_from_disk",
-        "load_weights_from_distributed",
-        "update_weights_from_tensor",
-        "update_weights_from_ipc",
-        "begin_weight_update",
-        "end_weight_update",
+        *("update_weights_from_disk", "load_weights_from_distributed", "update_weights_from_tensor"),
+        *("update_weights_from_ipc", "begin_weight_update", "end_weight_update"),
     )
     savers = [each for each in MemorySaver.__subclasses__() if "pause" in vars(each)]
     return [(WeightUpdater, name) for name in names] + [(each, "pause") for each in savers]
@@ -101,11 +97,8 @@ def multimodal() -> str | None:
     if given is None:
         return None
     names = (
-        "dtype",
-        "mm_process_config",
-        "image_processor_backend",
-        "disable_fast_image_processor",
-        "mm_attention_backend",
+        *("dtype", "mm_process_config", "image_processor_backend"),
+        *("disable_fast_image_processor", "mm_attention_backend"),
     )
     return digest([[name, str(getattr(given, name, None))] for name in names])
 

@@ -17,15 +17,8 @@ from .identity import Facts
 
 #: SGLang's own keys in the same mapping.
 _OF_SGLANG = (
-    "backend_name",
-    "module_path",
-    "class_name",
-    "interface_v1",
-    "allocator",
-    "tp_lcm_size",
-    "prefetch_threshold",
-    "prefetch_timeout_base",
-    "prefetch_timeout_per_ki_token",
+    *("backend_name", "module_path", "class_name", "interface_v1", "allocator", "tp_lcm_size"),
+    *("prefetch_threshold", "prefetch_timeout_base", "prefetch_timeout_per_ki_token"),
     "hicache_storage_pass_prefix_keys",
 )
 

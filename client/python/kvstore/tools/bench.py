@@ -38,13 +38,9 @@ class Work:
     """The chains that are stored once, and the memory for their blocks."""
 
     def __init__(self, client: Client, given: argparse.Namespace) -> None:
-        fields = {
-            "model": "kvstore-bench",
-            "block_size": 16,
-            "block_bytes": given.block_bytes,
-            "x.process": os.getpid(),
-        }
-        self.space: Space = client.open(Namespace(fields))
+        self.space: Space = client.open(
+            Namespace(model="kvstore-bench", block_size=16, block_bytes=given.block_bytes, x_process=os.getpid())
+        )
         self.space.wait_open()
         self.op = given.op
         self.batch = given.batch
@@ -113,22 +109,11 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps(result, indent=2))
         return 0
-    print(
-        f"{given.op}, {given.batch} blocks of {bytes_text(given.block_bytes)} a call, {given.concurrency} calls in flight\n"
-    )
-    print(
-        table(
-            ["GB/s", "calls/s", "p50 us", "p99 us"],
-            [
-                [
-                    f"{result['bytes_per_second'] / 1e9:.2f}" if given.op != "match" else "-",
-                    f"{result['calls_per_second']:,.0f}",
-                    f"{result['p50_us']:.1f}",
-                    f"{result['p99_us']:.1f}",
-                ]
-            ],
-        )
-    )
+    each = f"blocks of {bytes_text(given.block_bytes)} a call"
+    print(f"{given.op}, {given.batch} {each}, {given.concurrency} calls in flight\n")
+    rate = f"{result['bytes_per_second'] / 1e9:.2f}" if given.op != "match" else "-"
+    row = [rate, f"{result['calls_per_second']:,.0f}", f"{result['p50_us']:.1f}", f"{result['p99_us']:.1f}"]
+    print(table(["GB/s", "calls/s", "p50 us", "p99 us"], [row]))
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _kvstore
 from ..errors import BadRequest, Unsupported
-from ..models import cache_groups, load_config
+from ..models import CacheGroup, cache_groups, load_config
 from .text import bytes_text, parse_bytes, seconds_text, table
 
 
@@ -34,6 +34,20 @@ def add_command(commands: Any) -> None:
     parser.set_defaults(run=run)
 
 
+def _entry(group: CacheGroup, tokens: int, block_size: int) -> dict[str, Any]:
+    kept = min(tokens, group.window_tokens) if group.kind == "window" else tokens
+    is_state = group.kind == "state"
+    return {
+        "group": group.name,
+        "layers": len(group.layers),
+        "dtype": group.dtype,
+        "bytes_per_token": group.bytes_per_token,
+        "state_bytes": group.state_bytes,
+        "block_bytes": group.state_bytes if is_state else group.bytes_per_token * block_size,
+        "bytes": group.state_bytes if is_state else group.bytes_per_token * kept,
+    }
+
+
 def run(given: argparse.Namespace) -> int:
     if given.tokens < 1 or given.block_size < 1:
         raise BadRequest("tokens and block-size: 1 or more")
@@ -47,39 +61,20 @@ def run(given: argparse.Namespace) -> int:
     except Unsupported:
         pass  # a hybrid: --parameters gives the cost of computing
     flops = 2 * parameters * given.tokens + attention if parameters else 0.0
-    total = 0
-    entries: list[dict[str, Any]] = []
-    for group in groups:
-        kept = min(given.tokens, group.window_tokens) if group.kind == "window" else given.tokens
-        nbytes = group.state_bytes if group.kind == "state" else group.bytes_per_token * kept
-        total += nbytes
-        entries.append(
-            {
-                "group": group.name,
-                "layers": len(group.layers),
-                "dtype": group.dtype,
-                "bytes_per_token": group.bytes_per_token,
-                "state_bytes": group.state_bytes,
-                "block_bytes": group.state_bytes if group.kind == "state" else group.bytes_per_token * given.block_size,
-                "bytes": nbytes,
-            }
-        )
+    entries = [_entry(group, given.tokens, given.block_size) for group in groups]
+    total = sum(entry["bytes"] for entry in entries)
     fetch = total / given.bandwidth
     compute = flops / given.flops if flops else None
     if given.json:
-        print(
-            json.dumps(
-                {
-                    "groups": entries,
-                    "tokens": given.tokens,
-                    "bytes": total,
-                    "fetch_seconds": fetch,
-                    "compute_seconds": compute,
-                    "break_even_bandwidth": total / compute if compute else None,
-                },
-                indent=2,
-            )
-        )
+        result = {
+            "groups": entries,
+            "tokens": given.tokens,
+            "bytes": total,
+            "fetch_seconds": fetch,
+            "compute_seconds": compute,
+            "break_even_bandwidth": total / compute if compute else None,
+        }
+        print(json.dumps(result, indent=2))
         return 0
     rows = [
         [
@@ -92,12 +87,8 @@ def run(given: argparse.Namespace) -> int:
         ]
         for entry in entries
     ]
-    print(
-        table(
-            ["group", "layers", "dtype", "bytes/token", f"block of {given.block_size}", f"{given.tokens:,} tokens"],
-            rows,
-        )
-    )
+    columns = ["group", "layers", "dtype", "bytes/token", f"block of {given.block_size}", f"{given.tokens:,} tokens"]
+    print(table(columns, rows))
     print(f"\n{bytes_text(total)} in all, fetched in {seconds_text(fetch)} at {given.bandwidth / 1e9:.3g} GB/s")
     if compute:
         print(

@@ -39,13 +39,8 @@ _BY_LENGTH = ("dynamic", "longrope")
 #: Multimodal settings without effect on values: how many items, where they are kept, and which code runs them.
 _NOT_MULTIMODAL = (
     *("limit_per_prompt", "mm_processor_cache_gb", "mm_processor_cache_type", "mm_shm_cache_max_object_size_mb"),
-    *(
-        "mm_hasher_algorithm",
-        "mm_encoder_only",
-        "mm_encoder_tp_mode",
-        "mm_encoder_attn_backend",
-        "interleave_mm_strings",
-    ),
+    *("mm_hasher_algorithm", "mm_encoder_only", "mm_encoder_tp_mode", "mm_encoder_attn_backend"),
+    "interleave_mm_strings",
 )
 #: Files beside weights with their quantisation, where the configuration lacks it.
 _QUANTISATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,22 +148,7 @@ class SchedulerSide:
         #: When a worker last gave pages back, or the only save began.
         self._saves_moved = 0.0
         self._held_max = int(model.page_count * _HELD_FRACTION)
-        self.counters: dict[str, int] = dict.fromkeys(
-            (
-                "lookups",
-                "lookups_timed_out",
-                "hit_tokens",
-                "computed_hit_tokens",
-                "loads",
-                "loads_failed",
-                "loaded_tokens",
-                "saved_tokens",
-                "saved_blocks",
-                "unsaved_blocks",
-                "failures",
-            ),
-            0,
-        )
+        self.counters: Counter[str] = Counter()
         self._teller = Teller()
         is_local = all(node["endpoint"].startswith("unix:") for node in self._client.nodes())
         #: Source of hits in a node's memory. vLLM has no value for another machine's.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -183,20 +183,7 @@ class WorkerSide:
         self._report = Report(stages={number: self.stage})
         self._clock = HostClock() if device is None else DeviceClock(compat.timed_event)
         self._computed_seconds = 0.0
-        self.counters: dict[str, int] = dict.fromkeys(
-            (
-                "loaded_blocks",
-                "loaded_bytes",
-                "missing_blocks",
-                "stored_blocks",
-                "stored_bytes",
-                "already_stored_blocks",
-                "refused_blocks",
-                "dropped_blocks",
-                "failures",
-            ),
-            0,
-        )
+        self.counters: Counter[str] = Counter()
         self._teller = Teller()
 
     def begin_step(self, step: Step) -> None:
