@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 from ._access import nodes_of
+from ._identity import short
 from .client import Client
 from .errors import BadRequest, PermissionDenied
 from .namespaces import Namespace
 from .sets import SetSpace
+
+T = TypeVar("T", bound="AccessOptions")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,14 @@ class AccessOptions:
     tls_ca: str = ""
     tls_crl: str = ""
     tls_server_name: str = ""
+    #: The engine's setting that has these options, for errors.
+    place: ClassVar[str] = ""
+
+    @classmethod
+    def of(cls: type[T], given: Mapping[str, Any]) -> T:
+        """Raises BadRequest for an unknown option or a wrong value."""
+        check_options(cls, given, cls.place)
+        return cls(**given)
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,15 @@ class StoreOptions(AccessOptions):
     save_timeout: float = 5.0
     #: NUMA nodes for the lent memory and the client's threads. auto: the node of this engine's GPU.
     numa_nodes: str = "auto"
+
+    def fields(self, model: str) -> dict[str, Any]:
+        """Fields of the blocks' namespace. ``model``: its name unless these options have one."""
+        return {
+            "model": short(self.model or model),
+            "tenant": self.tenant or None,
+            "salt": self.salt or None,
+            "weights_epoch": self.weights_epoch,
+        }
 
 
 def access_options(options: AccessOptions) -> dict[str, Any]:

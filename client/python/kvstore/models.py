@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -330,6 +331,7 @@ def _hybrid_groups(inner: dict[str, Any], family: str, name: str, element: str, 
     attention = tuple(i for i, kind in enumerate(kinds) if kind in "ab")
     states = tuple(i for i, kind in enumerate(kinds) if kind in "sb")
     groups = []
+    make = partial(CacheGroup, dtype=element, model=name, layer_count=len(kinds))
     if attention:
         heads = _number(inner, "num_key_value_heads", default=_number(inner, "num_attention_heads"))
         size = _number(
@@ -340,34 +342,13 @@ def _hybrid_groups(inner: dict[str, Any], family: str, name: str, element: str, 
         )
         if family == "nemotron_h":
             size = _number(inner, "head_dim", "attention_head_dim", default=size)
-        groups.append(
-            CacheGroup(
-                "full",
-                "full",
-                attention,
-                element,
-                2 * heads * size * item * len(attention),
-                kv_head_count=heads,
-                head_size=size,
-                model=name,
-                layer_count=len(kinds),
-                rope=rope,
-            )
-        )
+        nbytes = 2 * heads * size * item * len(attention)
+        group = make("full", "full", attention, bytes_per_token=nbytes, kv_head_count=heads, head_size=size, rope=rope)
+        groups.append(group)
     if states:
         convolution, recurrence = _HYBRID[family](inner)
-        groups.append(
-            CacheGroup(
-                "state",
-                "state",
-                states,
-                element,
-                0,
-                state_bytes=(convolution * item + recurrence * 4) * len(states),
-                model=name,
-                layer_count=len(kinds),
-            )
-        )
+        nbytes = (convolution * item + recurrence * 4) * len(states)
+        groups.append(make("state", "state", states, bytes_per_token=0, state_bytes=nbytes))
     return groups
 
 

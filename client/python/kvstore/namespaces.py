@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import _kvstore
 from ._arrays import Buffer, Hashes, Numbers
 from ._fields import field_text
+from .errors import Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,10 +65,9 @@ class Namespace:
 
         groups = cache_groups(config, dtype=dtype)
         if len(groups) != 1:
-            raise _unsupported(
-                "the layers keep different things ("
-                + ", ".join(group.name for group in groups)
-                + "): use kvstore.models.cache_groups(), which gives a namespace for each"
+            names = ", ".join(group.name for group in groups)
+            raise Unsupported(
+                f"the layers keep different things ({names}): use kvstore.models.cache_groups(), which gives a namespace for each"
             )
         return groups[0].namespace(block_size=block_size, tensor_parallel=tensor_parallel, **more)
 
@@ -132,9 +132,3 @@ def hashes(of: Hashes | Sequence[Buffer]) -> npt.NDArray[np.uint8]:
 def extra_digest(extra: Buffer) -> bytes:
     """The 16 bytes that stand for extra data hashed into a block besides its tokens; 16 zeros for no data."""
     return _kvstore.extra_digest(extra)
-
-
-def _unsupported(text: str) -> Exception:
-    from .errors import Unsupported
-
-    return Unsupported(text)

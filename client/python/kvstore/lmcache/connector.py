@@ -30,6 +30,7 @@ logger = _logger()
 class Options(AccessOptions):
     """``adapter_params``."""
 
+    place = "adapter_params"
     #: Choose different names for objects that must not be shared.
     model: str = "lmcache"
     #: Version of weights and adapters. Required: LMCache passes only their names, so changes cannot be detected here.
@@ -47,7 +48,7 @@ class Options(AccessOptions):
     def of(cls, given: Mapping[str, Any]) -> Options:
         mine = dict(given)
         capacity = mine.pop("max_capacity_gb", 0.0)
-        check_options(cls, mine, "adapter_params")
+        check_options(cls, mine, cls.place)
         if not isinstance(capacity, (int, float)) or isinstance(capacity, bool) or capacity < 0:
             raise BadRequest(f"adapter_params: max_capacity_gb is {capacity!r}, allowed is a number from 0")
         if mine.get("weights_epoch") is None:

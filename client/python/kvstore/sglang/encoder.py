@@ -23,9 +23,8 @@ import torch
 from sglang.srt.mem_cache.embedding_store import EmbeddingStore
 
 from .. import _kvstore
-from .._identity import short
 from .._numa import numa_nodes_of
-from .._options import StoreOptions, check_options, client_of
+from .._options import StoreOptions, client_of
 from .._outputs import HEADER_BYTES, header
 from ..errors import BadRequest, Error
 from ..namespaces import Namespace
@@ -49,19 +48,19 @@ _REFUSED = 0
 class EncoderOptions(StoreOptions):
     """``KVSTORE_SGLANG_ENCODER``, as JSON. Times are in seconds, each for one call of SGLang's."""
 
+    place = OPTIONS
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
 
     @classmethod
-    def of(cls, text: str) -> EncoderOptions:
+    def of_text(cls, text: str) -> EncoderOptions:
         try:
             given = json.loads(text or "{}")
         except ValueError as error:
             raise BadRequest(f"{OPTIONS}: {error}") from None
         if not isinstance(given, dict):
             raise BadRequest(f"{OPTIONS}: no JSON object")
-        check_options(cls, given, OPTIONS)
-        return cls(**given)
+        return cls.of(given)
 
 
 @dataclass(frozen=True)
@@ -101,24 +100,16 @@ class KVStoreEmbeddings(Guarded, EmbeddingStore):  # type: ignore[misc]
     """
 
     def __init__(self, storage_config: Any = None) -> None:
-        options = self._options = EncoderOptions.of(os.environ.get(OPTIONS, ""))
+        options = self._options = EncoderOptions.of_text(os.environ.get(OPTIONS, ""))
         model = facts(None, Callers(), options.weights_epoch)
         self.namespace = Namespace(
             {
+                **options.fields(model.model),
+                **model.fields,
                 "kind": "set",
-                "model": short(options.model or model.model),
-                "revision": model.revision,
-                "quantization": model.quantization,
                 "block_bytes_max": options.output_bytes_max,
                 "hash": "sglang-mm",
-                "salt": options.salt or None,
-                "tenant": options.tenant or None,
-                "weights_epoch": options.weights_epoch,
                 "x.engine": f"{compat.engine_name()} encoder",
-                "x.config": model.config,
-                "x.weights": model.weights,
-                "x.code": model.code,
-                "x.load_format": model.load_format,
                 # The encoder's input, and the code that computes it.
                 "x.multimodal": compat.multimodal(),
             }

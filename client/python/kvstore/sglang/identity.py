@@ -52,6 +52,18 @@ class Facts:
     code: str | None = None
     load_format: str | None = None
 
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """Namespace fields of everything that the loaded model computes."""
+        return {
+            "revision": self.revision,
+            "quantization": self.quantization,
+            "x.config": self.config,
+            "x.weights": self.weights,
+            "x.code": self.code,
+            "x.load_format": self.load_format,
+        }
+
 
 @dataclass(frozen=True)
 class Callers:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._identity import short
-from .._options import StoreOptions, check_options
+from .._options import StoreOptions
 from ..namespaces import Namespace
 from .compat import engine_name
 from .identity import Facts
@@ -27,6 +27,7 @@ _OF_SGLANG = (
 class Options(StoreOptions):
     """``--hicache-storage-backend-extra-config``. Times are in seconds, each for one call of SGLang's."""
 
+    place = "hicache_storage_backend_extra_config"
     #: Limit on memory lent to nodes, half for loads and half for saves.
     staging_bytes: int = 512 << 20
     #: How many parts the kv heads of a page are divided into. Engines share pages if this is equal and divisible by each one's
@@ -35,9 +36,7 @@ class Options(StoreOptions):
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        mine = {name: value for name, value in given.items() if name not in _OF_SGLANG}
-        check_options(cls, mine, "hicache_storage_backend_extra_config")
-        return cls(**mine)
+        return super().of({name: value for name, value in given.items() if name not in _OF_SGLANG})
 
 
 @dataclass(frozen=True)
@@ -83,29 +82,21 @@ class PoolText:
 def namespace_of(facts: Facts, options: Options, ranks: Ranks, pool: PoolText) -> Namespace:
     return Namespace(
         {
+            **options.fields(facts.model),
+            **facts.fields,
             "kind": "set",
-            "model": short(options.model or facts.model),
-            "revision": facts.revision,
-            "quantization": facts.quantization,
             "dtype": pool.dtype,
             "block_bytes_max": pool.block_bytes,
             "layout": pool.layout,
             "cache_group": pool.name,
             "hash": "sglang",
-            "salt": options.salt or None,
-            "tenant": options.tenant or None,
-            "weights_epoch": options.weights_epoch,
             "x.engine": engine_name(),
             "x.page_size": pool.page_tokens,
             "x.pool": short(pool.text),
             "x.kv_dtype": facts.kv_dtype,
-            "x.config": facts.config,
-            "x.weights": facts.weights,
             "x.draft": facts.draft,
-            "x.code": facts.code,
             "lora": facts.adapters,
             "rope": facts.rotation,
-            "x.load_format": facts.load_format,
             "x.parts": pool.part_count if pool.part_count > 1 else None,
             "x.rank": pool.rank,
             # Context-parallel ranks each hold another part of a page.

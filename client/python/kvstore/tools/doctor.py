@@ -42,8 +42,7 @@ def add_command(commands: Any) -> None:
 def run(given: argparse.Namespace) -> int:
     findings = [*check_package(), *check_machine()]
     with Client(given.endpoint, deadline=given.deadline, identity="kvstore doctor") as client:
-        for finding in check_nodes(client):
-            findings.append(finding)
+        findings += check_nodes(client)
     failed = any(finding.verdict == "FAILED" for finding in findings)
     if given.json:
         print(json.dumps({"ok": not failed, "findings": [finding._asdict() for finding in findings]}, indent=2))
@@ -58,13 +57,8 @@ def run(given: argparse.Namespace) -> int:
 
 
 def check_package() -> list[Finding]:
-    findings = [
-        Finding(
-            "package",
-            "ok",
-            f"kvstore {__version__}, Python {platform.python_version()}, {platform.libc_ver()[1]} glibc",
-        )
-    ]
+    versions = f"kvstore {__version__}, Python {platform.python_version()}, {platform.libc_ver()[1]} glibc"
+    findings = [Finding("package", "ok", versions)]
     folder = Path(__file__).resolve().parent.parent
     for what, variable, file in (
         ("CUDA module", "KV_CUDA_MODULE", "libkvstore_cuda.so"),
@@ -77,34 +71,19 @@ def check_package() -> list[Finding]:
             findings.append(Finding(what, "ok", path))
         except OSError as error:
             verdict = "warning" if named or (folder / file).exists() else "note"
-            findings.append(
-                Finding(what, verdict, f"not loaded: {error}", f"put it beside the package, or name it in {variable}")
-            )
+            advice = f"put it beside the package, or name it in {variable}"
+            findings.append(Finding(what, verdict, f"not loaded: {error}", advice))
     return findings
 
 
 def check_machine() -> list[Finding]:
-    findings = []
     soft, _hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     is_small = soft != resource.RLIM_INFINITY and soft < 1 << 30
     text = "unlimited" if soft == resource.RLIM_INFINITY else bytes_text(soft)
-    findings.append(
-        Finding(
-            "locked memory",
-            "note" if is_small else "ok",
-            text,
-            "RDMA and CUDA want it unlimited: ulimit -l" if is_small else "",
-        )
-    )
-    interval = sys.getswitchinterval()
-    findings.append(
-        Finding(
-            "GIL switch interval",
-            "ok",
-            f"{seconds_text(interval)}: what a Python thread waits for the GIL while another computes",
-        )
-    )
-    return [*findings, *check_numa()]
+    advice = "RDMA and CUDA want it unlimited: ulimit -l" if is_small else ""
+    locked = Finding("locked memory", "note" if is_small else "ok", text, advice)
+    interval = f"{seconds_text(sys.getswitchinterval())}: what a Python thread waits for the GIL while another computes"
+    return [locked, Finding("GIL switch interval", "ok", interval), *check_numa()]
 
 
 def check_numa(sysfs: Path = Path("/sys")) -> list[Finding]:
@@ -129,14 +108,8 @@ def check_numa(sysfs: Path = Path("/sys")) -> list[Finding]:
     found = f"memory on nodes {memory}, accelerators and RDMA devices at {', '.join(map(str, nodes)) or 'none known'}"
     if len(nodes) != 1:
         return [Finding("NUMA", "ok", found)]
-    return [
-        Finding(
-            "NUMA",
-            "note",
-            found,
-            f'Client(numa_nodes="{nodes[0]}") keeps its memory and threads there; engines\' connectors do so by themselves',
-        )
-    ]
+    there = f'Client(numa_nodes="{nodes[0]}") keeps its memory and threads there'
+    return [Finding("NUMA", "note", found, f"{there}; engines' connectors do so by themselves")]
 
 
 def check_nodes(client: Client) -> list[Finding]:
@@ -158,16 +131,10 @@ def check_nodes(client: Client) -> list[Finding]:
             continue
         serving = True
         middle = statistics.median(times[i])
-        findings.append(
-            Finding(
-                f"reach {node['name']}",
-                "ok" if middle < 1e-3 else "warning",
-                f"node {node['node_id']}, over {node['transport']}, {seconds_text(middle)} in the middle",
-                ""
-                if middle < 1e-3
-                else "slow even for a network: prefer a Unix socket on one host; busy_poll saves wake-ups",
-            )
-        )
+        found = f"node {node['node_id']}, over {node['transport']}, {seconds_text(middle)} in the middle"
+        slow = "slow even for a network: prefer a Unix socket on one host; busy_poll saves wake-ups"
+        verdict, advice = ("ok", "") if middle < 1e-3 else ("warning", slow)
+        findings.append(Finding(f"reach {node['name']}", verdict, found, advice))
     if serving:
         findings.append(check_round_trip(client))
     return findings

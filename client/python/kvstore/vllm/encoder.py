@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +22,7 @@ from vllm.platforms import current_platform
 
 from .._breaker import gates
 from .._numa import numa_nodes_of
-from .._options import check_options, client_of
+from .._options import client_of
 from .._outputs import HEADER_BYTES, decoded, encoded
 from ..errors import Unsupported
 from ..futures import Future
@@ -79,13 +78,9 @@ class EncoderMetrics(Metrics, ECConnectorPromMetrics):  # type: ignore[misc]
 class EncoderOptions(StoreOptions):
     """``ec_connector_extra_config``. A request waits ``lookup_timeout`` for the lookup and then ``load_timeout`` for the output."""
 
+    place = "ec_connector_extra_config"
     #: Larger outputs are neither stored nor loaded.
     output_bytes_max: int = 64 << 20
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> EncoderOptions:
-        check_options(cls, given, "ec_connector_extra_config")
-        return cls(**given)
 
 
 @dataclass
@@ -281,16 +276,9 @@ class KVStoreECConnector(ECConnectorBase):  # type: ignore[misc]
                 self._is_told = True
                 return
             identity["x.weights"] = "loaded " + loaded.digest(False).hex()
-        self._open(
-            Namespace(
-                identity
-                | {
-                    "block_bytes_max": options.output_bytes_max,
-                    "hash": "vllm-mm",
-                    "x.engine": f"{compat.engine_name()} {current_platform.device_type} encoder",
-                }
-            )
-        )
+        engine = f"{compat.engine_name()} {current_platform.device_type} encoder"
+        fields = {"block_bytes_max": options.output_bytes_max, "hash": "vllm-mm", "x.engine": engine}
+        self._open(Namespace(identity | fields))
 
     def build_connector_worker_meta(self) -> Word | None:
         if self._is_told or self.namespace is None:

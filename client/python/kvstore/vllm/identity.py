@@ -21,7 +21,6 @@ from .._identity import (
     model_name,
     remote_code_digest,
     rotation_digest,
-    short,
     weights_digest,
 )
 from ..errors import BadRequest, Unsupported
@@ -88,15 +87,12 @@ def identity_of(config: Any, options: StoreOptions, worker: Any) -> dict[str, An
     model = config.model_config
     loaded = worker.get_model()
     return {
+        **options.fields(model_name(str(model.model))),
         "kind": "set",
-        "tenant": options.tenant or None,
-        "model": short(options.model or model_name(str(model.model))),
         "dtype": str(model.dtype).removeprefix("torch."),
         "quantization": model.quantization,
         "x.quantization": _text(getattr(model, "quantization_config", None)),
         "hash": "vllm-" + config.cache_config.prefix_caching_hash_algo,
-        "salt": options.salt or None,
-        "weights_epoch": options.weights_epoch,
         "x.config": digest(computed(model.hf_config)),
         "x.weights": _weights(config, model, loaded),
         "x.rotation": _rotation(loaded),

@@ -17,7 +17,6 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentio
 
 from .. import _options
 from .._identity import digest, short
-from .._options import check_options
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
 from . import compat
@@ -35,6 +34,7 @@ class StoreOptions(_options.StoreOptions):
 class Options(StoreOptions):
     """``kv_connector_extra_config``."""
 
+    place = "kv_connector_extra_config"
     lookup_timeout: float = 0.002
     #: Memory lent to nodes: half for loads, half for saves.
     staging_bytes: int = 512 << 20
@@ -47,11 +47,6 @@ class Options(StoreOptions):
     #: How many parts the kv heads of a block are divided into. Engines share blocks if this is equal and divisible by each one's
     #: tensor-parallel size. 0: as many as this engine has ranks with heads of their own.
     head_groups: int = 0
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Options:
-        check_options(cls, given, "kv_connector_extra_config")
-        return cls(**given)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from vllm.platforms import current_platform
 from .._breaker import gates
 from .._identity import digest, short
 from .._numa import numa_nodes_of
-from .._options import check_options, client_of
+from .._options import client_of
 from ..errors import BadRequest, Unsupported
 from ..futures import Future
 from ..namespaces import Namespace
@@ -195,6 +195,7 @@ with contextlib.suppress(ValueError):  # already registered
 class TierOptions(StoreOptions):
     """Options in ``secondary_tiers`` beside type and module_path."""
 
+    place = "secondary_tiers"
     #: For vLLM's events and requests' filters: LOCAL or REMOTE.
     locality: str = ""
     #: Whether vLLM gets events for stored chunks, if its events are on.
@@ -202,15 +203,9 @@ class TierOptions(StoreOptions):
     #: Memory lent to nodes on this host instead of the pool.
     staging_bytes: int = 16 << 20
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> TierOptions:
-        check_options(cls, given, "secondary_tiers")
-        made = cls(**given)
-        if made.locality and made.locality not in Locality.__members__:
-            raise BadRequest(
-                f"secondary_tiers: locality is {made.locality!r}, allowed are {list(Locality.__members__)}"
-            )
-        return made
+    def __post_init__(self) -> None:
+        if self.locality and self.locality not in Locality.__members__:
+            raise BadRequest(f"{self.place}: locality is {self.locality!r}, allowed are {list(Locality.__members__)}")
 
 
 class _Chunks:
@@ -274,12 +269,7 @@ class _Chunks:
 
     def name_by(self, identity: dict[str, Any]) -> Namespace:
         """``identity``: the workers' model; this tier's options override parts of it."""
-        said = identity | {
-            "model": short(self._options.model or identity["model"]),
-            "tenant": self._options.tenant or None,
-            "salt": self._options.salt or None,
-            "weights_epoch": self._options.weights_epoch,
-        }
+        said = identity | self._options.fields(identity["model"])
         self.namespace = Namespace(said | self._of_rows) if self._model is None else self._model.name_by(said)
         return self.namespace
 
