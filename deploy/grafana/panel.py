@@ -1,4 +1,4 @@
-"""A dashboard's panels: what each asks, and its JSON for Grafana."""
+"""A dashboard's panels, and their JSON for Grafana."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ Json = dict[str, Any]
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
 
-# What a number is and where it turns bad: Grafana's unit (s, bytes, Bps, percentunit for 0 to 1, cps for counts a second, ops, short),
-# and its colours, each with its lowest value; None: from the start.
+# A number's unit in Grafana (s, bytes, Bps, percentunit for 0 to 1, cps for counts a second, ops, short), and its colours, each with
+# the lowest value of that colour; None: from the start.
 Scale = tuple[str, list[tuple[str, float | None]]]
 
 
@@ -32,7 +32,7 @@ class Panel:
 
     title: str
     scale: Scale
-    queries: str | dict[str, str]  # an expression, or several, each under the end of its legend
+    queries: str | dict[str, str]  # an expression, or several, by the ends of their legends
     about: str = ""  # meaning of the answer, and actions
     legend: str = "{{instance}}"
     words: dict[str, str] = field(default_factory=dict)  # for values that are better shown as words

@@ -70,7 +70,7 @@ class Gate:
             self._logger.warning("kvstore: %s fail: %s", self._what, why)
 
     def ended(self, why: object) -> None:
-        """``why``: why not everything was done; None: a success."""
+        """``why`` is the reason for a missing part of the result; None: success."""
         if why is None:
             self.succeeded()
         else:

@@ -31,7 +31,7 @@ class AccessOptions:
     tls_ca: str = ""
     tls_crl: str = ""
     tls_server_name: str = ""
-    #: The engine's setting that has these options, for errors.
+    #: Name of the engine's setting with these options, for error texts.
     place: ClassVar[str] = ""
 
     @classmethod

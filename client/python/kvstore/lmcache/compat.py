@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import Unsupported
 
-#: LMCache's own classes that other modules have from here.
+#: LMCache's classes that other modules import from here.
 __all__ = ["Bitmap", "KeyEntry", "KeyListPage", "L2AdapterInterface", "L2StoreResult"]
 
 TRIED_VERSIONS = ("0.5.6",)

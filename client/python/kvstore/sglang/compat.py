@@ -31,7 +31,7 @@ except ImportError as _error:
         f"sglang {sglang.version.__version__} is not served: it has no {_error.name or _error}. Tried was 0.5.23"
     ) from _error
 
-#: SGLang's own classes that other modules have from here.
+#: SGLang's classes that other modules import from here.
 __all__ = [
     "AsymmetricMHATokenToKVPoolHost",
     "HiCacheController",

@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
 
 from ..errors import Unsupported
 
-#: vLLM's own class that other modules have from here.
+#: vLLM's class that other modules import from here.
 __all__ = ["CacheHitSource"]
 
 TRIED_VERSIONS = ("0.28.0", "0.31.0", "0.32.0")
