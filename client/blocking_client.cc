@@ -27,11 +27,10 @@ Result<void> BlockingClient::wait_open(Space space, std::chrono::microseconds de
 std::size_t BlockingClient::block_bytes(Space space) const {
   return thread_->is_forked() ? 0 : thread_->block_bytes(space);
 }
-Result<MatchResult> BlockingClient::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
+Result<MatchResult> BlockingClient::match(Space space, Hashes hashes, MatchOptions options) {
   return thread_->call<MatchResult>([&](Client& client) { return client.match(space, hashes, options); });
 }
-Result<MissReport> BlockingClient::why(Space space, std::span<const BlockHash> hashes,
-                                       std::chrono::microseconds deadline) {
+Result<MissReport> BlockingClient::why(Space space, Hashes hashes, std::chrono::microseconds deadline) {
   return thread_->call<MissReport>([&](Client& client) { return client.why(space, hashes, deadline); });
 }
 void BlockingClient::release(Lease lease) {
@@ -41,45 +40,34 @@ void BlockingClient::release(Lease lease) {
     return true;
   });
 }
-Result<GetResult> BlockingClient::get(Space space, std::span<const BlockHash> hashes,
-                                      std::span<const std::span<std::byte>> blocks, GetOptions options) {
+Result<GetResult> BlockingClient::get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options) {
   return thread_->call<GetResult>([&](Client& client) { return client.get(space, hashes, blocks, options); });
 }
-Result<PutResult> BlockingClient::put(Space space, std::span<const BlockHash> hashes,
-                                      std::span<const std::span<const std::byte>> blocks, PutOptions options) {
+Result<PutResult> BlockingClient::put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options) {
   return thread_->call<PutResult>([&](Client& client) { return client.put(space, hashes, blocks, options); });
 }
-Result<SetMatchResult> BlockingClient::match_set(Space set, std::span<const BlockHash> hashes,
-                                                 SetMatchOptions options) {
+Result<SetMatchResult> BlockingClient::match_set(Space set, Hashes hashes, SetMatchOptions options) {
   return thread_->call<SetMatchResult>([&](Client& client) { return client.match_set(set, hashes, options); });
 }
-Result<SetGetResult> BlockingClient::get_set(Space set, std::span<const BlockHash> hashes,
-                                             std::span<const std::span<std::byte>> blocks, SetGetOptions options) {
+Result<SetGetResult> BlockingClient::get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
   return thread_->call<SetGetResult>([&](Client& client) { return client.get_set(set, hashes, blocks, options); });
 }
-Result<SetPutResult> BlockingClient::put_set(Space set, std::span<const BlockHash> hashes,
-                                             std::span<const std::span<const std::byte>> blocks,
-                                             SetPutOptions options) {
+Result<SetPutResult> BlockingClient::put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
   return thread_->call<SetPutResult>([&](Client& client) { return client.put_set(set, hashes, blocks, options); });
 }
-Result<std::size_t> BlockingClient::touch(Space space, std::span<const BlockHash> hashes,
-                                          std::chrono::microseconds deadline) {
+Result<std::size_t> BlockingClient::touch(Space space, Hashes hashes, std::chrono::microseconds deadline) {
   return thread_->call<std::size_t>([&](Client& client) { return client.touch(space, hashes, deadline); });
 }
-Result<std::size_t> BlockingClient::retain(Space space, std::span<const BlockHash> hashes,
-                                           std::chrono::microseconds deadline) {
+Result<std::size_t> BlockingClient::retain(Space space, Hashes hashes, std::chrono::microseconds deadline) {
   return thread_->call<std::size_t>([&](Client& client) { return client.retain(space, hashes, deadline); });
 }
-Result<std::size_t> BlockingClient::unretain(Space space, std::span<const BlockHash> hashes,
-                                             std::chrono::microseconds deadline) {
+Result<std::size_t> BlockingClient::unretain(Space space, Hashes hashes, std::chrono::microseconds deadline) {
   return thread_->call<std::size_t>([&](Client& client) { return client.unretain(space, hashes, deadline); });
 }
-Result<DropResult> BlockingClient::drop(Space space, std::span<const BlockHash> hashes,
-                                        std::chrono::microseconds deadline) {
+Result<DropResult> BlockingClient::drop(Space space, Hashes hashes, std::chrono::microseconds deadline) {
   return thread_->call<DropResult>([&](Client& client) { return client.drop(space, hashes, deadline); });
 }
-Result<NamedContext> BlockingClient::create_context(Space space, std::span<const BlockHash> hashes,
-                                                    ContextOptions options) {
+Result<NamedContext> BlockingClient::create_context(Space space, Hashes hashes, ContextOptions options) {
   return thread_->call<NamedContext>([&](Client& client) { return client.create_context(space, hashes, options); });
 }
 Result<NamedContext> BlockingClient::extend_context(std::string_view name, ContextTime life,

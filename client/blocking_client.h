@@ -35,24 +35,20 @@ class BlockingClient {
   Result<Space> open(NamespaceRecord record, std::chrono::microseconds deadline);
   Result<void> wait_open(Space space, std::chrono::microseconds deadline);
   std::size_t block_bytes(Space space) const;  ///< Does not wait. 0: not opened here.
-  Result<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
-  Result<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
+  Result<MatchResult> match(Space space, Hashes hashes, MatchOptions options);
+  Result<MissReport> why(Space space, Hashes hashes, std::chrono::microseconds deadline);
   void release(Lease lease);
   /// The segment callback runs on the I/O thread.
-  Result<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
-                        GetOptions options);
-  Result<PutResult> put(Space space, std::span<const BlockHash> hashes,
-                        std::span<const std::span<const std::byte>> blocks, PutOptions options);
-  Result<SetMatchResult> match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options);
-  Result<SetGetResult> get_set(Space set, std::span<const BlockHash> hashes,
-                               std::span<const std::span<std::byte>> blocks, SetGetOptions options);
-  Result<SetPutResult> put_set(Space set, std::span<const BlockHash> hashes,
-                               std::span<const std::span<const std::byte>> blocks, SetPutOptions options);
-  Result<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline);
-  Result<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
+  Result<GetResult> get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options);
+  Result<PutResult> put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options);
+  Result<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options);
+  Result<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options);
+  Result<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options);
+  Result<std::size_t> touch(Space space, Hashes hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> retain(Space space, Hashes hashes, std::chrono::microseconds deadline);
+  Result<std::size_t> unretain(Space space, Hashes hashes, std::chrono::microseconds deadline);
+  Result<DropResult> drop(Space space, Hashes hashes, std::chrono::microseconds deadline);
+  Result<NamedContext> create_context(Space space, Hashes hashes, ContextOptions options);
   Result<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                       std::optional<std::uint8_t> priority = std::nullopt);
   Result<NamedContext> delete_context(std::string_view name, std::chrono::microseconds deadline);

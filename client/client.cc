@@ -37,7 +37,7 @@ ClientCall counted_as(FrameType verb) {
 /// touch, retain, unretain, drop.
 class CountCall final : public Call {
  public:
-  std::span<const BlockHash> hashes;
+  Hashes hashes;
   std::uint64_t count = 0;
   bool until_restart = false;  ///< For drop.
 
@@ -325,7 +325,7 @@ Async<DropResult> Client::Impl::count(FrameType verb, Space space, std::vector<O
   co_return sum;
 }
 
-Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
+Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, Hashes hashes,
                                               std::chrono::microseconds deadline, CallControl control) {
   if (const error_code refused = refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return std::size_t{0};
@@ -346,12 +346,11 @@ Async<std::size_t> Client::Impl::count_prefix(FrameType verb, Space space, std::
 }
 
 /// Copies besides those of split(): of the chain's present root for touch and retain, of all places for unretain.
-std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
-                                                   std::span<const BlockHash> hashes) const {
+std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space, Hashes hashes) const {
   if (!has_hot_roots() || find_space(space)->record.is_set()) return {};
   if (verb == FrameType::kUnretain) return split_copies(space, hashes);
   std::vector<OwnedChain> copies;
-  const std::span<const BlockHash> root = hashes.first(hot_roots(space, hashes).now);
+  const Hashes root = hashes.first(hot_roots(space, hashes).now);
   if (root.empty()) return copies;
   const std::size_t primary = map->extents(hashes, root.size()).front().node;
   for (const std::size_t node : members) {
@@ -363,23 +362,20 @@ std::vector<OwnedChain> Client::Impl::other_copies(FrameType verb, Space space,
   return copies;
 }
 
-Async<std::size_t> Client::touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                                 CallControl control) {
+Async<std::size_t> Client::touch(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control) {
   return impl_->count_prefix(FrameType::kTouch, space, hashes, deadline, control);
 }
 
-Async<std::size_t> Client::retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                                  CallControl control) {
+Async<std::size_t> Client::retain(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control) {
   return impl_->count_prefix(FrameType::kRetain, space, hashes, deadline, control);
 }
 
-Async<std::size_t> Client::unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
+Async<std::size_t> Client::unretain(Space space, Hashes hashes, std::chrono::microseconds deadline,
                                     CallControl control) {
   return impl_->count_prefix(FrameType::kUnretain, space, hashes, deadline, control);
 }
 
-Async<DropResult> Client::drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                               CallControl control) {
+Async<DropResult> Client::drop(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   std::vector<OwnedChain> chains;
@@ -568,7 +564,7 @@ Async<void> Client::learn_hot_roots(Space space, std::chrono::microseconds deadl
   co_return Result<void>();
 }
 
-std::size_t Client::hot_block_count(Space space, std::span<const BlockHash> hashes) const {
+std::size_t Client::hot_block_count(Space space, Hashes hashes) const {
   return impl_->find_space(space) == nullptr ? 0 : impl_->hot_roots(space, hashes).now;
 }
 

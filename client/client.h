@@ -152,6 +152,9 @@ inline constexpr std::size_t kSpacesMax = 65536;  ///< Namespaces open in one cl
 /// An open namespace. Valid across reconnects: the client reopens it on each node.
 enum class Space : std::uint32_t {};
 
+using TargetBlocks = std::span<const std::span<std::byte>>;        ///< Memory to fill, block by block.
+using SourceBlocks = std::span<const std::span<const std::byte>>;  ///< Memory to read, block by block.
+
 struct MatchOptions {
   std::chrono::microseconds deadline;  ///< From call to answer. No default: choose.
   bool lease = false;                  ///< Keep the found blocks for the nodes' lease duration.
@@ -363,12 +366,11 @@ class Client {
   /// Returns how many leading blocks of the chain are held. `hashes`, here and below, is a chain from its first block
   /// on; it may end anywhere. Errors, here and below: kBadRequest for arguments that break the rules below, kBusy at
   /// calls_max. A dead, slow or full node is never an error but a smaller result with its `why`.
-  Async<MatchResult> match(Space space, std::span<const BlockHash> hashes, MatchOptions options);
+  Async<MatchResult> match(Space space, Hashes hashes, MatchOptions options);
   /// Returns why the chain is held only in part: its owners report their records of the first missing block. For a set:
   /// of the first missing name; for a group, ask for its first name, which determines its place. Does not count as a
   /// use. Errors: kBadRequest (no hashes).
-  Async<MissReport> why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                        CallControl control = {});
+  Async<MissReport> why(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
   /// Ends a match's lease early, without waiting for the nodes.
   void release(Lease lease);
 
@@ -376,25 +378,21 @@ class Client {
   /// overlapping). A node on this host writes directly to destinations in memory of allocate(). If the deadline passes
   /// during such a get, the node may still write to the destinations not reported as landed, until it answers or its
   /// process ends: until then they are quarantined, and calls that name them fail with kQuarantined.
-  Async<GetResult> get(Space space, std::span<const BlockHash> hashes, std::span<const std::span<std::byte>> blocks,
-                       GetOptions options);
+  Async<GetResult> get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options);
   /// Stores the chain's blocks, block i from blocks[i]; a node takes only blocks it lacks. Keep the bytes meanwhile.
-  Async<PutResult> put(Space space, std::span<const BlockHash> hashes,
-                       std::span<const std::span<const std::byte>> blocks, PutOptions options);
+  Async<PutResult> put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options);
 
   // Sets: namespaces whose blocks stand alone (NamespaceRecord::is_set). Each hash means one block; they come in any
   // order, and each node gets one request for all its blocks. match, get and put on a set are kUnsupported, as are the
   // calls below on a chain; touch, retain, unretain and drop apply to each hash.
   /// Returns which of `hashes` are held, and their lengths. Errors: as match.
-  Async<SetMatchResult> match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options);
+  Async<SetMatchResult> match_set(Space set, Hashes hashes, SetMatchOptions options);
   /// Copies the blocks that are held into memory, hash i to blocks[i], which may be longer or shorter than the block; a
   /// block that does not fit is not sent. Memory as in get; a device's is kUnsupported.
-  Async<SetGetResult> get_set(Space set, std::span<const BlockHash> hashes,
-                              std::span<const std::span<std::byte>> blocks, SetGetOptions options);
+  Async<SetGetResult> get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options);
   /// Stores each block whose name is not held yet, block i from all of blocks[i]: 1 to block_bytes(set) bytes. A held
   /// name keeps its block. Otherwise as put.
-  Async<SetPutResult> put_set(Space set, std::span<const BlockHash> hashes,
-                              std::span<const std::span<const std::byte>> blocks, SetPutOptions options);
+  Async<SetPutResult> put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options);
 
   /// touch marks the prefix as used; retain keeps it from eviction until unretain or drop; drop removes the last block
   /// of the chain with all below it (no hashes: the namespace). Return the number of blocks, summed over the nodes.
@@ -404,14 +402,10 @@ class Client {
   /// therefore fail while any node is away, after the others are done. drop counts the copies, the others do not. After
   /// a drop's answer the blocks are not found any more; with a disk tier the answer waits up to two seconds for the
   /// drop to be durable there, or reports that it is not.
-  Async<std::size_t> touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                           CallControl control = {});
-  Async<std::size_t> retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                            CallControl control = {});
-  Async<std::size_t> unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                              CallControl control = {});
-  Async<DropResult> drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                         CallControl control = {});
+  Async<std::size_t> touch(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
+  Async<std::size_t> retain(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
+  Async<std::size_t> unretain(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
+  Async<DropResult> drop(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control = {});
 
   // Named contexts (docs/contexts.md): prefixes of chains that nodes keep in memory for a time, each under a name of
   // the tenant that the nodes' policy gives this client. Needs the right to operate.
@@ -419,7 +413,7 @@ class Client {
   /// name. Returns how much is kept now, with the reason if that is not all. Errors: of the first node that failed,
   /// after all were asked; the others have applied it. kOverQuota: the tenant's limit on contexts; kUnsupported: a set,
   /// or a node without contexts; kBadRequest.
-  Async<NamedContext> create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options);
+  Async<NamedContext> create_context(Space space, Hashes hashes, ContextOptions options);
   /// Sets another lifetime, from now, and another priority if given. Errors: kNotFound; else as create_context.
   Async<NamedContext> extend_context(std::string_view name, ContextTime life, std::chrono::microseconds deadline,
                                      CallControl control = {}, std::optional<std::uint8_t> priority = std::nullopt);
@@ -466,7 +460,7 @@ class Client {
   /// place chains without matching. Errors: as open(); a node that does not answer is not an error.
   Async<void> learn_hot_roots(Space space, std::chrono::microseconds deadline, CallControl control = {});
   /// The number of leading blocks of the chain in its hot root, as far as this client was informed.
-  std::size_t hot_block_count(Space space, std::span<const BlockHash> hashes) const;
+  std::size_t hot_block_count(Space space, Hashes hashes) const;
   std::vector<BlockHash> hot_blocks(Space space) const;  ///< All, unordered.
   /// The map in use. A call in progress keeps the map it began with. cluster().nodes are nodes(), in order.
   ClusterStatus cluster() const;

@@ -67,14 +67,14 @@ class Parts {
  public:
   explicit Parts(std::size_t node_count) : parts_(node_count) {}
 
-  void add(std::size_t node, std::size_t position, std::span<const BlockHash> hashes) {
+  void add(std::size_t node, std::size_t position, Hashes hashes) {
     OwnedChain& part = parts_[node];
     KV_ASSERT(part.own_positions.empty() || part.own_positions.back() < position);  // in the order of the chain
     part.own_hashes.insert(part.own_hashes.end(), hashes.begin(), hashes.end());
     for (std::size_t i = 0; i < hashes.size(); ++i)
       part.own_positions.push_back(static_cast<std::uint32_t>(position + i));
   }
-  void add_group(std::size_t node, std::size_t position, std::span<const BlockHash> names) {
+  void add_group(std::size_t node, std::size_t position, Hashes names) {
     add(node, position, names);
     parts_[node].own_group_counts.push_back(static_cast<std::uint32_t>(names.size()));
   }
@@ -100,7 +100,7 @@ class Parts {
 }  // namespace
 
 /// With one node and no extents, the common case, the chain is borrowed without copying or allocating.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain, std::size_t hot_blocks) {
+std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks) {
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1 && !map.has_extents()) {
     owned.emplace_back().hashes = chain;
@@ -113,7 +113,7 @@ std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const Block
   return parts;
 }
 
-std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const BlockHash> chain,
+std::vector<OwnedChain> split_extents(const ClusterMap& map, Hashes chain,
                                       std::span<const ClusterMap::Extent> extents) {
   std::vector<OwnedChain> owned;
   Parts parts(map.has_extents() ? 0 : map.node_count());
@@ -132,8 +132,7 @@ std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const Blo
   return map.has_extents() ? std::move(owned) : parts.take();
 }
 
-std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks,
-                                  std::span<const std::uint32_t> group_counts) {
+std::vector<OwnedChain> split_set(const ClusterMap& map, Hashes blocks, std::span<const std::uint32_t> group_counts) {
   KV_ASSERT(are_groups_of(group_counts, blocks.size()));
   std::vector<OwnedChain> owned;
   if (map.node_count() == 1) {
@@ -185,13 +184,13 @@ const ClientShared::SpaceInfo* Client::Impl::find_space(Space space) const {
   return index < shared->spaces.size() ? shared->spaces[index].get() : nullptr;
 }
 
-std::vector<OwnedChain> Client::Impl::split(Space space, std::span<const BlockHash> hashes) const {
+std::vector<OwnedChain> Client::Impl::split(Space space, Hashes hashes) const {
   if (find_space(space)->record.is_set()) return split_set(*map, hashes);
   return split_chain(*map, hashes, hot_roots(space, hashes).now);
 }
 
 /// For a chain within its root: the node that had it, or else all clients would get the root from one node.
-std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const BlockHash> hashes) {
+std::vector<OwnedChain> Client::Impl::split_found(Space space, Hashes hashes) {
   if (!has_hot_roots()) return split_chain(*map, hashes);
   const auto place = hot_sets.place_of(static_cast<std::uint32_t>(space), hashes, shared->clock.now());
   if (!place.node || hashes.size() > place.hot_blocks) return split_chain(*reachable_map(), hashes, place.hot_blocks);
@@ -208,7 +207,7 @@ std::vector<OwnedChain> Client::Impl::split_found(Space space, std::span<const B
 /// A hot root lies on every node with an extent behind it, at the chain's beginning. It may have been hot before this
 /// client came, or for other clients: so every node is asked both for a possible beginning of the chain, and for its
 /// later extents as cut under the known roots.
-std::vector<OwnedChain> Client::Impl::split_copies(Space space, std::span<const BlockHash> hashes) const {
+std::vector<OwnedChain> Client::Impl::split_copies(Space space, Hashes hashes) const {
   if (!has_hot_roots()) return split(space, hashes);
   std::vector<OwnedChain> copies(members.size());
   for (std::size_t i = 0; i < copies.size(); ++i) {
@@ -269,7 +268,7 @@ std::size_t Client::Impl::nearest(const ClusterMap& on, const BlockHash& block, 
   return is_far_sooner && other != except ? other : first;
 }
 
-bool Client::Impl::is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const {
+bool Client::Impl::is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const {
   KV_ASSERT(position < chain.size());
   if (shared->away_count == 0 || !has_hot_roots()) return false;
   const auto extents = map->extents(chain, hot_blocks);
@@ -277,7 +276,7 @@ bool Client::Impl::is_owner_away(std::span<const BlockHash> chain, std::size_t p
   return links[extent->node]->is_away();
 }
 
-HotSets::Roots Client::Impl::hot_roots(Space space, std::span<const BlockHash> chain) const {
+HotSets::Roots Client::Impl::hot_roots(Space space, Hashes chain) const {
   if (!has_hot_roots()) return {};
   return hot_sets.roots(static_cast<std::uint32_t>(space), chain, shared->clock.now());
 }

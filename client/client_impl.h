@@ -52,22 +52,22 @@ struct Client::Impl {
   TimePoint deadline_after(std::chrono::microseconds deadline) const { return shared->clock.now() + deadline; }
   Async<DropResult> count(FrameType verb, Space space, std::vector<OwnedChain> chains, TimePoint until,
                           CallControl control);
-  Async<std::size_t> count_prefix(FrameType verb, Space space, std::span<const BlockHash> hashes,
-                                  std::chrono::microseconds deadline, CallControl control);
+  Async<std::size_t> count_prefix(FrameType verb, Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                  CallControl control);
   /// Splits by kind: a chain at its place behind its hot root.
-  std::vector<OwnedChain> split(Space space, std::span<const BlockHash> hashes) const;
+  std::vector<OwnedChain> split(Space space, Hashes hashes) const;
   /// For a chain: at the place found by a match, else at its present place.
-  std::vector<OwnedChain> split_found(Space space, std::span<const BlockHash> hashes);
+  std::vector<OwnedChain> split_found(Space space, Hashes hashes);
   /// For a chain, or a set's blocks: every place of a copy, also those from before a change of the map. Several for
   /// one node, if a copy may lie there in different parts.
-  std::vector<OwnedChain> split_copies(Space space, std::span<const BlockHash> hashes) const;
-  std::vector<OwnedChain> other_copies(FrameType verb, Space space, std::span<const BlockHash> hashes) const;
+  std::vector<OwnedChain> split_copies(Space space, Hashes hashes) const;
+  std::vector<OwnedChain> other_copies(FrameType verb, Space space, Hashes hashes) const;
   /// Hot blocks matter only if chains are cut into extents on several nodes.
   bool has_hot_roots() const { return map->node_count() > 1 && map->has_extents(); }
   /// The map for lookups and puts now: without the nodes that do not answer, which it probes. Others stand in for
   /// those as if they had left, so every client that sees the same nodes finds the same owners.
   std::shared_ptr<const ClusterMap> reachable_map();
-  HotSets::Roots hot_roots(Space space, std::span<const BlockHash> chain) const;
+  HotSets::Roots hot_roots(Space space, Hashes chain) const;
   /// Asks all nodes for their hot roots, once per space.
   void meet_hot_roots(Space space);
   void ask_hot_roots(Space space, std::size_t node, bool at_once);
@@ -80,7 +80,7 @@ struct Client::Impl {
   /// share; unless another one answers much sooner.
   std::size_t nearest(const ClusterMap& on, const BlockHash& block, std::size_t except);
   /// Whether the owner of the block at `position` is replaced by a stand-in.
-  bool is_owner_away(std::span<const BlockHash> chain, std::size_t position, std::size_t hot_blocks) const;
+  bool is_owner_away(Hashes chain, std::size_t position, std::size_t hot_blocks) const;
   /// `group` is notified of the end. The call may have ended on return.
   void start(Call& call, std::size_t node, Space space, CallGroup& group, TimePoint until) {
     call.space = static_cast<std::uint32_t>(space);
@@ -176,7 +176,7 @@ class VerbInProgress {
 /// the extents it moves. Without extents, and for a set: all the node's blocks. Consecutive blocks are not copied.
 struct OwnedChain {
   std::size_t node = 0;
-  std::span<const BlockHash> hashes;
+  Hashes hashes;
   std::span<const std::uint32_t> positions;  ///< In the whole chain; empty: first, first + 1, ...
   std::size_t first = 0;
   std::size_t anchor = 0;  ///< With extents: index of the hash that determines the owner.
@@ -188,14 +188,12 @@ struct OwnedChain {
   std::vector<std::uint32_t> own_positions, own_group_counts;
 };
 /// The requests for `chain`, a chain from its first block on. Borrows it; the elements must not be copied afterwards.
-std::vector<OwnedChain> split_chain(const ClusterMap& map, std::span<const BlockHash> chain,
-                                    std::size_t hot_blocks = 0);
+std::vector<OwnedChain> split_chain(const ClusterMap& map, Hashes chain, std::size_t hot_blocks = 0);
 /// The same for some of its extents.
-std::vector<OwnedChain> split_extents(const ClusterMap& map, std::span<const BlockHash> chain,
-                                      std::span<const ClusterMap::Extent> extents);
+std::vector<OwnedChain> split_extents(const ClusterMap& map, Hashes chain, std::span<const ClusterMap::Extent> extents);
 /// The same for blocks that stand alone, or groups cut by `group_counts`. A group goes whole to the owner of its first
 /// name, so that one node can report whether all of it is held.
-std::vector<OwnedChain> split_set(const ClusterMap& map, std::span<const BlockHash> blocks,
+std::vector<OwnedChain> split_set(const ClusterMap& map, Hashes blocks,
                                   std::span<const std::uint32_t> group_counts = {});
 
 /// Keeps a region from being freed while a node works on it for this call. A null region is allowed.
@@ -280,7 +278,7 @@ bool may_touch(const LentMemory& memory, const std::shared_ptr<LentMemory::Regio
   return region || std::ranges::none_of(blocks, [&](std::span<Byte> block) { return memory.is_device(block); });
 }
 
-inline const wire::Hash* wire_hashes(std::span<const BlockHash> hashes) {
+inline const wire::Hash* wire_hashes(Hashes hashes) {
   static_assert(sizeof(wire::Hash) == sizeof(BlockHash) && alignof(wire::Hash) == alignof(BlockHash));
   return reinterpret_cast<const wire::Hash*>(hashes.data());
 }

@@ -68,7 +68,7 @@ ClusterMap ClusterMap::without(std::span<const std::size_t> nodes) const {
 /// extents counted from the chain's start, which leave everything behind a shared system prompt on one node. Refused
 /// too: the root in front of every extent. A node then could not find an extent after the root changed its length, and
 /// a get would have several nodes write one block.
-std::vector<ClusterMap::Extent> ClusterMap::extents(std::span<const BlockHash> chain, std::size_t hot_blocks) const {
+std::vector<ClusterMap::Extent> ClusterMap::extents(Hashes chain, std::size_t hot_blocks) const {
   std::vector<Extent> extents;
   if (chain.empty()) return extents;
   if (node_count() == 1 && !has_extents()) return {{0, chain.size(), 0}};

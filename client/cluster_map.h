@@ -59,7 +59,7 @@ class ClusterMap {
   std::size_t extent_blocks_max() const { return extent_blocks_ * kExtentLengthMax; }
   /// The owner rule for chains, defined only here. Without gaps, in chain order. The first `hot_blocks` are the hot
   /// root, part of the first extent; ignored if each block is an extent.
-  std::vector<Extent> extents(std::span<const BlockHash> chain, std::size_t hot_blocks = 0) const;
+  std::vector<Extent> extents(Hashes chain, std::size_t hot_blocks = 0) const;
   /// The owner of a block that stands alone, and of the extent that begins with `anchor`: an index into the list.
   std::size_t owner(const BlockHash& anchor) const { return owner(anchor, node_count()); }
   /// The owner without the node `except`; `except` itself if all others have weight 0.

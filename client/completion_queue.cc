@@ -532,8 +532,7 @@ Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::micro
   return impl_->submit(Verb::kWaitOpen, deadline, 0, 0, tag, [&](CallSlot& slot) { slot.space = space; });
 }
 
-Result<CallId> CompletionQueue::submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
-                                             std::uint64_t tag) {
+Result<CallId> CompletionQueue::submit_match(Space space, Hashes hashes, MatchOptions options, std::uint64_t tag) {
   const auto copied = impl_->copied_bytes(hashes, options.token_ids, options.extras);
   if (!copied) return copied.error();
   return impl_->submit(Verb::kMatch, options.deadline, 0, *copied, tag, [&](CallSlot& slot) {
@@ -558,8 +557,7 @@ SegmentCallback tell_segments(CallSlot& slot) {
 
 }  // namespace
 
-Result<CallId> CompletionQueue::submit_get(Space space, std::span<const BlockHash> hashes,
-                                           std::span<const std::span<std::byte>> blocks, GetOptions options,
+Result<CallId> CompletionQueue::submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
@@ -574,8 +572,7 @@ Result<CallId> CompletionQueue::submit_get(Space space, std::span<const BlockHas
   });
 }
 
-Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHash> hashes,
-                                            std::span<const std::span<std::byte>> blocks, LoadOptions options,
+Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
                                             std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
@@ -598,8 +595,7 @@ Result<CallId> CompletionQueue::submit_load(Space space, std::span<const BlockHa
   });
 }
 
-Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHash> hashes,
-                                           std::span<const std::span<const std::byte>> blocks, PutOptions options,
+Result<CallId> CompletionQueue::submit_put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto copied = impl_->copied_bytes(hashes, blocks, options.token_ids, options.extras);
@@ -614,8 +610,8 @@ Result<CallId> CompletionQueue::submit_put(Space space, std::span<const BlockHas
   });
 }
 
-Result<CallId> CompletionQueue::submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
-                                                 std::uint64_t tag, SetLists lists) {
+Result<CallId> CompletionQueue::submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag,
+                                                 SetLists lists) {
   const auto copied = impl_->copied_bytes(hashes, options.group_counts);
   if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
@@ -628,8 +624,7 @@ Result<CallId> CompletionQueue::submit_match_set(Space set, std::span<const Bloc
   });
 }
 
-Result<CallId> CompletionQueue::submit_get_set(Space set, std::span<const BlockHash> hashes,
-                                               std::span<const std::span<std::byte>> blocks, SetGetOptions options,
+Result<CallId> CompletionQueue::submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
                                                std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
@@ -646,9 +641,8 @@ Result<CallId> CompletionQueue::submit_get_set(Space set, std::span<const BlockH
                        });
 }
 
-Result<CallId> CompletionQueue::submit_put_set(Space set, std::span<const BlockHash> hashes,
-                                               std::span<const std::span<const std::byte>> blocks,
-                                               SetPutOptions options, std::uint64_t tag, SetLists lists) {
+Result<CallId> CompletionQueue::submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
+                                               std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
   if (!copied) return copied.error();
@@ -667,8 +661,8 @@ Result<CallId> CompletionQueue::submit_put_set(Space set, std::span<const BlockH
 namespace {
 
 template <class Impl>
-Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, std::span<const BlockHash> hashes,
-                            std::chrono::microseconds deadline, std::uint64_t tag) {
+Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, Hashes hashes, std::chrono::microseconds deadline,
+                            std::uint64_t tag) {
   const auto copied = impl.copied_bytes(hashes);
   if (!copied) return copied.error();
   return impl.submit(verb, deadline, 0, *copied, tag, [&](CallSlot& slot) {
@@ -679,23 +673,23 @@ Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, std::span<const 
 
 }  // namespace
 
-Result<CallId> CompletionQueue::submit_touch(Space space, std::span<const BlockHash> hashes,
-                                             std::chrono::microseconds deadline, std::uint64_t tag) {
+Result<CallId> CompletionQueue::submit_touch(Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                             std::uint64_t tag) {
   return submit_chain(*impl_, Verb::kTouch, space, hashes, deadline, tag);
 }
 
-Result<CallId> CompletionQueue::submit_retain(Space space, std::span<const BlockHash> hashes,
-                                              std::chrono::microseconds deadline, std::uint64_t tag) {
+Result<CallId> CompletionQueue::submit_retain(Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                              std::uint64_t tag) {
   return submit_chain(*impl_, Verb::kRetain, space, hashes, deadline, tag);
 }
 
-Result<CallId> CompletionQueue::submit_unretain(Space space, std::span<const BlockHash> hashes,
-                                                std::chrono::microseconds deadline, std::uint64_t tag) {
+Result<CallId> CompletionQueue::submit_unretain(Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                                std::uint64_t tag) {
   return submit_chain(*impl_, Verb::kUnretain, space, hashes, deadline, tag);
 }
 
-Result<CallId> CompletionQueue::submit_drop(Space space, std::span<const BlockHash> hashes,
-                                            std::chrono::microseconds deadline, std::uint64_t tag) {
+Result<CallId> CompletionQueue::submit_drop(Space space, Hashes hashes, std::chrono::microseconds deadline,
+                                            std::uint64_t tag) {
   return submit_chain(*impl_, Verb::kDrop, space, hashes, deadline, tag);
 }
 

@@ -147,34 +147,24 @@ class CompletionQueue {
   Result<CallId> submit_open(NamespaceRecord record, std::chrono::microseconds deadline, std::uint64_t tag = 0);
   /// Ends when a node has opened the namespace: for callers that need one.
   Result<CallId> submit_wait_open(Space space, std::chrono::microseconds deadline, std::uint64_t tag = 0);
-  Result<CallId> submit_match(Space space, std::span<const BlockHash> hashes, MatchOptions options,
-                              std::uint64_t tag = 0);
+  Result<CallId> submit_match(Space space, Hashes hashes, MatchOptions options, std::uint64_t tag = 0);
   /// With segment_ends and without on_segment, each segment is a kSegment completion.
-  Result<CallId> submit_get(Space space, std::span<const BlockHash> hashes,
-                            std::span<const std::span<std::byte>> blocks, GetOptions options, std::uint64_t tag = 0);
-  Result<CallId> submit_load(Space space, std::span<const BlockHash> hashes,
-                             std::span<const std::span<std::byte>> blocks, LoadOptions options, std::uint64_t tag = 0);
-  Result<CallId> submit_put(Space space, std::span<const BlockHash> hashes,
-                            std::span<const std::span<const std::byte>> blocks, PutOptions options,
-                            std::uint64_t tag = 0);
+  Result<CallId> submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options, std::uint64_t tag = 0);
+  Result<CallId> submit_load(Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
+                             std::uint64_t tag = 0);
+  Result<CallId> submit_put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options, std::uint64_t tag = 0);
   // Blocks that stand alone, as Client's calls of these names. Destinations count against bytes_max in full, whatever
   // lands, and so do the results by name.
-  Result<CallId> submit_match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options,
-                                  std::uint64_t tag = 0, SetLists lists = {});
-  Result<CallId> submit_get_set(Space set, std::span<const BlockHash> hashes,
-                                std::span<const std::span<std::byte>> blocks, SetGetOptions options,
+  Result<CallId> submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag = 0,
+                                  SetLists lists = {});
+  Result<CallId> submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
                                 std::uint64_t tag = 0, SetLists lists = {});
-  Result<CallId> submit_put_set(Space set, std::span<const BlockHash> hashes,
-                                std::span<const std::span<const std::byte>> blocks, SetPutOptions options,
+  Result<CallId> submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
                                 std::uint64_t tag = 0, SetLists lists = {});
-  Result<CallId> submit_touch(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                              std::uint64_t tag = 0);
-  Result<CallId> submit_retain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                               std::uint64_t tag = 0);
-  Result<CallId> submit_unretain(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                                 std::uint64_t tag = 0);
-  Result<CallId> submit_drop(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                             std::uint64_t tag = 0);
+  Result<CallId> submit_touch(Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0);
+  Result<CallId> submit_retain(Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0);
+  Result<CallId> submit_unretain(Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0);
+  Result<CallId> submit_drop(Space space, Hashes hashes, std::chrono::microseconds deadline, std::uint64_t tag = 0);
   Result<CallId> submit_release(Lease lease, std::uint64_t tag = 0);
   Result<CallId> submit_lend(std::span<std::byte> memory, std::chrono::microseconds deadline, std::uint64_t tag = 0);
   Result<CallId> submit_remove_device_memory(std::span<std::byte> memory, std::chrono::microseconds deadline,

@@ -247,7 +247,7 @@ Async<NamedContext> ask_each(Impl& impl, ContextAct act, std::string_view name, 
 
 /// Calls every node: owners of some of the chain keep their blocks; the others delete their context of that name, which
 /// belongs to another chain, or to this one under another map.
-Async<NamedContext> Client::create_context(Space space, std::span<const BlockHash> hashes, ContextOptions options) {
+Async<NamedContext> Client::create_context(Space space, Hashes hashes, ContextOptions options) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);

@@ -23,7 +23,7 @@ constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< In wire terms.
 
 /// Shared by all parts of one get.
 struct GetPlan {
-  std::span<const std::span<std::byte>> blocks;  ///< By position in the whole chain.
+  TargetBlocks blocks;  ///< By position in the whole chain.
   NamespaceId space_id;
   std::size_t block_bytes = 0;
   bool verify = true;
@@ -591,8 +591,7 @@ error_code plan_destinations(GetPlan& plan, const LentMemory& memory, std::size_
 
 }  // namespace
 
-Async<GetResult> Client::get(Space space, std::span<const BlockHash> hashes,
-                             std::span<const std::span<std::byte>> blocks, GetOptions options) {
+Async<GetResult> Client::get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
 

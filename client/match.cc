@@ -127,7 +127,7 @@ class MatchCall final : public Call {
 class MatchRounds {
  public:
   /// `hot_blocks`: size of the chain's hot root. `is_counted`: one node counts this match of the chain's beginning.
-  MatchRounds(const ClusterMap& map, std::span<const BlockHash> hashes, std::size_t hot_blocks, bool is_counted)
+  MatchRounds(const ClusterMap& map, Hashes hashes, std::size_t hot_blocks, bool is_counted)
       : map_(map), hashes_(hashes), hot_blocks_(hot_blocks), is_counted_(is_counted) {
     // Otherwise one round, for the whole chain.
     if (map.node_count() > 1 || map.has_extents()) extents_ = map.extents(hashes, hot_blocks);
@@ -140,7 +140,7 @@ class MatchRounds {
   struct FromNode {
     std::size_t node;
   };
-  MatchRounds(const ClusterMap& map, std::span<const BlockHash> root, FromNode from, bool is_counted)
+  MatchRounds(const ClusterMap& map, Hashes root, FromNode from, bool is_counted)
       : MatchRounds(map, root, root.size(), is_counted) {
     extents_ = {{0, root.size(), from.node}};
   }
@@ -180,7 +180,7 @@ class MatchRounds {
   }
 
   const ClusterMap& map_;
-  const std::span<const BlockHash> hashes_;
+  const Hashes hashes_;
   const std::size_t hot_blocks_;
   const bool is_counted_;
   std::size_t nodes_told_ = 0;               ///< 0: hot roots are irrelevant.
@@ -453,7 +453,7 @@ std::uint64_t Client::Impl::use_lease(const std::vector<LeasePart>& parts, const
   return part->id;
 }
 
-Async<MatchResult> Client::match(Space space, std::span<const BlockHash> hashes, MatchOptions options) {
+Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions options) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);

@@ -16,7 +16,7 @@ namespace kv {
 namespace {
 
 struct PutPlan {
-  std::span<const std::span<const std::byte>> blocks;  ///< By position in the whole chain.
+  SourceBlocks blocks;  ///< By position in the whole chain.
   std::span<const std::uint32_t> token_ids;
   std::span<const ExtraDigest> extras;       ///< With token_ids: of all blocks, or empty.
   std::span<const std::uint64_t> checksums;  ///< Of all blocks, by position in the whole chain; or empty: computed.
@@ -196,8 +196,7 @@ error_code check_blocks(const PutPlan& plan, const LentMemory& memory, std::size
 
 }  // namespace
 
-Async<PutResult> Client::put(Space space, std::span<const BlockHash> hashes,
-                             std::span<const std::span<const std::byte>> blocks, PutOptions options) {
+Async<PutResult> Client::put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;

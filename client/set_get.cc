@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint8_t kTierMemory = 1, kTierDisk = 2;  ///< In wire terms.
 
 struct SetGetPlan {
-  std::span<const std::span<std::byte>> blocks;  ///< By position in the caller's list.
+  TargetBlocks blocks;  ///< By position in the caller's list.
   NamespaceId space_id;
   std::size_t block_bytes_max = 0;
   bool verify = true, memory_only = false;
@@ -240,8 +240,7 @@ void give_up_parts(SetGetResult& result, std::span<const std::uint32_t> group_co
 
 }  // namespace
 
-Async<SetGetResult> Client::get_set(Space set, std::span<const BlockHash> hashes,
-                                    std::span<const std::span<std::byte>> blocks, SetGetOptions options) {
+Async<SetGetResult> Client::get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;

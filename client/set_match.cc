@@ -103,7 +103,7 @@ class SetMatchCall final : public Call {
 
 }  // namespace
 
-Async<SetMatchResult> Client::match_set(Space set, std::span<const BlockHash> hashes, SetMatchOptions options) {
+Async<SetMatchResult> Client::match_set(Space set, Hashes hashes, SetMatchOptions options) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;
   const NamespaceRecord& record = impl.find_space(set)->record;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kBatchBlocksMax = 4096;  // Blocks may be small: bounds the table of a batch.
 
 struct SetPutPlan {
-  std::span<const std::span<const std::byte>> blocks;  ///< By position in the caller's list.
+  SourceBlocks blocks;  ///< By position in the caller's list.
   NamespaceId space_id;
   TimePoint until;
   ReuseHint reuse = ReuseHint::kNone;
@@ -157,8 +157,7 @@ bool SetPutCall::has_part_of_group(std::span<const SetPutBlock> results) const {
 
 }  // namespace
 
-Async<SetPutResult> Client::put_set(Space set, std::span<const BlockHash> hashes,
-                                    std::span<const std::span<const std::byte>> blocks, SetPutOptions options) {
+Async<SetPutResult> Client::put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options) {
   Impl& impl = *impl_;
   const std::shared_ptr<ClientShared> shared = impl.shared;
   if (const error_code refused = impl.refuses(set, options.deadline, options.control)) co_return refused;

@@ -94,8 +94,7 @@ class WhyCall final : public Call {
 
 }  // namespace
 
-Async<MissReport> Client::why(Space space, std::span<const BlockHash> hashes, std::chrono::microseconds deadline,
-                              CallControl control) {
+Async<MissReport> Client::why(Space space, Hashes hashes, std::chrono::microseconds deadline, CallControl control) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(space, deadline, control)) co_return refused;
   if (hashes.empty()) co_return error_code(Errc::kBadRequest);

@@ -22,6 +22,7 @@ struct BlockHash {
   friend auto operator<=>(const BlockHash&, const BlockHash&) = default;
 };
 static_assert(sizeof(BlockHash) == 32);
+using Hashes = std::span<const BlockHash>;  ///< The blocks of a chain, from its beginning, or those of a set.
 
 /// First 16 bytes of the SHA-256 of a namespace record.
 struct NamespaceId {

@@ -42,7 +42,7 @@ Result<Space, Failure> open_space(ClientThread& client, const NamespaceRecord& r
 }
 
 /// How many leading blocks are held, in memory or on disk.
-Result<std::size_t, Failure> count_there(ClientThread& client, Space space, std::span<const BlockHash> hashes,
+Result<std::size_t, Failure> count_there(ClientThread& client, Space space, Hashes hashes,
                                          std::chrono::microseconds deadline) {
   const MatchOptions options{.deadline = deadline};
   const auto found = client.call<MatchResult>([&](Client& each) { return each.match(space, hashes, options); });

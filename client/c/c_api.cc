@@ -43,7 +43,7 @@ int guarded(kvs_client* client, Body body) noexcept {
 }
 
 /// Calls with hashes in, and a count of blocks out; a failure leaves `*blocks` unchanged, for callers without checks.
-using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, std::span<const BlockHash>, std::chrono::microseconds);
+using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, Hashes, std::chrono::microseconds);
 
 int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
                  std::uint64_t deadline_us, std::uint64_t* blocks) noexcept {
@@ -241,7 +241,7 @@ int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
               kvs_match_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     MatchOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     const auto match = blocking.match(Space{space}, chain, options);
@@ -272,7 +272,7 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
             const kvs_get_options* given, kvs_get_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     GetOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -295,7 +295,7 @@ int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
             const kvs_put_options* given, kvs_put_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     PutOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -345,7 +345,7 @@ int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, siz
                   kvs_match_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     SetMatchOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     const auto match = blocking.match_set(Space{set}, names, options);
@@ -369,7 +369,7 @@ int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
                 kvs_get_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     SetGetOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
@@ -395,7 +395,7 @@ int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
                 kvs_put_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     SetPutOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
@@ -443,7 +443,7 @@ int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second) {
 int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us, char* json,
             size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    std::span<const BlockHash> chain;
+    Hashes chain;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     const auto report = blocking.why(Space{space}, chain, microseconds(deadline_us));
     if (!report) return fail(report.error());
@@ -455,7 +455,7 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
                        const char* const* tags, size_t tag_count, uint64_t ttl_us, int sliding, uint64_t until_us,
                        int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    std::span<const BlockHash> chain;
+    Hashes chain;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     ContextTime life;
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");

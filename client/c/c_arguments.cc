@@ -53,7 +53,7 @@ TraceContext& trace_of_thread() noexcept {
   return trace;
 }
 
-int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockHash>& chain) {
+int read_chain(const kvs_hash* hashes, std::size_t count, Hashes& chain) {
   if (is_missing(hashes, count)) return fail(KVS_BAD_REQUEST, "hashes is NULL");
   chain = hashes_of(hashes, count);
   return KVS_OK;
@@ -75,8 +75,7 @@ int read_priority(int priority, std::optional<std::uint8_t>& wanted) {
   return KVS_OK;
 }
 
-int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
-               std::span<const BlockHash>& names) {
+int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts, Hashes& names) {
   if (const int bad = read_chain(hashes, count, names); bad != KVS_OK) return bad;
   // The client refuses them too, but without a text.
   const std::string why = check_groups(names, group_counts);

@@ -20,7 +20,7 @@ std::chrono::microseconds microseconds(std::uint64_t count);
 /// This thread's trace, set by kvs_traceparent().
 TraceContext& trace_of_thread() noexcept;
 
-inline std::span<const BlockHash> hashes_of(const kvs_hash* hashes, std::size_t count) {
+inline Hashes hashes_of(const kvs_hash* hashes, std::size_t count) {
   static_assert(sizeof(kvs_hash) == sizeof(BlockHash) && alignof(kvs_hash) == alignof(BlockHash));
   return {reinterpret_cast<const BlockHash*>(hashes), count};
 }
@@ -30,10 +30,9 @@ template <class Byte>
 using BlockList = boost::container::small_vector<std::span<Byte>, 64>;
 
 // Each returns KVS_OK, or fails as a call does. `blocks` are `count` addresses of `block_bytes` each.
-int read_chain(const kvs_hash* hashes, std::size_t count, std::span<const BlockHash>& chain);
+int read_chain(const kvs_hash* hashes, std::size_t count, Hashes& chain);
 /// The names of a set's blocks; checks that `group_counts` cuts them into groups.
-int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts,
-               std::span<const BlockHash>& names);
+int read_names(const kvs_hash* hashes, std::size_t count, std::span<const std::uint32_t> group_counts, Hashes& names);
 int read_blocks(void* const* blocks, std::size_t count, std::size_t block_bytes, BlockList<std::byte>& list);
 int read_blocks(const void* const* blocks, std::size_t count, std::size_t block_bytes,
                 BlockList<const std::byte>& list);

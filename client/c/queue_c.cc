@@ -53,13 +53,12 @@ int told(const CompletionQueue& queue, const Result<CallId>& submitted, kvs_call
   return fail(submitted.error());
 }
 
-using ChainVerb = Result<CallId> (CompletionQueue::*)(Space, std::span<const BlockHash>, std::chrono::microseconds,
-                                                      std::uint64_t);
+using ChainVerb = Result<CallId> (CompletionQueue::*)(Space, Hashes, std::chrono::microseconds, std::uint64_t);
 
 int submit_chain(kvs_queue* queue, ChainVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
                  std::uint64_t deadline_us, std::uint64_t tag, kvs_call* call) noexcept {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    std::span<const BlockHash> chain;
+    Hashes chain;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     return told(calls, (calls.*verb)(Space{space}, chain, microseconds(deadline_us), tag), call);
   });
@@ -242,7 +241,7 @@ int kvs_submit_match(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, 
                      const kvs_match_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     MatchOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
     return told(calls, calls.submit_match(Space{space}, chain, options, tag), call);
@@ -253,7 +252,7 @@ int kvs_submit_get(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, si
                    const kvs_get_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     GetOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -266,7 +265,7 @@ int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, s
                     const kvs_load_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     LoadOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_load(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -279,7 +278,7 @@ int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, si
                    const kvs_put_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     PutOptions options{};
-    std::span<const BlockHash> chain;
+    Hashes chain;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
@@ -293,7 +292,7 @@ int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes
                          kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     SetMatchOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
     // Called once at the call's end, also after a failure: the lists then say "not held" instead of old content.
@@ -313,7 +312,7 @@ int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
                        kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     SetGetOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     c_api::BlockList<std::byte> to;
     if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
@@ -335,7 +334,7 @@ int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
                        kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
     SetPutOptions options{};
-    std::span<const BlockHash> names;
+    Hashes names;
     c_api::BlockList<const std::byte> from;
     if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
     if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;

@@ -94,7 +94,7 @@ class LateAlarm final : public DeadlineEntry {
 class HoldsCall final : public Call {
  public:
   HoldsCall() { type = FrameType::kMatch; }
-  std::span<const BlockHash> hashes;
+  Hashes hashes;
 
   std::size_t found() const { return error() ? 0 : found_; }
   bool has_all() const { return !error() && found_ == hashes.size(); }

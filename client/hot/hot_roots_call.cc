@@ -17,7 +17,7 @@ std::string HotRootsCall::on_last(const FrameReader::Frame& frame) {
   if (count > kHotBlocksMax) {
     return "hot_roots: " + std::to_string(count) + " blocks, at most " + std::to_string(kHotBlocksMax);
   }
-  std::span<const BlockHash> blocks;
+  Hashes blocks;
   if (count > 0) blocks = {reinterpret_cast<const BlockHash*>(response->blocks()->data()), count};
   sets_.learn(space, node_, response->version(), blocks, clock_->now());
   return {};

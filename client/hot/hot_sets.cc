@@ -29,8 +29,7 @@ bool HotSets::hear(std::uint32_t space, std::size_t node, std::uint64_t version,
   return false;
 }
 
-void HotSets::learn(std::uint32_t space, std::size_t node, std::uint64_t version, std::span<const BlockHash> blocks,
-                    TimePoint now) {
+void HotSets::learn(std::uint32_t space, std::size_t node, std::uint64_t version, Hashes blocks, TimePoint now) {
   SpaceSet& set = heard(space, node, now);
   NodeWord& word = set.nodes[node];
   const bool is_change = std::exchange(word.was_heard, true) || now >= set.first_heard + kMeetTime;
@@ -74,7 +73,7 @@ void HotSets::take_word(SpaceSet& set, std::size_t node, std::vector<BlockHash> 
 
 /// The relevant change is the latest one among the root's blocks and the block behind it, which may have been hot
 /// before. Before that change, the blocks that it made hot were not, and its others were.
-HotSets::Roots HotSets::roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const {
+HotSets::Roots HotSets::roots(std::uint32_t space, Hashes chain, TimePoint now) const {
   Roots roots;
   const auto found = spaces_.find(space);
   if (found == spaces_.end() || found->second.blocks.empty()) return roots;
@@ -145,7 +144,7 @@ void HotSets::forget_node(std::size_t node, TimePoint now) {
   }
 }
 
-HotSets::Place HotSets::place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const {
+HotSets::Place HotSets::place_of(std::uint32_t space, Hashes chain, TimePoint now) const {
   if (chain.empty()) return {};
   const auto entry = found_index_.find(chain.back());
   if (entry != found_index_.end() && found_[entry->second].space == space) return found_[entry->second].place;

@@ -39,15 +39,14 @@ class HotSets {
   /// A node's answer gave this version. True: it differs from the known one, so ask the node for its blocks.
   bool hear(std::uint32_t space, std::size_t node, std::uint64_t version, TimePoint now);
   /// The node's reported blocks. The version counts as known, even for a report that counts as empty.
-  void learn(std::uint32_t space, std::size_t node, std::uint64_t version, std::span<const BlockHash> blocks,
-             TimePoint now);
+  void learn(std::uint32_t space, std::size_t node, std::uint64_t version, Hashes blocks, TimePoint now);
 
   /// Number of blocks in a chain's hot root.
   struct Roots {
     std::size_t now = 0;
     std::optional<std::size_t> before;  ///< 2: if different.
   };
-  Roots roots(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
+  Roots roots(std::uint32_t space, Hashes chain, TimePoint now) const;
   std::vector<BlockHash> hot_blocks(std::uint32_t space) const;  ///< Of all nodes, unordered.
 
   void add_node() { kept_counts_.push_back(0); }
@@ -64,7 +63,7 @@ class HotSets {
   void forget(const BlockHash& last);
   void forget_places();  ///< The owner rule has changed.
   /// The place to get `chain` from: its recorded one, if any.
-  Place place_of(std::uint32_t space, std::span<const BlockHash> chain, TimePoint now) const;
+  Place place_of(std::uint32_t space, Hashes chain, TimePoint now) const;
 
  private:
   struct Hash {

@@ -24,7 +24,7 @@ class KnownChains {
   static constexpr std::size_t kEntriesMax = 4096;
 
   /// The first `known` blocks of `chain` are known to all. If these are all, its last block serves as the key.
-  void matched(std::span<const BlockHash> chain, std::size_t known) {
+  void matched(Hashes chain, std::size_t known) {
     if (chain.empty()) return;
     const auto [at, is_new] =
         known_.insert_or_assign(chain[std::min(known, chain.size() - 1)], static_cast<std::uint32_t>(known));
@@ -36,7 +36,7 @@ class KnownChains {
   }
   /// The number known when `chain`, or one with the same beginning, was matched; the highest of several, since blocks
   /// stored after an earlier match are known by now.
-  std::optional<std::size_t> of(std::span<const BlockHash> chain) const {
+  std::optional<std::size_t> of(Hashes chain) const {
     if (known_.empty()) return std::nullopt;
     for (std::size_t i = chain.size(); i-- > 0;) {
       const auto found = known_.find(chain[i]);

@@ -37,9 +37,9 @@ struct CallSlot {
   Space space{};
   TimePoint until{};
   ArgumentStore arguments;
-  std::span<const BlockHash> hashes;
-  std::span<const std::span<std::byte>> to;
-  std::span<const std::span<const std::byte>> from;
+  Hashes hashes;
+  TargetBlocks to;
+  SourceBlocks from;
   MatchOptions match{};
   GetOptions get{};
   PutOptions put{};

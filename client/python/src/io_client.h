@@ -83,7 +83,7 @@ class Call {
   TraceContext trace;
 
   CallControl control() { return {.at_once = at_once, .cancellation = &cancellation, .trace = trace}; }
-  void read_from(std::span<const std::span<std::byte>> from) { sources.assign(from.begin(), from.end()); }
+  void read_from(TargetBlocks from) { sources.assign(from.begin(), from.end()); }
   bool is_done() const { return is_done_.load(std::memory_order_acquire); }
   /// Waits at most `time`; returns whether the call has ended.
   bool wait(std::chrono::nanoseconds time) const;

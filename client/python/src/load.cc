@@ -7,8 +7,8 @@
 
 namespace kv::python {
 
-Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> hashes,
-                       std::span<const std::span<std::byte>> blocks, LoadOptions options, CallControl control) {
+Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
+                       CallControl control) {
   KV_ASSERT(blocks.size() == hashes.size());
   const auto until = std::chrono::steady_clock::now() + options.deadline;
   MatchOptions wanted{};

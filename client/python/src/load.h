@@ -12,7 +12,7 @@ struct LoadResult {
 };
 
 /// As CompletionQueue::submit_load. The arguments must live until it has ended.
-Async<LoadResult> load(Client& client, Space space, std::span<const BlockHash> hashes,
-                       std::span<const std::span<std::byte>> blocks, LoadOptions options, CallControl control);
+Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
+                       CallControl control);
 
 }  // namespace kv::python

@@ -46,8 +46,7 @@ class AskedNodes {
 
 /// As a connector does: match first, under a lease, since a scheduler plans with the count of cached blocks; then get
 /// them; then put the whole chain once the rest is computed.
-Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
-                       PromptTotals& totals) {
+Async<void> run_prompt(const PromptContext& context, Hashes chain, std::span<std::byte> memory, PromptTotals& totals) {
   KV_ASSERT(memory.size() >= chain.size() * context.block_bytes);  // a node writes up to its end
   const auto now = [] { return std::chrono::steady_clock::now(); };
   ++totals.prompts;

@@ -43,7 +43,6 @@ struct PromptContext {
 /// "computes" the rest (fills it with the pattern) and puts the chain. `memory` has room for chain.size() blocks; all
 /// spans live until completion. After a missed deadline `memory` may be quarantined (Client::get); the caller then uses
 /// other memory. Errors are those of misused calls. A failed node shows in totals.reasons.
-Async<void> run_prompt(const PromptContext& context, std::span<const BlockHash> chain, std::span<std::byte> memory,
-                       PromptTotals& totals);
+Async<void> run_prompt(const PromptContext& context, Hashes chain, std::span<std::byte> memory, PromptTotals& totals);
 
 }  // namespace kv

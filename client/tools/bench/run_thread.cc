@@ -144,7 +144,7 @@ class RunThread {
         co_await pace.async_wait(asio::use_awaitable);
       }
       targets = cut(place(task * own_count + random.below(own_count)), options_.block_bytes, options_.batch);
-      std::span<const BlockHash> chain;
+      Hashes chain;
       if (options_.call == RunCall::kPut) {
         sources.assign(targets.begin(), targets.end());
         // A put of known blocks would move no bytes, so each has new names.
@@ -172,8 +172,7 @@ class RunThread {
 
   // The kinds of call. The spans live until completion.
 
-  asio::awaitable<Outcome> get_blocks(std::span<const BlockHash> hashes,
-                                      std::span<const std::span<std::byte>> targets) {
+  asio::awaitable<Outcome> get_blocks(Hashes hashes, TargetBlocks targets) {
     if (options_.is_set) {
       const SetGetOptions set_options{.deadline = options_.node.deadline};
       const auto got = co_await client_->get_set(space_, hashes, targets, set_options);
@@ -184,8 +183,7 @@ class RunThread {
     co_return got ? Outcome{got->block_count, got->why} : Outcome{0, got.error()};
   }
 
-  asio::awaitable<Outcome> put_blocks(std::span<const BlockHash> hashes,
-                                      std::span<const std::span<const std::byte>> sources) {
+  asio::awaitable<Outcome> put_blocks(Hashes hashes, SourceBlocks sources) {
     if (options_.is_set) {
       const SetPutOptions set_options{.deadline = options_.node.deadline};
       const auto put = co_await client_->put_set(space_, hashes, sources, set_options);
@@ -196,7 +194,7 @@ class RunThread {
     co_return put ? Outcome{put->stored + put->already_stored, put->why} : Outcome{0, put.error()};
   }
 
-  asio::awaitable<Outcome> match_blocks(std::span<const BlockHash> hashes) {
+  asio::awaitable<Outcome> match_blocks(Hashes hashes) {
     if (options_.is_set) {
       const SetMatchOptions set_options{.deadline = options_.node.deadline};
       const auto match = co_await client_->match_set(space_, hashes, set_options);
@@ -223,7 +221,7 @@ class RunThread {
     result_.latency.record(end - start);
   }
 
-  void check(std::span<const BlockHash> chain, const std::vector<std::span<std::byte>>& blocks) {
+  void check(Hashes chain, const std::vector<std::span<std::byte>>& blocks) {
     for (std::size_t i = 0; i < chain.size(); ++i) {
       result_.wrong_bytes += count_wrong_bytes(pattern_seed(record_.id(), chain[i]), blocks[i]);
     }
