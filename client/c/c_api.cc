@@ -21,7 +21,7 @@
 namespace kv {
 namespace {
 
-using c_api::fail, c_api::hashes_of, c_api::microseconds, c_api::parse_record, c_api::read_struct, c_api::status_of,
+using c_api::fail, c_api::microseconds, c_api::parse_record, c_api::read_struct, c_api::refuse, c_api::status_of,
     c_api::write_struct;
 
 /// Runs `body`, which returns a status; turns exceptions into one. Every call that needs a client goes through here.
@@ -48,12 +48,58 @@ using CountVerb = Result<std::size_t> (BlockingClient::*)(Space, Hashes, std::ch
 int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
                  std::uint64_t deadline_us, std::uint64_t* blocks) noexcept {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    if (hashes == nullptr && count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
-    const auto done = (blocking.*verb)(Space{space}, hashes_of(hashes, count), microseconds(deadline_us));
+    const auto done = (blocking.*verb)(Space{space}, c_api::read_chain(hashes, count), microseconds(deadline_us));
     if (!done) return fail(done.error());
     if (blocks != nullptr) *blocks = *done;
     return KVS_OK;
   });
+}
+
+/// Zero always means "not given", since an older caller's struct reads as zeros. ClientConfig has the defaults.
+ClientConfig config_of(const kvs_options& options) {
+  if (options.nodes == nullptr && options.node_count > 0) refuse(KVS_BAD_REQUEST, "nodes is NULL");
+  ClientConfig config;
+  for (std::size_t i = 0; i < options.node_count; ++i) {
+    const kvs_node& node = options.nodes[i];
+    if (node.endpoint == nullptr) refuse(KVS_BAD_REQUEST, "nodes: an endpoint is NULL");
+    NodeConfig& added = config.nodes.emplace_back();
+    added.endpoint = node.endpoint;
+    if (node.name != nullptr) added.name = node.name;
+    if (node.weight != 0) added.weight = node.weight;
+  }
+  if (options.identity != nullptr) config.identity = options.identity;
+  if (options.connections_per_node != 0) config.connections_per_node = options.connections_per_node;
+  if (options.calls_max != 0) config.calls_max = options.calls_max;
+  if (options.connect_timeout_us != 0) config.connect_timeout = microseconds(options.connect_timeout_us);
+  if (options.region_bytes_max != 0) config.region_bytes_max = options.region_bytes_max;
+  if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
+  if (options.rdma_devices != nullptr) {
+    // Spaces around a name are dropped. The client refuses an empty name, with the field's name.
+    std::istringstream names(options.rdma_devices);
+    for (std::string name; std::getline(names >> std::ws, name, ',');) {
+      name.erase(name.find_last_not_of(' ') + 1);
+      config.rdma_devices.push_back(name);
+    }
+  }
+  config.rdma_lanes = options.rdma_lanes;
+  if (options.rdma_messages_off != 0) config.rdma_messages = 0;
+  config.rdma_traffic_class = options.rdma_traffic_class;
+  if (options.extent_blocks != 0) config.extent_blocks = options.extent_blocks;
+  for (const auto& [given_file, to] :
+       {std::pair(options.tls_cert_file, &config.tls.cert_file), std::pair(options.tls_key_file, &config.tls.key_file),
+        std::pair(options.tls_ca_file, &config.tls.ca_file), std::pair(options.tls_crl_file, &config.tls.crl_file),
+        std::pair(options.tls_server_name, &config.tls.server_name)}) {
+    if (given_file != nullptr) *to = given_file;
+  }
+  if (options.tls_names != nullptr) config.tls.node_names = split_patterns(options.tls_names);
+  if (options.token != nullptr) config.token = Secret(options.token);
+  if (options.token_file != nullptr) config.token_file = options.token_file;
+  if (options.hedge_share != 0) config.hedge_share = std::max(options.hedge_share, 0.0);
+  if (options.hedge_after_max_us != 0) config.hedge_after_max = microseconds(options.hedge_after_max_us);
+  if (options.hedge_after_min_us != 0) config.hedge_after_min = microseconds(options.hedge_after_min_us);
+  if (options.zone != nullptr) config.zone = options.zone;
+  if (options.numa_nodes != nullptr) config.numa_nodes = options.numa_nodes;
+  return config;
 }
 
 }  // namespace
@@ -106,70 +152,25 @@ const char* kvs_status_text(int status) {
   }
 }
 
-// Not through guarded(): here invalid_argument is the caller's mistake and names the field, not a bug of ours.
 int kvs_client_open(const kvs_options* given, kvs_client** client) {
-  try {
+  return c_api::guarded([&]() -> int {
     // Cleared first: a caller that ignores the status then closes NULL, not a stray pointer.
     if (client == nullptr) return fail(KVS_BAD_REQUEST, "client is NULL");
     *client = nullptr;
-    kvs_options options;
-    if (const int bad = read_struct(given, &options); bad != KVS_OK) return bad;
-    if (options.nodes == nullptr && options.node_count > 0) return fail(KVS_BAD_REQUEST, "nodes is NULL");
-    ClientConfig config;
-    // Zero always means "not given", since an older caller's struct reads as zeros. ClientConfig has the defaults.
-    for (std::size_t i = 0; i < options.node_count; ++i) {
-      const kvs_node& node = options.nodes[i];
-      if (node.endpoint == nullptr) return fail(KVS_BAD_REQUEST, "nodes: an endpoint is NULL");
-      NodeConfig& added = config.nodes.emplace_back();
-      added.endpoint = node.endpoint;
-      if (node.name != nullptr) added.name = node.name;
-      if (node.weight != 0) added.weight = node.weight;
-    }
-    if (options.identity != nullptr) config.identity = options.identity;
-    if (options.connections_per_node != 0) config.connections_per_node = options.connections_per_node;
-    if (options.calls_max != 0) config.calls_max = options.calls_max;
-    if (options.connect_timeout_us != 0) config.connect_timeout = microseconds(options.connect_timeout_us);
-    if (options.region_bytes_max != 0) config.region_bytes_max = options.region_bytes_max;
-    if (options.rdma_off != 0) config.rdma = ClientConfig::Rdma::kOff;
-    if (options.rdma_devices != nullptr) {
-      // Spaces around a name are dropped. The client refuses an empty name, with the field's name.
-      std::istringstream names(options.rdma_devices);
-      for (std::string name; std::getline(names >> std::ws, name, ',');) {
-        name.erase(name.find_last_not_of(' ') + 1);
-        config.rdma_devices.push_back(name);
-      }
-    }
-    config.rdma_lanes = options.rdma_lanes;
-    if (options.rdma_messages_off != 0) config.rdma_messages = 0;
-    config.rdma_traffic_class = options.rdma_traffic_class;
-    if (options.extent_blocks != 0) config.extent_blocks = options.extent_blocks;
-    for (const auto& [given_file, to] :
-         {std::pair(options.tls_cert_file, &config.tls.cert_file),
-          std::pair(options.tls_key_file, &config.tls.key_file), std::pair(options.tls_ca_file, &config.tls.ca_file),
-          std::pair(options.tls_crl_file, &config.tls.crl_file),
-          std::pair(options.tls_server_name, &config.tls.server_name)}) {
-      if (given_file != nullptr) *to = given_file;
-    }
-    if (options.tls_names != nullptr) config.tls.node_names = split_patterns(options.tls_names);
-    if (options.token != nullptr) config.token = Secret(options.token);
-    if (options.token_file != nullptr) config.token_file = options.token_file;
-    if (options.hedge_share != 0) config.hedge_share = std::max(options.hedge_share, 0.0);
-    if (options.hedge_after_max_us != 0) config.hedge_after_max = microseconds(options.hedge_after_max_us);
-    if (options.hedge_after_min_us != 0) config.hedge_after_min = microseconds(options.hedge_after_min_us);
-    if (options.zone != nullptr) config.zone = options.zone;
-    if (options.numa_nodes != nullptr) config.numa_nodes = options.numa_nodes;
+    const auto options = read_struct(given);
     BlockingOptions blocking;
     blocking.busy_poll = microseconds(options.busy_poll_us);
-    set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
-    *client = new kvs_client(std::move(config), blocking);
+    try {
+      ClientConfig config = config_of(options);
+      set_assert_policy(AssertPolicy::kThrow);  // a bug here must not take the engine down
+      *client = new kvs_client(std::move(config), blocking);
+    } catch (const std::invalid_argument& e) {  // the caller's mistake, with the field's name
+      return fail(KVS_BAD_REQUEST, e.what());
+    } catch (const std::exception& e) {
+      return fail(KVS_SYSTEM, e.what());
+    }
     return KVS_OK;
-  } catch (const std::invalid_argument& e) {
-    return fail(KVS_BAD_REQUEST, e.what());
-  } catch (const std::exception& e) {
-    return fail(KVS_SYSTEM, e.what());
-  } catch (...) {
-    return fail(KVS_INTERNAL, "unknown exception");
-  }
+  });
 }
 
 void kvs_client_close(kvs_client* client) {
@@ -189,25 +190,20 @@ int kvs_digest_extra(const void* extra, size_t bytes, kvs_extra* digest) {
 
 int kvs_hash_chain(const char* record_text, const uint32_t* tokens, size_t token_count, kvs_hash* hashes,
                    size_t capacity, size_t* count) {
-  try {
+  return c_api::guarded([&] {
     if (record_text == nullptr || count == nullptr || (tokens == nullptr && token_count > 0)) {
-      return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+      refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     const auto record = parse_record(record_text);
-    if (!record) return fail(KVS_BAD_REQUEST, record.error().text.c_str());
-    if (record->is_set()) return fail(KVS_UNSUPPORTED, "record: a set has no chains of hashes");
+    if (!record) refuse(KVS_BAD_REQUEST, record.error().text);
+    if (record->is_set()) refuse(KVS_UNSUPPORTED, "record: a set has no chains of hashes");
     // Set before the capacity check, to report the required size. A partial last block has no hash.
     *count = token_count / record->block_size();
-    if (*count > capacity || (hashes == nullptr && *count > 0)) return fail(KVS_TOO_LARGE, "capacity is too small");
+    if (*count > capacity || (hashes == nullptr && *count > 0)) refuse(KVS_TOO_LARGE, "capacity is too small");
     const auto chain = hash_chain(record->digest(), {tokens, token_count}, record->block_size());
     KV_ASSERT(chain.size() == *count);
     if (!chain.empty()) std::memcpy(hashes, chain.data(), chain.size() * sizeof(kvs_hash));
-    return KVS_OK;
-  } catch (const std::exception& e) {
-    return fail(KVS_SYSTEM, e.what());
-  } catch (...) {
-    return fail(KVS_INTERNAL, "unknown exception");
-  }
+  });
 }
 
 int kvs_open(kvs_client* client, const char* record_text, uint64_t deadline_us, kvs_space* space) {
@@ -240,10 +236,8 @@ int kvs_block_bytes(kvs_client* client, kvs_space space, uint64_t* bytes) {
 int kvs_match(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const kvs_match_options* given,
               kvs_match_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    MatchOptions options{};
-    Hashes chain;
-    if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const MatchOptions options = c_api::read_match(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
     const auto match = blocking.match(Space{space}, chain, options);
     if (!match) return fail(match.error());
     KV_ASSERT(match->disk_block_count <= match->block_count && match->block_count <= count);
@@ -271,14 +265,9 @@ int kvs_release(kvs_client* client, kvs_lease lease) {
 int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
             const kvs_get_options* given, kvs_get_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    GetOptions options{};
-    Hashes chain;
-    c_api::BlockList<std::byte> to;
-    if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}), to); bad != KVS_OK) {
-      return bad;
-    }
+    const GetOptions options = c_api::read_get(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
+    const auto to = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}));
     const auto got = blocking.get(Space{space}, chain, to, options);
     if (!got) return fail(got.error());
     // The engine skips prefill for these blocks: too high a count would read unfilled memory.
@@ -294,14 +283,9 @@ int kvs_get(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
 int kvs_put(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, const void* const* blocks,
             const kvs_put_options* given, kvs_put_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    PutOptions options{};
-    Hashes chain;
-    c_api::BlockList<const std::byte> from;
-    if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}), from); bad != KVS_OK) {
-      return bad;
-    }
+    const PutOptions options = c_api::read_put(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
+    const auto from = c_api::read_blocks(blocks, count, blocking.block_bytes(Space{space}));
     const auto put = blocking.put(Space{space}, chain, from, options);
     if (!put) return fail(put.error());
     KV_ASSERT(put->stored + put->already_stored + put->refused == count);
@@ -331,8 +315,7 @@ int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_
 int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
              uint64_t* blocks, int* until_restart) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    if (hashes == nullptr && count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
-    const auto dropped = blocking.drop(Space{space}, hashes_of(hashes, count), microseconds(deadline_us));
+    const auto dropped = blocking.drop(Space{space}, c_api::read_chain(hashes, count), microseconds(deadline_us));
     if (!dropped) return fail(dropped.error());
     if (blocks != nullptr) *blocks = dropped->block_count;
     if (until_restart != nullptr) *until_restart = dropped->until_restart;
@@ -344,10 +327,8 @@ int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, siz
                   const kvs_match_set_options* given, uint8_t* held, uint32_t* block_bytes,
                   kvs_match_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    SetMatchOptions options{};
-    Hashes names;
-    if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
+    const SetMatchOptions options = c_api::read_match_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
     const auto match = blocking.match_set(Space{set}, names, options);
     if (!match) return fail(match.error());
     KV_ASSERT(match->held.size() == count && match->disk_count <= match->held_count && match->held_count <= count);
@@ -358,7 +339,7 @@ int kvs_match_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, siz
     out.why = status_of(match->why);
     out.lease = static_cast<kvs_lease>(match->lease);
     // The struct first: if its size is refused, the caller's lists stay untouched.
-    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    write_struct(out, result);
     c_api::write_held(*match, count, held, block_bytes);
     return KVS_OK;
   });
@@ -368,15 +349,11 @@ int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
                 const size_t* rooms, const kvs_get_set_options* given, kvs_set_block* landed,
                 kvs_get_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    SetGetOptions options{};
-    Hashes names;
-    c_api::BlockList<std::byte> to;
-    if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
+    const SetGetOptions options = c_api::read_get_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
     // read_rooms() cuts rooms to the set's longest block: the node could not fill more.
-    const std::size_t bytes_max = blocking.block_bytes(Space{set});
-    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
-    if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
+    const std::size_t bytes_max = c_api::block_bytes_of(blocking, set, "set");
+    const auto to = c_api::read_rooms(blocks, rooms, count, bytes_max);
     const auto got = blocking.get_set(Space{set}, names, to, options);
     if (!got) return fail(got.error());
     KV_ASSERT(got->blocks.size() == count && got->landed_count <= count);
@@ -384,7 +361,7 @@ int kvs_get_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
     out.landed_count = got->landed_count;
     out.corrupt_count = got->corrupt_count;
     out.why = status_of(got->why);
-    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    write_struct(out, result);
     c_api::write_landed(*got, {}, count, landed);
     return KVS_OK;
   });
@@ -394,14 +371,10 @@ int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
                 const size_t* lengths, const kvs_put_set_options* given, uint8_t* outcomes,
                 kvs_put_set_result* result) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    SetPutOptions options{};
-    Hashes names;
-    c_api::BlockList<const std::byte> from;
-    if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
-    const std::size_t bytes_max = blocking.block_bytes(Space{set});
-    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
-    if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;
+    const SetPutOptions options = c_api::read_put_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
+    const std::size_t bytes_max = c_api::block_bytes_of(blocking, set, "set");
+    const auto from = c_api::read_lengths(blocks, lengths, count, bytes_max);
     const auto put = blocking.put_set(Space{set}, names, from, options);
     if (!put) return fail(put.error());
     KV_ASSERT(put->stored + put->already_stored + put->conflicts + put->refused == count);
@@ -411,7 +384,7 @@ int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
     out.conflicts = put->conflicts;
     out.refused = put->refused;
     out.why = status_of(put->why);
-    if (const int bad = write_struct(out, result); bad != KVS_OK) return bad;
+    write_struct(out, result);
     c_api::write_outcomes(*put, count, outcomes);
     return KVS_OK;
   });
@@ -443,8 +416,7 @@ int kvs_tell_prefill_speed(kvs_client* client, double tokens_per_second) {
 int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us, char* json,
             size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    Hashes chain;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const Hashes chain = c_api::read_chain(hashes, count);
     const auto report = blocking.why(Space{space}, chain, microseconds(deadline_us));
     if (!report) return fail(report.error());
     return c_api::write_text(c_api::miss_json(*report), json, capacity, length);
@@ -455,19 +427,16 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
                        const char* const* tags, size_t tag_count, uint64_t ttl_us, int sliding, uint64_t until_us,
                        int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    Hashes chain;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    ContextTime life;
+    const Hashes chain = c_api::read_chain(hashes, count);
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
-    if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
+    const ContextTime life = c_api::read_context_time(ttl_us, sliding, until_us);
     if (tags == nullptr && tag_count > 0) return fail(KVS_BAD_REQUEST, "tags is NULL");
     std::vector<std::string> texts;
     for (std::size_t i = 0; i < tag_count; ++i) {
       if (tags[i] == nullptr || i == 64) return fail(KVS_BAD_REQUEST, "tags: one is NULL, or there are too many");
       texts.emplace_back(tags[i]);
     }
-    std::optional<std::uint8_t> wanted;
-    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const auto wanted = c_api::read_priority(priority);
     const ContextOptions options{.deadline = microseconds(deadline_us),
                                  .name = name,
                                  .life = life,
@@ -482,11 +451,9 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
 int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, int sliding, uint64_t until_us,
                        int priority, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    ContextTime life;
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
-    if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, life); bad != KVS_OK) return bad;
-    std::optional<std::uint8_t> wanted;
-    if (const int bad = c_api::read_priority(priority, wanted); bad != KVS_OK) return bad;
+    const ContextTime life = c_api::read_context_time(ttl_us, sliding, until_us);
+    const auto wanted = c_api::read_priority(priority);
     const auto extended = blocking.extend_context(name, life, microseconds(deadline_us), wanted);
     if (!extended) return fail(extended.error());
     return c_api::write_text(c_api::context_json(*extended), json, capacity, length);
@@ -538,11 +505,8 @@ int kvs_context_import(kvs_client* client, const char* file, const char* name, u
     ContextImportOptions options{.deadline = microseconds(deadline_us)};
     if (name != nullptr) options.name = name;
     if (key_file != nullptr) options.key_file = key_file;
-    if (ttl_us > 0 || until_us > 0 || sliding != 0) {
-      if (const int bad = c_api::read_context_time(ttl_us, sliding, until_us, options.life.emplace()); bad != KVS_OK)
-        return bad;
-    }
-    if (const int bad = c_api::read_priority(priority, options.priority); bad != KVS_OK) return bad;
+    if (ttl_us > 0 || until_us > 0 || sliding != 0) options.life = c_api::read_context_time(ttl_us, sliding, until_us);
+    options.priority = c_api::read_priority(priority);
     const auto imported = blocking.import_context(file, options);
     if (!imported) return fail(c_api::status_of(imported.error().code), imported.error().text);
     return c_api::write_text(c_api::archived_json(*imported, /*is_imported=*/true), json, capacity, length);
@@ -582,8 +546,7 @@ int kvs_lend(kvs_client* client, void* memory, size_t bytes, uint64_t deadline_u
 
 int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    kvs_device_memory memory;
-    if (const int bad = read_struct(given, &memory); bad != KVS_OK) return bad;
+    const auto memory = read_struct(given);
     // 0 is not a descriptor here: a zeroed struct, or an older one without the field, would lend standard input.
     const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
                                                    .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,

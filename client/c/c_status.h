@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "base/result.h"
 #include "client/kvstore.h"
@@ -23,26 +24,36 @@ int fail(int status, const std::string& text) noexcept;
 int fail(error_code error);
 int status_of(error_code error);
 
+/// What refuse() throws and guarded() catches.
+struct Refused {
+  int status;
+};
+/// Ends a guarded call as fail() does, from any depth: for wrong arguments. The nodes' answers are returned instead,
+/// since they may fail often.
+[[noreturn]] void refuse(int status, const std::string& text);
+
 /// Reads a caller's struct, which may be older or newer: missing members are zero, and unknown ones must be zero.
 template <class T>
-int read_struct(const T* from, T* to) {
-  if (from == nullptr) return fail(KVS_BAD_REQUEST, "a struct pointer is NULL");
+T read_struct(const T* from) {
+  if (from == nullptr) refuse(KVS_BAD_REQUEST, "a struct pointer is NULL");
   const std::size_t size = from->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
-  std::memset(static_cast<void*>(to), 0, sizeof *to);
-  std::memcpy(static_cast<void*>(to), from, std::min(size, sizeof *to));
+  if (size < sizeof(std::size_t) || size > 65536) refuse(KVS_BAD_REQUEST, "struct_size is not set");
+  T to;
+  std::memset(static_cast<void*>(&to), 0, sizeof to);
+  std::memcpy(static_cast<void*>(&to), from, std::min(size, sizeof to));
   const char* const bytes = reinterpret_cast<const char*>(from);
-  for (std::size_t i = sizeof *to; i < size; ++i) {
-    if (bytes[i] != 0) return fail(KVS_UNSUPPORTED, "a field is set that this version of libkvstore does not know");
+  for (std::size_t i = sizeof to; i < size; ++i) {
+    if (bytes[i] != 0) refuse(KVS_UNSUPPORTED, "a field is set that this version of libkvstore does not know");
   }
-  return KVS_OK;
+  return to;
 }
 
+/// Returns KVS_OK.
 template <class T>
 int write_struct(T value, T* to) {
-  if (to == nullptr) return fail(KVS_BAD_REQUEST, "a result pointer is NULL");
+  if (to == nullptr) refuse(KVS_BAD_REQUEST, "a result pointer is NULL");
   const std::size_t size = to->struct_size;
-  if (size < sizeof(std::size_t) || size > 65536) return fail(KVS_BAD_REQUEST, "struct_size is not set");
+  if (size < sizeof(std::size_t) || size > 65536) refuse(KVS_BAD_REQUEST, "struct_size is not set");
   value.struct_size = size;
   std::memcpy(static_cast<void*>(to), &value, std::min(size, sizeof value));
   return KVS_OK;
@@ -54,11 +65,18 @@ int write_text(const std::string& text, char* to, std::size_t capacity, std::siz
 /// A record from its canonical text, or from its lines in any order.
 Result<NamespaceRecord, Failure> parse_record(const char* text);
 
-/// Runs `body`, which returns a status; turns exceptions into one.
+/// Runs `body`, which returns a status, or nothing if it can only refuse; turns exceptions into one.
 template <class Body>
 int guarded(Body body) noexcept {
   try {
-    return body();
+    if constexpr (std::is_void_v<std::invoke_result_t<Body>>) {
+      body();
+      return KVS_OK;
+    } else {
+      return body();
+    }
+  } catch (const Refused& refused) {
+    return refused.status;
   } catch (const std::bad_alloc&) {
     return fail(KVS_SYSTEM, "out of memory");
   } catch (const std::length_error&) {

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/assert.h"
 #include "client/c/c_status.h"
@@ -23,26 +24,27 @@ int gpu_call(Body body) noexcept {
 }
 
 /// "field: value is not allowed".
-int fail_value(const char* field, std::int64_t value, const char* allowed);
+[[noreturn]] void refuse_value(const std::string& field, std::int64_t value, const std::string& allowed);
 
 /// Where a call runs. The caller's device, if named, is the thread's current one during this object's life.
 struct Run {
+  /// `caches`: the call's, which must lie on the device that the caller names, if any.
+  explicit Run(const kvs_run* given, std::initializer_list<const kvs_cache*> caches = {});
+  static Run on_cuda();  ///< For calls without other arguments.
+
   std::shared_ptr<const CudaModule> cuda;  ///< Null: on the host.
   void* stream = nullptr;
   int block_count_max = CudaModule::kBlockCountMax;
   std::optional<CudaModule::DeviceScope> device;
 };
-/// `caches`: the call's, which must lie on the device that the caller names, if any.
-int read_run(const kvs_run* given, Run* run, std::initializer_list<const kvs_cache*> caches = {});
 /// Device `ordinal` from a number counted from 1; -1 for 0: the thread's.
-int read_device_number(const CudaModule& cuda, const char* field, int number, int* ordinal);
-/// For calls that run on the host only.
-int read_host_run(const kvs_run* given, const char* what);
+int read_device_number(const CudaModule& cuda, const char* field, int number);
+bool has_cuda();
 
 /// The rows of a call on the side of `layout`. Ids are unchecked: they may be in device memory.
-int read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count, Rows* rows);
+Rows read_rows(const kvs_rows* given, const Layout& layout, std::int64_t row_count);
 /// `to`: the layout that determines the scales of quantised components.
-int read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to, Operation* operation);
+Operation read_operation(const kvs_operation* given, std::int64_t row_count, const Layout& to);
 
 /// The status and text for an error of the CUDA module that the arguments do not explain.
 int fail_cuda(error_code error);

@@ -28,28 +28,25 @@ struct BlockCall {
   Operation operation;
   Run run;
 };
-int read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
-                    const void* seeds, std::size_t block_count, const void* sums, std::size_t sum_count,
-                    const kvs_operation* operation, const kvs_run* run, BlockCall* call) {
-  if (cache == nullptr || blocks == nullptr || rows == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-  if (block_count > 0 && (seeds == nullptr || sums == nullptr)) return fail(KVS_BAD_REQUEST, "seeds or sums is NULL");
+BlockCall read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_rows* rows, const kvs_cache* blocks,
+                          const void* seeds, std::size_t block_count, const void* sums, std::size_t sum_count,
+                          const kvs_operation* operation, const kvs_run* run) {
+  if (cache == nullptr || blocks == nullptr || rows == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
+  if (block_count > 0 && (seeds == nullptr || sums == nullptr)) refuse(KVS_BAD_REQUEST, "seeds or sums is NULL");
   const Layout& layout = blocks->bound.layout;
   const std::int64_t block_bytes = dense_block_bytes(layout);
   // Checksums cover a block's bytes in the store's order, which only a block without gaps has.
-  if (block_bytes == 0) return fail(KVS_MISMATCH, layout.name + ": is not the layout of store blocks");
+  if (block_bytes == 0) refuse(KVS_MISMATCH, layout.name + ": is not the layout of store blocks");
   if (block_count > static_cast<std::uint64_t>(layout.block_count)) {
-    return fail_value("block_count", static_cast<std::int64_t>(block_count), "at most what blocks holds");
+    refuse_value("block_count", static_cast<std::int64_t>(block_count), "at most what blocks holds");
   }
   // Cannot overflow: block_count is bounded by the layout, whose bytes were computed when it was made.
   if (sum_count != block_count * stripe_count(static_cast<std::size_t>(block_bytes))) {
-    return fail_value("sum_count", static_cast<std::int64_t>(sum_count), "one for each 64 KiB stripe of each block");
+    refuse_value("sum_count", static_cast<std::int64_t>(sum_count), "one for each 64 KiB stripe of each block");
   }
   const std::int64_t row_count = static_cast<std::int64_t>(block_count) * layout.block_tokens;
-  int bad = read_rows(rows, cache->bound.layout, row_count, &call->rows);
-  if (bad == KVS_OK) {
-    bad = read_operation(operation, row_count, is_scatter ? cache->bound.layout : layout, &call->operation);
-  }
-  return bad == KVS_OK ? read_run(run, &call->run, {cache, blocks}) : bad;
+  return {read_rows(rows, cache->bound.layout, row_count),
+          read_operation(operation, row_count, is_scatter ? cache->bound.layout : layout), Run(run, {cache, blocks})};
 }
 
 }  // namespace
@@ -74,10 +71,8 @@ int kvs_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, const kvs
                          const kvs_run* run, size_t* verified) {
   return gpu_call([&]() -> int {
     if (verified == nullptr) return fail(KVS_BAD_REQUEST, "verified is NULL");
-    BlockCall call;
-    const int bad =
-        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
-    if (bad != KVS_OK) return bad;
+    const BlockCall call =
+        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
     // Its result, the number of good blocks, would need a wait on a device; the enqueued form writes verdicts instead.
     if (call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_scatter_verified runs on the host; enqueue it on a device");
     const auto done = scatter_verified(cache->bound, call.rows, blocks->bound, {seeds, block_count}, {sums, sum_count},
@@ -93,10 +88,8 @@ int kvs_gather_with_checksums(const kvs_cache* blocks, const kvs_cache* cache, c
                               const uint64_t* seeds, size_t block_count, uint64_t* sums, size_t sum_count,
                               const kvs_operation* operation, const kvs_run* run) {
   return gpu_call([&]() -> int {
-    BlockCall call;
-    const int bad =
-        read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
-    if (bad != KVS_OK) return bad;
+    const BlockCall call =
+        read_block_call(false, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
     if (call.run.cuda) {
       // Computed where the bytes are: reading them back over the bus would cost as much as staging saves.
       const VerifiedBlocks all{.block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .sums = sums};
@@ -116,10 +109,8 @@ int kvs_enqueue_scatter_verified(const kvs_cache* cache, const kvs_rows* rows, c
                                  uint32_t* verdicts, const kvs_operation* operation, const kvs_run* run) {
   return gpu_call([&]() -> int {
     if (verdicts == nullptr && block_count > 0) return fail(KVS_BAD_REQUEST, "verdicts is NULL");
-    BlockCall call;
-    const int bad =
-        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run, &call);
-    if (bad != KVS_OK) return bad;
+    const BlockCall call =
+        read_block_call(true, cache, rows, blocks, seeds, block_count, sums, sum_count, operation, run);
     if (!call.run.cuda) return fail(KVS_UNSUPPORTED, "kvs_enqueue_scatter_verified runs on a device only");
     const VerifiedBlocks all{
         .block_count = static_cast<std::int64_t>(block_count), .seeds = seeds, .expected = sums, .verdicts = verdicts};
@@ -134,24 +125,24 @@ namespace kv {
 namespace {
 
 template <class Id>
-int plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, std::size_t sequence_count,
-              const std::int32_t* windows, const std::int32_t* offsets, const Id* given_slots, kvs_keep_row* rows,
-              std::size_t capacity, std::size_t* count) {
-  if (mode < KVS_KEEP_LAST || mode > KVS_KEEP_DROP) return fail_value("mode", mode, "one of KVS_KEEP_*");
-  if (head_count < 1 || head_count > 65536) return fail_value("head_count", head_count, "from 1 to 65536");
-  if (sequence_count > (std::size_t{1} << 40)) return fail(KVS_TOO_LARGE, "sequence_count: more than 2^40");
+void plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, std::size_t sequence_count,
+               const std::int32_t* windows, const std::int32_t* offsets, const Id* given_slots, kvs_keep_row* rows,
+               std::size_t capacity, std::size_t* count) {
+  if (mode < KVS_KEEP_LAST || mode > KVS_KEEP_DROP) refuse_value("mode", mode, "one of KVS_KEEP_*");
+  if (head_count < 1 || head_count > 65536) refuse_value("head_count", head_count, "from 1 to 65536");
+  if (sequence_count > (std::size_t{1} << 40)) refuse(KVS_TOO_LARGE, "sequence_count: more than 2^40");
   const bool has_offsets = mode != KVS_KEEP_LAST;
   if (count == nullptr || (rows == nullptr && capacity > 0) ||
       (sequence_count > 0 &&
        (seq_lens == nullptr || windows == nullptr || given_slots == nullptr || (has_offsets && offsets == nullptr)))) {
-    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   }
   std::int64_t row_count_max = 0;
   for (std::size_t b = 0; b < sequence_count; ++b) {
-    if (seq_lens[b] < 0) return fail_value("seq_lens", seq_lens[b], "0 or more");
+    if (seq_lens[b] < 0) refuse_value("seq_lens", seq_lens[b], "0 or more");
     // At most 2^31 x 2^16 per step, checked after each: cannot overflow.
     row_count_max += seq_lens[b] * head_count;
-    if (row_count_max > kKeepRowsMax) return fail(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
+    if (row_count_max > kKeepRowsMax) refuse(KVS_TOO_LARGE, "seq_lens: more than 2^32 rows");
   }
   const std::size_t pairs = sequence_count * static_cast<std::size_t>(head_count);
   std::vector<std::int64_t> wide;
@@ -169,13 +160,12 @@ int plan_keep(int mode, std::int64_t head_count, const std::int32_t* seq_lens, s
                                        {offsets, has_offsets ? pairs : 0},
                                        first_slots});
   if (!planned) {
-    return fail(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
+    refuse(KVS_BAD_REQUEST, "windows, offsets: a window is longer than its sequence, or reaches beyond its end");
   }
   // Set before the capacity check: tells the caller the required number of rows.
   *count = planned->size();
-  if (planned->size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+  if (planned->size() > capacity) refuse(KVS_TOO_LARGE, "capacity is too small");
   if (!planned->empty()) std::memcpy(rows, planned->data(), planned->size() * sizeof(kvs_keep_row));
-  return KVS_OK;
 }
 
 }  // namespace
@@ -202,8 +192,7 @@ int kvs_scatter_kept(const kvs_cache* cache, const kvs_keep_row* rows, size_t ro
     if (cache == nullptr || source == nullptr || (rows == nullptr && row_count > 0)) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    Run run;
-    if (const int bad = read_run(where, &run, {cache, source}); bad != KVS_OK) return bad;
+    const Run run(where, {cache, source});
     const std::span list(reinterpret_cast<const KeepRow*>(rows), row_count);
     const auto kept = run.cuda
                           ? run.cuda->scatter_kept(cache->bound, list, source->bound, run.stream, run.block_count_max)

@@ -27,17 +27,13 @@ int run_permute(const kvs_cache& to, const Rows& to_rows, const kvs_cache& from,
 int permute_rows(const kvs_cache* to, const kvs_rows* to_rows, const kvs_cache* from, const kvs_rows* from_rows,
                  std::int64_t row_count, const kvs_operation* given, const kvs_run* where) {
   if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
-  if (row_count < 0) return fail_value("row_count", row_count, "0 or more");
+  if (row_count < 0) refuse_value("row_count", row_count, "0 or more");
   const kvs_rows range = KVS_ROWS_INIT;
-  Rows to_list, from_list;
-  Operation operation;
-  Run run;
   // Rows before the run, so that wrong numbers are reported on machines without CUDA too.
-  int bad = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count, &to_list);
-  if (bad == KVS_OK) bad = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count, &from_list);
-  if (bad == KVS_OK) bad = read_operation(given, row_count, to->bound.layout, &operation);
-  if (bad == KVS_OK) bad = read_run(where, &run, {to, from});
-  return bad == KVS_OK ? run_permute(*to, to_list, *from, from_list, row_count, operation, run) : bad;
+  const Rows to_list = read_rows(to_rows ? to_rows : &range, to->bound.layout, row_count);
+  const Rows from_list = read_rows(from_rows ? from_rows : &range, from->bound.layout, row_count);
+  const Operation operation = read_operation(given, row_count, to->bound.layout);
+  return run_permute(*to, to_list, *from, from_list, row_count, operation, Run(where, {to, from}));
 }
 
 /// `count` whole blocks: ids are `step` apart; `step` 2 is one column of pairs.
@@ -56,45 +52,35 @@ int move_blocks(const kvs_cache& to, const std::int64_t* to_blocks, const kvs_ca
     return fail(KVS_TOO_LARGE, "count: more rows than can be counted");
   }
   if (count > 0 && (to_blocks == nullptr || from_blocks == nullptr)) return fail(KVS_BAD_REQUEST, "blocks is NULL");
-  Operation operation;
-  if (const int bad = read_operation(given, row_count, to.bound.layout, &operation); bad != KVS_OK) return bad;
+  const Operation operation = read_operation(given, row_count, to.bound.layout);
   return run_permute(to, Rows::blocks(to_blocks, tokens, step), from, Rows::blocks(from_blocks, tokens, step),
                      row_count, operation, run);
 }
 
 /// Checks that every block is written once, or only read. Negative ids are skipped.
-int check_disjoint(const std::int64_t* sources, std::size_t source_count, const std::int64_t* targets,
-                   std::size_t target_count, std::size_t step) {
+void check_disjoint(const std::int64_t* sources, std::size_t source_count, const std::int64_t* targets,
+                    std::size_t target_count, std::size_t step) {
   // Blocks are copied in no particular order, by several threads of a kernel: a block on both sides would be copied
   // partly before and partly after it was overwritten.
   std::unordered_set<std::int64_t> written;
   for (std::size_t i = 0; i < target_count; ++i) {
     const std::int64_t target = targets[i * step];
-    if (target >= 0 && !written.insert(target).second) return fail_value("target", target, "a target once");
+    if (target >= 0 && !written.insert(target).second) refuse_value("target", target, "a target once");
   }
   for (std::size_t i = 0; i < source_count; ++i) {
-    if (written.contains(sources[i * step])) return fail_value("source", sources[i * step], "a source alone");
+    if (written.contains(sources[i * step])) refuse_value("source", sources[i * step], "a source alone");
   }
-  return KVS_OK;
-}
-
-/// The device, for calls without other arguments.
-int read_cuda_run(Run* run) {
-  kvs_run cuda = KVS_RUN_INIT;
-  cuda.device = KVS_CUDA;
-  return read_run(&cuda, run);
 }
 
 /// Slots as in Ascend's operators and most tables. Planned in 64 bits and then narrowed: a product of page and page
 /// size that wraps in 32 bits would be a valid slot of another sequence.
-int narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
+void narrow(std::span<const std::int64_t> slots, std::int32_t* to) {
   for (const std::int64_t slot : slots) {
     if (slot > std::numeric_limits<std::int32_t>::max()) {
-      return fail(KVS_TOO_LARGE, "slots: " + std::to_string(slot) + " does not fit 32 bits");
+      refuse(KVS_TOO_LARGE, "slots: " + std::to_string(slot) + " does not fit 32 bits");
     }
     *to++ = static_cast<std::int32_t>(slot);
   }
-  return KVS_OK;
 }
 /// Sum of all lengths; invalid ones count 0, and are refused later.
 std::size_t count_rows(std::span<const std::int64_t> lengths) {
@@ -127,30 +113,25 @@ int enqueue_swap(const kvs_cache& to, const kvs_cache& from, std::span<const std
 using namespace kv;
 
 int kvs_device_check(int device) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     kvs_run run = KVS_RUN_INIT;
     run.device = device;
-    Run found;
-    return read_run(&run, &found);
+    const Run found(&run);
   });
 }
 
 int kvs_device_count(int* count) {
   return gpu_call([&]() -> int {
     if (count == nullptr) return fail(KVS_BAD_REQUEST, "count is NULL");
-    Run run;
-    const int found = read_cuda_run(&run);
     // A machine without CUDA has 0 devices, which is not an error.
-    if (found != KVS_OK && found != KVS_UNAVAILABLE) return found;
-    *count = found == KVS_OK ? run.cuda->device_count() : 0;
+    *count = has_cuda() ? Run::on_cuda().cuda->device_count() : 0;
     return KVS_OK;
   });
 }
 
 int kvs_warm_up(const kvs_run* where) {
   return gpu_call([&]() -> int {
-    Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    const Run run(where);
     // Succeeds on the host too, which has nothing to load, so that callers need not distinguish.
     if (!run.cuda) return KVS_OK;
     const auto loaded = run.cuda->warm_up();
@@ -160,8 +141,7 @@ int kvs_warm_up(const kvs_run* where) {
 
 int kvs_synchronise(const kvs_run* where) {
   return gpu_call([&]() -> int {
-    Run run;
-    if (const int bad = read_run(where, &run); bad != KVS_OK) return bad;
+    const Run run(where);
     if (!run.cuda) return KVS_OK;
     const auto waited = run.cuda->synchronise(run.stream);
     return waited ? KVS_OK : fail_cuda(waited.error());
@@ -171,8 +151,7 @@ int kvs_synchronise(const kvs_run* where) {
 int kvs_lock_pages(void* memory, size_t bytes) {
   return gpu_call([&]() -> int {
     if (memory == nullptr || bytes == 0) return fail(KVS_BAD_REQUEST, "memory is NULL or empty");
-    Run run;
-    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const Run run = Run::on_cuda();
     const auto locked = run.cuda->lock_pages({static_cast<std::byte*>(memory), bytes});
     return locked ? KVS_OK : fail(locked.error());
   });
@@ -181,8 +160,7 @@ int kvs_lock_pages(void* memory, size_t bytes) {
 int kvs_unlock_pages(void* memory) {
   return gpu_call([&]() -> int {
     if (memory == nullptr) return fail(KVS_BAD_REQUEST, "memory is NULL");
-    Run run;
-    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const Run run = Run::on_cuda();
     const auto unlocked = run.cuda->unlock_pages(static_cast<std::byte*>(memory));
     return unlocked ? KVS_OK : fail(unlocked.error());
   });
@@ -196,8 +174,7 @@ int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* ex
     if (exported == nullptr || exported->struct_size < sizeof out || exported->struct_size > 65536) {
       return fail(KVS_BAD_REQUEST, "exported is NULL, or struct_size is not set");
     }
-    Run run;
-    if (const int bad = read_cuda_run(&run); bad != KVS_OK) return bad;
+    const Run run = Run::on_cuda();
     const auto dmabuf = run.cuda->export_dmabuf({static_cast<std::byte*>(memory), bytes});
     if (!dmabuf && dmabuf.error() == Errc::kUnsupported) {
       return fail(KVS_UNSUPPORTED,
@@ -215,9 +192,8 @@ int kvs_export_device_memory(void* memory, uint64_t bytes, kvs_device_memory* ex
 int kvs_layout_check(const kvs_layout* to, const kvs_layout* from, const kvs_operation* given) {
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a layout is NULL");
-    Operation operation;
     // 0 rows: a rotation's deltas, one per row, belong to the call, not to the layouts.
-    if (const int bad = read_operation(given, 0, to->layout, &operation); bad != KVS_OK) return bad;
+    const Operation operation = read_operation(given, 0, to->layout);
     const auto flaw = explain_mismatch(to->layout, from->layout, operation);
     return flaw ? fail(KVS_MISMATCH, flaw->text) : KVS_OK;
   });
@@ -230,19 +206,19 @@ bool is_block_tokens(std::int64_t tokens) { return tokens >= 1 && tokens <= std:
 
 /// From a block table, in the caller's width.
 template <class Id>
-int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::int64_t width, std::int64_t block_tokens,
-                   const Id* starts, const Id* lengths, int drop_missing, Id* slots, std::size_t capacity,
-                   std::size_t* count) {
+void slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::int64_t width,
+                    std::int64_t block_tokens, const Id* starts, const Id* lengths, int drop_missing, Id* slots,
+                    std::size_t capacity, std::size_t* count) {
   std::int64_t id_count = 0;
   if (width < 0 || sequence_count > (std::size_t{1} << 56) ||
       __builtin_mul_overflow(static_cast<std::int64_t>(sequence_count), width, &id_count)) {
-    return fail(KVS_BAD_REQUEST, "table: sequence_count times width is not a count");
+    refuse(KVS_BAD_REQUEST, "table: sequence_count times width is not a count");
   }
   if (count == nullptr || (table == nullptr && id_count > 0) || (lengths == nullptr && sequence_count > 0) ||
       (slots == nullptr && capacity > 0)) {
-    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   }
-  if (!is_block_tokens(block_tokens)) return fail_value("block_tokens", block_tokens, "from 1 to 2^31");
+  if (!is_block_tokens(block_tokens)) refuse_value("block_tokens", block_tokens, "from 1 to 2^31");
   const BlockTable blocks{{table, static_cast<std::size_t>(id_count)}, width};
   const auto missing = drop_missing != 0 ? MissingBlock::kDropRow : MissingBlock::kKeepRow;
   // One template for both widths, and one planner: the narrow form widens its lists, which are short beside the slots.
@@ -257,43 +233,36 @@ int slots_of_table(const std::int32_t* table, std::size_t sequence_count, std::i
     std::vector<std::int64_t> wide(std::min(capacity, count_rows(wide_lengths)));
     rows = plan_table_rows(wide, blocks, block_tokens, wide_starts, wide_lengths, missing);
     if (rows) {
-      const int bad = narrow({wide.data(), static_cast<std::size_t>(*rows)}, slots);
-      if (bad != KVS_OK) return bad;
+      narrow({wide.data(), static_cast<std::size_t>(*rows)}, slots);
     }
   }
   if (!rows && rows.error() == Errc::kBadRequest) {
-    return fail(KVS_BAD_REQUEST, "starts, lengths: one is negative, or a sequence ends beyond its " +
-                                     std::to_string(width) + " blocks of the table");
+    refuse(KVS_BAD_REQUEST, "starts, lengths: one is negative, or a sequence ends beyond its " + std::to_string(width) +
+                                " blocks of the table");
   }
-  if (!rows) return fail(rows.error());
+  if (!rows) throw Refused{fail(rows.error())};
   *count = static_cast<std::size_t>(*rows);
-  return KVS_OK;
 }
 
 template <class Id>
-int slots_of_csr(const std::int32_t* indptr, std::size_t indptr_count, const std::int32_t* indices,
-                 std::size_t index_count, std::int64_t page_tokens, const std::int32_t* batch_indices,
-                 const std::int32_t* positions, std::size_t count, Id* slots) {
+void slots_of_csr(const std::int32_t* indptr, std::size_t indptr_count, const std::int32_t* indices,
+                  std::size_t index_count, std::int64_t page_tokens, const std::int32_t* batch_indices,
+                  const std::int32_t* positions, std::size_t count, Id* slots) {
   if ((indptr == nullptr && indptr_count > 0) || (indices == nullptr && index_count > 0) ||
       (count > 0 && (batch_indices == nullptr || positions == nullptr || slots == nullptr))) {
-    return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+    refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   }
-  if (!is_block_tokens(page_tokens)) return fail_value("page_tokens", page_tokens, "from 1 to 2^31");
-  const auto fail_csr = [](error_code error) {
-    return error == Errc::kBadRequest
-               ? fail(KVS_BAD_REQUEST, "batch_indices, positions: a request or a position that indptr does not have")
-               : fail(error);
-  };
+  if (!is_block_tokens(page_tokens)) refuse_value("page_tokens", page_tokens, "from 1 to 2^31");
   const PageTableCsr pages{{indptr, indptr_count}, {indices, index_count}};
-  if constexpr (sizeof(Id) == 8) {
-    const auto planned =
-        plan_append_rows({slots, count}, pages, page_tokens, {batch_indices, count}, {positions, count});
-    return planned ? KVS_OK : fail_csr(planned.error());
-  } else {
-    std::vector<std::int64_t> wide(count);
-    const auto planned = plan_append_rows(wide, pages, page_tokens, {batch_indices, count}, {positions, count});
-    return planned ? narrow(wide, slots) : fail_csr(planned.error());
+  std::vector<std::int64_t> wide(sizeof(Id) == 8 ? 0 : count);
+  std::span<std::int64_t> planned_slots(wide);
+  if constexpr (sizeof(Id) == 8) planned_slots = {slots, count};
+  const auto planned = plan_append_rows(planned_slots, pages, page_tokens, {batch_indices, count}, {positions, count});
+  if (!planned && planned.error() == Errc::kBadRequest) {
+    refuse(KVS_BAD_REQUEST, "batch_indices, positions: a request or a position that indptr does not have");
   }
+  if (!planned) throw Refused{fail(planned.error())};
+  if constexpr (sizeof(Id) != 8) narrow(wide, slots);
 }
 
 }  // namespace
@@ -382,8 +351,7 @@ int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache*
                  size_t count, const kvs_operation* operation, const kvs_run* where) {
   return gpu_call([&]() -> int {
     if (to == nullptr || from == nullptr) return fail(KVS_BAD_REQUEST, "a cache is NULL");
-    Run run;
-    if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
+    const Run run(where, {to, from});
     return move_blocks(*to, to_blocks, *from, from_blocks, 1, count, operation, run);
   });
 }
@@ -391,13 +359,11 @@ int kvs_relayout(const kvs_cache* to, const int64_t* to_blocks, const kvs_cache*
 int kvs_copy_blocks(const kvs_cache* cache, const int64_t (*pairs)[2], size_t count, const kvs_run* where) {
   return gpu_call([&]() -> int {
     if (cache == nullptr || (pairs == nullptr && count > 0)) return fail(KVS_BAD_REQUEST, "cache or pairs is NULL");
-    Run run;
-    if (const int bad = read_run(where, &run, {cache}); bad != KVS_OK) return bad;
+    const Run run(where, {cache});
     if (count == 0) return KVS_OK;
     const bool is_read_here = !run.cuda || is_plain_host(*run.cuda, pairs);
     if (is_read_here) {
-      const int bad = check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
-      if (bad != KVS_OK) return bad;
+      check_disjoint(pairs[0], count, pairs[0] + 1, count, 2);
     }
     // Kernels must not touch plain host memory, and copying it to the device would allocate: use the copy engine. Pairs
     // in device memory cannot be checked without waiting for the device; the caller is responsible.
@@ -414,8 +380,8 @@ int kvs_fan_out_blocks(const kvs_cache* cache, const int64_t* sources, const int
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
     // For a device, callers use kvs_copy_blocks, with the pairs written out.
-    if (const int bad = read_host_run(where, "kvs_fan_out_blocks"); bad != KVS_OK) return bad;
-    if (const int bad = check_disjoint(sources, source_count, targets, target_count, 1); bad != KVS_OK) return bad;
+    if (Run(where).cuda) return fail(KVS_UNSUPPORTED, "kvs_fan_out_blocks runs on the host only");
+    check_disjoint(sources, source_count, targets, target_count, 1);
     const auto copied =
         copy_blocks(cache->bound, {sources, source_count}, {targets, target_count}, {ends, source_count});
     return copied ? KVS_OK : fail_permute(copied.error(), cache->bound.layout, cache->bound.layout, Operation());
@@ -428,8 +394,7 @@ int kvs_swap_blocks(const kvs_cache* to, const kvs_cache* from, const int64_t (*
     if (to == nullptr || from == nullptr || (pairs == nullptr && count > 0)) {
       return fail(KVS_BAD_REQUEST, "a cache or pairs is NULL");
     }
-    Run run;
-    if (const int bad = read_run(where, &run, {to, from}); bad != KVS_OK) return bad;
+    const Run run(where, {to, from});
     if (count == 0) return KVS_OK;
     if (!run.cuda) return move_blocks(*to, pairs[0] + 1, *from, pairs[0], 2, count, nullptr, run);
     // Pairs readable here go to the copy engine, at full bus rate, and leave the multiprocessors to the model.

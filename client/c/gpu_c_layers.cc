@@ -26,31 +26,30 @@ namespace {
 using namespace c_api;
 
 /// layouts::batched()'s error for this many tokens of this shape, or KVS_OK.
-int check_tokens(const TokenShape& shape, std::int64_t token_count) {
+void check_tokens(const TokenShape& shape, std::int64_t token_count) {
   const auto layout = layouts::batched({.block_count = shape.batch_count,
                                         .block_tokens = token_count,
                                         .heads = shape.heads,
                                         .key_size = shape.key_size,
                                         .value_size = shape.value_size,
                                         .element = shape.element});
-  return layout ? KVS_OK : fail(KVS_BAD_REQUEST, layout.error().text);
+  if (!layout) refuse(KVS_BAD_REQUEST, layout.error().text);
 }
 
-int make_sink(const kvs_layer_options& from, kvs_layer* layer) {
+void make_sink(const kvs_layer_options& from, kvs_layer* layer) {
   if (from.sink_tokens < 0 || from.sink_tokens >= from.token_capacity) {
-    return fail_value("options: sink_tokens", from.sink_tokens, "from 0 to below token_capacity");
+    refuse_value("options: sink_tokens", from.sink_tokens, "from 0 to below token_capacity");
   }
   if (from.rope_style != KVS_NEOX && from.rope_style != KVS_GPTJ) {
-    return fail_value("options: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
+    refuse_value("options: rope_style", from.rope_style, "KVS_NEOX or KVS_GPTJ");
   }
   if (from.rotary_size < 2 || from.rotary_size % 2 != 0 || from.rotary_size > kRotarySizeMax ||
       from.rotary_size > from.key_size) {
-    return fail_value("options: rotary_size", from.rotary_size, "even, from 2 to 1024 and key_size");
+    refuse_value("options: rotary_size", from.rotary_size, "even, from 2 to 1024 and key_size");
   }
-  if (from.frequencies == nullptr) return fail(KVS_BAD_REQUEST, "options: frequencies is NULL");
+  if (from.frequencies == nullptr) refuse(KVS_BAD_REQUEST, "options: frequencies is NULL");
   if (from.frequency_count != static_cast<std::size_t>(from.rotary_size / 2)) {
-    return fail_value("options: frequency_count", static_cast<std::int64_t>(from.frequency_count),
-                      "half of rotary_size");
+    refuse_value("options: frequency_count", static_cast<std::int64_t>(from.frequency_count), "half of rotary_size");
   }
   layer->frequencies.assign(from.frequencies, from.frequencies + from.frequency_count);
   const Rotation rotation{static_cast<RopeStyle>(from.rope_style - 1), from.rotary_size, layer->frequencies.data(),
@@ -58,60 +57,54 @@ int make_sink(const kvs_layer_options& from, kvs_layer* layer) {
   auto sink = std::make_unique<SinkCache>(layer->shape, from.sink_tokens, from.token_capacity, rotation);
   layer->sink = sink.get();
   layer->cache = std::move(sink);
-  return KVS_OK;
 }
 
-int make_quantised(const kvs_layer_options& from, kvs_layer* layer) {
+void make_quantised(const kvs_layer_options& from, kvs_layer* layer) {
   QuantisedCache::Config config;
   if (from.bits != 0) config.bits = from.bits;
   if (from.group_size != 0) config.group_size = from.group_size;
   // 0 is the default, as in every struct; so -1 means zero tokens.
   if (from.residual_tokens != 0) config.residual_tokens = from.residual_tokens == -1 ? 0 : from.residual_tokens;
   if (config.bits != 2 && config.bits != 4 && config.bits != 8) {
-    return fail_value("options: bits", config.bits, "2, 4 or 8");
+    refuse_value("options: bits", config.bits, "2, 4 or 8");
   }
   if (config.group_size < 8 || config.group_size % 8 != 0 || config.group_size > kHeadFeaturesMax) {
-    return fail_value("options: group_size", config.group_size, "a multiple of 8, at most 4096");
+    refuse_value("options: group_size", config.group_size, "a multiple of 8, at most 4096");
   }
-  if (from.residual_tokens < -1) return fail_value("options: residual_tokens", from.residual_tokens, "-1 or more");
+  if (from.residual_tokens < -1) refuse_value("options: residual_tokens", from.residual_tokens, "-1 or more");
   const std::int64_t group = std::min(config.group_size, layer->shape.value_size);
   if (group % 8 != 0 || layer->shape.value_size % group != 0) {
-    return fail_value("options: value_size", layer->shape.value_size,
-                      "a multiple of group_size, or smaller and a multiple of 8");
+    refuse_value("options: value_size", layer->shape.value_size,
+                 "a multiple of group_size, or smaller and a multiple of 8");
   }
   layer->cache = std::make_unique<QuantisedCache>(layer->shape, config);
-  return KVS_OK;
 }
 
-int make_layer(const kvs_layer_options& from, kvs_layer* layer) {
+void make_layer(const kvs_layer_options& from, kvs_layer* layer) {
   if (from.kind < KVS_LAYER_GROWING || from.kind > KVS_LAYER_QUANTISED) {
-    return fail_value("options: kind", from.kind, "one of KVS_LAYER_*");
+    refuse_value("options: kind", from.kind, "one of KVS_LAYER_*");
   }
   // These two compute with their content, by rotating or quantising, which bytes and narrow floats do not allow here.
   const bool is_computed = from.kind == KVS_LAYER_SINK || from.kind == KVS_LAYER_QUANTISED;
   if (from.element < (is_computed ? KVS_FP16 : KVS_BYTE) || from.element > KVS_FP32) {
-    return fail_value("options: element", from.element,
-                      is_computed ? "KVS_FP16, KVS_BF16 or KVS_FP32" : "one of kvstore_gpu.h");
+    refuse_value("options: element", from.element,
+                 is_computed ? "KVS_FP16, KVS_BF16 or KVS_FP32" : "one of kvstore_gpu.h");
   }
   layer->shape = {from.batch_count, from.heads, from.key_size, from.value_size == 0 ? from.key_size : from.value_size,
                   static_cast<Element>(from.element)};
   layer->keeps_batch_count = from.kind == KVS_LAYER_STATIC || from.kind == KVS_LAYER_SLIDING;
   const bool is_bounded = layer->keeps_batch_count || from.kind == KVS_LAYER_SINK;
   if (is_bounded && from.token_capacity < 1) {
-    return fail_value("options: token_capacity", from.token_capacity, "1 or more");
+    refuse_value("options: token_capacity", from.token_capacity, "1 or more");
   }
   // A bounded cache allocates its capacity at once, so sizes are checked before; a growing one at each update.
-  if (const int bad = check_tokens(layer->shape, is_bounded ? from.token_capacity : 1); bad != KVS_OK) return bad;
+  check_tokens(layer->shape, is_bounded ? from.token_capacity : 1);
   switch (from.kind) {
-    case KVS_LAYER_GROWING: layer->cache = std::make_unique<GrowingCache>(); return KVS_OK;
-    case KVS_LAYER_STATIC:
-      layer->cache = std::make_unique<StaticCache>(layer->shape, from.token_capacity);
-      return KVS_OK;
-    case KVS_LAYER_SLIDING:
-      layer->cache = std::make_unique<SlidingCache>(layer->shape, from.token_capacity);
-      return KVS_OK;
-    case KVS_LAYER_SINK: return make_sink(from, layer);
-    default: return make_quantised(from, layer);
+    case KVS_LAYER_GROWING: layer->cache = std::make_unique<GrowingCache>(); break;
+    case KVS_LAYER_STATIC: layer->cache = std::make_unique<StaticCache>(layer->shape, from.token_capacity); break;
+    case KVS_LAYER_SLIDING: layer->cache = std::make_unique<SlidingCache>(layer->shape, from.token_capacity); break;
+    case KVS_LAYER_SINK: make_sink(from, layer); break;
+    default: make_quantised(from, layer);
   }
 }
 
@@ -124,10 +117,9 @@ int kvs_layer_create(const kvs_layer_options* given, kvs_layer** layer) {
   return gpu_call([&]() -> int {
     if (layer == nullptr) return fail(KVS_BAD_REQUEST, "layer is NULL");
     *layer = nullptr;
-    kvs_layer_options from;
-    if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+    const auto from = read_struct(given);
     auto made = std::make_unique<kvs_layer>();
-    if (const int bad = make_layer(from, made.get()); bad != KVS_OK) return bad;
+    make_layer(from, made.get());
     *layer = made.release();
     return KVS_OK;
   });
@@ -141,9 +133,9 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
     if (layer == nullptr || keys == nullptr || values == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     kvs_layer_view out = KVS_LAYER_VIEW_INIT;
     // Checked before an update is made whose view could not be returned.
-    if (const int bad = write_struct(out, view); bad != KVS_OK) return bad;
-    if (token_count < 1) return fail_value("token_count", token_count, "1 or more");
-    if (const int bad = check_tokens(layer->shape, token_count); bad != KVS_OK) return bad;
+    write_struct(out, view);
+    if (token_count < 1) refuse_value("token_count", token_count, "1 or more");
+    check_tokens(layer->shape, token_count);
     // A copy: a cache keeps tensors beyond this call, which only borrows the caller's memory.
     KvTensor added(layer->shape, token_count);
     const BoundLayout& bound = added.layout();
@@ -170,7 +162,7 @@ int kvs_layer_next_position(const kvs_layer* layer, int64_t added_count, int64_t
   return gpu_call([&]() -> int {
     if (layer == nullptr || position == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     constexpr std::int64_t kAddedMax = std::int64_t{1} << 31;
-    if (added_count < 1 || added_count > kAddedMax) return fail_value("added_count", added_count, "from 1 to 2^31");
+    if (added_count < 1 || added_count > kAddedMax) refuse_value("added_count", added_count, "from 1 to 2^31");
     *position = layer->sink != nullptr ? layer->sink->next_position(added_count) : layer->cache->token_count();
     return KVS_OK;
   });
@@ -189,7 +181,7 @@ int kvs_layer_crop(kvs_layer* layer, int64_t token_count) {
     if (layer == nullptr) return fail(KVS_BAD_REQUEST, "layer is NULL");
     const std::int64_t before = layer->cache->token_count();
     if (token_count < -before || token_count > before) {
-      return fail_value("token_count", token_count, ("within " + std::to_string(before) + " tokens").c_str());
+      refuse_value("token_count", token_count, "within " + std::to_string(before) + " tokens");
     }
     const auto cropped = layer->cache->crop(token_count);
     if (cropped) return KVS_OK;
@@ -211,12 +203,12 @@ int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count) {
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (sequences[i] < 0 || sequences[i] >= layer->shape.batch_count) {
-        return fail_value("sequences", sequences[i], ("from 0 to below " + std::to_string(batch)).c_str());
+        refuse_value("sequences", sequences[i], "from 0 to below " + std::to_string(batch));
       }
     }
     TokenShape selected = layer->shape;
     selected.batch_count = static_cast<std::int64_t>(count);
-    if (const int bad = check_tokens(selected, 1); bad != KVS_OK) return bad;
+    check_tokens(selected, 1);
     layer->cache->select({sequences, count});
     // After select(), which reads the old batch: the next update has the selected number of sequences.
     layer->shape = selected;

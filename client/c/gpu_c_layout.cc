@@ -12,7 +12,7 @@
 namespace kv {
 namespace {
 
-using c_api::fail, c_api::guarded, c_api::read_struct;
+using c_api::fail, c_api::guarded, c_api::read_struct, c_api::refuse;
 
 static_assert(KVS_FP32 == static_cast<int>(Element::kFp32) && KVS_BYTE == static_cast<int>(Element::kByte));
 static_assert(KVS_E2M1X2 == static_cast<int>(Element::kE2M1x2) && KVS_ROLE_COUNT == kRoleCount);
@@ -77,9 +77,9 @@ constexpr ElementName kElementNames[] = {
 // Elements are numbered without gaps from KVS_BYTE to KVS_FP32.
 bool is_element(int element) { return element >= KVS_BYTE && element <= KVS_FP32; }
 
-int fail_value(const char* field, int value, int most) {
-  return fail(KVS_BAD_REQUEST,
-              std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
+[[noreturn]] void refuse_value(const char* field, int value, int most) {
+  refuse(KVS_BAD_REQUEST,
+         std::string(field) + ": " + std::to_string(value) + " is not from 0 to " + std::to_string(most));
 }
 
 // The caller frees the result by the function of its kind. A cache has a copy of its layout: either may go first.
@@ -105,31 +105,32 @@ int make(Handle** result, Body body, const Given*... given) {
   });
 }
 
-int read_tensor(const kvs_tensor& from, Tensor* to) {
+Tensor read_tensor(const kvs_tensor& from) {
   if (from.axes == nullptr || from.shape == nullptr || from.roles == nullptr) {
-    return fail(KVS_BAD_REQUEST, "tensors: axes, shape or roles is NULL");
+    refuse(KVS_BAD_REQUEST, "tensors: axes, shape or roles is NULL");
   }
-  to->axes = from.axes;
+  Tensor to;
+  to.axes = from.axes;
   // Before reading the shape, which has as many numbers as there are letters.
-  if (to->axes.size() > 9) return fail(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
-  if (!is_element(from.element)) return fail_value("tensors: element", from.element, KVS_FP32);
-  if (from.role_count > kRoleCount) return fail(KVS_BAD_REQUEST, "tensors: more roles than there are");
+  if (to.axes.size() > 9) refuse(KVS_BAD_REQUEST, "tensors: axes: more letters than there are axes");
+  if (!is_element(from.element)) refuse_value("tensors: element", from.element, KVS_FP32);
+  if (from.role_count > kRoleCount) refuse(KVS_BAD_REQUEST, "tensors: more roles than there are");
   if (from.shares < 0 || from.shares > static_cast<std::int64_t>(kTensorsMax)) {
-    return fail(KVS_BAD_REQUEST, "tensors: shares: there is no such allocation");
+    refuse(KVS_BAD_REQUEST, "tensors: shares: there is no such allocation");
   }
-  to->shape.assign(from.shape, from.shape + to->axes.size());
-  if (from.strides != nullptr) to->strides.assign(from.strides, from.strides + to->axes.size());
-  to->element = static_cast<Element>(from.element);
+  to.shape.assign(from.shape, from.shape + to.axes.size());
+  if (from.strides != nullptr) to.strides.assign(from.strides, from.strides + to.axes.size());
+  to.element = static_cast<Element>(from.element);
   for (std::size_t i = 0; i < from.role_count; ++i) {
     if (from.roles[i] < 0 || from.roles[i] >= kRoleCount) {
-      return fail_value("tensors: roles", from.roles[i], kRoleCount - 1);
+      refuse_value("tensors: roles", from.roles[i], kRoleCount - 1);
     }
-    to->roles.push_back(static_cast<Role>(from.roles[i]));
+    to.roles.push_back(static_cast<Role>(from.roles[i]));
   }
   // Counted from 1: 0 in a zeroed struct means an allocation of its own.
-  to->allocation = static_cast<int>(from.shares) - 1;
-  to->offset_bytes = from.offset_bytes;
-  return KVS_OK;
+  to.allocation = static_cast<int>(from.shares) - 1;
+  to.offset_bytes = from.offset_bytes;
+  return to;
 }
 
 std::size_t allocation_count(const Layout& layout) {
@@ -183,10 +184,9 @@ const char* kvs_element_name(int element) {
 int kvs_layout_named(const char* name, const kvs_cache_shape* given, kvs_layout** layout) {
   return make(layout, [&]() -> int {
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
-    kvs_cache_shape from;
-    if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
-    if (!is_element(from.element)) return fail_value("element", from.element, KVS_FP32);
-    if (!is_element(from.value_element)) return fail_value("value_element", from.value_element, KVS_FP32);
+    const auto from = read_struct(given);
+    if (!is_element(from.element)) refuse_value("element", from.element, KVS_FP32);
+    if (!is_element(from.value_element)) refuse_value("value_element", from.value_element, KVS_FP32);
     const CacheShape shape{.block_count = from.block_count,
                            .block_tokens = from.block_tokens,
                            // A zeroed struct means one head (a latent cache) and one layer.
@@ -209,10 +209,8 @@ int kvs_layout_from_tensors(const char* name, const kvs_tensor* tensors, size_t 
       layout,
       [&]() -> int {
         if (count > kTensorsMax) return fail(KVS_TOO_LARGE, "tensors: more than 64");
-        std::vector<Tensor> list(count);
-        for (std::size_t i = 0; i < count; ++i) {
-          if (const int bad = read_tensor(tensors[i], &list[i]); bad != KVS_OK) return bad;
-        }
+        std::vector<Tensor> list;
+        for (std::size_t i = 0; i < count; ++i) list.push_back(read_tensor(tensors[i]));
         return give(make_layout(name, list, layer_count), layout);
       },
       name, tensors);

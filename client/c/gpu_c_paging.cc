@@ -35,8 +35,8 @@ constexpr std::size_t kTokensMax = std::size_t{1} << 40;
 constexpr std::size_t kBlockTokensMax = std::size_t{1} << 31;
 constexpr std::size_t kGroupsMax = 64;
 
-int fail_size(const char* field, std::size_t value, const char* allowed) {
-  return fail(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
+[[noreturn]] void refuse_size(const char* field, std::size_t value, const char* allowed) {
+  refuse(KVS_BAD_REQUEST, std::string(field) + ": " + std::to_string(value) + " is not " + allowed);
 }
 
 std::vector<BlockName> names_of(const kvs_hash* hashes, std::size_t count, std::uint32_t group) {
@@ -49,16 +49,15 @@ std::vector<BlockName> names_of(const kvs_hash* hashes, std::size_t count, std::
   return names;
 }
 
-int check_sequence(const kvs_paged_cache* cache, kvs_sequence sequence) {
-  if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
-  if (cache->cache.has(SequenceId{sequence})) return KVS_OK;
-  return fail_size("sequence", sequence, "open in this cache");
+void check_sequence(const kvs_paged_cache* cache, kvs_sequence sequence) {
+  if (cache == nullptr) refuse(KVS_BAD_REQUEST, "cache is NULL");
+  if (!cache->cache.has(SequenceId{sequence})) refuse_size("sequence", sequence, "open in this cache");
 }
 
-int check_prefix_call(const kvs_hash* hashes, std::size_t hash_count, std::size_t token_count) {
-  if (hashes == nullptr && hash_count > 0) return fail(KVS_BAD_REQUEST, "hashes is NULL");
-  if (hash_count > kTokensMax) return fail_size("hash_count", hash_count, "at most 2^40");
-  return token_count <= kTokensMax ? KVS_OK : fail_size("token_count", token_count, "at most 2^40");
+void check_prefix_call(const kvs_hash* hashes, std::size_t hash_count, std::size_t token_count) {
+  if (hashes == nullptr && hash_count > 0) refuse(KVS_BAD_REQUEST, "hashes is NULL");
+  if (hash_count > kTokensMax) refuse_size("hash_count", hash_count, "at most 2^40");
+  if (token_count > kTokensMax) refuse_size("token_count", token_count, "at most 2^40");
 }
 
 /// Holds the pages of prefixes: pages taken by one group must not be those that another group has hit.
@@ -118,7 +117,7 @@ int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, voi
     *pool = nullptr;
     // At least one page besides the reserved one; page numbers are engines' 32-bit ones.
     if (page_count < 2 || page_count >= std::size_t{0x7FFFFFFF}) {
-      return fail_size("page_count", page_count, "from 2 to 2^31 - 2");
+      refuse_size("page_count", page_count, "from 2 to 2^31 - 2");
     }
     std::function<void(const BlockName&)> tell;
     if (on_removed != nullptr) {
@@ -156,12 +155,11 @@ int kvs_paged_cache_create(kvs_page_pool* pool, const kvs_group* given, kvs_page
     if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
     *cache = nullptr;
     if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
-    kvs_group from;
-    if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
+    const auto from = read_struct(given);
     if (from.block_tokens < 1 || from.block_tokens > kBlockTokensMax) {
-      return fail_size("group: block_tokens", from.block_tokens, "from 1 to 2^31");
+      refuse_size("group: block_tokens", from.block_tokens, "from 1 to 2^31");
     }
-    if (from.window_tokens > kTokensMax) return fail_size("group: window_tokens", from.window_tokens, "at most 2^40");
+    if (from.window_tokens > kTokensMax) refuse_size("group: window_tokens", from.window_tokens, "at most 2^40");
     const GroupConfig group{from.block_tokens, from.window_tokens, from.drops_last_block != 0};
     *cache = new kvs_paged_cache(pool->pool, group, from.number);
     return KVS_OK;
@@ -174,7 +172,7 @@ int kvs_paged_find(const kvs_paged_cache* cache, const kvs_hash* hashes, size_t 
                    size_t* cached) {
   return gpu_call([&]() -> int {
     if (cache == nullptr || cached == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    if (const int bad = check_prefix_call(hashes, hash_count, token_count); bad != KVS_OK) return bad;
+    check_prefix_call(hashes, hash_count, token_count);
     *cached = cache->cache.find(names_of(hashes, hash_count, cache->number), token_count).token_count;
     return KVS_OK;
   });
@@ -191,12 +189,12 @@ int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, co
     if (caches == nullptr || hashes == nullptr || hash_counts == nullptr || sequences == nullptr || cached == nullptr) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    if (group_count < 1 || group_count > kGroupsMax) return fail_size("group_count", group_count, "from 1 to 64");
+    if (group_count < 1 || group_count > kGroupsMax) refuse_size("group_count", group_count, "from 1 to 64");
     std::vector<std::vector<BlockName>> names;
     for (std::size_t g = 0; g < group_count; ++g) {
       if (caches[g] == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
-      if (caches[g]->pool != caches[0]->pool) return fail_size("caches: the pool of group", g, "that of group 0");
-      if (const int bad = check_prefix_call(hashes[g], hash_counts[g], token_count); bad != KVS_OK) return bad;
+      if (caches[g]->pool != caches[0]->pool) refuse_size("caches: the pool of group", g, "that of group 0");
+      check_prefix_call(hashes[g], hash_counts[g], token_count);
       names.push_back(names_of(hashes[g], hash_counts[g], caches[g]->number));
     }
     const std::vector<std::span<const BlockName>> spans(names.begin(), names.end());
@@ -207,14 +205,14 @@ int kvs_paged_open_groups(kvs_paged_cache* const* caches, size_t group_count, co
 int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count, int64_t (*pairs)[2],
                      size_t capacity, size_t* pair_count) {
   return gpu_call([&]() -> int {
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     // Checked before: with an unreported copy, two sequences would write the same bytes.
     if (pairs == nullptr || pair_count == nullptr) return fail(KVS_BAD_REQUEST, "pairs or pair_count is NULL");
-    if (capacity < 1) return fail_size("capacity", capacity, "1 or more");
+    if (capacity < 1) refuse_size("capacity", capacity, "1 or more");
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
     // Both: the sum of two allowed sizes cannot wrap.
     if (token_count > kTokensMax || before + token_count > kTokensMax) {
-      return fail_size("token_count", token_count, "within 2^40 tokens of one sequence");
+      refuse_size("token_count", token_count, "within 2^40 tokens of one sequence");
     }
     const auto copies = cache->cache.append(SequenceId{sequence}, token_count);
     if (!copies) return fail(copies.error());
@@ -231,7 +229,7 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
 int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* fork) {
   return gpu_call([&]() -> int {
     if (fork == nullptr) return fail(KVS_BAD_REQUEST, "fork is NULL");
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     *fork = static_cast<kvs_sequence>(cache->cache.fork(SequenceId{sequence}));
     return KVS_OK;
   });
@@ -239,18 +237,18 @@ int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* 
 
 int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_count) {
   return gpu_call([&]() -> int {
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     const std::size_t before = cache->cache.token_count(SequenceId{sequence});
     if (cache->cache.crop(SequenceId{sequence}, token_count)) return KVS_OK;
     // The cache reports only "bad request"; the counts tell which limit it was.
-    return token_count > before ? fail_size("token_count", token_count, "within the sequence")
-                                : fail_size("token_count", token_count, "behind what the window has left behind");
+    refuse_size("token_count", token_count,
+                token_count > before ? "within the sequence" : "behind what the window has left behind");
   });
 }
 
 int kvs_paged_close(kvs_paged_cache* cache, kvs_sequence sequence) {
   return gpu_call([&]() -> int {
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     cache->cache.close(SequenceId{sequence});
     return KVS_OK;
   });
@@ -258,8 +256,8 @@ int kvs_paged_close(kvs_paged_cache* cache, kvs_sequence sequence) {
 
 int kvs_paged_name_blocks(kvs_paged_cache* cache, kvs_sequence sequence, const kvs_hash* hashes, size_t hash_count) {
   return gpu_call([&]() -> int {
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
-    if (const int bad = check_prefix_call(hashes, hash_count, 0); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
+    check_prefix_call(hashes, hash_count, 0);
     cache->cache.name_blocks(SequenceId{sequence}, names_of(hashes, hash_count, cache->number));
     return KVS_OK;
   });
@@ -268,7 +266,7 @@ int kvs_paged_name_blocks(kvs_paged_cache* cache, kvs_sequence sequence, const k
 int kvs_paged_token_count(const kvs_paged_cache* cache, kvs_sequence sequence, size_t* token_count) {
   return gpu_call([&]() -> int {
     if (token_count == nullptr) return fail(KVS_BAD_REQUEST, "token_count is NULL");
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     *token_count = cache->cache.token_count(SequenceId{sequence});
     return KVS_OK;
   });
@@ -278,7 +276,7 @@ int kvs_paged_pages(const kvs_paged_cache* cache, kvs_sequence sequence, int32_t
                     size_t* count) {
   return gpu_call([&]() -> int {
     if (count == nullptr || (pages == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     const auto table = cache->cache.page_table(SequenceId{sequence});
     *count = table.size();
     if (table.size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
@@ -289,7 +287,7 @@ int kvs_paged_pages(const kvs_paged_cache* cache, kvs_sequence sequence, int32_t
 
 int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t begin, size_t end, int64_t* slots) {
   return gpu_call([&]() -> int {
-    if (const int bad = check_sequence(cache, sequence); bad != KVS_OK) return bad;
+    check_sequence(cache, sequence);
     const std::size_t token_count = cache->cache.token_count(SequenceId{sequence});
     if (begin > end || end > token_count) {
       return fail(KVS_BAD_REQUEST, "begin, end: " + std::to_string(begin) + " to " + std::to_string(end) +
@@ -310,7 +308,7 @@ int kvs_pack_masks(const int32_t* query_counts, const int32_t* kv_counts, size_t
         (request_count > 0 && (query_counts == nullptr || kv_counts == nullptr))) {
       return fail(KVS_BAD_REQUEST, "a pointer is NULL");
     }
-    if (request_count > kTokensMax) return fail_size("request_count", request_count, "at most 2^40");
+    if (request_count > kTokensMax) refuse_size("request_count", request_count, "at most 2^40");
     const MaskShape shape{{query_counts, request_count}, {kv_counts, request_count}};
     const auto needed = packed_mask_bytes(shape);
     if (!needed && needed.error() == Errc::kTooLarge) {

@@ -29,60 +29,57 @@ using namespace c_api;
 /// A C caller's batch, checked. Owns the blocks that a tree borrows.
 class Batch {
  public:
-  int read(const kvs_batch* given) {
-    if (const int bad = read_struct(given, &from_); bad != KVS_OK) return bad;
+  void read(const kvs_batch* given) {
+    from_ = read_struct(given);
     if (from_.block_tokens < 1 || from_.block_tokens > kInt32Max) {
-      return fail_at("block_tokens", from_.block_tokens, "from 1 to 2^31 - 1");
+      refuse_at("block_tokens", from_.block_tokens, "from 1 to 2^31 - 1");
     }
-    if (from_.sequence_count > kInt32Max) return fail_at("sequence_count", from_.sequence_count, "below 2^31");
-    if (from_.sequence_count > 0 && from_.page_indptr == nullptr) return fail(KVS_BAD_REQUEST, "page_indptr is NULL");
+    if (from_.sequence_count > kInt32Max) refuse_at("sequence_count", from_.sequence_count, "below 2^31");
+    if (from_.sequence_count > 0 && from_.page_indptr == nullptr) refuse(KVS_BAD_REQUEST, "page_indptr is NULL");
     if (from_.sequence_count > 0 && from_.last_page_tokens == nullptr && from_.page_tokens == nullptr) {
-      return fail(KVS_BAD_REQUEST, "batch: last_page_tokens and page_tokens are NULL");
+      refuse(KVS_BAD_REQUEST, "batch: last_page_tokens and page_tokens are NULL");
     }
     // page_indptr has one more entry than there are sequences, but may be missing for zero sequences.
-    if (from_.sequence_count == 0) return KVS_OK;
-    if (from_.page_indptr[0] < 0) return fail_value("batch: page_indptr[0]", from_.page_indptr[0], "0 or more");
+    if (from_.sequence_count == 0) return;
+    if (from_.page_indptr[0] < 0) refuse_value("batch: page_indptr[0]", from_.page_indptr[0], "0 or more");
     const auto end = static_cast<std::size_t>(std::max(from_.page_indptr[from_.sequence_count], 0));
-    if (end > 0 && from_.pages == nullptr) return fail(KVS_BAD_REQUEST, "batch: pages is NULL");
+    if (end > 0 && from_.pages == nullptr) refuse(KVS_BAD_REQUEST, "batch: pages is NULL");
     // Sized once: the sequences' spans point into it.
     blocks_.resize(end);
     for (std::size_t s = 0; s < from_.sequence_count; ++s) {
-      if (const int bad = read_sequence(s); bad != KVS_OK) return bad;
+      read_sequence(s);
     }
     KV_ASSERT(sequences_.size() == from_.sequence_count);
-    return KVS_OK;
   }
 
-  int plan(SharedPrefixTree* tree) const {
+  SharedPrefixTree plan() const {
     auto planned =
         plan_shared_prefixes(sequences_, {from_.block_tokens, std::max<std::size_t>(from_.sequence_count_min, 2)});
-    if (planned) {
-      *tree = *std::move(planned);
-      KV_ASSERT(tree->order.size() == from_.sequence_count);
-      return KVS_OK;
+    if (!planned && planned.error() == Errc::kBadRequest) {
+      refuse(KVS_BAD_REQUEST,
+             "batch: a sequence has more queries than tokens or a partial page among its queries, or one hash has two "
+             "numbers of tokens");
     }
-    return planned.error() == Errc::kBadRequest
-               ? fail(KVS_BAD_REQUEST,
-                      "batch: a sequence has more queries than tokens or a partial page among its queries, or one hash "
-                      "has two numbers of tokens")
-               : fail(planned.error());
+    if (!planned) throw Refused{fail(planned.error())};
+    KV_ASSERT(planned->order.size() == from_.sequence_count);
+    return *std::move(planned);
   }
 
  private:
   static constexpr std::size_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 
-  static int fail_at(const char* field, std::size_t value, const char* allowed) {
-    return fail(KVS_BAD_REQUEST, std::string("batch: ") + field + ": " + std::to_string(value) + " is not " + allowed);
+  [[noreturn]] static void refuse_at(const char* field, std::size_t value, const char* allowed) {
+    refuse(KVS_BAD_REQUEST, std::string("batch: ") + field + ": " + std::to_string(value) + " is not " + allowed);
   }
-  static int fail_entry(const char* field, std::size_t index, std::int64_t value, const char* allowed) {
-    return fail_value(("batch: " + std::string(field) + "[" + std::to_string(index) + "]").c_str(), value, allowed);
+  [[noreturn]] static void refuse_entry(const char* field, std::size_t index, std::int64_t value, const char* allowed) {
+    refuse_value("batch: " + std::string(field) + "[" + std::to_string(index) + "]", value, allowed);
   }
 
-  int read_sequence(std::size_t s) {
+  void read_sequence(std::size_t s) {
     const std::int32_t begin = from_.page_indptr[s], end = from_.page_indptr[s + 1];
     // The last entry gave blocks_ its size. A larger one in the middle would read pages beyond the list.
     if (begin < 0 || end <= begin || static_cast<std::size_t>(end) > blocks_.size()) {
-      return fail_entry("page_indptr", s + 1, end, "above the one before, and at most the last");
+      refuse_entry("page_indptr", s + 1, end, "above the one before, and at most the last");
     }
     const auto full = static_cast<std::int32_t>(from_.block_tokens);
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
@@ -91,18 +88,18 @@ class Batch {
                                    : is_last                    ? &from_.last_page_tokens[s]
                                                                 : &full;
       // Page 0 is reserved: a sequence that reads it would read pages left behind by a window.
-      if (from_.pages[i] < 1) return fail_entry("pages", i, from_.pages[i], "1 or more");
+      if (from_.pages[i] < 1) refuse_entry("pages", i, from_.pages[i], "1 or more");
       if (*tokens < 1 || *tokens > full) {
-        return from_.page_tokens != nullptr ? fail_entry("page_tokens", i, *tokens, "from 1 to block_tokens")
-                                            : fail_entry("last_page_tokens", s, *tokens, "from 1 to block_tokens");
+        const bool are_given = from_.page_tokens != nullptr;
+        refuse_entry(are_given ? "page_tokens" : "last_page_tokens", are_given ? i : s, *tokens,
+                     "from 1 to block_tokens");
       }
       blocks_[i] = {name_of(i), static_cast<PageId>(from_.pages[i]), *tokens};
     }
     const std::int32_t queries = from_.query_counts != nullptr ? from_.query_counts[s] : 1;
-    if (queries < 1) return fail_entry("query_counts", s, queries, "1 or more");
+    if (queries < 1) refuse_entry("query_counts", s, queries, "1 or more");
     sequences_.push_back(
         {std::span(blocks_).subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)), queries});
-    return KVS_OK;
   }
 
   std::optional<BlockName> name_of(std::size_t page) const {
@@ -119,13 +116,13 @@ class Batch {
   std::vector<PlannedSequence> sequences_;
 };
 
-/// Common start of every plan: clears the result, and builds the tree of shared prefixes. `given` outlives `tree`.
+/// Common start of every plan: clears the result, and builds the tree of shared prefixes, which borrows from `given`.
 template <class Plan>
-int begin_plan(const kvs_batch* batch, Plan** plan, Batch& given, SharedPrefixTree& tree) {
-  if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
+SharedPrefixTree begin_plan(const kvs_batch* batch, Plan** plan, Batch& given) {
+  if (plan == nullptr) refuse(KVS_BAD_REQUEST, "plan is NULL");
   *plan = nullptr;
-  if (const int bad = given.read(batch); bad != KVS_OK) return bad;
-  return given.plan(&tree);
+  given.read(batch);
+  return given.plan();
 }
 
 }  // namespace
@@ -136,8 +133,7 @@ using namespace kv;
 int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade** plan) {
   return gpu_call([&]() -> int {
     Batch given;
-    SharedPrefixTree tree;
-    if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
+    SharedPrefixTree tree = begin_plan(batch, plan, given);
     // Bounded: each level is a launch of its own, and pays only if several sequences read its blocks.
     auto planned = plan_cascade(tree, level_count_max == 0 ? SIZE_MAX : level_count_max);
     if (!planned) {
@@ -182,8 +178,7 @@ void kvs_cascade_free(kvs_cascade* plan) { delete plan; }
 int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks** plan) {
   return gpu_call([&]() -> int {
     Batch given;
-    SharedPrefixTree tree;
-    if (const int bad = begin_plan(batch, plan, given, tree); bad != KVS_OK) return bad;
+    SharedPrefixTree tree = begin_plan(batch, plan, given);
     // A chunk shared by fewer than the threshold goes to each sequence as its own. 1: all sharing is used.
     auto planned = plan_chunks(tree, sharing_threshold == 0 ? 1 : sharing_threshold);
     if (!planned) return fail(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");

@@ -28,55 +28,50 @@ TimePoint deadline_of(const StagingDevice& device, std::uint64_t microseconds) {
   return device.now() + std::chrono::microseconds(std::min(microseconds, kMax));
 }
 
-int read_mark(kvs_mark from, Mark* mark) {
-  if (from.lane > static_cast<std::uint32_t>(Lane::kKernel)) return fail_value("mark: lane", from.lane, "0 or 1");
-  *mark = {static_cast<Lane>(from.lane), from.number};
-  return KVS_OK;
+Mark read_mark(kvs_mark from) {
+  if (from.lane > static_cast<std::uint32_t>(Lane::kKernel)) refuse_value("mark: lane", from.lane, "0 or 1");
+  return {static_cast<Lane>(from.lane), from.number};
 }
 
 struct StagedCall {
   StagedBlocks blocks;
   std::int64_t first_layer = 0, layer_count = 0;
 };
-int read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, bool is_load, std::size_t capacity,
-                StagedCall* call) {
-  if (from.pages == nullptr || from.blocks == nullptr) return fail(KVS_BAD_REQUEST, "blocks: pages or blocks is NULL");
+StagedCall read_staged(const CudaStagingDevice& device, const kvs_staged_blocks& from, bool is_load,
+                       std::size_t capacity) {
+  if (from.pages == nullptr || from.blocks == nullptr) refuse(KVS_BAD_REQUEST, "blocks: pages or blocks is NULL");
   const Layout& pages = from.pages->bound.layout;
   const Layout& blocks = from.blocks->bound.layout;
   if (from.block_count < 0 || from.block_count > blocks.block_count) {
-    return fail_value("blocks: block_count", from.block_count,
-                      ("from 0 to " + std::to_string(blocks.block_count)).c_str());
+    refuse_value("blocks: block_count", from.block_count, "from 0 to " + std::to_string(blocks.block_count));
   }
   if (from.first_layer < 0 || from.first_layer > blocks.layer_count) {
-    return fail_value("blocks: first_layer", from.first_layer,
-                      ("from 0 to " + std::to_string(blocks.layer_count)).c_str());
+    refuse_value("blocks: first_layer", from.first_layer, "from 0 to " + std::to_string(blocks.layer_count));
   }
   const std::int64_t rest = blocks.layer_count - from.first_layer;
   if (from.layer_count < 0 || from.layer_count > rest) {
-    return fail_value("blocks: layer_count", from.layer_count, ("from 0 to " + std::to_string(rest)).c_str());
+    refuse_value("blocks: layer_count", from.layer_count, "from 0 to " + std::to_string(rest));
   }
-  call->first_layer = from.first_layer;
-  call->layer_count = from.layer_count == 0 ? rest : from.layer_count;
-  KV_ASSERT(call->first_layer >= 0 && call->first_layer + call->layer_count <= blocks.layer_count);
+  StagedCall call;
+  call.first_layer = from.first_layer;
+  call.layer_count = from.layer_count == 0 ? rest : from.layer_count;
+  KV_ASSERT(call.first_layer >= 0 && call.first_layer + call.layer_count <= blocks.layer_count);
   // At most one mark per layer. Checked before enqueuing: without its mark the caller cannot tell when pages are ready.
-  if (capacity < static_cast<std::size_t>(call->layer_count)) {
-    return fail_value("capacity", static_cast<std::int64_t>(capacity),
-                      ("at least " + std::to_string(call->layer_count) + ", the number of layers").c_str());
+  if (capacity < static_cast<std::size_t>(call.layer_count)) {
+    refuse_value("capacity", static_cast<std::int64_t>(capacity),
+                 "at least " + std::to_string(call.layer_count) + ", the number of layers");
   }
   const std::int64_t row_count = from.block_count * blocks.block_tokens;
-  StagedBlocks& to = call->blocks;
-  if (const int bad = read_rows(from.rows, pages, row_count, &to.rows); bad != KVS_OK) return bad;
+  StagedBlocks& to = call.blocks;
+  to.rows = read_rows(from.rows, pages, row_count);
   // Scales are made on the written side: the pages of a load, the blocks of a store.
-  if (const int bad = read_operation(from.operation, row_count, is_load ? pages : blocks, &to.operation);
-      bad != KVS_OK) {
-    return bad;
-  }
+  to.operation = read_operation(from.operation, row_count, is_load ? pages : blocks);
   to.pages = from.pages->bound;
   to.blocks = from.blocks->bound;
   to.block_count = from.block_count;
   to.is_page_locked = from.is_page_locked != 0;
   to.deadline = deadline_of(device, from.deadline_us);
-  return KVS_OK;
+  return call;
 }
 
 int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
@@ -93,18 +88,17 @@ int fail_staged(error_code error, const StagedBlocks& blocks, bool is_load) {
                  : fail_permute(error, blocks.blocks.layout, pages, blocks.operation);
 }
 
-int read_numa(const CudaModule& module, const char* given, int ordinal, NumaChoice* numa) {
+NumaChoice read_numa(const CudaModule& module, const char* given, int ordinal) {
   if (given != nullptr) {
     auto place = find_numa_place(given);
-    if (!place) return fail(KVS_BAD_REQUEST, "options: numa_nodes: " + place.error().text);
-    *numa = std::move(place->choice);
-    return KVS_OK;
+    if (!place) refuse(KVS_BAD_REQUEST, "options: numa_nodes: " + place.error().text);
+    return std::move(place->choice);
   }
   // By default, the buffers of a device that is not found lie anywhere.
   if (const auto address = module.pci_address(ordinal)) {
-    if (auto place = find_numa_place("pci:" + *address)) *numa = std::move(place->choice);
+    if (auto place = find_numa_place("pci:" + *address)) return std::move(place->choice);
   }
-  return KVS_OK;
+  return {};
 }
 
 int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_load, kvs_staged_layers* layers,
@@ -113,10 +107,8 @@ int run_staged(kvs_staging* staging, const kvs_staged_blocks* given, bool is_loa
     return fail(KVS_BAD_REQUEST, "a pointer is NULL");
   }
   *count = 0;
-  kvs_staged_blocks from;
-  if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
-  StagedCall call;
-  if (const int bad = read_staged(*staging->device, from, is_load, capacity, &call); bad != KVS_OK) return bad;
+  const auto from = read_struct(given);
+  const StagedCall call = read_staged(*staging->device, from, is_load, capacity);
   if (from.is_after_stream != 0) {
     // Loads write pages that the stream's kernels may still read; stores read pages that they may still write. Both
     // lanes, since few bytes use the kernel alone.
@@ -147,32 +139,22 @@ int kvs_staging_create(const kvs_staging_options* given, kvs_staging** staging) 
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
     *staging = nullptr;
     kvs_staging_options from = KVS_STAGING_OPTIONS_INIT;
-    if (given != nullptr) {
-      if (const int bad = read_struct(given, &from); bad != KVS_OK) return bad;
-    }
+    if (given != nullptr) from = read_struct(given);
     if (from.slot_count != 0 && (from.slot_count < 2 || from.slot_count > 64)) {
-      return fail_value("options: slot_count", from.slot_count, "0, or from 2 to 64");
+      refuse_value("options: slot_count", from.slot_count, "0, or from 2 to 64");
     }
     if (from.direct_block_count_max < 0) {
-      return fail_value("options: direct_block_count_max", from.direct_block_count_max, "0 or more");
+      refuse_value("options: direct_block_count_max", from.direct_block_count_max, "0 or more");
     }
-    kvs_run where = KVS_RUN_INIT;
-    where.device = KVS_CUDA;
-    Run run;
-    if (const int bad = read_run(&where, &run); bad != KVS_OK) return bad;
-    int ordinal = -1;
-    if (const int bad = read_device_number(*run.cuda, "options: device_number", from.device_number, &ordinal);
-        bad != KVS_OK) {
-      return bad;
-    }
+    const Run run = Run::on_cuda();
+    const int ordinal = read_device_number(*run.cuda, "options: device_number", from.device_number);
     StagingConfig config;
     if (from.slot_bytes != 0) config.slot_bytes = from.slot_bytes;
     if (from.slot_count != 0) config.slot_count = from.slot_count;
     if (from.direct_block_count_max != 0) config.direct_block_count_max = from.direct_block_count_max;
     // By default, create() measures the best value on the device, which takes a moment.
     if (from.direct_bytes_max != 0) config.direct_bytes_max = from.direct_bytes_max;
-    NumaChoice numa;
-    if (const int bad = read_numa(*run.cuda, from.numa_nodes, ordinal, &numa); bad != KVS_OK) return bad;
+    NumaChoice numa = read_numa(*run.cuda, from.numa_nodes, ordinal);
     auto made = std::make_unique<kvs_staging>();
     auto device = CudaStagingDevice::create(run.cuda, ordinal, std::move(numa));
     if (!device) return fail_cuda(device.error());
@@ -204,8 +186,7 @@ int kvs_staging_store(kvs_staging* staging, const kvs_staged_blocks* blocks, kvs
 int kvs_staging_wait(kvs_staging* staging, kvs_mark given, uint64_t deadline_us) {
   return gpu_call([&]() -> int {
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    Mark mark;
-    if (const int bad = read_mark(given, &mark); bad != KVS_OK) return bad;
+    const Mark mark = read_mark(given);
     const auto waited = staging->staging->wait(mark, deadline_of(*staging->device, deadline_us));
     return waited ? KVS_OK : fail_cuda(waited.error());
   });
@@ -214,8 +195,7 @@ int kvs_staging_wait(kvs_staging* staging, kvs_mark given, uint64_t deadline_us)
 int kvs_staging_wait_on_stream(kvs_staging* staging, void* stream, kvs_mark given) {
   return gpu_call([&]() -> int {
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    Mark mark;
-    if (const int bad = read_mark(given, &mark); bad != KVS_OK) return bad;
+    const Mark mark = read_mark(given);
     const auto ordered = staging->device->wait_on_stream(stream, mark);
     return ordered ? KVS_OK : fail_cuda(ordered.error());
   });

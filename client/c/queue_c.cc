@@ -58,19 +58,15 @@ using ChainVerb = Result<CallId> (CompletionQueue::*)(Space, Hashes, std::chrono
 int submit_chain(kvs_queue* queue, ChainVerb verb, kvs_space space, const kvs_hash* hashes, std::size_t count,
                  std::uint64_t deadline_us, std::uint64_t tag, kvs_call* call) noexcept {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    Hashes chain;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const Hashes chain = c_api::read_chain(hashes, count);
     return told(calls, (calls.*verb)(Space{space}, chain, microseconds(deadline_us), tag), call);
   });
 }
 
 /// Requires an opened space, because bytes in flight are counted by its block size.
-template <class Byte, class Address>
-int read_blocks(const CompletionQueue& calls, kvs_space space, Address* blocks, std::size_t count,
-                c_api::BlockList<Byte>& list) {
-  const std::size_t block_bytes = calls.block_bytes(Space{space});
-  if (block_bytes == 0) return fail(KVS_BAD_REQUEST, "space: not opened by this client");
-  return c_api::read_blocks(blocks, count, block_bytes, list);
+template <class Address>
+auto read_blocks(const CompletionQueue& calls, kvs_space space, Address* blocks, std::size_t count) {
+  return c_api::read_blocks(blocks, count, c_api::block_bytes_of(calls, space, "space"));
 }
 
 kvs_completion completion_of(const Completion& from, bool is_disabled) {
@@ -148,13 +144,12 @@ void write_completion(const kvs_completion& from, void* completions, std::size_t
   if (size > sizeof from) std::memset(to + sizeof from, 0, size - sizeof from);
 }
 
-int check_list(const void* completions, std::size_t size, std::size_t capacity, const std::size_t* count) {
-  if ((completions == nullptr && capacity > 0) || count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+void check_list(const void* completions, std::size_t size, std::size_t capacity, const std::size_t* count) {
+  if ((completions == nullptr && capacity > 0) || count == nullptr) c_api::refuse(KVS_BAD_REQUEST, "a pointer is NULL");
   // Up to block_count, the fields name the call and its outcome. Above 64 KiB it is no struct but a misplaced count.
   if (size < offsetof(kvs_completion, block_count) || size > 65536) {
-    return fail(KVS_BAD_REQUEST, "completion_size is not that of a kvs_completion");
+    c_api::refuse(KVS_BAD_REQUEST, "completion_size is not that of a kvs_completion");
   }
-  return KVS_OK;
 }
 
 /// kvs_stats() as a coroutine on the I/O thread, writing to the caller's memory.
@@ -180,8 +175,7 @@ int kvs_queue_open(kvs_client* client, const kvs_queue_options* given, kvs_queue
     if (client == nullptr || queue == nullptr) return fail(KVS_BAD_REQUEST, "client or queue is NULL");
     *queue = nullptr;
     if (client->client.is_forked()) return fail(make_error_code(Errc::kForked));
-    kvs_queue_options options;
-    if (const int bad = c_api::read_struct(given, &options); bad != KVS_OK) return bad;
+    const auto options = c_api::read_struct(given);
     CompletionQueueOptions own;
     if (options.calls_max != 0) own.calls_max = options.calls_max;
     if (options.bytes_max != 0) own.bytes_max = options.bytes_max;
@@ -206,7 +200,7 @@ void kvs_queue_close(kvs_queue* queue) {
 }
 
 int kvs_queue_shutdown(kvs_queue* queue) {
-  return guarded(queue, [&](CompletionQueue& calls) -> int {
+  return guarded(queue, [](CompletionQueue& calls) -> int {
     calls.shutdown();
     return KVS_OK;
   });
@@ -240,10 +234,8 @@ int kvs_submit_wait_open(kvs_queue* queue, kvs_space space, uint64_t deadline_us
 int kvs_submit_match(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count,
                      const kvs_match_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    MatchOptions options{};
-    Hashes chain;
-    if (const int bad = c_api::read_match(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
+    const MatchOptions options = c_api::read_match(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
     return told(calls, calls.submit_match(Space{space}, chain, options, tag), call);
   });
 }
@@ -251,12 +243,9 @@ int kvs_submit_match(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, 
 int kvs_submit_get(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
                    const kvs_get_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    GetOptions options{};
-    Hashes chain;
-    c_api::BlockList<std::byte> to;
-    if (const int bad = c_api::read_get(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    if (const int bad = read_blocks(calls, space, blocks, count, to); bad != KVS_OK) return bad;
+    const GetOptions options = c_api::read_get(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
+    const auto to = read_blocks(calls, space, blocks, count);
     return told(calls, calls.submit_get(Space{space}, chain, to, options, tag), call);
   });
 }
@@ -264,12 +253,9 @@ int kvs_submit_get(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, si
 int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, void* const* blocks,
                     const kvs_load_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    LoadOptions options{};
-    Hashes chain;
-    c_api::BlockList<std::byte> to;
-    if (const int bad = c_api::read_load(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    if (const int bad = read_blocks(calls, space, blocks, count, to); bad != KVS_OK) return bad;
+    const LoadOptions options = c_api::read_load(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
+    const auto to = read_blocks(calls, space, blocks, count);
     return told(calls, calls.submit_load(Space{space}, chain, to, options, tag), call);
   });
 }
@@ -277,12 +263,9 @@ int kvs_submit_load(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, s
 int kvs_submit_put(kvs_queue* queue, kvs_space space, const kvs_hash* hashes, size_t count, const void* const* blocks,
                    const kvs_put_options* given, uint64_t tag, kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    PutOptions options{};
-    Hashes chain;
-    c_api::BlockList<const std::byte> from;
-    if (const int bad = c_api::read_put(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_chain(hashes, count, chain); bad != KVS_OK) return bad;
-    if (const int bad = read_blocks(calls, space, blocks, count, from); bad != KVS_OK) return bad;
+    const PutOptions options = c_api::read_put(given);
+    const Hashes chain = c_api::read_chain(hashes, count);
+    const auto from = read_blocks(calls, space, blocks, count);
     return told(calls, calls.submit_put(Space{space}, chain, from, options, tag), call);
   });
 }
@@ -291,10 +274,8 @@ int kvs_submit_match_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes
                          const kvs_match_set_options* given, uint8_t* held, uint32_t* block_bytes, uint64_t tag,
                          kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    SetMatchOptions options{};
-    Hashes names;
-    if (const int bad = c_api::read_match_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
+    const SetMatchOptions options = c_api::read_match_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
     // Called once at the call's end, also after a failure: the lists then say "not held" instead of old content.
     // Without a capture: the queue keeps a function pointer and addresses only.
     const auto write = [](const SetLists& lists, const Completion& end) {
@@ -311,14 +292,10 @@ int kvs_submit_get_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
                        const size_t* rooms, const kvs_get_set_options* given, kvs_set_block* landed, uint64_t tag,
                        kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    SetGetOptions options{};
-    Hashes names;
-    c_api::BlockList<std::byte> to;
-    if (const int bad = c_api::read_get_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
-    const std::size_t bytes_max = calls.block_bytes(Space{set});
-    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
-    if (const int bad = c_api::read_rooms(blocks, rooms, count, bytes_max, to); bad != KVS_OK) return bad;
+    const SetGetOptions options = c_api::read_get_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
+    const std::size_t bytes_max = c_api::block_bytes_of(calls, set, "set");
+    const auto to = c_api::read_rooms(blocks, rooms, count, bytes_max);
     const auto write = [](const SetLists& lists, const Completion& end) {
       const SetGetResult none;
       c_api::write_landed(end.sets ? end.sets->get : none, end.error, lists.count,
@@ -333,14 +310,10 @@ int kvs_submit_put_set(kvs_queue* queue, kvs_space set, const kvs_hash* hashes, 
                        const size_t* lengths, const kvs_put_set_options* given, uint8_t* outcomes, uint64_t tag,
                        kvs_call* call) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    SetPutOptions options{};
-    Hashes names;
-    c_api::BlockList<const std::byte> from;
-    if (const int bad = c_api::read_put_set(given, options); bad != KVS_OK) return bad;
-    if (const int bad = c_api::read_names(hashes, count, options.group_counts, names); bad != KVS_OK) return bad;
-    const std::size_t bytes_max = calls.block_bytes(Space{set});
-    if (bytes_max == 0) return fail(KVS_BAD_REQUEST, "set: not opened by this client");
-    if (const int bad = c_api::read_lengths(blocks, lengths, count, bytes_max, from); bad != KVS_OK) return bad;
+    const SetPutOptions options = c_api::read_put_set(given);
+    const Hashes names = c_api::read_names(hashes, count, options.group_counts);
+    const std::size_t bytes_max = c_api::block_bytes_of(calls, set, "set");
+    const auto from = c_api::read_lengths(blocks, lengths, count, bytes_max);
     const auto write = [](const SetLists& lists, const Completion& end) {
       const SetPutResult none;
       c_api::write_outcomes(end.sets ? end.sets->put : none, lists.count, static_cast<std::uint8_t*>(lists.first));
@@ -411,7 +384,7 @@ int kvs_cancel(kvs_queue* queue, kvs_call call) {
 int kvs_reap(kvs_queue* queue, kvs_completion* completions, size_t completion_size, size_t capacity, size_t count_min,
              uint64_t timeout_us, size_t* count) {
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    if (const int bad = check_list(completions, completion_size, capacity, count); bad != KVS_OK) return bad;
+    check_list(completions, completion_size, capacity, count);
     *count = 0;
     const std::size_t wanted = std::min(count_min, capacity);
     // The timeout covers the whole call, which may take several rounds.
@@ -442,7 +415,7 @@ int kvs_wait(kvs_queue* queue, const kvs_call* names, size_t call_count, size_t 
              kvs_completion* completions, size_t completion_size, size_t* count) {
   static_assert(sizeof(kvs_call) == sizeof(CallId) && alignof(kvs_call) == alignof(CallId));
   return guarded(queue, [&](CompletionQueue& calls) -> int {
-    if (const int bad = check_list(completions, completion_size, call_count, count); bad != KVS_OK) return bad;
+    check_list(completions, completion_size, call_count, count);
     *count = 0;
     if (names == nullptr && call_count > 0) return fail(KVS_BAD_REQUEST, "calls is NULL");
     // Before waiting: if memory is short, no completion is lost.
