@@ -55,14 +55,13 @@ BlockCall read_block_call(bool is_scatter, const kvs_cache* cache, const kvs_row
 using namespace kv;
 
 int kvs_checksum_seed(const char* record, const kvs_hash* hash, uint64_t* seed) {
-  return gpu_call([&]() -> int {
-    if (record == nullptr || hash == nullptr || seed == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (record == nullptr || hash == nullptr || seed == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     const auto parsed = parse_record(record);
-    if (!parsed) return fail(KVS_BAD_REQUEST, parsed.error().text);
+    if (!parsed) refuse(KVS_BAD_REQUEST, parsed.error().text);
     BlockHash block;
     std::memcpy(block.bytes.data(), hash->bytes, sizeof block.bytes);
     *seed = checksum_seed(parsed->id(), block);
-    return KVS_OK;
   });
 }
 

@@ -121,11 +121,10 @@ int kvs_device_check(int device) {
 }
 
 int kvs_device_count(int* count) {
-  return gpu_call([&]() -> int {
-    if (count == nullptr) return fail(KVS_BAD_REQUEST, "count is NULL");
+  return gpu_call([&] {
+    if (count == nullptr) refuse(KVS_BAD_REQUEST, "count is NULL");
     // A machine without CUDA has 0 devices, which is not an error.
     *count = has_cuda() ? Run::on_cuda().cuda->device_count() : 0;
-    return KVS_OK;
   });
 }
 

@@ -114,14 +114,13 @@ void make_layer(const kvs_layer_options& from, kvs_layer* layer) {
 using namespace kv;
 
 int kvs_layer_create(const kvs_layer_options* given, kvs_layer** layer) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr) return fail(KVS_BAD_REQUEST, "layer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr) refuse(KVS_BAD_REQUEST, "layer is NULL");
     *layer = nullptr;
     const auto from = read_struct(given);
     auto made = std::make_unique<kvs_layer>();
     make_layer(from, made.get());
     *layer = made.release();
-    return KVS_OK;
   });
 }
 
@@ -159,20 +158,18 @@ int kvs_layer_update(kvs_layer* layer, const void* keys, const void* values, int
 }
 
 int kvs_layer_next_position(const kvs_layer* layer, int64_t added_count, int64_t* position) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr || position == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr || position == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     constexpr std::int64_t kAddedMax = std::int64_t{1} << 31;
     if (added_count < 1 || added_count > kAddedMax) refuse_value("added_count", added_count, "from 1 to 2^31");
     *position = layer->sink != nullptr ? layer->sink->next_position(added_count) : layer->cache->token_count();
-    return KVS_OK;
   });
 }
 
 int kvs_layer_token_count(const kvs_layer* layer, int64_t* token_count) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr || token_count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr || token_count == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     *token_count = layer->cache->token_count();
-    return KVS_OK;
   });
 }
 
@@ -193,13 +190,12 @@ int kvs_layer_crop(kvs_layer* layer, int64_t token_count) {
 }
 
 int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count) {
-  return gpu_call([&]() -> int {
-    if (layer == nullptr || sequences == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (layer == nullptr || sequences == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     const auto batch = static_cast<std::size_t>(layer->shape.batch_count);
     if (count < 1 || count > (std::size_t{1} << 32) || (layer->keeps_batch_count && count != batch)) {
-      return fail(KVS_BAD_REQUEST,
-                  "count: " + std::to_string(count) + " is not " +
-                      (layer->keeps_batch_count ? "the batch's " + std::to_string(batch) : "1 or more"));
+      refuse(KVS_BAD_REQUEST, "count: " + std::to_string(count) + " is not " +
+                                  (layer->keeps_batch_count ? "the batch's " + std::to_string(batch) : "1 or more"));
     }
     for (std::size_t i = 0; i < count; ++i) {
       if (sequences[i] < 0 || sequences[i] >= layer->shape.batch_count) {
@@ -212,6 +208,5 @@ int kvs_layer_select(kvs_layer* layer, const int64_t* sequences, size_t count) {
     layer->cache->select({sequences, count});
     // After select(), which reads the old batch: the next update has the selected number of sequences.
     layer->shape = selected;
-    return KVS_OK;
   });
 }

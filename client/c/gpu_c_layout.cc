@@ -253,15 +253,14 @@ int kvs_layout_describe(const kvs_layout* layout, kvs_layout_info* info) {
 }
 
 int kvs_layout_allocation_bytes(const kvs_layout* layout, size_t allocation, uint64_t* bytes) {
-  return guarded([&]() -> int {
-    if (layout == nullptr || bytes == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return guarded([&] {
+    if (layout == nullptr || bytes == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     if (allocation >= allocation_count(layout->layout)) {
-      return fail(KVS_BAD_REQUEST, "allocation: " + std::to_string(allocation) + " of " +
-                                       std::to_string(allocation_count(layout->layout)));
+      refuse(KVS_BAD_REQUEST,
+             "allocation: " + std::to_string(allocation) + " of " + std::to_string(allocation_count(layout->layout)));
     }
     const std::size_t tensor = allocation % static_cast<std::size_t>(layout->layout.tensor_count);
     *bytes = static_cast<std::uint64_t>(layout->layout.tensor_bytes(static_cast<int>(tensor)));
-    return KVS_OK;
   });
 }
 

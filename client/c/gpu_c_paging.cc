@@ -136,10 +136,9 @@ int kvs_page_pool_create(size_t page_count, kvs_on_block_removed on_removed, voi
 void kvs_page_pool_free(kvs_page_pool* pool) { delete pool; }
 
 int kvs_page_pool_free_count(const kvs_page_pool* pool, size_t* count) {
-  return gpu_call([&]() -> int {
-    if (pool == nullptr || count == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (pool == nullptr || count == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     *count = pool->pool->free_count();
-    return KVS_OK;
   });
 }
 
@@ -151,10 +150,10 @@ int kvs_page_pool_forget(kvs_page_pool* pool) {
 }
 
 int kvs_paged_cache_create(kvs_page_pool* pool, const kvs_group* given, kvs_paged_cache** cache) {
-  return gpu_call([&]() -> int {
-    if (cache == nullptr) return fail(KVS_BAD_REQUEST, "cache is NULL");
+  return gpu_call([&] {
+    if (cache == nullptr) refuse(KVS_BAD_REQUEST, "cache is NULL");
     *cache = nullptr;
-    if (pool == nullptr) return fail(KVS_BAD_REQUEST, "pool is NULL");
+    if (pool == nullptr) refuse(KVS_BAD_REQUEST, "pool is NULL");
     const auto from = read_struct(given);
     if (from.block_tokens < 1 || from.block_tokens > kBlockTokensMax) {
       refuse_size("group: block_tokens", from.block_tokens, "from 1 to 2^31");
@@ -162,7 +161,6 @@ int kvs_paged_cache_create(kvs_page_pool* pool, const kvs_group* given, kvs_page
     if (from.window_tokens > kTokensMax) refuse_size("group: window_tokens", from.window_tokens, "at most 2^40");
     const GroupConfig group{from.block_tokens, from.window_tokens, from.drops_last_block != 0};
     *cache = new kvs_paged_cache(pool->pool, group, from.number);
-    return KVS_OK;
   });
 }
 
@@ -170,11 +168,10 @@ void kvs_paged_cache_free(kvs_paged_cache* cache) { delete cache; }
 
 int kvs_paged_find(const kvs_paged_cache* cache, const kvs_hash* hashes, size_t hash_count, size_t token_count,
                    size_t* cached) {
-  return gpu_call([&]() -> int {
-    if (cache == nullptr || cached == nullptr) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (cache == nullptr || cached == nullptr) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     check_prefix_call(hashes, hash_count, token_count);
     *cached = cache->cache.find(names_of(hashes, hash_count, cache->number), token_count).token_count;
-    return KVS_OK;
   });
 }
 
@@ -227,11 +224,10 @@ int kvs_paged_append(kvs_paged_cache* cache, kvs_sequence sequence, size_t token
 }
 
 int kvs_paged_fork(kvs_paged_cache* cache, kvs_sequence sequence, kvs_sequence* fork) {
-  return gpu_call([&]() -> int {
-    if (fork == nullptr) return fail(KVS_BAD_REQUEST, "fork is NULL");
+  return gpu_call([&] {
+    if (fork == nullptr) refuse(KVS_BAD_REQUEST, "fork is NULL");
     check_sequence(cache, sequence);
     *fork = static_cast<kvs_sequence>(cache->cache.fork(SequenceId{sequence}));
-    return KVS_OK;
   });
 }
 
@@ -247,57 +243,52 @@ int kvs_paged_crop(kvs_paged_cache* cache, kvs_sequence sequence, size_t token_c
 }
 
 int kvs_paged_close(kvs_paged_cache* cache, kvs_sequence sequence) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     check_sequence(cache, sequence);
     cache->cache.close(SequenceId{sequence});
-    return KVS_OK;
   });
 }
 
 int kvs_paged_name_blocks(kvs_paged_cache* cache, kvs_sequence sequence, const kvs_hash* hashes, size_t hash_count) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     check_sequence(cache, sequence);
     check_prefix_call(hashes, hash_count, 0);
     cache->cache.name_blocks(SequenceId{sequence}, names_of(hashes, hash_count, cache->number));
-    return KVS_OK;
   });
 }
 
 int kvs_paged_token_count(const kvs_paged_cache* cache, kvs_sequence sequence, size_t* token_count) {
-  return gpu_call([&]() -> int {
-    if (token_count == nullptr) return fail(KVS_BAD_REQUEST, "token_count is NULL");
+  return gpu_call([&] {
+    if (token_count == nullptr) refuse(KVS_BAD_REQUEST, "token_count is NULL");
     check_sequence(cache, sequence);
     *token_count = cache->cache.token_count(SequenceId{sequence});
-    return KVS_OK;
   });
 }
 
 int kvs_paged_pages(const kvs_paged_cache* cache, kvs_sequence sequence, int32_t* pages, size_t capacity,
                     size_t* count) {
-  return gpu_call([&]() -> int {
-    if (count == nullptr || (pages == nullptr && capacity > 0)) return fail(KVS_BAD_REQUEST, "a pointer is NULL");
+  return gpu_call([&] {
+    if (count == nullptr || (pages == nullptr && capacity > 0)) refuse(KVS_BAD_REQUEST, "a pointer is NULL");
     check_sequence(cache, sequence);
     const auto table = cache->cache.page_table(SequenceId{sequence});
     *count = table.size();
-    if (table.size() > capacity) return fail(KVS_TOO_LARGE, "capacity is too small");
+    if (table.size() > capacity) refuse(KVS_TOO_LARGE, "capacity is too small");
     for (std::size_t i = 0; i < table.size(); ++i) pages[i] = static_cast<std::int32_t>(table[i]);
-    return KVS_OK;
   });
 }
 
 int kvs_paged_slots(const kvs_paged_cache* cache, kvs_sequence sequence, size_t begin, size_t end, int64_t* slots) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     check_sequence(cache, sequence);
     const std::size_t token_count = cache->cache.token_count(SequenceId{sequence});
     if (begin > end || end > token_count) {
-      return fail(KVS_BAD_REQUEST, "begin, end: " + std::to_string(begin) + " to " + std::to_string(end) +
-                                       " is not within " + std::to_string(token_count) + " tokens");
+      refuse(KVS_BAD_REQUEST, "begin, end: " + std::to_string(begin) + " to " + std::to_string(end) +
+                                  " is not within " + std::to_string(token_count) + " tokens");
     }
-    if (slots == nullptr && begin < end) return fail(KVS_BAD_REQUEST, "slots is NULL");
+    if (slots == nullptr && begin < end) refuse(KVS_BAD_REQUEST, "slots is NULL");
     const auto found = cache->cache.slot_mapping(SequenceId{sequence}, begin, end);
     KV_ASSERT(found.size() == end - begin);  // the size of the caller's list
     std::copy(found.begin(), found.end(), slots);
-    return KVS_OK;
   });
 }
 

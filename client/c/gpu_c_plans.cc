@@ -131,26 +131,24 @@ SharedPrefixTree begin_plan(const kvs_batch* batch, Plan** plan, Batch& given) {
 using namespace kv;
 
 int kvs_plan_cascade(const kvs_batch* batch, size_t level_count_max, kvs_cascade** plan) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     Batch given;
     SharedPrefixTree tree = begin_plan(batch, plan, given);
     // Bounded: each level is a launch of its own, and pays only if several sequences read its blocks.
     auto planned = plan_cascade(tree, level_count_max == 0 ? SIZE_MAX : level_count_max);
     if (!planned) {
-      return fail(KVS_UNSUPPORTED, "level_count_max: " + std::to_string(level_count_max) +
-                                       " levels put a partial page in the middle of an entry");
+      refuse(KVS_UNSUPPORTED, "level_count_max: " + std::to_string(level_count_max) +
+                                  " levels put a partial page in the middle of an entry");
     }
     *plan = new kvs_cascade{std::move(tree.order), *std::move(planned)};
-    return KVS_OK;
   });
 }
 
 int kvs_cascade_describe(const kvs_cascade* plan, size_t* level_count, const size_t** order) {
-  return gpu_call([&]() -> int {
-    if (plan == nullptr) return fail(KVS_BAD_REQUEST, "plan is NULL");
+  return gpu_call([&] {
+    if (plan == nullptr) refuse(KVS_BAD_REQUEST, "plan is NULL");
     if (level_count != nullptr) *level_count = plan->plan.levels.size();
     if (order != nullptr) *order = plan->order.data();
-    return KVS_OK;
   });
 }
 
@@ -176,18 +174,17 @@ int kvs_cascade_get_level(const kvs_cascade* plan, size_t index, kvs_cascade_lev
 void kvs_cascade_free(kvs_cascade* plan) { delete plan; }
 
 int kvs_plan_chunks(const kvs_batch* batch, size_t sharing_threshold, kvs_chunks** plan) {
-  return gpu_call([&]() -> int {
+  return gpu_call([&] {
     Batch given;
     SharedPrefixTree tree = begin_plan(batch, plan, given);
     // A chunk shared by fewer than the threshold goes to each sequence as its own. 1: all sharing is used.
     auto planned = plan_chunks(tree, sharing_threshold == 0 ? 1 : sharing_threshold);
-    if (!planned) return fail(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");
+    if (!planned) refuse(KVS_UNSUPPORTED, "batch: query_counts: a plan of chunks has one query a sequence");
     auto made = std::make_unique<kvs_chunks>();
     made->order = std::move(tree.order);
     made->plan = *std::move(planned);
     for (const PageId page : made->plan.pages) made->pages.push_back(static_cast<std::int32_t>(page));
     *plan = made.release();
-    return KVS_OK;
   });
 }
 
