@@ -25,10 +25,30 @@
 namespace kv {
 namespace {
 
-/// Keeps only the trace of the caller's control.
-void take_control(CallControl& own, CallControl control) {
-  control.trace = own.trace;
-  own = control;
+/// A call's options with the queue's deadline and control, of which only the trace is the caller's.
+template <class Options>
+const Options& in_time(Options& options, std::chrono::microseconds left, CallControl control) {
+  options.deadline = left;
+  control.trace = options.control.trace;
+  options.control = control;
+  return options;
+}
+
+/// Takes over a call's result. Returns why it failed, or kCancelled if it was cut short.
+template <class T>
+error_code keep(Result<T>&& result, T& to) {
+  if (!result) return result.error();
+  to = *std::move(result);
+  if constexpr (requires { to.why; }) return to.why == Errc::kCancelled ? to.why : error_code();
+  return {};
+}
+template <class T>
+error_code keep(Result<T>&& result, T SetResults::*member, Completion& end) {
+  if (!result) return result.error();
+  SetResults sets;
+  const error_code error = keep(std::move(result), sets.*member);
+  end.sets = std::make_shared<const SetResults>(std::move(sets));
+  return error;
 }
 
 /// Calls started per turn of the I/O thread: starting one takes some microseconds.
@@ -52,25 +72,36 @@ std::size_t total_bytes(std::span<const std::span<Byte>> blocks) {
   return bytes;
 }
 
-bool is_of_set(Verb verb) { return verb == Verb::kMatchSet || verb == Verb::kGetSet || verb == Verb::kPutSet; }
-
-/// Results of a call whose deadline passed before any node was asked.
-std::shared_ptr<const SetResults> late_set(Verb verb, std::size_t count) {
+/// The end of a call whose deadline passed before any node was asked.
+error_code end_late(Verb verb, std::size_t count, Completion& end) {
   const error_code why = asio::error::timed_out;
-  SetResults late;
-  if (verb == Verb::kMatchSet) {
-    late.match.held.resize(count, Held::kNowhere);
-    late.match.block_bytes.resize(count, 0);
-    late.match.why = why;
-  } else if (verb == Verb::kGetSet) {
-    late.get.blocks.resize(count, {.why = why});
-    late.get.why = why;
-  } else {
-    late.put.blocks.resize(count, SetPutBlock::kRefused);
-    late.put.refused = count;
-    late.put.why = why;
+  SetResults sets;
+  switch (verb) {
+    case Verb::kMatch:
+    case Verb::kGet:
+    case Verb::kLoad:
+    case Verb::kPut:
+      end.match.why = end.get.why = end.put.why = why;
+      end.put.refused = count;
+      return {};
+    case Verb::kMatchSet:
+      sets.match.held.resize(count, Held::kNowhere);
+      sets.match.block_bytes.resize(count, 0);
+      sets.match.why = why;
+      break;
+    case Verb::kGetSet:
+      sets.get.blocks.resize(count, {.why = why});
+      sets.get.why = why;
+      break;
+    case Verb::kPutSet:
+      sets.put.blocks.resize(count, SetPutBlock::kRefused);
+      sets.put.refused = count;
+      sets.put.why = why;
+      break;
+    default: return why;
   }
-  return std::make_shared<const SetResults>(std::move(late));
+  end.sets = std::make_shared<const SetResults>(std::move(sets));
+  return {};
 }
 
 }  // namespace
@@ -128,6 +159,19 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
     const CallId id = slots.name(slot);
     hand_over(slot);
     return id;  // the slot may already belong to another call
+  }
+
+  /// As submit(), for a call on `hashes`, which are copied as are `lists`.
+  template <class Fill, class... T>
+  Result<CallId> submit_hashes(Verb verb, Space space, Hashes hashes, std::chrono::microseconds deadline,
+                               std::size_t data_bytes, std::uint64_t tag, Fill&& fill, std::span<T>... lists) {
+    const auto copied = copied_bytes(hashes, lists...);
+    if (!copied) return copied.error();
+    return submit(verb, deadline, data_bytes, *copied, tag, [&](CallSlot& slot) {
+      slot.space = space;
+      slot.hashes = slot.arguments.copy(hashes);
+      fill(slot);
+    });
   }
 
   Result<void> cancel(CallId call) {
@@ -347,23 +391,13 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   if (control.is_cancelled()) co_return Errc::kCancelled;
   const bool has_deadline = slot.verb != Verb::kOpen && slot.verb != Verb::kRelease && slot.verb != Verb::kOther;
   // The call's turn came too late. Asking the nodes would count against them.
-  if (has_deadline && left <= std::chrono::microseconds(0)) {
-    end.match.why = end.get.why = end.put.why = asio::error::timed_out;
-    end.put.refused = slot.hashes.size();
-    if (is_of_set(slot.verb)) end.sets = late_set(slot.verb, slot.hashes.size());
-    const bool has_why = slot.verb == Verb::kMatch || slot.verb == Verb::kGet || slot.verb == Verb::kLoad ||
-                         slot.verb == Verb::kPut || is_of_set(slot.verb);
-    co_return has_why ? error_code() : error_code(asio::error::timed_out);
-  }
+  if (has_deadline && left <= std::chrono::microseconds(0)) co_return end_late(slot.verb, slot.hashes.size(), end);
   switch (slot.verb) {
     case Verb::kOpen: {
       control.at_once = false;  // may wait for a node until its deadline
       NamespaceRecord record = *std::exchange(slot.record, std::nullopt);
-      const auto opened =
-          co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
-      if (!opened) co_return opened.error();
-      end.space = *opened;
-      co_return error_code();
+      auto opened = co_await thread_->open(std::move(record), std::max(left, std::chrono::microseconds(0)), control);
+      co_return keep(std::move(opened), end.space);
     }
     case Verb::kWaitOpen: {
       control.at_once = false;
@@ -371,59 +405,32 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       co_return waited ? error_code() : waited.error();
     }
     case Verb::kMatch: {
-      slot.match.deadline = left;
-      take_control(slot.match.control, control);
-      const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
-      if (!match) co_return match.error();
-      end.match = *match;
-      co_return end.match.why == Errc::kCancelled ? end.match.why : error_code();
+      auto match = co_await client.match(slot.space, slot.hashes, in_time(slot.match, left, control));
+      co_return keep(std::move(match), end.match);
     }
     case Verb::kGet: {
-      slot.get.deadline = left;
-      take_control(slot.get.control, control);
-      const auto got = co_await client.get(slot.space, slot.hashes, slot.to, slot.get);
-      if (!got) co_return got.error();
-      end.get = *got;
-      co_return end.get.why == Errc::kCancelled ? end.get.why : error_code();
+      auto got = co_await client.get(slot.space, slot.hashes, slot.to, in_time(slot.get, left, control));
+      co_return keep(std::move(got), end.get);
     }
     case Verb::kLoad: {
       const error_code error = co_await load(slot, control);
       co_return error;
     }
     case Verb::kPut: {
-      slot.put.deadline = left;
-      take_control(slot.put.control, control);
-      const auto put = co_await client.put(slot.space, slot.hashes, slot.from, slot.put);
-      if (!put) co_return put.error();
-      end.put = *put;
-      co_return end.put.why == Errc::kCancelled ? end.put.why : error_code();
+      auto put = co_await client.put(slot.space, slot.hashes, slot.from, in_time(slot.put, left, control));
+      co_return keep(std::move(put), end.put);
     }
     case Verb::kMatchSet: {
-      slot.match_set.deadline = left;
-      take_control(slot.match_set.control, control);
-      auto match = co_await client.match_set(slot.space, slot.hashes, slot.match_set);
-      if (!match) co_return match.error();
-      const error_code why = match->why;
-      end.sets = std::make_shared<const SetResults>(SetResults{.match = std::move(*match), .get = {}, .put = {}});
-      co_return why == Errc::kCancelled ? why : error_code();
+      auto match = co_await client.match_set(slot.space, slot.hashes, in_time(slot.match_set, left, control));
+      co_return keep(std::move(match), &SetResults::match, end);
     }
     case Verb::kGetSet: {
-      slot.get_set.deadline = left;
-      take_control(slot.get_set.control, control);
-      auto got = co_await client.get_set(slot.space, slot.hashes, slot.to, slot.get_set);
-      if (!got) co_return got.error();
-      const error_code why = got->why;
-      end.sets = std::make_shared<const SetResults>(SetResults{.match = {}, .get = std::move(*got), .put = {}});
-      co_return why == Errc::kCancelled ? why : error_code();
+      auto got = co_await client.get_set(slot.space, slot.hashes, slot.to, in_time(slot.get_set, left, control));
+      co_return keep(std::move(got), &SetResults::get, end);
     }
     case Verb::kPutSet: {
-      slot.put_set.deadline = left;
-      take_control(slot.put_set.control, control);
-      auto put = co_await client.put_set(slot.space, slot.hashes, slot.from, slot.put_set);
-      if (!put) co_return put.error();
-      const error_code why = put->why;
-      end.sets = std::make_shared<const SetResults>(SetResults{.match = {}, .get = {}, .put = std::move(*put)});
-      co_return why == Errc::kCancelled ? why : error_code();
+      auto put = co_await client.put_set(slot.space, slot.hashes, slot.from, in_time(slot.put_set, left, control));
+      co_return keep(std::move(put), &SetResults::put, end);
     }
     case Verb::kTouch:
     case Verb::kRetain:
@@ -431,23 +438,17 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       auto asked = slot.verb == Verb::kTouch    ? client.touch(slot.space, slot.hashes, left, control)
                    : slot.verb == Verb::kRetain ? client.retain(slot.space, slot.hashes, left, control)
                                                 : client.unretain(slot.space, slot.hashes, left, control);
-      const auto counted = co_await std::move(asked);
-      if (!counted) co_return counted.error();
-      end.count = *counted;
-      co_return error_code();
+      auto counted = co_await std::move(asked);
+      co_return keep(std::move(counted), end.count);
     }
     case Verb::kDrop: {
-      const auto dropped = co_await client.drop(slot.space, slot.hashes, left, control);
-      if (!dropped) co_return dropped.error();
-      end.drop = *dropped;
-      co_return error_code();
+      auto dropped = co_await client.drop(slot.space, slot.hashes, left, control);
+      co_return keep(std::move(dropped), end.drop);
     }
     case Verb::kRelease: client.release(slot.lease); co_return error_code();
     case Verb::kLend: {
-      const auto lent = co_await client.lend(slot.memory, left, control);
-      if (!lent) co_return lent.error();
-      end.count = *lent;
-      co_return error_code();
+      auto lent = co_await client.lend(slot.memory, left, control);
+      co_return keep(std::move(lent), end.count);
     }
     case Verb::kRemoveDeviceMemory: {
       const auto removed = co_await client.remove_device_memory(slot.memory, left, control);
@@ -455,10 +456,8 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
     }
     case Verb::kOther: {
       auto made = slot.work(client, control);
-      const auto done = co_await std::move(made);
-      if (!done) co_return done.error();
-      end.count = *done;
-      co_return error_code();
+      auto done = co_await std::move(made);
+      co_return keep(std::move(done), end.count);
     }
   }
   KV_ASSERT(false);
@@ -467,11 +466,9 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
 
 asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallControl control) {
   Client& client = thread_->client();
-  slot.match.deadline = time_left(slot);
   slot.match.lease = true;  // keeps the found blocks for the get, which saves a second lookup
   slot.match.prefetch = !slot.get.memory_only;
-  take_control(slot.match.control, control);
-  const auto match = co_await client.match(slot.space, slot.hashes, slot.match);
+  const auto match = co_await client.match(slot.space, slot.hashes, in_time(slot.match, time_left(slot), control));
   if (!match) co_return match.error();
   const Lease lease = match->lease;
   slot.end.match = *match;
@@ -488,9 +485,8 @@ asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallCont
     client.release(lease);
     co_return error_code();
   }
-  slot.get.deadline = std::max(left, std::chrono::microseconds(0));
+  in_time(slot.get, std::max(left, std::chrono::microseconds(0)), control);
   slot.get.lease = lease;
-  take_control(slot.get.control, control);
   if (!slot.get.checksums.empty() && found < slot.hashes.size()) {
     const std::size_t per_block = slot.get.checksums.size() / slot.hashes.size();
     slot.get.checksums = slot.get.checksums.first(found * per_block);
@@ -533,15 +529,13 @@ Result<CallId> CompletionQueue::submit_wait_open(Space space, std::chrono::micro
 }
 
 Result<CallId> CompletionQueue::submit_match(Space space, Hashes hashes, MatchOptions options, std::uint64_t tag) {
-  const auto copied = impl_->copied_bytes(hashes, options.token_ids, options.extras);
-  if (!copied) return copied.error();
-  return impl_->submit(Verb::kMatch, options.deadline, 0, *copied, tag, [&](CallSlot& slot) {
-    slot.space = space;
-    slot.hashes = slot.arguments.copy(hashes);
+  const auto fill = [&](CallSlot& slot) {
     slot.match = options;
     slot.match.token_ids = slot.arguments.copy(options.token_ids);
     slot.match.extras = slot.arguments.copy(options.extras);
-  });
+  };
+  return impl_->submit_hashes(Verb::kMatch, space, hashes, options.deadline, 0, tag, fill, options.token_ids,
+                              options.extras);
 }
 
 namespace {
@@ -560,26 +554,20 @@ SegmentCallback tell_segments(CallSlot& slot) {
 Result<CallId> CompletionQueue::submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
-  if (!copied) return copied.error();
-  return impl_->submit(Verb::kGet, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
-    slot.space = space;
-    slot.hashes = slot.arguments.copy(hashes);
+  const auto fill = [&](CallSlot& slot) {
     slot.to = slot.arguments.copy(blocks);
     slot.get = options;
     slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
     if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
-  });
+  };
+  return impl_->submit_hashes(Verb::kGet, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
+                              options.segment_ends);
 }
 
 Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
                                             std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks, options.segment_ends);
-  if (!copied) return copied.error();
-  return impl_->submit(Verb::kLoad, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
-    slot.space = space;
-    slot.hashes = slot.arguments.copy(hashes);
+  const auto fill = [&](CallSlot& slot) {
     slot.to = slot.arguments.copy(blocks);
     slot.block_count_min = std::max<std::size_t>(options.block_count_min, 1);
     slot.tell_match = options.tell_match;
@@ -592,105 +580,82 @@ Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBl
     slot.get.memory_only = options.memory_only;
     slot.get.checksums = options.checksums;
     if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
-  });
+  };
+  return impl_->submit_hashes(Verb::kLoad, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
+                              options.segment_ends);
 }
 
 Result<CallId> CompletionQueue::submit_put(Space space, Hashes hashes, SourceBlocks blocks, PutOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks, options.token_ids, options.extras);
-  if (!copied) return copied.error();
-  return impl_->submit(Verb::kPut, options.deadline, total_bytes(blocks), *copied, tag, [&](CallSlot& slot) {
-    slot.space = space;
-    slot.hashes = slot.arguments.copy(hashes);
+  const auto fill = [&](CallSlot& slot) {
     slot.from = slot.arguments.copy(blocks);
     slot.put = options;
     slot.put.token_ids = slot.arguments.copy(options.token_ids);
     slot.put.extras = slot.arguments.copy(options.extras);
-  });
+  };
+  return impl_->submit_hashes(Verb::kPut, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
+                              options.token_ids, options.extras);
 }
 
 Result<CallId> CompletionQueue::submit_match_set(Space set, Hashes hashes, SetMatchOptions options, std::uint64_t tag,
                                                  SetLists lists) {
-  const auto copied = impl_->copied_bytes(hashes, options.group_counts);
-  if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * (sizeof(Held) + sizeof(std::uint32_t));
-  return impl_->submit(Verb::kMatchSet, options.deadline, result_bytes, *copied, tag, [&](CallSlot& slot) {
-    slot.space = set;
-    slot.hashes = slot.arguments.copy(hashes);
+  const auto fill = [&](CallSlot& slot) {
     slot.match_set = options;
     slot.match_set.group_counts = slot.arguments.copy(options.group_counts);
     slot.lists = lists;
-  });
+  };
+  return impl_->submit_hashes(Verb::kMatchSet, set, hashes, options.deadline, result_bytes, tag, fill,
+                              options.group_counts);
 }
 
 Result<CallId> CompletionQueue::submit_get_set(Space set, Hashes hashes, TargetBlocks blocks, SetGetOptions options,
                                                std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
-  if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * sizeof(SetGetBlock);
-  return impl_->submit(Verb::kGetSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
-                       [&](CallSlot& slot) {
-                         slot.space = set;
-                         slot.hashes = slot.arguments.copy(hashes);
-                         slot.to = slot.arguments.copy(blocks);
-                         slot.get_set = options;
-                         slot.get_set.group_counts = slot.arguments.copy(options.group_counts);
-                         slot.lists = lists;
-                       });
+  const auto fill = [&](CallSlot& slot) {
+    slot.to = slot.arguments.copy(blocks);
+    slot.get_set = options;
+    slot.get_set.group_counts = slot.arguments.copy(options.group_counts);
+    slot.lists = lists;
+  };
+  return impl_->submit_hashes(Verb::kGetSet, set, hashes, options.deadline, total_bytes(blocks) + result_bytes, tag,
+                              fill, blocks, options.group_counts);
 }
 
 Result<CallId> CompletionQueue::submit_put_set(Space set, Hashes hashes, SourceBlocks blocks, SetPutOptions options,
                                                std::uint64_t tag, SetLists lists) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto copied = impl_->copied_bytes(hashes, blocks, options.group_counts);
-  if (!copied) return copied.error();
   const std::size_t result_bytes = hashes.size() * sizeof(SetPutBlock);
-  return impl_->submit(Verb::kPutSet, options.deadline, total_bytes(blocks) + result_bytes, *copied, tag,
-                       [&](CallSlot& slot) {
-                         slot.space = set;
-                         slot.hashes = slot.arguments.copy(hashes);
-                         slot.from = slot.arguments.copy(blocks);
-                         slot.put_set = options;
-                         slot.put_set.group_counts = slot.arguments.copy(options.group_counts);
-                         slot.lists = lists;
-                       });
+  const auto fill = [&](CallSlot& slot) {
+    slot.from = slot.arguments.copy(blocks);
+    slot.put_set = options;
+    slot.put_set.group_counts = slot.arguments.copy(options.group_counts);
+    slot.lists = lists;
+  };
+  return impl_->submit_hashes(Verb::kPutSet, set, hashes, options.deadline, total_bytes(blocks) + result_bytes, tag,
+                              fill, blocks, options.group_counts);
 }
-
-namespace {
-
-template <class Impl>
-Result<CallId> submit_chain(Impl& impl, Verb verb, Space space, Hashes hashes, std::chrono::microseconds deadline,
-                            std::uint64_t tag) {
-  const auto copied = impl.copied_bytes(hashes);
-  if (!copied) return copied.error();
-  return impl.submit(verb, deadline, 0, *copied, tag, [&](CallSlot& slot) {
-    slot.space = space;
-    slot.hashes = slot.arguments.copy(hashes);
-  });
-}
-
-}  // namespace
 
 Result<CallId> CompletionQueue::submit_touch(Space space, Hashes hashes, std::chrono::microseconds deadline,
                                              std::uint64_t tag) {
-  return submit_chain(*impl_, Verb::kTouch, space, hashes, deadline, tag);
+  return impl_->submit_hashes(Verb::kTouch, space, hashes, deadline, 0, tag, [](CallSlot&) {});
 }
 
 Result<CallId> CompletionQueue::submit_retain(Space space, Hashes hashes, std::chrono::microseconds deadline,
                                               std::uint64_t tag) {
-  return submit_chain(*impl_, Verb::kRetain, space, hashes, deadline, tag);
+  return impl_->submit_hashes(Verb::kRetain, space, hashes, deadline, 0, tag, [](CallSlot&) {});
 }
 
 Result<CallId> CompletionQueue::submit_unretain(Space space, Hashes hashes, std::chrono::microseconds deadline,
                                                 std::uint64_t tag) {
-  return submit_chain(*impl_, Verb::kUnretain, space, hashes, deadline, tag);
+  return impl_->submit_hashes(Verb::kUnretain, space, hashes, deadline, 0, tag, [](CallSlot&) {});
 }
 
 Result<CallId> CompletionQueue::submit_drop(Space space, Hashes hashes, std::chrono::microseconds deadline,
                                             std::uint64_t tag) {
-  return submit_chain(*impl_, Verb::kDrop, space, hashes, deadline, tag);
+  return impl_->submit_hashes(Verb::kDrop, space, hashes, deadline, 0, tag, [](CallSlot&) {});
 }
 
 Result<CallId> CompletionQueue::submit_release(Lease lease, std::uint64_t tag) {
