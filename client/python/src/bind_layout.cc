@@ -257,6 +257,115 @@ void check_disjoint(const Ids& sources, const Ids& targets) {
   }
 }
 
+/// Runs `move` without the GIL.
+template <class Move>
+nb::object move_on_host(const Layout& to, const Layout& from, const Operation& operation, Move move) {
+  Result<void> moved = Errc::kBadRequest;
+  {
+    const WithoutGil without_gil;
+    moved = move();
+  }
+  check_moved(moved, to, from, operation);
+  return nb::none();
+}
+
+nb::object scatter_rows(const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
+                        std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
+  const Cache& to = nb::cast<const Cache&>(cache);
+  const Cache& from = nb::cast<const Cache&>(source);
+  const NamedRows named(slots, blocks, to.bound().layout.block_tokens, count);
+  const auto moves = moves_from(options);
+  check_deltas(*moves, named.count());
+  if (is_for_device(where, to, "cache", from, "source"))
+    return move_on_device(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", no_ids()},
+                          named.count(), moves->operation, {cache, source, nb::borrow(slots), nb::borrow(blocks)});
+  const BoundLayout& target = to.writable("cache");
+  const Rows rows = named.on_host();
+  return move_on_host(target.layout, from.bound().layout, moves->operation,
+                      [&] { return scatter(target, rows, from.bound(), named.count(), moves->operation); });
+}
+
+nb::object gather_rows(const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
+                       std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
+  const Cache& to = nb::cast<const Cache&>(target);
+  const Cache& from = nb::cast<const Cache&>(cache);
+  const NamedRows named(slots, blocks, from.bound().layout.block_tokens, count);
+  const auto moves = moves_from(options);
+  check_deltas(*moves, named.count());
+  if (is_for_device(where, to, "target", from, "cache"))
+    return move_on_device(where, {to, "target", no_ids()}, {from, "cache", named.ids(), named.block_tokens()},
+                          named.count(), moves->operation, {target, cache, nb::borrow(slots), nb::borrow(blocks)});
+  const BoundLayout& written = to.writable("target");
+  const Rows rows = named.on_host();
+  return move_on_host(written.layout, from.bound().layout, moves->operation,
+                      [&] { return gather(written, from.bound(), rows, named.count(), moves->operation); });
+}
+
+nb::object relayout_blocks(const nb::object& to, nb::handle to_blocks, const nb::object& from, nb::handle from_blocks,
+                           const nb::dict& options, const Where& where) {
+  const Cache& target = nb::cast<const Cache&>(to);
+  const Cache& source = nb::cast<const Cache&>(from);
+  const Ids targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
+  if (targets.count() != sources.count()) throw bad_request("to_blocks and from_blocks: of different lengths");
+  const std::int64_t tokens = target.bound().layout.block_tokens;
+  const std::int64_t rows = targets.count() * tokens;
+  const auto moves = moves_from(options);
+  check_deltas(*moves, rows);
+  if (is_for_device(where, target, "to", source, "source")) {
+    check_block_tokens(target.bound().layout, source.bound().layout);
+    return move_on_device(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
+                          moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)});
+  }
+  for (const Ids* ids : {&targets, &sources}) {
+    if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the caches are the host's");
+  }
+  const BoundLayout& written = target.writable("to");
+  return move_on_host(written.layout, source.bound().layout, moves->operation, [&] {
+    return relayout(written, targets.values(), source.bound(), sources.values(), moves->operation);
+  });
+}
+
+nb::object copy_blocks_within(const nb::object& object, nb::handle sources, nb::handle targets, const Where& where) {
+  const Cache& cache = nb::cast<const Cache&>(object);
+  const Ids from(sources, "sources"), to(targets, "targets");
+  if (from.count() != to.count()) throw bad_request("sources and targets: of different lengths");
+  const BoundLayout& bound = cache.writable("cache");
+  const std::int64_t tokens = bound.layout.block_tokens;
+  if (is_for_device(where, cache, "cache", cache, "cache")) {
+    // Copies run in any order, so a block must not be both read and written, nor written twice.
+    check_disjoint(from, to);
+    return move_on_device(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens}, to.count() * tokens,
+                          Operation(), {object, nb::borrow(sources), nb::borrow(targets)});
+  }
+  for (const Ids* ids : {&from, &to}) {
+    if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the cache is the host's");
+  }
+  std::vector<std::int64_t> pairs;
+  for (std::size_t i = 0; i < from.values().size(); ++i) {
+    pairs.push_back(from.values()[i]);
+    pairs.push_back(to.values()[i]);
+  }
+  return move_on_host(bound.layout, bound.layout, Operation(), [&] { return copy_blocks(bound, pairs); });
+}
+
+nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts,
+                          nb::handle lengths, bool drops_missing) {
+  const Numbers<std::int32_t> ids(table, "table");
+  const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
+  std::int64_t total = 0;
+  for (const std::int64_t length : counts.values()) {
+    if (length < 0 || length > (std::int64_t{1} << 40)) throw bad_request("lengths: out of range");
+    total += length;
+    if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
+  }
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
+  const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
+                                    drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
+  if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
+  slots.resize(static_cast<std::size_t>(*rows));
+  return numpy_of<std::int64_t>(std::move(slots));
+}
+
 nb::list components_of(const Layout& layout) {
   nb::list list;
   for (const Component& each : layout.components) {
@@ -272,11 +381,10 @@ nb::list components_of(const Layout& layout) {
   return list;
 }
 
-}  // namespace
-
-void bind_layout(nb::module_& module) {
+void bind_layout_class(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<Layout>(module, "Layout")
-      .def_static("of", &layout_of, nb::arg("name"), nb::arg("parts"))
+      .def_static("of", &layout_of, "name"_a, "parts"_a)
       .def_static(
           "named",
           [](const std::string& name, std::int64_t block_count, std::int64_t block_tokens, std::int64_t heads,
@@ -289,15 +397,15 @@ void bind_layout(nb::module_& module) {
                                 .layer_count = layer_count,
                                 .element = element_from(element)});
           },
-          nb::arg("name"), nb::kw_only(), nb::arg("block_count"), nb::arg("block_tokens") = 16, nb::arg("heads") = 1,
-          nb::arg("key_size") = 128, nb::arg("value_size") = 0, nb::arg("layer_count") = 1, nb::arg("element") = "bf16")
+          "name"_a, nb::kw_only(), "block_count"_a, "block_tokens"_a = 16, "heads"_a = 1, "key_size"_a = 128,
+          "value_size"_a = 0, "layer_count"_a = 1, "element"_a = "bf16")
       .def(
           "store_block",
           [](const Layout& layout, std::int64_t block_count, std::int64_t head_groups, std::int64_t block_tokens) {
             const std::int64_t tokens = block_tokens > 0 ? block_tokens : layout.block_tokens;
             return value_of(layouts::store_block(layout, head_groups, block_count, tokens));
           },
-          nb::arg("block_count"), nb::arg("head_groups") = 1, nb::arg("block_tokens") = 0)
+          "block_count"_a, "head_groups"_a = 1, "block_tokens"_a = 0)
       .def_prop_ro(
           "store_block_bytes",
           [](const Layout& layout) { return layouts::store_block_bytes(value_of(layouts::store_block(layout, 1, 1))); })
@@ -306,17 +414,17 @@ void bind_layout(nb::module_& module) {
           [](const Layout& layout, std::int64_t first, std::int64_t count) {
             return value_of(slice_heads(layout, first, count));
           },
-          nb::arg("first"), nb::arg("count"))
+          "first"_a, "count"_a)
       .def(
           "tensor_bytes",
           [](const Layout& layout, int tensor) {
             if (tensor < 0 || tensor >= layout.tensor_count) throw bad_request("tensor: no such one");
             return layout.tensor_bytes(tensor);
           },
-          nb::arg("tensor") = 0)
+          "tensor"_a = 0)
       .def(
           "bind", [](const Layout& layout, const std::vector<nb::object>& tensors) { return Cache(layout, tensors); },
-          nb::arg("tensors"))
+          "tensors"_a)
       .def_ro("name", &Layout::name)
       .def_ro("block_tokens", &Layout::block_tokens)
       .def_ro("block_count", &Layout::block_count)
@@ -325,7 +433,10 @@ void bind_layout(nb::module_& module) {
       .def_prop_ro("components", &components_of)
       .def("__str__", [](const Layout& layout) { return to_string(layout); })
       .def("__repr__", [](const Layout& layout) { return "<kvstore.Layout " + to_string(layout) + ">"; });
+}
 
+void bind_cache_class(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<Cache>(module, "Cache")
       .def_prop_ro("layout", [](const Cache& cache) { return cache.bound().layout; })
       .def_prop_ro("device",
@@ -340,147 +451,29 @@ void bind_layout(nb::module_& module) {
               throw bad_request("first, count: not layers of this cache");
             return Cache(slice_layers(cache.bound(), first, count), cache);
           },
-          nb::arg("first"), nb::arg("count"), nb::keep_alive<0, 1>())
+          "first"_a, "count"_a, nb::keep_alive<0, 1>())
       .def(
           "slice_heads",
           [](const Cache& cache, std::int64_t first, std::int64_t count) {
             return Cache(value_of(slice_heads(cache.bound(), first, count)), cache);
           },
-          nb::arg("first"), nb::arg("count"), nb::keep_alive<0, 1>());
+          "first"_a, "count"_a, nb::keep_alive<0, 1>());
+}
 
-  module.def(
-      "scatter",
-      [](const nb::object& cache, const nb::object& source, nb::handle slots, nb::handle blocks,
-         std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
-        const Cache& to = nb::cast<const Cache&>(cache);
-        const Cache& from = nb::cast<const Cache&>(source);
-        const NamedRows named(slots, blocks, to.bound().layout.block_tokens, count);
-        const auto moves = moves_from(options);
-        check_deltas(*moves, named.count());
-        if (is_for_device(where, to, "cache", from, "source"))
-          return move_on_device(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", no_ids()},
-                                named.count(), moves->operation,
-                                {cache, source, nb::borrow(slots), nb::borrow(blocks)});
-        const BoundLayout& target = to.writable("cache");
-        const Rows rows = named.on_host();
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = scatter(target, rows, from.bound(), named.count(), moves->operation);
-        }
-        check_moved(moved, target.layout, from.bound().layout, moves->operation);
-        return nb::object(nb::none());
-      },
-      nb::arg("cache"), nb::arg("source"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
-      nb::arg("options"), nb::arg("where"));
-  module.def(
-      "gather",
-      [](const nb::object& target, const nb::object& cache, nb::handle slots, nb::handle blocks,
-         std::optional<std::int64_t> count, const nb::dict& options, const Where& where) {
-        const Cache& to = nb::cast<const Cache&>(target);
-        const Cache& from = nb::cast<const Cache&>(cache);
-        const NamedRows named(slots, blocks, from.bound().layout.block_tokens, count);
-        const auto moves = moves_from(options);
-        check_deltas(*moves, named.count());
-        if (is_for_device(where, to, "target", from, "cache"))
-          return move_on_device(where, {to, "target", no_ids()}, {from, "cache", named.ids(), named.block_tokens()},
-                                named.count(), moves->operation,
-                                {target, cache, nb::borrow(slots), nb::borrow(blocks)});
-        const BoundLayout& written = to.writable("target");
-        const Rows rows = named.on_host();
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = gather(written, from.bound(), rows, named.count(), moves->operation);
-        }
-        check_moved(moved, written.layout, from.bound().layout, moves->operation);
-        return nb::object(nb::none());
-      },
-      nb::arg("target"), nb::arg("cache"), nb::arg("slots").none(), nb::arg("blocks").none(), nb::arg("count").none(),
-      nb::arg("options"), nb::arg("where"));
-  module.def(
-      "relayout",
-      [](const nb::object& to, nb::handle to_blocks, const nb::object& from, nb::handle from_blocks,
-         const nb::dict& options, const Where& where) {
-        const Cache& target = nb::cast<const Cache&>(to);
-        const Cache& source = nb::cast<const Cache&>(from);
-        const Ids targets(to_blocks, "to_blocks"), sources(from_blocks, "from_blocks");
-        if (targets.count() != sources.count()) throw bad_request("to_blocks and from_blocks: of different lengths");
-        const std::int64_t tokens = target.bound().layout.block_tokens;
-        const std::int64_t rows = targets.count() * tokens;
-        const auto moves = moves_from(options);
-        check_deltas(*moves, rows);
-        if (is_for_device(where, target, "to", source, "source")) {
-          check_block_tokens(target.bound().layout, source.bound().layout);
-          return move_on_device(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
-                                moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)});
-        }
-        for (const Ids* ids : {&targets, &sources}) {
-          if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the caches are the host's");
-        }
-        const BoundLayout& written = target.writable("to");
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = relayout(written, targets.values(), source.bound(), sources.values(), moves->operation);
-        }
-        check_moved(moved, written.layout, source.bound().layout, moves->operation);
-        return nb::object(nb::none());
-      },
-      nb::arg("to"), nb::arg("to_blocks"), nb::arg("source"), nb::arg("from_blocks"), nb::arg("options"),
-      nb::arg("where"));
-  module.def(
-      "copy_blocks",
-      [](const nb::object& object, nb::handle sources, nb::handle targets, const Where& where) {
-        const Cache& cache = nb::cast<const Cache&>(object);
-        const Ids from(sources, "sources"), to(targets, "targets");
-        if (from.count() != to.count()) throw bad_request("sources and targets: of different lengths");
-        const BoundLayout& bound = cache.writable("cache");
-        const std::int64_t tokens = bound.layout.block_tokens;
-        if (is_for_device(where, cache, "cache", cache, "cache")) {
-          // Copies run in any order, so a block must not be both read and written, nor written twice.
-          check_disjoint(from, to);
-          return move_on_device(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens},
-                                to.count() * tokens, Operation(), {object, nb::borrow(sources), nb::borrow(targets)});
-        }
-        for (const Ids* ids : {&from, &to}) {
-          if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the cache is the host's");
-        }
-        std::vector<std::int64_t> pairs;
-        for (std::size_t i = 0; i < from.values().size(); ++i) {
-          pairs.push_back(from.values()[i]);
-          pairs.push_back(to.values()[i]);
-        }
-        Result<void> moved = Errc::kBadRequest;
-        {
-          const WithoutGil without_gil;
-          moved = copy_blocks(bound, pairs);
-        }
-        check_moved(moved, bound.layout, bound.layout, Operation());
-        return nb::object(nb::none());
-      },
-      nb::arg("cache"), nb::arg("sources"), nb::arg("targets"), nb::arg("where"));
-  module.def(
-      "table_slots",
-      [](nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts, nb::handle lengths,
-         bool drops_missing) {
-        const Numbers<std::int32_t> ids(table, "table");
-        const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
-        std::int64_t total = 0;
-        for (const std::int64_t length : counts.values()) {
-          if (length < 0 || length > (std::int64_t{1} << 40)) throw bad_request("lengths: out of range");
-          total += length;
-          if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
-        }
-        std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
-        const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
-                                          drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
-        if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
-        slots.resize(static_cast<std::size_t>(*rows));
-        return numpy_of<std::int64_t>(std::move(slots));
-      },
-      nb::arg("table"), nb::arg("width"), nb::arg("block_tokens"), nb::arg("starts").none(), nb::arg("lengths"),
-      nb::arg("drops_missing"));
+}  // namespace
+
+void bind_layout(nb::module_& module) {
+  using namespace nb::literals;
+  bind_layout_class(module);
+  bind_cache_class(module);
+  module.def("scatter", &scatter_rows, "cache"_a, "source"_a, "slots"_a.none(), "blocks"_a.none(), "count"_a.none(),
+             "options"_a, "where"_a);
+  module.def("gather", &gather_rows, "target"_a, "cache"_a, "slots"_a.none(), "blocks"_a.none(), "count"_a.none(),
+             "options"_a, "where"_a);
+  module.def("relayout", &relayout_blocks, "to"_a, "to_blocks"_a, "source"_a, "from_blocks"_a, "options"_a, "where"_a);
+  module.def("copy_blocks", &copy_blocks_within, "cache"_a, "sources"_a, "targets"_a, "where"_a);
+  module.def("table_slots", &slots_of_table, "table"_a, "width"_a, "block_tokens"_a, "starts"_a.none(), "lengths"_a,
+             "drops_missing"_a);
 }
 
 }  // namespace kv::python

@@ -231,6 +231,7 @@ class LmcacheConnector {
 }  // namespace
 
 void bind_lmcache(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<LmcacheConnector>(module, "LmcacheConnector")
       .def(
           "__init__",
@@ -243,13 +244,13 @@ void bind_lmcache(nb::module_& module) {
             config.staging_bytes = staging_bytes;
             new (self) LmcacheConnector(std::move(config), record, deadline);
           },
-          nb::arg("record"), nb::arg("deadline"), nb::arg("connections"), nb::arg("staging_bytes"), nb::kw_only(),
-          nb::arg("nodes"), nb::arg("tls"), nb::arg("token"), nb::arg("token_file"))
+          "record"_a, "deadline"_a, "connections"_a, "staging_bytes"_a, nb::kw_only(), "nodes"_a, "tls"_a, "token"_a,
+          "token_file"_a)
       .def("event_fd", &LmcacheConnector::event_fd)
-      .def("submit_batch_get", &LmcacheConnector::submit_get, nb::arg("keys"), nb::arg("memoryviews"))
-      .def("submit_batch_set", &LmcacheConnector::submit_set, nb::arg("keys"), nb::arg("memoryviews"))
-      .def("submit_batch_exists", &LmcacheConnector::submit_exists, nb::arg("keys"))
-      .def("submit_batch_delete", &LmcacheConnector::submit_delete, nb::arg("keys"))
+      .def("submit_batch_get", &LmcacheConnector::submit_get, "keys"_a, "memoryviews"_a)
+      .def("submit_batch_set", &LmcacheConnector::submit_set, "keys"_a, "memoryviews"_a)
+      .def("submit_batch_exists", &LmcacheConnector::submit_exists, "keys"_a)
+      .def("submit_batch_delete", &LmcacheConnector::submit_delete, "keys"_a)
       .def("drain_completions", &LmcacheConnector::drain)
       .def("close", &LmcacheConnector::close);
 }

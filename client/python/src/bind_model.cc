@@ -24,6 +24,7 @@ CacheFormat format_from(const std::string& name) {
 }  // namespace
 
 void bind_model(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<ModelShape>(module, "ModelShape")
       .def(nb::init<>())
       .def_static(
@@ -36,7 +37,7 @@ void bind_model(nb::module_& module) {
               throw StatusError{static_cast<int>(Errc::kUnsupported), error.what()};
             }
           },
-          nb::arg("json"))
+          "json"_a)
       .def_rw("layer_count", &ModelShape::layer_count)
       .def_rw("kv_head_count", &ModelShape::kv_head_count)
       .def_rw("head_size", &ModelShape::head_size)
@@ -58,7 +59,7 @@ void bind_model(nb::module_& module) {
                                 "format: '" + format + "' does not fit this model"};
             throw bad_request("the shape has no layers, heads or head size, or a member out of range");
           },
-          nb::arg("format") = "fp16")
+          "format"_a = "fp16")
       .def("parameter_count",
            [](const ModelShape& shape) {
              const bool is_known =
@@ -70,7 +71,7 @@ void bind_model(nb::module_& module) {
           [](const ModelShape& shape, double tokens, double context) {
             return attention_flops(shape, tokens, context);
           },
-          nb::arg("tokens"), nb::arg("context") = 0);
+          "tokens"_a, "context"_a = 0);
   std::vector<std::string> formats;
   for (const CacheFormat each : kCacheFormats) formats.emplace_back(cache_format_name(each));
   module.attr("CACHE_FORMATS") = nb::cast(formats);

@@ -41,15 +41,16 @@ std::vector<BlockHash> chain_of(const NamespaceRecord& record, std::span<const s
 }  // namespace
 
 void bind_namespace(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<NamespaceRecord>(module, "Record")
       .def_static(
           "from_fields",
           [](std::map<std::string, std::string> fields) {
             return checked(NamespaceRecord::from_fields(std::move(fields)));
           },
-          nb::arg("fields"))
+          "fields"_a)
       .def_static(
-          "parse", [](const std::string& text) { return checked(NamespaceRecord::parse(text)); }, nb::arg("text"))
+          "parse", [](const std::string& text) { return checked(NamespaceRecord::parse(text)); }, "text"_a)
       .def_prop_ro("text", [](const NamespaceRecord& record) { return record.text(); })
       .def_prop_ro("block_bytes", &NamespaceRecord::block_bytes)
       .def_prop_ro("block_size", &NamespaceRecord::block_size)
@@ -73,23 +74,23 @@ void bind_namespace(nb::module_& module) {
             }
             return hash_array(std::move(hashes));
           },
-          nb::arg("tokens"), nb::arg("extra") = nb::none(), nb::arg("after") = nb::none());
+          "tokens"_a, "extra"_a = nb::none(), "after"_a = nb::none());
   module.def(
-      "hashes", [](nb::handle hashes) { return hash_array(hashes_from(hashes, "hashes")); }, nb::arg("hashes"));
+      "hashes", [](nb::handle hashes) { return hash_array(hashes_from(hashes, "hashes")); }, "hashes"_a);
   module.def(
       "extra_digest",
       [](nb::handle extra) {
         const Array array(extra, "extra", /*is_written=*/false);
         return bytes_of(extra_digest(array.all_bytes()).bytes);
       },
-      nb::arg("extra"));
+      "extra"_a);
   module.def(
       "sha256",
       [](nb::handle data) {
         const Array array(data, "data", /*is_written=*/false);
         return bytes_of(sha256(array.all_bytes()).bytes);
       },
-      nb::arg("data"));
+      "data"_a);
 }
 
 }  // namespace kv::python

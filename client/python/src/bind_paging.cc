@@ -182,9 +182,42 @@ nb::object order_of(const SharedPrefixTree& tree) {
   return numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.order.begin(), tree.order.end()));
 }
 
-}  // namespace
+nb::tuple cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                     std::size_t block_size, nb::handle query_counts, std::size_t sequence_count_min,
+                     std::optional<std::size_t> level_count_max) {
+  if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
+  const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
+  auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
+  nb::list levels;
+  for (CascadeLevel& level : plan.levels) {
+    levels.append(nb::make_tuple(numpy_of<std::int32_t>(std::move(level.query_indptr)),
+                                 numpy_of<std::int32_t>(std::move(level.page_indptr)),
+                                 numpy_of<std::int32_t>(std::move(level.page_indices)),
+                                 numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
+  }
+  return nb::make_tuple(order_of(*batch->tree), levels);
+}
 
-void bind_paging(nb::module_& module) {
+nb::dict chunks_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
+                   std::size_t block_size, std::size_t sharing_threshold) {
+  const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, nb::none(), 2);
+  auto plan = value_of(plan_chunks(*batch->tree, sharing_threshold));
+  nb::dict entry;
+  entry["order"] = order_of(*batch->tree);
+  entry["pages"] = pages_array(plan.pages);
+  entry["token_counts"] = numpy_of<std::int32_t>(std::move(plan.token_counts));
+  entry["begins"] = numpy_of<std::int32_t>(std::move(plan.begins));
+  entry["ends"] = numpy_of<std::int32_t>(std::move(plan.ends));
+  entry["offsets"] = numpy_of<std::int32_t>(std::move(plan.offsets));
+  entry["partial_row_count"] = plan.partial_row_count;
+  const std::size_t rows = plan.sequence_tokens.size();
+  entry["sequence_chunks"] = numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max});
+  entry["sequence_tokens"] = numpy_of<std::int32_t>(std::move(plan.sequence_tokens));
+  return entry;
+}
+
+void bind_pool(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<Pool>(module, "PagePool")
       .def(
           "__init__",
@@ -193,7 +226,7 @@ void bind_paging(nb::module_& module) {
             new (self) Pool(page_count);
             self->keeps_removed = keeps_removed;
           },
-          nb::arg("page_count"), nb::arg("keeps_removed"))
+          "page_count"_a, "keeps_removed"_a)
       .def_prop_ro("page_count", [](const Pool& pool) { return pool.pages.page_count(); })
       .def_prop_ro("free_count", [](const Pool& pool) { return pool.pages.free_count(); })
       .def("user_count", [](const Pool& pool, std::int64_t page) { return pool.pages.user_count(pool.page(page)); })
@@ -233,6 +266,10 @@ void bind_paging(nb::module_& module) {
         }
         return list;
       });
+}
+
+void bind_sequences(nb::module_& module) {
+  using namespace nb::literals;
   nb::class_<Sequences>(module, "PagedCache")
       .def(
           "__init__",
@@ -241,11 +278,10 @@ void bind_paging(nb::module_& module) {
             if (block_size < 1 || block_size > 65536) throw bad_request("block_size: not in [1, 65536]");
             new (self) Sequences(pool, {block_size, window_tokens, drops_last_block}, group);
           },
-          nb::arg("pool"), nb::arg("block_size"), nb::arg("window_tokens"), nb::arg("drops_last_block"),
-          nb::arg("group"), nb::keep_alive<1, 2>())
+          "pool"_a, "block_size"_a, "window_tokens"_a, "drops_last_block"_a, "group"_a, nb::keep_alive<1, 2>())
       .def("find", &Sequences::find)
       .def("pages_needed", &Sequences::pages_needed)
-      .def("open", &Sequences::open, nb::arg("hashes").none(), nb::arg("token_count"))
+      .def("open", &Sequences::open, "hashes"_a.none(), "token_count"_a)
       .def("append", &Sequences::append)
       .def("fork", &Sequences::fork)
       .def("crop", &Sequences::crop)
@@ -253,49 +289,20 @@ void bind_paging(nb::module_& module) {
       .def("name_blocks", &Sequences::name_blocks)
       .def("token_count", &Sequences::token_count)
       .def("page_table", &Sequences::page_table)
-      .def("slot_mapping", &Sequences::slot_mapping, nb::arg("sequence"), nb::arg("begin"), nb::arg("end").none())
+      .def("slot_mapping", &Sequences::slot_mapping, "sequence"_a, "begin"_a, "end"_a.none())
       .def_prop_ro("sequence_count", &Sequences::sequence_count);
+}
 
-  module.def(
-      "plan_cascade",
-      [](const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
-         nb::handle query_counts, std::size_t sequence_count_min, std::optional<std::size_t> level_count_max) {
-        if (level_count_max == std::size_t{0}) throw bad_request("level_count_max: 0, not 1 or more");
-        const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, query_counts, sequence_count_min);
-        auto plan = value_of(plan_cascade(*batch->tree, level_count_max.value_or(SIZE_MAX)));
-        nb::list levels;
-        for (CascadeLevel& level : plan.levels) {
-          levels.append(nb::make_tuple(numpy_of<std::int32_t>(std::move(level.query_indptr)),
-                                       numpy_of<std::int32_t>(std::move(level.page_indptr)),
-                                       numpy_of<std::int32_t>(std::move(level.page_indices)),
-                                       numpy_of<std::int32_t>(std::move(level.last_page_tokens))));
-        }
-        return nb::make_tuple(order_of(*batch->tree), levels);
-      },
-      nb::arg("page_tables"), nb::arg("hashes"), nb::arg("token_counts"), nb::arg("block_size"),
-      nb::arg("query_counts").none(), nb::arg("sequence_count_min"), nb::arg("level_count_max").none());
-  module.def(
-      "plan_chunks",
-      [](const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
-         std::size_t sharing_threshold) {
-        const auto batch = plan_batch(page_tables, hashes, token_counts, block_size, nb::none(), 2);
-        auto plan = value_of(plan_chunks(*batch->tree, sharing_threshold));
-        nb::dict entry;
-        entry["order"] = order_of(*batch->tree);
-        entry["pages"] = pages_array(plan.pages);
-        entry["token_counts"] = numpy_of<std::int32_t>(std::move(plan.token_counts));
-        entry["begins"] = numpy_of<std::int32_t>(std::move(plan.begins));
-        entry["ends"] = numpy_of<std::int32_t>(std::move(plan.ends));
-        entry["offsets"] = numpy_of<std::int32_t>(std::move(plan.offsets));
-        entry["partial_row_count"] = plan.partial_row_count;
-        const std::size_t rows = plan.sequence_tokens.size();
-        entry["sequence_chunks"] =
-            numpy_of<std::int32_t>(std::move(plan.sequence_chunks), {rows, plan.chunk_count_max});
-        entry["sequence_tokens"] = numpy_of<std::int32_t>(std::move(plan.sequence_tokens));
-        return entry;
-      },
-      nb::arg("page_tables"), nb::arg("hashes"), nb::arg("token_counts"), nb::arg("block_size"),
-      nb::arg("sharing_threshold"));
+}  // namespace
+
+void bind_paging(nb::module_& module) {
+  using namespace nb::literals;
+  bind_pool(module);
+  bind_sequences(module);
+  module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
+             "query_counts"_a.none(), "sequence_count_min"_a, "level_count_max"_a.none());
+  module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
+             "sharing_threshold"_a);
 }
 
 }  // namespace kv::python
