@@ -1,4 +1,4 @@
-#include "client/tools/ctl/doctor_counters.h"
+#include "client/tools/ctl/doctor.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "client/tools/bench/chat.h"
+#include "client/tools/bench/bench.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "client/tools/bench/bench.h"
 #include "client/tools/json_text.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"

@@ -17,10 +17,6 @@
 
 #include "client/tools/latency_histogram.h"
 
-namespace CLI {
-class App;
-}
-
 namespace kv {
 
 struct LimitShape {
@@ -46,7 +42,5 @@ struct LimitCase {
 std::vector<LimitCase> memory_limits(const LimitShape& shape);
 /// The cases share a forked server process, which ends with the last one. Call before any thread is started.
 std::vector<LimitCase> socket_limits(const LimitShape& shape);
-
-void add_limit_command(CLI::App& app);
 
 }  // namespace kv

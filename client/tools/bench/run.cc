@@ -1,4 +1,4 @@
-#include "client/tools/bench/run.h"
+#include "client/tools/bench/bench.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

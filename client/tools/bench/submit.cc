@@ -1,6 +1,6 @@
 // Question: how long does a call that never blocks take its caller's thread, while the I/O thread is busy with large
 // gets? Budget: 5 us at p99 with 64 gets of 2 MiB x 16 in flight. Through the C ABI, as engines call it.
-#include "client/tools/bench/submit.h"
+#include "client/tools/bench/bench.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -5,11 +5,9 @@
 
 #include <unistd.h>
 
-#include <cstdio>
-#include <exception>
 #include <iostream>
 
-#include "client/tools/misspelt_verb.h"
+#include "client/tools/tool_main.h"
 
 namespace kv {
 
@@ -28,8 +26,6 @@ void add_sure_flag(CLI::App& command, bool& is_sure) {
 }
 
 }  // namespace kv
-
-#include "base/variables.h"
 
 int main(int argc, char** argv) {
   CLI::App app("kvstorectl: look at kvstore nodes and change what they keep");
@@ -62,22 +58,5 @@ int main(int argc, char** argv) {
   kv::add_config_commands(app);
   kv::add_spill_command(app);
   kv::add_support_command(app);
-  for (const std::string& variable : kv::unknown_client_variables(environ))
-    std::fprintf(stderr, "kvstorectl: warning: %s\n", variable.c_str());
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (const std::string misspelt = kv::misspelt_verb(app, argc, argv);
-        error.get_exit_code() != 0 && !misspelt.empty()) {
-      std::fprintf(stderr, "kvstorectl: %s\n", misspelt.c_str());
-      return 2;
-    }
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const kv::ToolFailed& failed) {
-    return failed.is_said ? 1 : (std::fprintf(stderr, "kvstorectl: %s\n", failed.what()), 1);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "kvstorectl: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return kv::run_tool("kvstorectl", app, argc, argv);
 }

@@ -45,15 +45,10 @@ void add_tenants_command(CLI::App& app);
 void add_erase_command(CLI::App& app);
 void add_contexts_commands(CLI::App& app);
 
-/// Ends the program with exit status 1. `is_said`: the output has the reason already, and main() adds no line.
+/// Ends the program with exit status 1.
 struct ToolFailed : std::runtime_error {
-  explicit ToolFailed(const std::string& why) : std::runtime_error(why) {}
-  static ToolFailed said() {
-    ToolFailed failed("");
-    failed.is_said = true;
-    return failed;
-  }
-  bool is_said = false;
+  using std::runtime_error::runtime_error;
+  static ToolFailed said() { return ToolFailed(""); }  ///< The output has the reason already.
 };
 
 /// Asks before an irreversible act, such as "drop all blocks of m". `is_sure`: --yes was given. Otherwise a person at a

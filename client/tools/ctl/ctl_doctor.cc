@@ -17,8 +17,7 @@
 
 #include "base/assert.h"
 #include "client/tools/ctl/ctl.h"
-#include "client/tools/ctl/doctor_counters.h"
-#include "client/tools/ctl/doctor_numa.h"
+#include "client/tools/ctl/doctor.h"
 #include "client/tools/ctl/doctor_rdma.h"
 #include "client/tools/json_text.h"
 #include "client/tools/latency_histogram.h"

@@ -2,15 +2,18 @@
 //
 // Files, in reading order:
 //   ctl_doctor.cc      the command: nodes and machine
-//   doctor_counters.h  a node's counters: disk, damage, connections
+//   doctor_counters.cc a node's counters: disk, damage, connections
 //   rdma_machine.h     the kernel's report on RDMA here
 //   rdma_loopback.h    a real transfer of a device to itself
 //   doctor_rdma.h      both, judged: faults of RDMA, with advice
-//   doctor_numa.h      NUMA placement of a node's memory for blocks
+//   doctor_numa.cc     NUMA placement of a node's memory for blocks
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "client/client.h"
 
 namespace kv {
 
@@ -28,5 +31,13 @@ struct Finding {
   std::string advice;  ///< Empty if no action is needed.
 };
 using Findings = std::vector<Finding>;
+
+/// Faults that a node's own counters show. Counters count since the node's start, and the findings say so: a past fault
+/// is reported until the next start. One finding for each alert of deploy/prometheus/kvstore.rules.yml that counters
+/// without a history can show.
+Findings check_counters(const NodeStats& node);
+/// Whether a node's memory for blocks lies on its proper NUMA nodes, from its /metrics. Empty if they lack NUMA nodes,
+/// as on an older node.
+Findings check_numa(std::string_view metrics);
 
 }  // namespace kv

@@ -12,6 +12,7 @@
 #include <memory>
 #include <stdexcept>
 
+#include "client/tools/bench/bench.h"
 #include "client/tools/bench/loads/load.h"
 #include "client/tools/text_table.h"
 

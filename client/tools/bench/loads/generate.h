@@ -5,15 +5,9 @@
 
 #include "client/tools/bench/trace_reader.h"
 
-namespace CLI {
-class App;
-}
-
 namespace kv {
 
 /// A request as a line of a trace for read_trace(), with its newline.
 std::string trace_line(const TraceRequest& request);
-
-void add_generate_command(CLI::App& app);
 
 }  // namespace kv

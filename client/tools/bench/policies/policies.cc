@@ -1,4 +1,4 @@
-#include "client/tools/bench/policies/policies.h"
+#include "client/tools/bench/bench.h"
 
 #include <unistd.h>
 

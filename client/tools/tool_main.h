@@ -1,0 +1,14 @@
+// client/tools/tool_main.h: the part of main() that the programs share.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace kv {
+
+/// Runs the command that the command line names. Returns the exit status: 0: done; 1: it threw, and the reason is
+/// printed unless it is empty; 2: the command line is wrong.
+int run_tool(const char* program, CLI::App& app, int argc, const char* const* argv);
+
+}  // namespace kv
