@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/assert.h"
 #include "client/client_impl.h"
 
 namespace kv {

@@ -1,11 +1,9 @@
 // client/why.cc: why a chain, or a block of a set, is not found. Each owner is asked about its part; the owner of the
 // first missing block gives the reason. The question is not a use: nodes do not mark, count or lease blocks for it.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/printable.h"
 #include "client/client_impl.h"
 #include "client/miss_report.h"

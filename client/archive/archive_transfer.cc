@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/assert.h"
 #include "base/checksum.h"
 #include "client/archive/archive_file.h"
 #include "index/block_hash.h"

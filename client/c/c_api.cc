@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <new>
 #include <sstream>
 #include <string>
 #include <utility>

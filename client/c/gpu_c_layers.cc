@@ -1,8 +1,5 @@
 // client/c/gpu_c_layers.cc: kvstore_paging.h's caches by layer. Exceptions stop here.
-#include <cmath>
 #include <memory>
-#include <span>
-#include <string_view>
 #include <vector>
 
 #include "client/c/gpu_c_arguments.h"

@@ -1,5 +1,4 @@
 // client/c/gpu_c_layout.cc: kvstore_gpu.h's layouts and caches. Exceptions stop here.
-#include <array>
 #include <string_view>
 #include <utility>
 #include <vector>

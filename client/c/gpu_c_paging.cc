@@ -1,7 +1,5 @@
 // client/c/gpu_c_paging.cc: kvstore_paging.h's pools, sequences and masks. Exceptions stop here.
-#include <array>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 

@@ -1,7 +1,6 @@
 // client/c/gpu_c_staging.cc: kvstore_gpu.h's staging between host memory and a device's pages. Exceptions stop here.
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "client/c/gpu_c_arguments.h"

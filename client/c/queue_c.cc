@@ -3,7 +3,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <memory>
 #include <stdexcept>
 #include <string>
 #include <system_error>

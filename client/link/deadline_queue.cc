@@ -1,6 +1,5 @@
 #include "client/link/deadline_queue.h"
 
-#include "base/assert.h"
 
 namespace kv {
 

@@ -1,7 +1,6 @@
 #include "client/link/session/link_regions.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/assert.h"
 

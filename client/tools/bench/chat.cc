@@ -1,7 +1,6 @@
 #include "client/tools/bench/bench.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,6 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
-#include <algorithm>
 #include <stdexcept>
 #include <string>
 

@@ -11,7 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "base/assert.h"
 #include "client/kvstore.h"
 #include "client/tools/bench/block_pattern.h"
 #include "client/tools/bench/touched_memory.h"

@@ -1,6 +1,5 @@
 // kvstorectl match, why, pin, unpin and drop: one request about one chain, named by a person.
 #include <iostream>
-#include <map>
 #include <numeric>
 #include <set>
 

@@ -1,5 +1,4 @@
 // kvstorectl cluster hot: common beginnings of prompts, which lie on every node.
-#include <chrono>
 #include <cstdio>
 #include <iostream>
 

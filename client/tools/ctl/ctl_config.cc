@@ -2,7 +2,6 @@
 #include <boost/asio/detached.hpp>
 #include <boost/asio/this_coro.hpp>
 #include <iostream>
-#include <optional>
 #include <utility>
 
 #include "client/tools/ctl/ctl.h"

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
