@@ -7,6 +7,7 @@
 
 #include <iostream>
 
+#include "client/tools/json_text.h"
 #include "client/tools/tool_main.h"
 
 namespace kv {
@@ -23,6 +24,14 @@ void confirm(const std::string& verb, const std::string& what, bool is_sure) {
 
 void add_sure_flag(CLI::App& command, bool& is_sure) {
   command.add_flag("--yes", is_sure, "Do not ask; needed where there is no terminal to ask at");
+}
+
+void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table) {
+  if (as_json) {
+    std::cout << json_text(document) << '\n';
+  } else {
+    table.print(std::cout);
+  }
 }
 
 }  // namespace kv

@@ -20,11 +20,14 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "client/tools/ctl/cluster_look.h"
 #include "client/tools/ctl/node_counts.h"
+#include "client/tools/text_table.h"
 #include "client/tools/tool_client.h"
 
 namespace kv {
@@ -61,14 +64,27 @@ struct CtlOptions {
   bool json = false;
 };
 
-template <class Options>
-CLI::App* add_ctl_command(CLI::App& app, const std::string& name, const std::string& about,
-                          const std::shared_ptr<Options>& options) {
-  CLI::App* command = app.add_subcommand(name, about);
+/// Adds a command, which runs `run` with options of its own. They live as long as the command.
+template <class Options, class Run>
+std::pair<CLI::App*, Options*> add_ctl_command(CLI::App& app, const std::string& name, const std::string& about,
+                                               Run run) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand(name, about);
   add_node_options(*command, options->node, /*with_transport=*/false);
   command->add_flag("--json", options->json, "One JSON document, for scripts");
-  return command;
+  command->callback([options, run] { run(*options); });
+  return {command, options.get()};
 }
+
+/// The result of a call. Throws ToolFailed if there is none, with the reason behind `about`.
+template <class T>
+T answer_of(Result<T> result, const std::string& about = "") {
+  if (!result) throw ToolFailed((about.empty() ? "" : about + ": ") + describe(result.error()));
+  return *std::move(result);
+}
+
+/// Prints the document with --json, else the table.
+void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table);
 
 /// Fills in the endpoints, in a cluster all nodes; one connection and quick retries, for a waiting person.
 ClientConfig ctl_config(ConnectionOptions& node);

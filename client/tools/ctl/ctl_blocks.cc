@@ -91,19 +91,13 @@ void run_why(const BlockOptions& options) {
   const NamespaceRecord record = find_record(client, own.node, own);
   if (!tokens.empty()) {
     if (record.is_set()) throw ToolFailed("a set's blocks have names of their own: give these, not tokens");
-    if (!record.has_own_chain())
-      throw ToolFailed("the namespace has hashes of '" + std::string(record.field("hash")) +
-                       "': give them, not tokens");
-    hashes = hash_chain(record.digest(), tokens, record.block_size());
-    if (hashes.empty()) throw ToolFailed("fewer tokens than one block has: " + std::to_string(record.block_size()));
+    hashes = hash_tokens(record, tokens);
   }
-  const auto space = client.open(record, own.node.deadline);
-  if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
-  const auto report = client.run(client->why(*space, hashes, own.node.deadline));
-  if (!report) throw ToolFailed(describe(report.error()));
-  std::vector<std::string> lines = report->text();
-  nlohmann::json document = json_of(*report);
-  if (!tokens.empty() && !report->is_whole) {
+  const auto space = answer_of(client.open(record, own.node.deadline), "cannot open the namespace");
+  const auto report = answer_of(client.run(client->why(space, hashes, own.node.deadline)));
+  std::vector<std::string> lines = report.text();
+  nlohmann::json document = json_of(report);
+  if (!tokens.empty() && !report.is_whole) {
     document["same_tokens"] = nlohmann::json::array();
     for (std::string& line : look_elsewhere(client, own, record, tokens, document["same_tokens"]))
       lines.push_back(std::move(line));
@@ -116,7 +110,38 @@ void run_why(const BlockOptions& options) {
   } else {
     for (const std::string& line : lines) std::cout << line << '\n';
   }
-  if (report->why) throw ToolFailed::said();
+  if (report.why) throw ToolFailed::said();
+}
+
+/// Returns the answer in words.
+std::string match_blocks(ToolClient& client, const ConnectionOptions& node, Space space, const NamespaceRecord& record,
+                         Hashes hashes, nlohmann::json& document, error_code& why) {
+  std::uint64_t count = 0, bytes = 0;
+  std::string tokens;
+  if (record.is_set()) {
+    // A set's blocks differ in length, so their bytes are a sum; a chain's are a product.
+    const SetMatchOptions options{.deadline = node.deadline};
+    const auto match = answer_of(client.run(client->match_set(space, hashes, options)));
+    why = match.why;
+    count = match.held_count;
+    bytes = std::accumulate(match.block_bytes.begin(), match.block_bytes.end(), std::uint64_t{0});
+    document["disk_blocks"] = match.disk_count;
+    document["block_bytes"] = match.block_bytes;
+  } else {
+    const MatchOptions options{.deadline = node.deadline};
+    const auto match = answer_of(client.run(client->match(space, hashes, options)));
+    KV_ASSERT(match.block_count <= hashes.size() && match.disk_block_count <= match.block_count);
+    why = match.why;
+    count = match.block_count;
+    bytes = count * record.block_bytes();
+    document["disk_blocks"] = match.disk_block_count;
+    document["tokens"] = count * record.block_size();
+    tokens = format_count(count * record.block_size()) + " tokens, ";
+  }
+  document["blocks"] = count;
+  document["bytes"] = bytes;
+  return format_count(count) + " of " + format_count(hashes.size()) + " blocks are there: " + tokens +
+         format_bytes(bytes);
 }
 
 void run_command(const std::string& name, BlockOptions options) {
@@ -139,55 +164,29 @@ void run_command(const std::string& name, BlockOptions options) {
             options.is_sure);
   }
   // Only now, with a complete record: opening creates the namespace on a node without it.
-  const auto space = client.open(record, options.node.deadline);
-  if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
+  const auto space = answer_of(client.open(record, options.node.deadline), "cannot open the namespace");
 
   nlohmann::json document = {{"verb", name}, {"namespace", to_hex(record.id().bytes)}, {"hashes", hashes.size()}};
   std::string sentence;
   error_code why;
-  if (name == "match" && record.is_set()) {
-    // A set's blocks differ in length, so their bytes are a sum; a chain's are a product.
-    const SetMatchOptions match_options{.deadline = options.node.deadline};
-    const auto match = client.run(client->match_set(*space, hashes, match_options));
-    if (!match) throw ToolFailed(describe(match.error()));
-    why = match->why;
-    const std::uint64_t bytes = std::accumulate(match->block_bytes.begin(), match->block_bytes.end(), std::uint64_t{0});
-    document["blocks"] = match->held_count;
-    document["disk_blocks"] = match->disk_count;
-    document["bytes"] = bytes;
-    document["block_bytes"] = match->block_bytes;
-    sentence = format_count(match->held_count) + " of " + format_count(hashes.size()) +
-               " blocks are there: " + format_bytes(bytes);
-  } else if (name == "match") {
-    const MatchOptions match_options{.deadline = options.node.deadline};
-    const auto match = client.run(client->match(*space, hashes, match_options));
-    if (!match) throw ToolFailed(describe(match.error()));
-    KV_ASSERT(match->block_count <= hashes.size() && match->disk_block_count <= match->block_count);
-    why = match->why;
-    document["blocks"] = match->block_count;
-    document["disk_blocks"] = match->disk_block_count;
-    document["tokens"] = match->block_count * record.block_size();
-    document["bytes"] = match->block_count * record.block_bytes();
-    sentence = format_count(match->block_count) + " of " + format_count(hashes.size()) +
-               " blocks are there: " + format_count(match->block_count * record.block_size()) + " tokens, " +
-               format_bytes(match->block_count * record.block_bytes());
+  if (name == "match") {
+    sentence = match_blocks(client, options.node, space, record, hashes, document, why);
   } else if (name == "drop") {
-    const auto dropped = client.run(client->drop(*space, hashes, options.node.deadline));
-    if (!dropped) throw ToolFailed(name + ": " + describe(dropped.error()));
-    document["blocks"] = dropped->block_count;
-    document["until_restart"] = dropped->until_restart;
-    sentence = format_count(dropped->block_count) + " blocks dropped";
-    if (dropped->until_restart)
+    const auto dropped = answer_of(client.run(client->drop(space, hashes, options.node.deadline)), name);
+    document["blocks"] = dropped.block_count;
+    document["until_restart"] = dropped.until_restart;
+    sentence = format_count(dropped.block_count) + " blocks dropped";
+    if (dropped.until_restart)
       sentence +=
           ", until the node next starts: its disk could not be told in time, so blocks there may come back. Drop "
           "again once `kvstorectl status` says that the disk works";
   } else {
     const auto deadline = options.node.deadline;
-    const auto count = client.run(name == "pin" ? client->retain(*space, hashes, deadline)
-                                                : client->unretain(*space, hashes, deadline));
-    if (!count) throw ToolFailed(name + ": " + describe(count.error()));
-    document["blocks"] = *count;
-    sentence = format_count(*count) + " blocks " + name + "ned";
+    const auto count = answer_of(
+        client.run(name == "pin" ? client->retain(space, hashes, deadline) : client->unretain(space, hashes, deadline)),
+        name);
+    document["blocks"] = count;
+    sentence = format_count(count) + " blocks " + name + "ned";
   }
   if (why) document["why"] = describe(why);
   if (options.json) {
@@ -199,8 +198,8 @@ void run_command(const std::string& name, BlockOptions options) {
 }
 
 void add_command(CLI::App& app, const std::string& name, const std::string& about, const std::string& footer) {
-  auto options = std::make_shared<BlockOptions>();
-  CLI::App* command = add_ctl_command(app, name, about, options);
+  const auto [command, options] =
+      add_ctl_command<BlockOptions>(app, name, about, [name](const BlockOptions& given) { run_command(name, given); });
   add_chain_options(*command, *options);
   if (name == "why") {
     command
@@ -215,7 +214,6 @@ void add_command(CLI::App& app, const std::string& name, const std::string& abou
     add_sure_flag(*command, options->is_sure);
   }
   command->footer(footer);
-  command->callback([name, options] { run_command(name, *options); });
 }
 
 }  // namespace

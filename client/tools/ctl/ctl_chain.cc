@@ -31,10 +31,9 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
 /// its model) selects among the nodes' records. Two candidates are an error, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
-  const auto stats = client.run(client->stats(node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
+  const auto stats = answer_of(client.run(client->stats(node.deadline)));
   std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
-  for (const NodeStats& each : *stats) {
+  for (const NodeStats& each : stats) {
     // A warning, not an error: another node may have the namespace. Drop asks every node again.
     if (each.error) std::cerr << "kvstorectl: " << each.name << ": " << describe(each.error) << '\n';
     for (const NodeStats::Namespace& space : each.namespaces) {
@@ -80,13 +79,16 @@ std::vector<std::uint32_t> parse_tokens(const ChainOptions& options) {
   return tokens;
 }
 
-std::vector<BlockHash> chain_of(const NamespaceRecord& record, const ChainOptions& options) {
-  if (options.token_file.empty()) return parse_hashes(options);
+std::vector<BlockHash> hash_tokens(const NamespaceRecord& record, std::span<const std::uint32_t> tokens) {
   if (!record.has_own_chain())
     throw ToolFailed("the namespace has hashes of '" + std::string(record.field("hash")) + "': give them, not tokens");
-  auto hashes = hash_chain(record.digest(), parse_tokens(options), record.block_size());
+  auto hashes = hash_chain(record.digest(), tokens, record.block_size());
   if (hashes.empty()) throw ToolFailed("fewer tokens than one block has: " + std::to_string(record.block_size()));
   return hashes;
+}
+
+std::vector<BlockHash> chain_of(const NamespaceRecord& record, const ChainOptions& options) {
+  return options.token_file.empty() ? parse_hashes(options) : hash_tokens(record, parse_tokens(options));
 }
 
 void add_chain_options(CLI::App& command, ChainOptions& options) {

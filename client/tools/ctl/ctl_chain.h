@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ void add_chain_options(CLI::App& command, ChainOptions& options);
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options);
 std::vector<BlockHash> parse_hashes(const ChainOptions& options);
 std::vector<std::uint32_t> parse_tokens(const ChainOptions& options);
+std::vector<BlockHash> hash_tokens(const NamespaceRecord& record, std::span<const std::uint32_t> tokens);
 /// The given hashes, or those of the file of tokens.
 std::vector<BlockHash> chain_of(const NamespaceRecord& record, const ChainOptions& options);
 

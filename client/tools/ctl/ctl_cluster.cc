@@ -56,13 +56,12 @@ CtlCluster ask_map(CtlOptions& options) {
 ClusterReport ask_all(CtlOptions& options) {
   CtlCluster cluster = ask_map(options);
   ToolClient client(std::move(cluster.config));
-  const auto stats = client.run(client->stats(options.node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
+  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   const std::vector<NodeStatus> links = client->nodes();
   ClusterReport report{std::move(cluster.map), {}};
-  KV_ASSERT(stats->size() == report.map.nodes.size() && links.size() == stats->size());
+  KV_ASSERT(stats.size() == report.map.nodes.size() && links.size() == stats.size());
   for (std::size_t i = 0; i < links.size(); ++i) {
-    const NodeStats& said = (*stats)[i];
+    const NodeStats& said = stats[i];
     MemberReport& one = report.members.emplace_back();
     one.member = report.map.nodes[i];
     one.endpoint = links[i].endpoint;
@@ -361,8 +360,8 @@ void run_cluster_drain(DrainOptions options, bool drain) {
 }
 
 void add_drain_command(CLI::App& cluster, const char* name, const std::string& about, bool drain) {
-  const auto options = std::make_shared<DrainOptions>();
-  CLI::App* const command = add_ctl_command(cluster, name, about, options);
+  const auto [command, options] = add_ctl_command<DrainOptions>(
+      cluster, name, about, [drain](const DrainOptions& given) { run_cluster_drain(given, drain); });
   command->add_option("node", options->node_id, "The node's id")->required();
   command->add_flag("!--no-wait", options->waits, "Return once the node has begun");
   command->add_option("--wait-seconds", options->wait_seconds, "How long to wait for the end; then exit status 1")
@@ -370,7 +369,6 @@ void add_drain_command(CLI::App& cluster, const char* name, const std::string& a
   command->footer(
       "Exit status 1 too if blocks stayed behind; the reason is told, and `kvstorectl doctor` has it as long as it "
       "holds.\n");
-  command->callback([options, drain] { run_cluster_drain(*options, drain); });
 }
 
 }  // namespace
@@ -380,37 +378,31 @@ std::vector<MemberWord> ask_members(CtlOptions& options) {
   ToolClient client(std::move(cluster.config));
   (void)client.run(client->ping(options.node.deadline));  // connects first, so that `asked_at` is close to the answer
   const double asked_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const auto stats = client.run(client->stats(options.node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
-  KV_ASSERT(stats->size() == cluster.map.nodes.size());
+  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  KV_ASSERT(stats.size() == cluster.map.nodes.size());
   std::vector<MemberWord> words;
-  for (std::size_t i = 0; i < stats->size(); ++i)
-    words.push_back(word_of(cluster.map.nodes[i].id, (*stats)[i], asked_at));
+  for (std::size_t i = 0; i < stats.size(); ++i) words.push_back(word_of(cluster.map.nodes[i].id, stats[i], asked_at));
   return words;
 }
 
 void add_cluster_commands(CLI::App& app) {
   CLI::App* const cluster = app.add_subcommand("cluster", "Which nodes belong together, and what each knows of it");
   cluster->require_subcommand(1);
-  const auto status_options = std::make_shared<CtlOptions>();
-  add_ctl_command(*cluster, "status",
-                  "Each node of the map: its state, and the epoch that it knows itself. Exit status 1 if one does not "
-                  "answer, or if they know different maps",
-                  status_options)
-      ->callback([status_options] { run_cluster_status(*status_options); });
-  const auto map_options = std::make_shared<CtlOptions>();
-  add_ctl_command(*cluster, "map", "The map as a node has it: what clients place blocks by", map_options)
-      ->callback([map_options] { run_cluster_map(*map_options); });
+  add_ctl_command<CtlOptions>(*cluster, "status",
+                              "Each node of the map: its state, and the epoch that it knows itself. Exit status 1 if "
+                              "one does not answer, or if "
+                              "they know different maps",
+                              run_cluster_status);
+  add_ctl_command<CtlOptions>(*cluster, "map", "The map as a node has it: what clients place blocks by",
+                              run_cluster_map);
   add_cluster_hot_command(*cluster);
-  const auto plan_options = std::make_shared<PlanOptions>();
-  CLI::App* const plan = add_ctl_command(
+  const auto [plan, plan_options] = add_ctl_command<PlanOptions>(
       *cluster, "plan", "What nodes that come or go would move, and whether there is room; changes nothing",
-      plan_options);
+      run_cluster_plan);
   plan->add_option("--add", plan_options->added,
                    "A node that comes, ID or ID=WEIGHT (default: the average weight); may be repeated");
   plan->add_option("--remove", plan_options->removed, "A node that leaves, by its id; may be repeated");
   add_bytes_option(*plan, "--move-rate", plan_options->move_rate, "The nodes' move-rate, for the time that it takes");
-  plan->callback([plan_options] { run_cluster_plan(*plan_options); });
   add_drain_command(
       *cluster, "drain",
       "A node hands over what it owns to those who follow, then owns nothing; it goes on running until it "

@@ -64,14 +64,12 @@ void run_cluster_hot(HotOptions options) {
 }  // namespace
 
 void add_cluster_hot_command(CLI::App& cluster) {
-  const auto options = std::make_shared<HotOptions>();
-  CLI::App* const command = add_ctl_command(
+  const auto [command, options] = add_ctl_command<HotOptions>(
       cluster, "hot",
       "What many prompts begin with: how long it is, its share of the matches that a node has counted, and which nodes "
       "take it for hot. Clients keep that on every node",
-      options);
+      run_cluster_hot);
   command->add_flag("--all", options->all, "Beginnings too that are no longer hot, or not yet: from half a percent on");
-  command->callback([options] { run_cluster_hot(*options); });
 }
 
 }  // namespace kv

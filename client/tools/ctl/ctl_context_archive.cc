@@ -106,9 +106,8 @@ void run_import(ArchiveCtlOptions options) {
   line.clear();
   if (!imported) fail("import", imported.error());
   if (options.warms) {
-    const auto warmed = client.warm_context(imported->name, options.node.deadline);
-    if (!warmed) throw ToolFailed("contexts import: done, and it cannot be warmed: " + describe(warmed.error()));
-    imported->context = *warmed;
+    imported->context = answer_of(client.warm_context(imported->name, options.node.deadline),
+                                  "contexts import: done, and it cannot be warmed");
   }
   if (options.json) {
     nlohmann::json told = json_of(*imported);
@@ -129,33 +128,32 @@ void add_key_option(CLI::App& verb, ArchiveCtlOptions& options, const char* help
 }  // namespace
 
 void add_context_archive_commands(CLI::App& contexts) {
-  const auto out = std::make_shared<ArchiveCtlOptions>(), in = std::make_shared<ArchiveCtlOptions>();
-  CLI::App* verb = add_ctl_command(contexts, "export", "Write a context with its blocks to a file", out);
-  verb->add_option("name", out->name, "Of the context")->required();
-  verb->add_option("file", out->file, "To be written")->required()->type_name("FILE");
-  verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
-  verb->add_flag("--force", out->replaces, "Replace a file that is there");
-  add_key_option(*verb, *out, "Of the key that signs it: 64 hexadecimal digits");
-  verb->footer(
+  const auto [out_verb, out] =
+      add_ctl_command<ArchiveCtlOptions>(contexts, "export", "Write a context with its blocks to a file", run_export);
+  out_verb->add_option("name", out->name, "Of the context")->required();
+  out_verb->add_option("file", out->file, "To be written")->required()->type_name("FILE");
+  out_verb->add_flag("--partial", out->is_partial, "Where blocks are missing: what is there before the first of them");
+  out_verb->add_flag("--force", out->replaces, "Replace a file that is there");
+  add_key_option(*out_verb, *out, "Of the key that signs it: 64 hexadecimal digits");
+  out_verb->footer(
       "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the "
       "nodes.\n"
       "It is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
       "Example:\n  kvstorectl contexts export support-prompt support-prompt.kvctx\n");
-  verb->callback([out] { run_export(*out); });
-  verb = add_ctl_command(contexts, "import", "Put the blocks of such a file, and create the context", in);
-  verb->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
-  verb->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
-  add_keep_options(*verb, in, "as it was");
-  add_key_option(*verb, *in, "Of the key that has to have signed it");
-  verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
-  verb->footer(
+  const auto [in_verb, in] = add_ctl_command<ArchiveCtlOptions>(
+      contexts, "import", "Put the blocks of such a file, and create the context", run_import);
+  in_verb->add_option("file", in->file, "That export has written")->required()->type_name("FILE");
+  in_verb->add_option("--name", in->name, "Another name than it had")->type_name("NAME");
+  add_keep_options(*in_verb, *in, "as it was");
+  add_key_option(*in_verb, *in, "Of the key that has to have signed it");
+  in_verb->add_flag("--warm", in->warms, "And bring what the disks have of it to memory");
+  in_verb->footer(
       "The whole file is checked before anything of it goes to a node. Only a signature tells who has made it: "
       "without\n"
       "a key take files from those alone whom you would let write. Without a time it is kept as long as it was to "
       "be\n"
       "from its creation on, from now. A context of that name is replaced.\n\n"
       "Example:\n  kvstorectl contexts import support-prompt.kvctx --ttl 12h --priority 7\n");
-  verb->callback([in] { run_import(*in); });
 }
 
 }  // namespace kv

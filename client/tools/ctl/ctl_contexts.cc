@@ -163,75 +163,70 @@ void run_create(ContextCtlOptions options) {
   const NamespaceRecord record = find_record(client, options.node, options);
   if (record.is_set()) throw ToolFailed("a set's blocks stand alone: contexts are of chains");
   const std::vector<BlockHash> hashes = chain_of(record, options);
-  const auto space = client.open(record, options.node.deadline);
-  if (!space) throw ToolFailed("cannot open the namespace: " + describe(space.error()));
+  const auto space = answer_of(client.open(record, options.node.deadline), "cannot open the namespace");
   const ContextOptions asked{.deadline = options.node.deadline,
                              .name = options.name,
                              .life = life,
                              .tags = options.tags,
                              .priority = options.priority.value_or(ContextOptions{}.priority)};
-  const auto created = client.run(client->create_context(*space, hashes, asked));
-  if (!created) throw ToolFailed("contexts create: " + describe(created.error()));
-  if (!options.warms) return print_one(*created, options.json);
-  const auto warmed = client.run(client->warm_context(options.name, options.node.deadline));
-  if (!warmed) throw ToolFailed("contexts create: created, and cannot be warmed: " + describe(warmed.error()));
-  print_one(*warmed, options.json);
+  const auto created = answer_of(client.run(client->create_context(space, hashes, asked)), "contexts create");
+  if (!options.warms) return print_one(created, options.json);
+  print_one(answer_of(client.run(client->warm_context(options.name, options.node.deadline)),
+                      "contexts create: created, and cannot be warmed"),
+            options.json);
 }
 
 void run_contexts_list(ContextCtlOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto list = client.run(client->list_contexts(options.name, options.node.deadline));
-  if (!list) throw ToolFailed(describe(list.error()));
-  for (const auto& [node, error] : list->silent) std::cerr << "kvstorectl: " << node << ": " << describe(error) << '\n';
+  const auto list = answer_of(client.run(client->list_contexts(options.name, options.node.deadline)));
+  for (const auto& [node, error] : list.silent) std::cerr << "kvstorectl: " << node << ": " << describe(error) << '\n';
   if (!options.name.empty()) {  // show
-    if (list->contexts.empty()) {
-      if (!list->silent.empty()) throw ToolFailed::said();
+    if (list.contexts.empty()) {
+      if (!list.silent.empty()) throw ToolFailed::said();
       throw ToolFailed("no context '" + options.name + "'");
     }
-    print_one(list->contexts.front(), options.json);
+    print_one(list.contexts.front(), options.json);
   } else if (options.json) {
     nlohmann::json contexts = nlohmann::json::array();
-    for (const NamedContext& context : list->contexts) contexts.push_back(json_of(context));
+    for (const NamedContext& context : list.contexts) contexts.push_back(json_of(context));
     std::cout << json_text({{"contexts", std::move(contexts)}}) << '\n';
   } else {
-    print_table(list->contexts);
+    print_table(list.contexts);
   }
-  if (!list->silent.empty()) throw ToolFailed::said();  // the figures lack these nodes' blocks
+  if (!list.silent.empty()) throw ToolFailed::said();  // the figures lack these nodes' blocks
 }
 
 void run_extend(ContextCtlOptions options) {
   const ContextTime life = life_of(options);
   ToolClient client(ctl_config(options.node));
-  const auto extended =
-      client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority));
-  if (!extended) throw ToolFailed("contexts extend: " + describe(extended.error()));
-  print_one(*extended, options.json);
+  print_one(
+      answer_of(client.run(client->extend_context(options.name, life, options.node.deadline, {}, options.priority)),
+                "contexts extend"),
+      options.json);
 }
 
 void run_delete(ContextCtlOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto last = client.run(client->delete_context(options.name, options.node.deadline));
-  if (!last) throw ToolFailed("contexts delete: " + describe(last.error()));
-  print_one(*last, options.json);
+  print_one(answer_of(client.run(client->delete_context(options.name, options.node.deadline)), "contexts delete"),
+            options.json);
 }
 
 /// The context of that name, from all nodes: a silent node's part would be missing.
 NamedContext look_at(ToolClient& client, const ContextCtlOptions& options) {
-  const auto list = client.run(client->list_contexts(options.name, options.node.deadline));
-  if (!list) throw ToolFailed("contexts warm: " + describe(list.error()));
-  for (const auto& [node, error] : list->silent) throw ToolFailed("contexts warm: " + node + ": " + describe(error));
-  if (list->contexts.empty()) throw ToolFailed("contexts warm: '" + options.name + "' has ended");
-  return list->contexts.front();
+  const auto list = answer_of(client.run(client->list_contexts(options.name, options.node.deadline)), "contexts warm");
+  for (const auto& [node, error] : list.silent) throw ToolFailed("contexts warm: " + node + ": " + describe(error));
+  if (list.contexts.empty()) throw ToolFailed("contexts warm: '" + options.name + "' has ended");
+  return list.contexts.front();
 }
 
 void run_warm(ContextCtlOptions options) {
   if (options.waits && options.stops)
     throw CLI::ValidationError("contexts warm", "--wait and --stop exclude each other");
   ToolClient client(ctl_config(options.node));
-  const auto begun = client.run(options.stops ? client->stop_warming_context(options.name, options.node.deadline)
-                                              : client->warm_context(options.name, options.node.deadline));
-  if (!begun) throw ToolFailed("contexts warm: " + describe(begun.error()));
-  NamedContext now = *begun;
+  NamedContext now =
+      answer_of(client.run(options.stops ? client->stop_warming_context(options.name, options.node.deadline)
+                                         : client->warm_context(options.name, options.node.deadline)),
+                "contexts warm");
   std::uint64_t told = ~std::uint64_t{0};
   while (options.waits && now.is_warming) {
     if (!options.json && now.disk_blocks && std::exchange(told, *now.disk_blocks) != *now.disk_blocks) {
@@ -245,34 +240,33 @@ void run_warm(ContextCtlOptions options) {
   if (options.waits && now.kept_blocks < now.wanted_blocks) throw ToolFailed::said();
 }
 
-CLI::App* add_context_verb(CLI::App& contexts, const std::string& name, const std::string& about,
-                           const std::shared_ptr<ContextCtlOptions>& options, bool is_named, bool has_life) {
-  CLI::App* const verb = add_ctl_command(contexts, name, about, options);
-  if (is_named)
-    verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
-  if (has_life) add_keep_options(*verb, options, name == "extend" ? "as it was" : "5");
-  return verb;
+/// Adds a verb about one context, or with `has_life` its time to live too.
+template <class Run>
+std::pair<CLI::App*, ContextCtlOptions*> add_named_verb(CLI::App& contexts, const std::string& name,
+                                                        const std::string& about, Run run, bool has_life = false) {
+  const auto [verb, options] = add_ctl_command<ContextCtlOptions>(contexts, name, about, run);
+  verb->add_option("name", options->name, "Of the context: 1 to 128 visible ASCII characters")->required();
+  if (has_life) add_keep_options(*verb, *options, name == "extend" ? "as it was" : "5");
+  return {verb, options};
 }
 
 }  // namespace
 
-void add_keep_options(CLI::App& verb, const std::shared_ptr<ContextKeepOptions>& options,
-                      const std::string& priority_default) {
+void add_keep_options(CLI::App& verb, ContextKeepOptions& options, const std::string& priority_default) {
   verb.add_option_function<std::string>(
           "--ttl",
-          [options](const std::string& text) {
+          [&options](const std::string& text) {
             double seconds = 0;
             if (!parse_seconds(text, &seconds) || seconds <= 0 || seconds > 3e8)
               throw CLI::ValidationError("--ttl", "'" + text + "' is no duration; write for example 90s, 30min or 12h");
-            options->ttl =
-                std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
+            options.ttl = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::duration<double>(seconds));
           },
           "How long it is kept, from now: 90s, 30min, 12h")
       ->type_name("TIME");
-  verb.add_flag("--sliding", options->is_sliding, "With --ttl: and from each use");
-  verb.add_option("--until", options->until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
+  verb.add_flag("--sliding", options.is_sliding, "With --ttl: and from each use");
+  verb.add_option("--until", options.until, "Instead of --ttl: a date in UTC, 2026-12-31 or 2026-12-31T23:59:00Z")
       ->type_name("DATE");
-  verb.add_option("--priority", options->priority,
+  verb.add_option("--priority", options.priority,
                   "0 to 9: where not all contexts can be kept, the highest are first. Default: " + priority_default)
       ->check(CLI::Range(0, 9))
       ->type_name("NUMBER");
@@ -282,40 +276,32 @@ void add_contexts_commands(CLI::App& app) {
   CLI::App* const contexts =
       app.add_subcommand("contexts", "Prefixes that are kept in memory for a time, each under a name");
   contexts->require_subcommand(1);
-  const auto create = std::make_shared<ContextCtlOptions>(), list = std::make_shared<ContextCtlOptions>(),
-             show = std::make_shared<ContextCtlOptions>(), extend = std::make_shared<ContextCtlOptions>(),
-             ended = std::make_shared<ContextCtlOptions>(), warm = std::make_shared<ContextCtlOptions>();
-  CLI::App* verb = add_context_verb(*contexts, "create", "Keep a prefix under a name; one of that name is replaced",
-                                    create, /*is_named=*/true, /*has_life=*/true);
-  add_chain_options(*verb, *create);
-  verb->add_option("--tokens", create->token_file, "Instead of hashes: a file of token ids; - reads them from stdin")
+  const auto [create, created] = add_named_verb(
+      *contexts, "create", "Keep a prefix under a name; one of that name is replaced", run_create, /*has_life=*/true);
+  add_chain_options(*create, *created);
+  create->add_option("--tokens", created->token_file, "Instead of hashes: a file of token ids; - reads them from stdin")
       ->type_name("FILE");
-  verb->add_option("--tag", create->tags, "A word to find it by; several times")->type_name("TEXT");
-  verb->add_flag("--warm", create->warms, "And bring what the disks have of it to memory");
-  verb->footer(
+  create->add_option("--tag", created->tags, "A word to find it by; several times")->type_name("TEXT");
+  create->add_flag("--warm", created->warms, "And bring what the disks have of it to memory");
+  create->footer(
       "What is in memory is kept at once, what comes later when it comes, within pinned-fraction-max and the tenant's\n"
       "pinned-bytes-max. The answer says how much that is. On a node with a policy it needs the role operator.\n\n"
       "Examples:\n"
       "  kvstorectl contexts create support-prompt --space my-model --tokens prompt.txt --ttl 1h --sliding\n"
       "  kvstorectl contexts create contract-17 --space 3fa9 --hashes chain.txt --until 2026-12-31 --tag legal\n");
-  verb->callback([create] { run_create(*create); });
-  add_context_verb(*contexts, "list", "All contexts of one's tenant, and what they came to", list, false, false)
-      ->callback([list] { run_contexts_list(*list); });
-  add_context_verb(*contexts, "show", "One context", show, true, false)->callback([show] { run_contexts_list(*show); });
-  verb = add_context_verb(*contexts, "extend", "Give a context another time to live, from now on", extend, true, true);
-  verb->footer("Example:\n  kvstorectl contexts extend support-prompt --ttl 2h\n");
-  verb->callback([extend] { run_extend(*extend); });
-  verb = add_context_verb(*contexts, "warm", "Bring what the disks have of a context to memory, in the background",
-                          warm, true, false);
-  verb->add_flag("--wait", warm->waits, "Until it is over. Exit status 1: not all of it is kept then");
-  verb->add_flag("--stop", warm->stops, "Bring no more of it; what has come stays");
-  verb->footer(
+  add_ctl_command<ContextCtlOptions>(*contexts, "list", "All contexts of one's tenant, and what they came to",
+                                     run_contexts_list);
+  add_named_verb(*contexts, "show", "One context", run_contexts_list);
+  add_named_verb(*contexts, "extend", "Give a context another time to live, from now on", run_extend, /*has_life=*/true)
+      .first->footer("Example:\n  kvstorectl contexts extend support-prompt --ttl 2h\n");
+  const auto [warm, warmed] = add_named_verb(
+      *contexts, "warm", "Bring what the disks have of a context to memory, in the background", run_warm);
+  warm->add_flag("--wait", warmed->waits, "Until it is over. Exit status 1: not all of it is kept then");
+  warm->add_flag("--stop", warmed->stops, "Bring no more of it; what has come stays");
+  warm->footer(
       "At most spill-warm-rate bytes a second, and what the bounds on what is kept have room for.\n\n"
       "Example:\n  kvstorectl contexts warm support-prompt --wait\n");
-  verb->callback([warm] { run_warm(*warm); });
-  add_context_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", ended, true,
-                   false)
-      ->callback([ended] { run_delete(*ended); });
+  add_named_verb(*contexts, "delete", "End a context; what else keeps its blocks goes on doing so", run_delete);
   add_context_archive_commands(*contexts);
 }
 

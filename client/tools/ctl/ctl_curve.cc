@@ -131,14 +131,12 @@ nlohmann::json curve_json(const NodeStats& node, const std::vector<CurvePoint>& 
   return entry;
 }
 
-void run_curve(const CurveOptions& given) {
-  CurveOptions options = given;
+void run_curve(CurveOptions options) {
   ToolClient client(ctl_config(options.node));
-  auto stats = client.run(client->stats(options.node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
+  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
   bool is_first = true, has_failed = false;
-  for (const NodeStats& node : *stats) {
+  for (const NodeStats& node : stats) {
     const std::vector<CurvePoint> points = points_of(node);
     if (options.json) {
       document["nodes"].push_back(curve_json(node, points, options));
@@ -162,13 +160,12 @@ void run_curve(const CurveOptions& given) {
 }  // namespace
 
 void add_curve_command(CLI::App& app) {
-  auto options = std::make_shared<CurveOptions>();
-  CLI::App* command =
-      add_ctl_command(app, "curve", "What the hit rate would be with less memory, or more, on each node", options);
+  const auto [command, options] = add_ctl_command<CurveOptions>(
+      app, "curve", "What the hit rate would be with less memory, or more, on each node", run_curve);
   command
       ->add_option_function<std::string>(
           "--more",
-          [options](const std::string& text) {
+          [options = options](const std::string& text) {
             if (!parse_bytes(text, &options->more_bytes) || options->more_bytes == 0)
               throw CLI::ValidationError("--more", text + ": not a size, such as 64GiB");
           },
@@ -179,7 +176,6 @@ void add_curve_command(CLI::App& app) {
       "19\n"
       "times in 20 the truth is within. Exit status 1 if a node does not answer.\n\n"
       "Example:\n  kvstorectl curve -e tcp://127.0.0.1:7400 --more 128GiB\n");
-  command->callback([options] { run_curve(*options); });
 }
 
 }  // namespace kv

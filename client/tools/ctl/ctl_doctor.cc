@@ -514,20 +514,15 @@ void run_doctor(DoctorOptions options) {
     if (!finding.advice.empty()) table.add({"", "", "-> " + finding.advice});
   }
   document["ok"] = !has_failed;
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, document, table);
   if (has_failed) throw ToolFailed::said();
 }
 
 }  // namespace
 
 void add_doctor_command(CLI::App& app) {
-  auto options = std::make_shared<DoctorOptions>();
-  CLI::App* command =
-      add_ctl_command(app, "doctor", "Is everything all right? Checks nodes and machine, and says what to do", options);
+  const auto [command, options] = add_ctl_command<DoctorOptions>(
+      app, "doctor", "Is everything all right? Checks nodes and machine, and says what to do", run_doctor);
   command
       ->add_option("--admin", options->admin,
                    "Admin address of a node to check, https://HOST:PORT with TLS; 'none' skips the check")
@@ -546,7 +541,6 @@ void add_doctor_command(CLI::App& app) {
       "with --rdma.\n\n"
       "Examples:\n  kvstorectl doctor\n  kvstorectl doctor --rdma\n"
       "  kvstorectl doctor --rdma --rdma-device mlx5_0@10.0.0.1\n");
-  command->callback([options] { run_doctor(*options); });
 }
 
 }  // namespace kv

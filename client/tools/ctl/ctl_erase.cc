@@ -62,11 +62,7 @@ void print(const std::map<std::string, NodeErasure>& last, const std::map<std::s
                has_disk ? format_bytes(static_cast<std::uint64_t>(value_in(node, "erase_given_back_bytes"))) : "-",
                count_in(node, "erase_blocks_left")});
   }
-  if (options.json) {
-    std::cout << json_text({{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, {{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}, table);
 }
 
 void run_erase(EraseOptions options) {
@@ -83,11 +79,10 @@ void run_erase(EraseOptions options) {
   constexpr int kSilentMax = 10;
   std::string said;
   for (;;) {
-    const auto asked = client.run(client->erase(owner, options.node.deadline));
-    if (!asked) throw ToolFailed(describe(asked.error()));
+    const auto asked = answer_of(client.run(client->erase(owner, options.node.deadline)));
     bool is_final_everywhere = true;
     std::string progress;
-    for (const NodeErasure& node : *asked) {
+    for (const NodeErasure& node : asked) {
       if (over[node.name]) continue;  // asking a finished node would start over
       over[node.name] = !node.error && value_in(node, "erase_done") > 0;
       last[node.name] = node;
@@ -113,9 +108,8 @@ void run_erase(EraseOptions options) {
 }  // namespace
 
 void add_erase_command(CLI::App& app) {
-  const auto options = std::make_shared<EraseOptions>();
-  CLI::App* const command = add_ctl_command(
-      app, "erase", "Erase all that a tenant has on all nodes, in memory and in the files of their disks", options);
+  const auto [command, options] = add_ctl_command<EraseOptions>(
+      app, "erase", "Erase all that a tenant has on all nodes, in memory and in the files of their disks", run_erase);
   command->add_option("tenant", options->name, "The tenant; with --share, the share")->required();
   command->add_flag("--share", options->is_share, "A share of the policy instead of a tenant");
   add_sure_flag(*command, options->is_sure);
@@ -126,7 +120,6 @@ void add_erase_command(CLI::App& app) {
       "its blocks,\nor any that were evicted, are written anew without them. Exit status 0: it is gone on every "
       "node.\n\n"
       "Example:\n  kvstorectl erase research --yes\n");
-  command->callback([options] { run_erase(*options); });
 }
 
 }  // namespace kv

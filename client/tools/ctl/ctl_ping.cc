@@ -80,19 +80,15 @@ void run_ping(PingOptions options) {
                format_number(latency.quantile_us(0.5), 1), format_number(latency.quantile_us(0.99), 1),
                format_number(max_us, 1), pings[i].error.empty() ? nodes[i].peer_transport : pings[i].error});
   }
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, document, table);
   if (!is_complete) throw ToolFailed::said();
 }
 
 }  // namespace
 
 void add_ping_command(CLI::App& app) {
-  auto options = std::make_shared<PingOptions>();
-  CLI::App* command = add_ctl_command(app, "ping", "Round trips to each node; can wait until a node serves", options);
+  const auto [command, options] =
+      add_ctl_command<PingOptions>(app, "ping", "Round trips to each node; can wait until a node serves", run_ping);
   command->add_option("--count", options->count, "Round trips")->capture_default_str()->check(CLI::Range(1, 1'000'000));
   add_duration_option(*command, "--interval", options->interval, "Pause between two round trips");
   add_duration_option(*command, "--wait", options->wait, "Try this long until every node answers");
@@ -101,7 +97,6 @@ void add_ping_command(CLI::App& app) {
       "Examples:\n"
       "  kvstorectl ping --wait 30s --count 1     after starting a node: returns once it serves\n"
       "  kvstorectl ping --count 1000             what the way to the node costs\n");
-  command->callback([options] { run_ping(*options); });
 }
 
 }  // namespace kv

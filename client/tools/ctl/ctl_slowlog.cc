@@ -74,12 +74,11 @@ nlohmann::json json_of(const Request& request) {
 
 void run_slowlog(SlowLogOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto logs = client.run(client->slow_log(options.what == "reset", options.node.deadline));
-  if (!logs) throw ToolFailed(describe(logs.error()));
+  const auto logs = answer_of(client.run(client->slow_log(options.what == "reset", options.node.deadline)));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
   TextTable table({"node", "began (UTC)", "verb", "took", "where", "blocks", "bytes", "model", "client"});
   bool is_silent = false;
-  for (const NodeSlowLog& node : *logs) {
+  for (const NodeSlowLog& node : logs) {
     nlohmann::json entry = {{"name", node.name}, {"requests", nlohmann::json::array()}};
     if (node.error) {
       entry["error"] = describe(node.error);
@@ -105,20 +104,15 @@ void run_slowlog(SlowLogOptions options) {
     }
     document["nodes"].push_back(std::move(entry));
   }
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, document, table);
   if (is_silent) throw ToolFailed::said();
 }
 
 }  // namespace
 
 void add_slowlog_command(CLI::App& app) {
-  const auto options = std::make_shared<SlowLogOptions>();
-  CLI::App* const command =
-      add_ctl_command(app, "slowlog", "The latest requests that took long, and where their time went", options);
+  const auto [command, options] = add_ctl_command<SlowLogOptions>(
+      app, "slowlog", "The latest requests that took long, and where their time went", run_slowlog);
   command->add_option("--count", options->count, "So many of each node at most")->capture_default_str();
   command->add_option("what", options->what, "reset: shows them, and empties the log")->check(CLI::IsMember({"reset"}));
   command->footer(
@@ -127,7 +121,6 @@ void add_slowlog_command(CLI::App& app) {
       "for memory to put into; disk; move: copies and RDMA; client: waiting for the client to send or to take "
       "bytes.\n\n"
       "Examples:\n  kvstorectl slowlog\n  kvstorectl slowlog --json --count 5\n  kvstorectl slowlog reset\n");
-  command->callback([options] { run_slowlog(*options); });
 }
 
 }  // namespace kv

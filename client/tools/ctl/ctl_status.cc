@@ -73,9 +73,7 @@ nlohmann::json hit_rate_json(const LookupCounts& lookups) {
 }
 
 std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& node) {
-  auto stats = client.run(client->stats(node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
-  return *std::move(stats);
+  return answer_of(client.run(client->stats(node.deadline)));
 }
 
 /// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
@@ -259,11 +257,7 @@ void run_namespaces(CtlOptions options) {
     }
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
   }
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, document, table);
   fail_if_silent(stats);
 }
 
@@ -398,24 +392,19 @@ void run_top(TopOptions options) {
 }  // namespace
 
 void add_status_commands(CLI::App& app) {
-  auto status = std::make_shared<CtlOptions>();
-  CLI::App* command = add_ctl_command(app, "status", "What the nodes hold, and whether they serve", status);
-  command->footer(
-      "With --json every counter of the node. Exit status 1 if a node does not answer.\n\n"
-      "Example:\n  kvstorectl status -e tcp://127.0.0.1:7400 -e tcp://127.0.0.1:7401\n");
-  command->callback([status] { run_status(*status); });
+  add_ctl_command<CtlOptions>(app, "status", "What the nodes hold, and whether they serve", run_status)
+      .first->footer(
+          "With --json every counter of the node. Exit status 1 if a node does not answer.\n\n"
+          "Example:\n  kvstorectl status -e tcp://127.0.0.1:7400 -e tcp://127.0.0.1:7401\n");
 
-  auto top = std::make_shared<TopOptions>();
-  command = add_ctl_command(app, "top", "What the nodes do, shown anew every interval; q quits", top);
-  add_duration_option(*command, "--interval", top->interval, "Time between two samples");
-  command->add_flag("--once", top->once, "One sample over one interval, then exit; for scripts");
-  command->footer("Example:\n  kvstorectl top --once --json --interval 5s\n");
-  command->callback([top] { run_top(*top); });
+  const auto [top, options] =
+      add_ctl_command<TopOptions>(app, "top", "What the nodes do, shown anew every interval; q quits", run_top);
+  add_duration_option(*top, "--interval", options->interval, "Time between two samples");
+  top->add_flag("--once", options->once, "One sample over one interval, then exit; for scripts");
+  top->footer("Example:\n  kvstorectl top --once --json --interval 5s\n");
 
-  auto spaces = std::make_shared<CtlOptions>();
-  command =
-      add_ctl_command(app, "namespaces", "The namespaces of each node: whose blocks, how many, how large", spaces);
-  command->callback([spaces] { run_namespaces(*spaces); });
+  add_ctl_command<CtlOptions>(app, "namespaces", "The namespaces of each node: whose blocks, how many, how large",
+                              run_namespaces);
 }
 
 }  // namespace kv

@@ -57,12 +57,11 @@ std::string refused_cell(const NodeStats::Tenant& tenant) {
 
 void run_tenants(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto stats = client.run(client->stats(options.node.deadline));
-  if (!stats) throw ToolFailed(describe(stats.error()));
+  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   nlohmann::json document = {{"tenants", nlohmann::json::array()}};
   TextTable table({"node", "tenant", "memory", "disk", "pinned", "namespaces", "leases", "sessions", "refused"});
   bool is_silent = false;
-  for (const NodeStats& node : *stats) {
+  for (const NodeStats& node : stats) {
     for (const NodeStats::Tenant& tenant : node.tenants) {
       const std::string name = tenant.name.empty() ? "(none)" : tenant.name;
       table.add({node.name, name, bytes_cell(tenant, "memory"), bytes_cell(tenant, "disk"),
@@ -79,21 +78,14 @@ void run_tenants(CtlOptions options) {
     }
     is_silent = is_silent || node.error;
   }
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(options.json, document, table);
   if (is_silent) throw ToolFailed::said();
 }
 
 }  // namespace
 
 void add_tenants_command(CLI::App& app) {
-  const auto options = std::make_shared<CtlOptions>();
-  add_ctl_command(app, "tenants", "What each tenant holds, may hold and was refused", options)->callback([options] {
-    run_tenants(*options);
-  });
+  add_ctl_command<CtlOptions>(app, "tenants", "What each tenant holds, may hold and was refused", run_tenants);
 }
 
 }  // namespace kv
