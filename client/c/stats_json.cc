@@ -1,245 +1,156 @@
 #include "client/c/stats_json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <cstdio>
-#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string_view>
 
 namespace kv::c_api {
 namespace {
 
-/// Bytes from 0x7F on are escaped one by one. Names chosen by others need not be UTF-8, which JSON must be: readers get
-/// them as Latin-1 instead of an invalid document.
-void append_json(std::string& out, std::string_view text) {
-  out += '"';
+using Json = nlohmann::ordered_json;
+
+/// Names chosen by others need not be UTF-8, which JSON must be: readers get bytes from 0x80 on as Latin-1 instead of
+/// an invalid document.
+std::string latin_1(std::string_view text) {
+  std::string utf8;
   for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out += escaped;
-    } else {
-      out += c;
-    }
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) utf8 += static_cast<char>(0xC0 | (byte >> 6));
+    utf8 += byte < 0x80 ? c : static_cast<char>(0x80 | (byte & 0x3F));
   }
-  out += '"';
+  return utf8;
 }
 
-/// JSON cannot express infinity or NaN.
-void append_number(std::string& out, double value) {
-  char number[40];
-  // 17 digits preserve every double. Not printf: an engine's locale may have a decimal comma.
-  const auto end = std::to_chars(number, std::end(number), value, std::chars_format::general, 17).ptr;
-  out += std::isfinite(value) ? std::string_view(number, end) : "null";
+/// Counts are written without a point. JSON cannot express infinity or NaN, which become null.
+Json number(double value) {
+  const bool is_whole = std::abs(value) < 1e15 && value == std::floor(value);
+  return is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
 }
 
-void append_values(std::string& out, const std::vector<std::pair<std::string, double>>& values) {
-  bool first = true;
-  for (const auto& [name, value] : values) {
-    if (!first) out += ',';
-    first = false;
-    append_json(out, name);
-    out += ':';
-    append_number(out, value);
-  }
+Json values_of(const std::vector<std::pair<std::string, double>>& values) {
+  Json object = Json::object();
+  for (const auto& [name, value] : values) object[latin_1(name)] = number(value);
+  return object;
 }
 
 /// `chosen` and `nodes` as in a node's status page; processors in the kernel's format, such as "0-3,8".
-void append_numa(std::string& out, const NumaStatus& numa) {
-  out += "{\"nodes\":" + std::to_string(numa.place.node_count) + ",\"chosen\":[";
-  for (const unsigned node : numa.place.choice.memory) {
-    if (out.back() != '[') out += ',';
-    out += std::to_string(node);
-  }
-  out += "],\"processors\":";
-  append_json(out, number_list_text(numa.place.choice.processors));
-  out += ",\"misplaced_ratio\":";
-  append_number(out, numa.misplaced_ratio.value_or(std::nan("")));
-  out += ",\"why_not\":";
-  append_json(out, numa.place.why_not);
-  out += '}';
+Json numa_of(const NumaStatus& numa) {
+  return {{"nodes", numa.place.node_count},
+          {"chosen", Json(numa.place.choice.memory)},
+          {"processors", number_list_text(numa.place.choice.processors)},
+          {"misplaced_ratio", number(numa.misplaced_ratio.value_or(std::nan("")))},
+          {"why_not", latin_1(numa.place.why_not)}};
 }
+
+Json context_of(const NamedContext& context) {
+  Json document = {
+      {"name", latin_1(context.name)},
+      {"tags", Json::array()},
+      {"namespace_id", latin_1(context.namespace_id)},
+      {"model", latin_1(context.model)},
+      {"block_size", context.block_size},
+      {"wanted_blocks", context.wanted_blocks},
+      {"kept_blocks", context.kept_blocks},
+      {"kept_bytes", context.kept_bytes},
+      {"why", latin_1(context.why ? context.why.message() : "")},
+      {"lost_blocks", context.lost_blocks},
+      {"priority", context.priority},
+      {"yielded_blocks", context.yielded_blocks},
+      {"sliding", context.is_sliding},
+      {"ttl_us", context.ttl.count()},
+      {"created_us", context.created.count()},
+      {"expires_us", context.expires.count()},
+      {"used_us", context.used.count()},
+      {"written_tokens", context.written_tokens},
+      {"read_tokens", context.read_tokens},
+      {"stored_token_seconds", static_cast<std::uint64_t>(std::clamp(context.stored_token_seconds, 0.0, 1e18))},
+      {"warming", context.is_warming}};
+  for (const std::string& tag : context.tags) document["tags"].push_back(latin_1(tag));
+  if (context.memory_blocks) document["memory_blocks"] = *context.memory_blocks;
+  if (context.disk_blocks) document["disk_blocks"] = *context.disk_blocks;
+  return document;
+}
+
+std::string text_of(const Json& document) { return document.dump(/*indent=*/-1, ' ', /*ensure_ascii=*/true); }
 
 }  // namespace
 
 std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa) {
-  std::string out = "{\"nodes\":[";
+  Json document = {{"nodes", Json::array()}, {"numa", numa_of(numa)}};
   for (const NodeStats& node : nodes) {
-    // After the list's opening bracket, or the previous node.
-    if (out.back() == '}') out += ',';
-    out += "{\"name\":";
-    append_json(out, node.name);
+    Json entry = {{"name", latin_1(node.name)}};
     // A silent node stays in the list, with empty values: readers look for it.
-    if (node.error) {
-      out += ",\"error\":";
-      append_json(out, node.error.message());
-    }
-    out += ",\"values\":{";
-    append_values(out, node.values);
-    out += "},\"namespaces\":[";
-    bool first = true;
+    if (node.error) entry["error"] = latin_1(node.error.message());
+    entry["values"] = values_of(node.values);
+    entry["namespaces"] = Json::array();
     for (const NodeStats::Namespace& space : node.namespaces) {
-      if (!first) out += ',';
-      first = false;
-      out += "{\"record\":";
-      append_json(out, space.record);
-      out += ",\"block_count\":" + std::to_string(space.block_count) +
-             ",\"total_bytes\":" + std::to_string(space.total_bytes) +
-             ",\"stored_blocks\":" + std::to_string(space.stored_blocks) +
-             ",\"lookups\":" + std::to_string(space.lookups) +
-             ",\"empty_lookups\":" + std::to_string(space.empty_lookups) + '}';
+      entry["namespaces"].push_back({{"record", latin_1(space.record)},
+                                     {"block_count", space.block_count},
+                                     {"total_bytes", space.total_bytes},
+                                     {"stored_blocks", space.stored_blocks},
+                                     {"lookups", space.lookups},
+                                     {"empty_lookups", space.empty_lookups}});
     }
-    out += ']';
-    if (!node.tenants.empty()) {
-      out += ",\"tenants\":[";
-      first = true;
-      for (const NodeStats::Tenant& tenant : node.tenants) {
-        if (!first) out += ',';
-        first = false;
-        out += "{\"name\":";
-        append_json(out, tenant.name);
-        out += ",\"values\":{";
-        append_values(out, tenant.values);
-        out += "}}";
-      }
-      out += ']';
-    }
-    out += '}';
+    for (const NodeStats::Tenant& tenant : node.tenants)
+      entry["tenants"].push_back({{"name", latin_1(tenant.name)}, {"values", values_of(tenant.values)}});
+    document["nodes"].push_back(std::move(entry));
   }
-  out += "],\"numa\":";
-  append_numa(out, numa);
-  return out + '}';
+  return text_of(document);
 }
 
 std::string miss_json(const MissReport& report) {
-  const auto number = [](std::uint64_t value) { return std::to_string(value); };
-  // From whole milliseconds, so that the locale's decimal point cannot appear.
-  const auto seconds = [](std::chrono::microseconds time) {
-    const auto ms = static_cast<std::uint64_t>(time.count()) / 1000;
-    const std::string rest = std::to_string(ms % 1000);
-    return std::to_string(ms / 1000) + '.' + std::string(3 - rest.size(), '0') + rest;
-  };
-  std::string out = "{\"blocks\":" + number(report.block_count) +
-                    ",\"disk_blocks\":" + number(report.disk_block_count) +
-                    ",\"whole\":" + (report.is_whole ? "true" : "false") + ",\"reason\":";
-  append_json(out, miss_kind_name(report.kind));
-  out += ",\"node\":";
-  append_json(out, report.node);
-  if (report.why) {
-    out += ",\"error\":";
-    append_json(out, report.why.message());
-  }
-  out += ",\"left_seconds\":" + seconds(report.left) + ",\"idle_seconds\":" + seconds(report.idle) +
-         ",\"remembers_seconds\":" + seconds(report.remembers) + ",\"stored_blocks\":" + number(report.stored_blocks) +
-         ",\"lookups\":" + number(report.lookups) + ",\"empty_lookups\":" + number(report.empty_lookups) +
-         ",\"others\":[";
+  const auto seconds = [](std::chrono::microseconds time) { return static_cast<double>(time.count() / 1000) / 1000; };
+  Json document = {{"blocks", report.block_count},
+                   {"disk_blocks", report.disk_block_count},
+                   {"whole", report.is_whole},
+                   {"reason", miss_kind_name(report.kind)},
+                   {"node", latin_1(report.node)}};
+  if (report.why) document["error"] = latin_1(report.why.message());
+  document["left_seconds"] = seconds(report.left);
+  document["idle_seconds"] = seconds(report.idle);
+  document["remembers_seconds"] = seconds(report.remembers);
+  document["stored_blocks"] = report.stored_blocks;
+  document["lookups"] = report.lookups;
+  document["empty_lookups"] = report.empty_lookups;
+  document["others"] = Json::array();
   for (const MissReport::Other& other : report.others) {
-    if (out.back() == '}') out += ',';
-    out += "{\"namespace_id\":";
-    append_json(out, to_hex(other.id.bytes));
-    out += std::string(",\"has_block\":") + (other.has_block ? "true" : "false") +
-           ",\"block_count\":" + number(other.block_count) + ",\"stored_blocks\":" + number(other.stored_blocks) +
-           ",\"lookups\":" + number(other.lookups) + ",\"empty_lookups\":" + number(other.empty_lookups) +
-           ",\"differs\":[";
+    Json differs = Json::array();
     for (const FieldDifference& each : other.differs) {
-      if (out.back() == '}') out += ',';
-      out += "{\"field\":";
-      append_json(out, each.field);
-      out += ",\"here\":";
-      append_json(out, each.here);
-      out += ",\"there\":";
-      append_json(out, each.there);
-      out += '}';
+      differs.push_back({{"field", latin_1(each.field)}, {"here", latin_1(each.here)}, {"there", latin_1(each.there)}});
     }
-    out += "]}";
+    document["others"].push_back({{"namespace_id", to_hex(other.id.bytes)},
+                                  {"has_block", other.has_block},
+                                  {"block_count", other.block_count},
+                                  {"stored_blocks", other.stored_blocks},
+                                  {"lookups", other.lookups},
+                                  {"empty_lookups", other.empty_lookups},
+                                  {"differs", std::move(differs)}});
   }
-  out += "],\"text\":[";
-  for (const std::string& line : report.text()) {
-    if (out.back() == '"') out += ',';
-    append_json(out, line);
-  }
-  return out + "]}";
+  document["text"] = Json::array();
+  for (const std::string& line : report.text()) document["text"].push_back(latin_1(line));
+  return text_of(document);
 }
 
-std::string context_json(const NamedContext& context) {
-  std::string out = "{\"name\":";
-  append_json(out, context.name);
-  out += ",\"tags\":[";
-  for (const std::string& tag : context.tags) {
-    if (out.back() != '[') out += ',';
-    append_json(out, tag);
-  }
-  out += "],\"namespace_id\":";
-  append_json(out, context.namespace_id);
-  out += ",\"model\":";
-  append_json(out, context.model);
-  const auto add = [&](const char* name, std::uint64_t value) {
-    out += std::string(",\"") + name + "\":" + std::to_string(value);
-  };
-  const auto add_time = [&](const char* name, std::chrono::microseconds time) {
-    add(name, static_cast<std::uint64_t>(time.count()));
-  };
-  add("block_size", context.block_size);
-  add("wanted_blocks", context.wanted_blocks);
-  add("kept_blocks", context.kept_blocks);
-  add("kept_bytes", context.kept_bytes);
-  out += ",\"why\":";
-  append_json(out, context.why ? context.why.message() : "");
-  add("lost_blocks", context.lost_blocks);
-  add("priority", context.priority);
-  add("yielded_blocks", context.yielded_blocks);
-  out += std::string(",\"sliding\":") + (context.is_sliding ? "true" : "false");
-  add_time("ttl_us", context.ttl);
-  add_time("created_us", context.created);
-  add_time("expires_us", context.expires);
-  add_time("used_us", context.used);
-  add("written_tokens", context.written_tokens);
-  add("read_tokens", context.read_tokens);
-  // A whole number, so that the locale's decimal point cannot appear.
-  add("stored_token_seconds", static_cast<std::uint64_t>(std::clamp(context.stored_token_seconds, 0.0, 1e18)));
-  out += std::string(",\"warming\":") + (context.is_warming ? "true" : "false");
-  if (context.memory_blocks) add("memory_blocks", *context.memory_blocks);
-  if (context.disk_blocks) add("disk_blocks", *context.disk_blocks);
-  return out + "}";
-}
+std::string context_json(const NamedContext& context) { return text_of(context_of(context)); }
 
 std::string archived_json(const ArchivedContext& archived, bool is_imported) {
-  std::string out = "{\"name\":";
-  append_json(out, archived.name);
-  out += ",\"namespace_id\":";
-  append_json(out, archived.namespace_id);
-  const auto add = [&](const char* name, std::uint64_t value) {
-    out += std::string(",\"") + name + "\":" + std::to_string(value);
-  };
-  add("blocks", archived.blocks);
-  add("wanted_blocks", archived.wanted_blocks);
-  add("bytes", archived.bytes);
-  out += archived.is_signed ? ",\"signed\":true" : ",\"signed\":false";
-  if (!is_imported) return out + "}";
-  add("stored_blocks", archived.stored_blocks);
-  return out + ",\"context\":" + context_json(archived.context) + "}";
+  Json document = {{"name", latin_1(archived.name)}, {"namespace_id", latin_1(archived.namespace_id)},
+                   {"blocks", archived.blocks},      {"wanted_blocks", archived.wanted_blocks},
+                   {"bytes", archived.bytes},        {"signed", archived.is_signed}};
+  if (is_imported) {
+    document["stored_blocks"] = archived.stored_blocks;
+    document["context"] = context_of(archived.context);
+  }
+  return text_of(document);
 }
 
 std::string contexts_json(const ContextList& list) {
-  std::string out = "{\"contexts\":[";
-  for (const NamedContext& context : list.contexts) {
-    if (out.back() == '}') out += ',';
-    out += context_json(context);
-  }
-  out += "],\"silent\":[";
-  for (const auto& [node, error] : list.silent) {
-    if (out.back() == '}') out += ',';
-    out += "{\"node\":";
-    append_json(out, node);
-    out += ",\"error\":";
-    append_json(out, error.message());
-    out += '}';
-  }
-  return out + "]}";
+  Json document = {{"contexts", Json::array()}, {"silent", Json::array()}};
+  for (const NamedContext& context : list.contexts) document["contexts"].push_back(context_of(context));
+  for (const auto& [node, error] : list.silent)
+    document["silent"].push_back({{"node", latin_1(node)}, {"error", latin_1(error.message())}});
+  return text_of(document);
 }
 
 }  // namespace kv::c_api
