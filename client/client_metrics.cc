@@ -54,6 +54,12 @@ class Text {
   void value(std::uint64_t count, const std::string& labels = "", const char* suffix = "") {
     out_ += name_ + suffix + (labels.empty() ? "" : "{" + labels + "}") + " " + std::to_string(count) + "\n";
   }
+  /// A family of one value.
+  template <class T>
+  void family(const char* name, const char* type, const char* help, T its_value) {
+    family(name, type, help);
+    value(its_value);
+  }
   std::string take() { return std::move(out_); }
 
  private:
@@ -62,6 +68,25 @@ class Text {
 
 std::string label(const char* name, std::string_view value) {
   return std::string(name) + "=\"" + label_value(value) + "\"";
+}
+
+void add_nodes(Text& text, const std::vector<NodeStatus>& nodes) {
+  const auto of_nodes = [&](const char* name, const char* type, const char* help, auto&& value) {
+    text.family(name, type, help);
+    for (const NodeStatus& node : nodes) text.value(std::uint64_t{value(node)}, label("node", node.name));
+  };
+  using Node = const NodeStatus&;
+  of_nodes("node_connected", "gauge", "1: some connection to the node is up", [](Node node) { return node.connected; });
+  of_nodes("breaker_open", "gauge", "1: the node failed so often that it is left alone, but for probes",
+           [](Node node) { return node.breaker_open; });
+  of_nodes("breaker_openings_total", "counter", "Times that the node's breaker opened",
+           [](Node node) { return node.breaker_openings; });
+  of_nodes("node_requests_total", "counter", "Requests to the node", [](Node node) { return node.calls; });
+  of_nodes("node_failures_total", "counter", "Signs that the node does not serve: lost connections, missed deadlines",
+           [](Node node) { return node.failures; });
+  of_nodes("node_deadline_misses_total", "counter", "Requests that the node did not answer in time",
+           [](Node node) { return node.timeouts; });
+  of_nodes("node_reconnects_total", "counter", "Connections made anew", [](Node node) { return node.reconnects; });
 }
 
 }  // namespace
@@ -138,12 +163,10 @@ std::string ClientMetrics::text(const std::vector<NodeStatus>& nodes, const Gaug
     for (std::size_t k = 0; k < kErrorCount; ++k)
       text.value(calls_[i].errors[k], label("call", kCallNames[i]) + "," + label("error_type", kErrorNames[k]));
   }
-  text.family("calls_refused_total", "counter", "Calls refused at once, since as many as may be were in progress");
-  text.value(refused_calls_);
-  text.family("calls_in_progress", "gauge", "Calls in progress");
-  text.value(std::uint64_t{gauges.call_count});
-  text.family("calls_max", "gauge", "Bound of calls_in_progress");
-  text.value(std::uint64_t{gauges.calls_max});
+  text.family("calls_refused_total", "counter", "Calls refused at once, since as many as may be were in progress",
+              refused_calls_);
+  text.family("calls_in_progress", "gauge", "Calls in progress", std::uint64_t{gauges.call_count});
+  text.family("calls_max", "gauge", "Bound of calls_in_progress", std::uint64_t{gauges.calls_max});
 
   text.family("match_blocks_total", "counter", "Blocks looked up, by where they were found");
   text.value(match_memory_, label("tier", "memory"));
@@ -160,47 +183,30 @@ std::string ClientMetrics::text(const std::vector<NodeStatus>& nodes, const Gaug
   text.value(put_stored_, label("result", "stored"));
   text.value(put_already_stored_, label("result", "already_stored"));
   text.value(put_refused_, label("result", "refused"));
-  text.family("saved_tokens_total", "counter", "Tokens of chains that were loaded, and need not be computed");
-  text.value(get_tokens_);
+  text.family("saved_tokens_total", "counter", "Tokens of chains that were loaded, and need not be computed",
+              get_tokens_);
   text.family(
       "saved_compute_seconds_total", "counter",
-      "What computing them would have taken, where the engine has said how fast it is; without what loading took");
-  text.value(avoided_seconds_);
-  text.family("prefill_tokens_per_second", "gauge", "How fast the engine says it computes; 0: it has not said");
-  text.value(tokens_per_second_);
+      "What computing them would have taken, where the engine has said how fast it is; without what loading took",
+      avoided_seconds_);
+  text.family("prefill_tokens_per_second", "gauge", "How fast the engine says it computes; 0: it has not said",
+              tokens_per_second_);
   text.family("io_bytes_total", "counter", "Block bytes, by how they travelled and where");
   for (std::size_t i = 0; i < kClientPathCount; ++i) {
     text.value(received_[i], label("transport", kPathLabels[i]) + "," + label("direction", "receive"));
     text.value(sent_[i], label("transport", kPathLabels[i]) + "," + label("direction", "transmit"));
   }
-  text.family("lent_bytes", "gauge", "Memory that is lent to nodes, or can be");
-  text.value(gauges.lent_bytes);
+  text.family("lent_bytes", "gauge", "Memory that is lent to nodes, or can be", gauges.lent_bytes);
 
   text.family("memory_numa_nodes", "gauge",
-              "NUMA nodes that memory of this client was asked of; 0: the kernel places it");
-  text.value(std::uint64_t{gauges.numa.place.choice.memory.size()});
+              "NUMA nodes that memory of this client was asked of; 0: the kernel places it",
+              std::uint64_t{gauges.numa.place.choice.memory.size()});
   if (const auto ratio = gauges.numa.misplaced_ratio) {
     text.family("memory_numa_misplaced_ratio", "gauge",
-                "Share of that memory on nodes that it was not asked of, by a sample");
-    text.value(*ratio);
+                "Share of that memory on nodes that it was not asked of, by a sample", *ratio);
   }
 
-  const auto of_nodes = [&](const char* name, const char* type, const char* help, auto&& value) {
-    text.family(name, type, help);
-    for (const NodeStatus& node : nodes) text.value(std::uint64_t{value(node)}, label("node", node.name));
-  };
-  using Node = const NodeStatus&;
-  of_nodes("node_connected", "gauge", "1: some connection to the node is up", [](Node node) { return node.connected; });
-  of_nodes("breaker_open", "gauge", "1: the node failed so often that it is left alone, but for probes",
-           [](Node node) { return node.breaker_open; });
-  of_nodes("breaker_openings_total", "counter", "Times that the node's breaker opened",
-           [](Node node) { return node.breaker_openings; });
-  of_nodes("node_requests_total", "counter", "Requests to the node", [](Node node) { return node.calls; });
-  of_nodes("node_failures_total", "counter", "Signs that the node does not serve: lost connections, missed deadlines",
-           [](Node node) { return node.failures; });
-  of_nodes("node_deadline_misses_total", "counter", "Requests that the node did not answer in time",
-           [](Node node) { return node.timeouts; });
-  of_nodes("node_reconnects_total", "counter", "Connections made anew", [](Node node) { return node.reconnects; });
+  add_nodes(text, nodes);
   text.family("info", "gauge", "1, labelled with what the client calls itself");
   text.value(std::uint64_t{1}, label("identity", gauges.identity));
   return text.take();
