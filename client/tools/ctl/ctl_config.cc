@@ -1,13 +1,10 @@
 // kvstorectl config: the options of a running node, over its admin server, separate from the data port.
-#include <boost/asio/detached.hpp>
-#include <boost/asio/this_coro.hpp>
 #include <iostream>
-#include <utility>
 
+#include "client/tools/ctl/admin_http.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
 #include "client/tools/text_table.h"
-#include "transport/tls/tls_network.h"
 #include "transport/token.h"
 
 namespace kv {
@@ -21,54 +18,7 @@ struct ConfigOptions {
   std::vector<std::string> assignments;
 };
 
-struct HttpAnswer {
-  int status = 0;
-  std::string body;
-};
-
-asio::awaitable<void> converse(Network& network, Endpoint endpoint, std::string request, std::string& answer,
-                               std::string& wrong) {
-  auto stream = co_await network.connect(std::move(endpoint), co_await asio::this_coro::executor);
-  if (!stream) {
-    wrong = stream.error().message();
-    co_return;
-  }
-  constexpr std::size_t kAnswerBytesMax = 4 << 20;
-  for (std::string_view left = request; !left.empty();) {
-    const asio::const_buffer out(left.data(), left.size());
-    const auto sent = (*stream)->try_write(std::span(&out, 1));
-    if (sent) {
-      left.remove_prefix(*sent);
-    } else if (sent.error() != asio::error::would_block) {
-      wrong = sent.error().message();
-      co_return;
-    } else if (const auto ready = co_await (*stream)->wait_writable(); !ready) {
-      co_return;
-    }
-  }
-  std::array<char, 16384> bytes;
-  const asio::mutable_buffer in(bytes.data(), bytes.size());
-  while (answer.size() < kAnswerBytesMax) {
-    const auto got = (*stream)->try_read(std::span(&in, 1));
-    if (got) {
-      answer.append(bytes.data(), *got);
-      continue;
-    }
-    if (got.error() != asio::error::would_block) co_return;  // the normal end
-    if (const auto ready = co_await (*stream)->wait_readable(); !ready) co_return;
-  }
-}
-
-/// One request, which the server ends by closing.
 HttpAnswer ask_admin(const ConfigOptions& options, const std::string& method, const std::string& target) {
-  constexpr std::string_view kHttp = "http://", kHttps = "https://";
-  std::string address = options.admin;
-  const bool is_tls = address.starts_with(kHttps);
-  if (is_tls || address.starts_with(kHttp)) address = address.substr(is_tls ? kHttps.size() : kHttp.size());
-  const auto endpoint = parse_endpoint((is_tls ? "tls://" : "tcp://") + address);
-  if (!endpoint) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT or https://HOST:PORT");
-  std::string request = method + " " + target + " HTTP/1.1\r\nHost: " + address +
-                        "\r\nConnection: close\r\nX-Kvstore-Config: kvstorectl\r\n";
   std::string token;
   if (!options.node.token_file.empty()) {
     const auto read = read_token_file(options.node.token_file);
@@ -77,28 +27,16 @@ HttpAnswer ask_admin(const ConfigOptions& options, const std::string& method, co
   } else if (const char* const own = token_of_environment(options.node); own != nullptr) {
     token = own;
   }
-  if (!token.empty() && !is_tls && !endpoint->is_loopback())
+  if (!token.empty() && !is_https(options.admin) && !is_loopback(options.admin))
     throw ToolFailed("a token goes over https:// and loopback only, not to " + options.admin);
   if (const std::string wrong = token.empty() ? "" : check_token(token); !wrong.empty())
     throw ToolFailed("token: " + wrong);
-  if (!token.empty()) request += "Authorization: Bearer " + token + "\r\n";
-  request += "\r\n";
-  std::unique_ptr<Network> tls;
-  if (is_tls) {
-    auto source = TlsSource::open(options.node.tls, TlsSide::kClient);
-    if (!source) throw ToolFailed(source.error().text);
-    tls = make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
-  }
-  std::string text, wrong;
-  asio::io_context context{1};  // its coroutine uses the objects above, and goes first
-  asio::co_spawn(context, converse(tls ? *tls : socket_network(), *endpoint, std::move(request), text, wrong),
-                 asio::detached);
-  context.run_for(options.node.deadline);
-  const std::size_t body = text.find("\r\n\r\n");
-  if (!text.starts_with("HTTP/1.") || body == std::string::npos || text.size() < 12)
-    throw ToolFailed(options.admin + ": " + (wrong.empty() ? "no answer" : wrong) +
-                     "; --admin names the node's admin server");
-  return {std::atoi(text.c_str() + 9), text.substr(body + 4)};
+  std::string fields = "X-Kvstore-Config: kvstorectl\r\n";
+  if (!token.empty()) fields += "Authorization: Bearer " + token + "\r\n";
+  HttpAnswer answer = ask_http(options.node, options.admin, method, target, fields);
+  if (answer.status == 0)
+    throw ToolFailed(options.admin + ": " + answer.reason + "; --admin names the node's admin server");
+  return answer;
 }
 
 nlohmann::json read_answer(const HttpAnswer& answer) {

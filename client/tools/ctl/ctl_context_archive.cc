@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <utility>
 

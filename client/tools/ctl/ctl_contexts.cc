@@ -5,7 +5,6 @@
 #include <chrono>
 #include <ctime>
 #include <iostream>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>

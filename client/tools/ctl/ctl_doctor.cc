@@ -4,18 +4,12 @@
 // notes, so that a start script with doctor does not fail on advice.
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <array>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <fstream>
-#include <iostream>
 #include <map>
 #include <sstream>
 
 #include "base/assert.h"
+#include "client/tools/ctl/admin_http.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/ctl/doctor.h"
 #include "client/tools/ctl/doctor_rdma.h"
@@ -23,7 +17,7 @@
 #include "client/tools/latency_histogram.h"
 #include "client/tools/text_table.h"
 #include "index/record_differences.h"
-#include "transport/tls/tls_network.h"
+#include "transport/tls/tls.h"
 
 namespace kv {
 namespace {
@@ -309,116 +303,24 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
   }
 }
 
-constexpr std::size_t kPageBytesMax = 4 << 20;  ///< Of /metrics, the longest requested page.
-
-struct AdminPage {
-  bool ok = false;
-  std::string status;  ///< The line without its "HTTP/1.1 ", or the error.
-  std::string text;    ///< Head and body.
-};
-
-/// On bare Asio: one request does not justify an HTTP library.
-AdminPage http_page(const std::string& host, const std::string& port, const std::string& path, Duration timeout) {
-  AdminPage page;
-  asio::ip::tcp::iostream stream;
-  stream.expires_after(timeout);
-  stream.connect(host, port);
-  std::string line;
-  if (stream) {
-    stream << "GET " << path << " HTTP/1.1\r\nHost: " << host << "\r\nConnection: close\r\n\r\n" << std::flush;
-    std::getline(stream, line);
-  }
-  page.ok = line.starts_with("HTTP/1.1 200") || line.starts_with("HTTP/1.0 200");
-  if (line.empty()) {
-    page.status = stream.error() ? stream.error().message() : "no answer";
-    return page;
-  }
-  line.erase(line.find_last_not_of("\r\n") + 1);
-  page.status = line.substr(std::min<std::size_t>(line.size(), 9));
-  for (std::string next; page.text.size() < kPageBytesMax && std::getline(stream, next);) page.text += next + '\n';
-  return page;
-}
-
-asio::awaitable<void> fetch(Network& network, Endpoint endpoint, std::string request, std::string& answer) {
-  auto stream = co_await network.connect(std::move(endpoint), co_await asio::this_coro::executor);
-  if (!stream) {
-    answer = stream.error().message();
-    co_return;
-  }
-  const asio::const_buffer out(request.data(), request.size());
-  if (!(*stream)->try_write(std::span(&out, 1))) co_return;
-  std::array<char, 16384> bytes;
-  const asio::mutable_buffer in(bytes.data(), bytes.size());
-  while (answer.size() < kPageBytesMax) {
-    const auto got = (*stream)->try_read(std::span(&in, 1));
-    if (got) {
-      answer.append(bytes.data(), *got);
-      continue;
-    }
-    if (got.error() != asio::error::would_block) {
-      if (answer.empty() && got.error() != asio::error::eof) answer = got.error().message();
-      co_return;
-    }
-    const auto ready = co_await (*stream)->wait_readable();
-    if (!ready) co_return;
-  }
-}
-
-/// The same by HTTPS, with the certificates of --tls-....
-AdminPage https_page(const DoctorOptions& options, const Endpoint& endpoint, const std::string& path) {
-  AdminPage page;
-  auto source = TlsSource::open(options.node.tls, TlsSide::kClient);
-  if (!source) {
-    page.status = source.error().text;
-    return page;
-  }
-  const auto network =
-      make_tls_network(socket_network(), std::move(*source), {.server_name = options.node.tls.server_name});
-  std::string& answer = page.text;
-  asio::io_context context{1};  // its coroutine uses the objects above, and goes first
-  std::string request = "GET " + path + " HTTP/1.1\r\nHost: " + endpoint.host + "\r\nConnection: close\r\n\r\n";
-  asio::co_spawn(context, fetch(*network, endpoint, std::move(request), answer), asio::detached);
-  context.run_for(options.node.deadline);
-  page.ok = answer.starts_with("HTTP/1.1 200");
-  const std::string line = answer.empty() ? "no answer" : answer.substr(0, answer.find_first_of("\r\n"));
-  page.status = line.starts_with("HTTP/") ? line.substr(std::min<std::size_t>(line.size(), 9)) : line;
-  return page;
-}
-
-/// Placement of the node's blocks. Silent without the right `metrics`: this is advice on speed.
-void check_place(const AdminPage& metrics, Findings& findings) {
-  if (!metrics.ok) return;
-  const Findings found = check_numa(metrics.text);
-  findings.insert(findings.end(), found.begin(), found.end());
-}
-
 /// A warning at most: a node serves without its admin server, and only its operator knows its address.
 void check_admin(const DoctorOptions& options, Findings& findings) {
-  constexpr std::string_view kHttps = "https://";
-  if (options.admin.starts_with(kHttps)) {
-    const auto endpoint = parse_endpoint("tls://" + options.admin.substr(kHttps.size()));
-    if (!endpoint) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not https://HOST:PORT");
-    for (const char* path : {"/healthz", "/readyz"}) {
-      const AdminPage page = https_page(options, *endpoint, path);
-      findings.push_back({std::string("admin ") + path, page.ok ? Verdict::kOk : Verdict::kWarning,
-                          options.admin + ": " + page.status,
-                          page.ok ? "" : "name the node's admin address with --admin; --tls-... as for its data port"});
-      if (!page.ok) return;
-    }
-    check_place(https_page(options, *endpoint, "/metrics"), findings);
-    return;
-  }
-  const std::size_t colon = options.admin.rfind(':');
-  if (colon == std::string::npos) throw CLI::ValidationError("--admin", "'" + options.admin + "' is not HOST:PORT");
-  const std::string host = options.admin.substr(0, colon), port = options.admin.substr(colon + 1);
   for (const char* path : {"/healthz", "/readyz"}) {
-    const AdminPage page = http_page(host, port, path, options.node.deadline);
-    findings.push_back(
-        {std::string("admin ") + path, page.ok ? Verdict::kOk : Verdict::kWarning, options.admin + ": " + page.status,
-         page.ok ? "" : "name the node's admin address with --admin HOST:PORT; without it there are no metrics"});
-    if (!page.ok) return;
+    const HttpAnswer page = ask_http(options.node, options.admin, "GET", path);
+    const bool is_ok = page.status == 200;
+    const char* const advice =
+        is_https(options.admin)
+            ? "name the node's admin address with --admin; --tls-... as for its data port"
+            : "name the node's admin address with --admin HOST:PORT; without it there are no metrics";
+    findings.push_back({std::string("admin ") + path, is_ok ? Verdict::kOk : Verdict::kWarning,
+                        options.admin + ": " + page.reason, is_ok ? "" : advice});
+    if (!is_ok) return;
   }
-  check_place(http_page(host, port, "/metrics", options.node.deadline), findings);
+  // Placement of the node's blocks. Silent without the right `metrics`: this is advice on speed.
+  const HttpAnswer metrics = ask_http(options.node, options.admin, "GET", "/metrics");
+  if (metrics.status != 200) return;
+  const Findings found = check_numa(metrics.body);
+  findings.insert(findings.end(), found.begin(), found.end());
 }
 
 // -- this machine: settings that slow a node down silently

@@ -1,5 +1,4 @@
 // kvstorectl ping: round trips to each node; with --wait, a start script's way to wait until nodes serve.
-#include <iostream>
 #include <thread>
 
 #include "base/assert.h"
