@@ -390,8 +390,7 @@ void add_cluster_commands(CLI::App& app) {
   cluster->require_subcommand(1);
   add_ctl_command<CtlOptions>(*cluster, "status",
                               "Each node of the map: its state, and the epoch that it knows itself. Exit status 1 if "
-                              "one does not answer, or if "
-                              "they know different maps",
+                              "one does not answer, or if they know different maps",
                               run_cluster_status);
   add_ctl_command<CtlOptions>(*cluster, "map", "The map as a node has it: what clients place blocks by",
                               run_cluster_map);

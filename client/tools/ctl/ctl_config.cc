@@ -159,8 +159,7 @@ void add_config_commands(CLI::App& app) {
   set->add_flag("--write", options->writes, "Also write them to the node's file, so that a restart keeps them");
   set->footer(
       "Values are checked as at the start, together with all others. What needs a restart is refused. Without --write "
-      "a\n"
-      "change lasts until the node ends. On a node with a policy it needs the role operator.\n\n"
+      "a\nchange lasts until the node ends. On a node with a policy it needs the role operator.\n\n"
       "Examples:\n"
       "  kvstorectl config set log-level=debug\n"
       "  kvstorectl config set capacity=96GiB --write\n"

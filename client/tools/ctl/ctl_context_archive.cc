@@ -136,8 +136,7 @@ void add_context_archive_commands(CLI::App& contexts) {
   add_key_option(*out_verb, *out, "Of the key that signs it: 64 hexadecimal digits");
   out_verb->footer(
       "The file has the namespace's record, tags, block hashes and blocks, with checksums, and no secret of the "
-      "nodes.\n"
-      "It is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
+      "nodes.\nIt is not encrypted: whoever has it has the blocks. --deadline is for each batch of 16 MiB.\n\n"
       "Example:\n  kvstorectl contexts export support-prompt support-prompt.kvctx\n");
   const auto [in_verb, in] = add_ctl_command<ArchiveCtlOptions>(
       contexts, "import", "Put the blocks of such a file, and create the context", run_import);
@@ -150,8 +149,7 @@ void add_context_archive_commands(CLI::App& contexts) {
       "The whole file is checked before anything of it goes to a node. Only a signature tells who has made it: "
       "without\n"
       "a key take files from those alone whom you would let write. Without a time it is kept as long as it was to "
-      "be\n"
-      "from its creation on, from now. A context of that name is replaced.\n\n"
+      "be\nfrom its creation on, from now. A context of that name is replaced.\n\n"
       "Example:\n  kvstorectl contexts import support-prompt.kvctx --ttl 12h --priority 7\n");
 }
 

@@ -173,8 +173,7 @@ void add_curve_command(CLI::App& app) {
       ->type_name("SIZE");
   command->footer(
       "Each node keeps a sample of the blocks asked for, whether it has them or not. +- is the error of the sample: "
-      "19\n"
-      "times in 20 the truth is within. Exit status 1 if a node does not answer.\n\n"
+      "19\ntimes in 20 the truth is within. Exit status 1 if a node does not answer.\n\n"
       "Example:\n  kvstorectl curve -e tcp://127.0.0.1:7400 --more 128GiB\n");
 }
 

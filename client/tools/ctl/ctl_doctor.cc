@@ -282,8 +282,7 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
     if (twin == nullptr) {
       add(use, looked + "; nothing was ever stored there",
           "does anybody store in this namespace? kvstorectl namespaces shows what is stored in which; kvstorectl why "
-          "asks "
-          "for one chain");
+          "asks for one chain");
     } else {
       add(use,
           looked + "; stored is in " + space_name(twin->record) + ", where nothing is found either. They differ in " +

@@ -117,8 +117,7 @@ void add_erase_command(CLI::App& app) {
   command->footer(
       "Needs the role operator. What the tenant stores meanwhile stays: take its rights away first. Files that hold "
       "its blocks,\nor any that were evicted, are written anew without them. Exit status 0: it is gone on every "
-      "node.\n\n"
-      "Example:\n  kvstorectl erase research --yes\n");
+      "node.\n\nExample:\n  kvstorectl erase research --yes\n");
 }
 
 }  // namespace kv

@@ -117,10 +117,8 @@ void add_slowlog_command(CLI::App& app) {
   command->add_option("what", options->what, "reset: shows them, and empties the log")->check(CLI::IsMember({"reset"}));
   command->footer(
       "What is slow: the node's option slow-log-seconds. lock: waiting for the store's lock; store: in it; room: "
-      "waiting\n"
-      "for memory to put into; disk; move: copies and RDMA; client: waiting for the client to send or to take "
-      "bytes.\n\n"
-      "Examples:\n  kvstorectl slowlog\n  kvstorectl slowlog --json --count 5\n  kvstorectl slowlog reset\n");
+      "waiting\nfor memory to put into; disk; move: copies and RDMA; client: waiting for the client to send or to take "
+      "bytes.\n\nExamples:\n  kvstorectl slowlog\n  kvstorectl slowlog --json --count 5\n  kvstorectl slowlog reset\n");
 }
 
 }  // namespace kv

@@ -194,8 +194,7 @@ void add_support_command(CLI::App& app) {
   command->footer(
       "It holds no keys, passwords, certificates, comments of the configuration, namespace records or block names. It\n"
       "does hold addresses, host names, paths, and what the node's log says of clients. Exit status 0 also where a "
-      "part\n"
-      "could not be had; the bundle says why.\n\n"
+      "part\ncould not be had; the bundle says why.\n\n"
       "Example:\n  kvstorectl support-bundle --out kvstore-support.json\n");
   command->callback([options] { run_support(*options); });
 }

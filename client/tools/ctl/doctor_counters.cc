@@ -65,8 +65,7 @@ void check_disk_losses(const NodeStats& node, Findings& findings) {
              " blocks lost and " + count_text(node, "disk_scrub_damaged_blocks") +
              " found damaged by scrubbing, since the start",
          "nobody was given a wrong byte. dmesg and smartctl on the node's machine; `kvstorectl spill verify` while the "
-         "node "
-         "is stopped");
+         "node is stopped");
   }
   if (stat(node, "disk_read_refusals") > 0) {
     warn(findings, "reads of the disk of " + node.name,

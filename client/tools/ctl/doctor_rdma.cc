@@ -170,8 +170,7 @@ std::string transfer_advice(const verbs::Attachment& attachment, const Loopback&
   }
   if (error == Status::kRemoteAccess || error == Status::kLocalProtection || error == Status::kLocalAccess) {
     return "the device refuses memory that was registered with it: bring driver, firmware and rdma-core to one "
-           "release; "
-           "with an IOMMU, try iommu=pt";
+           "release; with an IOMMU, try iommu=pt";
   }
   return "dmesg has what the driver says of it; bring driver, firmware and rdma-core to one release";
 }
