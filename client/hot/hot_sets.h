@@ -1,12 +1,10 @@
 // client/hot/hot_sets.h: the hot blocks reported by the nodes, and the resulting place of a chain.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 

@@ -6,9 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <span>
 #include <unordered_map>
-#include <utility>
 
 #include "index/block_hash.h"
 

@@ -46,4 +46,22 @@ CLI::Option* add_duration_option(CLI::App& app, const std::string& name, Duratio
       ->default_str(format_seconds(std::chrono::duration<double>(value).count()));
 }
 
+/// An option that takes a number of 1 to `most` into `value`, which holds the default.
+inline CLI::Option* add_count_option(CLI::App& app, const std::string& name, std::size_t& value, int most,
+                                     std::string about) {
+  return app.add_option(name, value, std::move(about))
+      ->capture_default_str()
+      ->check(CLI::Range(1, most))
+      ->type_name("N");
+}
+
+inline CLI::Option* add_busy_poll_option(CLI::App& app, std::chrono::microseconds& value, const std::string& what) {
+  const auto set = [&value](std::uint32_t us) { value = std::chrono::microseconds(us); };
+  return app
+      .add_option_function<std::uint32_t>("--busy-poll-us", set,
+                                          "Spin this many microseconds for " + what + " before sleeping")
+      ->type_name("N")
+      ->default_str("0");
+}
+
 }  // namespace kv

@@ -129,11 +129,10 @@ Transport complete(ConnectionOptions& options) {
     }
   }
   if (options.deadline <= std::chrono::microseconds(0)) throw CLI::ValidationError("--deadline", "must be more than 0");
-  if (options.transport == "tcp") return Transport::kTcp;
-  if (options.transport == "tls") return Transport::kTls;
-  if (options.transport == "unix") return Transport::kUnix;
-  if (options.transport == "shm") return Transport::kShm;
-  if (options.transport == "verbs") return Transport::kVerbs;
+  for (const Transport each :
+       {Transport::kTcp, Transport::kTls, Transport::kUnix, Transport::kShm, Transport::kVerbs}) {
+    if (options.transport == transport_name(each)) return each;
+  }
   const bool all_unix = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_unix);
   const bool all_tls = std::all_of(options.endpoints.begin(), options.endpoints.end(), is_tls);
   return all_unix ? Transport::kShm : all_tls ? Transport::kTls : Transport::kTcp;

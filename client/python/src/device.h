@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <memory>
 
 struct ssl_ctx_st;
 struct ssl_st;

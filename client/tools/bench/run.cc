@@ -227,14 +227,11 @@ void add_run_command(CLI::App& app) {
       ->capture_default_str()
       ->type_name("CALL");
   add_node_options(*command, options->node, /*with_transport=*/true);
-  const auto add_count = [&](const char* name, std::size_t& value, int most, const char* about) {
-    command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, most))->type_name("N");
-  };
   add_bytes_option(*command, "--block-bytes", options->block_bytes, "Size of a block");
-  add_count("--batch", options->batch, 65'536, "Blocks per call; for match, hashes per call");
-  add_count("--concurrency", options->concurrency, 4096, "Calls in flight, per thread");
-  add_count("--connections", options->connections, 64, "Connections to each node, per thread");
-  add_count("--threads", options->thread_count, 256, "Threads, each with a client of its own");
+  add_count_option(*command, "--batch", options->batch, 65'536, "Blocks per call; for match, hashes per call");
+  add_count_option(*command, "--concurrency", options->concurrency, 4096, "Calls in flight, per thread");
+  add_count_option(*command, "--connections", options->connections, 64, "Connections to each node, per thread");
+  add_count_option(*command, "--threads", options->thread_count, 256, "Threads, each with a client of its own");
   command
       ->add_option("--blocks", options->block_count,
                    "Working set of get and match; default 512 MiB, at most 32,768 blocks")
@@ -248,12 +245,7 @@ void add_run_command(CLI::App& app) {
   add_bytes_option(*command, "--memory", options->memory_bytes, "Buffers of each thread, used in random order");
   add_duration_option(*command, "--duration", options->duration, "Measured time");
   add_duration_option(*command, "--warm-up", options->warm_up, "Time before the measurement, which does not count");
-  command
-      ->add_option_function<std::uint32_t>(
-          "--busy-poll-us", [options](std::uint32_t us) { options->busy_poll = std::chrono::microseconds(us); },
-          "Spin this many microseconds for an answer before sleeping")
-      ->type_name("N")
-      ->default_str("0");
+  add_busy_poll_option(*command, options->busy_poll, "an answer");
   command->add_flag("--set", options->is_set, "Independent keys of a set instead of chains");
   command->add_flag("--no-verify", options->no_verify,
                     "Do not verify checksums of what was got, to see what they cost");

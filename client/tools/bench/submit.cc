@@ -285,21 +285,13 @@ void add_submit_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("submit", "What a call that never blocks costs its caller while large gets are in flight");
   add_node_options(*command, options->node, /*with_transport=*/true);
-  const auto add_count = [&](const char* name, std::size_t& value, int most, const char* about) {
-    command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, most))->type_name("N");
-  };
   add_bytes_option(*command, "--block-bytes", options->block_bytes, "Size of a block");
-  add_count("--batch", options->batch, 65'536, "Blocks per get");
-  add_count("--concurrency", options->concurrency, 4096, "Gets in flight");
-  add_count("--connections", options->connections, 64, "Connections to each node");
+  add_count_option(*command, "--batch", options->batch, 65'536, "Blocks per get");
+  add_count_option(*command, "--concurrency", options->concurrency, 4096, "Gets in flight");
+  add_count_option(*command, "--connections", options->connections, 64, "Connections to each node");
   add_duration_option(*command, "--duration", options->duration, "Measured time");
   add_duration_option(*command, "--warm-up", options->warm_up, "Time before it that does not count");
-  command
-      ->add_option_function<std::uint32_t>(
-          "--busy-poll-us", [options](std::uint32_t us) { options->busy_poll = std::chrono::microseconds(us); },
-          "Spin this many microseconds for work before sleeping")
-      ->type_name("N")
-      ->default_str("0");
+  add_busy_poll_option(*command, options->busy_poll, "work");
   command->add_option("--salt", options->salt, "Part of every name")->capture_default_str();
   command->add_flag("--json", options->json, "One JSON document, for scripts");
   command->footer(

@@ -10,10 +10,6 @@
 #include "index/block_hash.h"
 #include "index/namespace_record.h"
 
-namespace CLI {
-class App;
-}
-
 namespace kv {
 
 struct ChainOptions {

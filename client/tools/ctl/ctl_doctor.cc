@@ -318,8 +318,7 @@ void check_admin(const DoctorOptions& options, Findings& findings) {
   // Placement of the node's blocks. Silent without the right `metrics`: this is advice on speed.
   const HttpAnswer metrics = ask_http(options.node, options.admin, "GET", "/metrics");
   if (metrics.status != 200) return;
-  const Findings found = check_numa(metrics.body);
-  findings.insert(findings.end(), found.begin(), found.end());
+  append(findings, check_numa(metrics.body));
 }
 
 // -- this machine: settings that slow a node down silently
@@ -362,8 +361,7 @@ void check_machine(Findings& findings) {
 
 void check_members(DoctorOptions& options, Findings& findings) {
   if (ctl_cluster(options.node).map.epoch == 0) return;
-  const Findings found = check_cluster(ask_members(options));
-  findings.insert(findings.end(), found.begin(), found.end());
+  append(findings, check_cluster(ask_members(options)));
 }
 
 /// Nodes first, then the machine: failures come first in the table, advice on speed last.
@@ -380,8 +378,7 @@ Findings check_all(DoctorOptions& options) {
     }
     for (const NodeStats& node : *stats) {
       check_contents(node, findings);
-      const Findings counted = check_counters(node);
-      findings.insert(findings.end(), counted.begin(), counted.end());
+      append(findings, check_counters(node));
     }
     for (const NodeStats& node : *stats) check_security(node, findings);
     for (const NodeStats& node : *stats) check_spill_keys(node, findings);
@@ -390,8 +387,7 @@ Findings check_all(DoctorOptions& options) {
   check_members(options, findings);
   if (options.admin != "none") check_admin(options, findings);
   check_machine(findings);
-  const Findings rdma = check_rdma_here(/*is_asked_for=*/false, {});
-  findings.insert(findings.end(), rdma.begin(), rdma.end());
+  append(findings, check_rdma_here(/*is_asked_for=*/false, {}));
   return findings;
 }
 

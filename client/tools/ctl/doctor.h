@@ -31,6 +31,7 @@ struct Finding {
   std::string advice;  ///< Empty if no action is needed.
 };
 using Findings = std::vector<Finding>;
+inline void append(Findings& to, const Findings& more) { to.insert(to.end(), more.begin(), more.end()); }
 
 /// Faults that a node's own counters show. Counters count since the node's start, and the findings say so: a past fault
 /// is reported until the next start. One finding for each alert of deploy/prometheus/kvstore.rules.yml that counters

@@ -328,8 +328,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
       findings.push_back(judge_closed_device(kernel ? *kernel : RdmaDevice{.name = name, .file = name}, info.error()));
       continue;
     }
-    const Findings of_device = judge_device(*info, machine, wanted[name]);
-    findings.insert(findings.end(), of_device.begin(), of_device.end());
+    append(findings, judge_device(*info, machine, wanted[name]));
     infos.push_back(*info);
     dmabuf.emplace_back(name, takes_dmabufs(**device));
     open.emplace_back(name, std::move(*device));
@@ -399,7 +398,7 @@ Findings check_rdma_here(bool is_asked_for, const std::vector<std::string>& name
     auto checking = check_rdma(**provider, machine, names, clock);
     asio::co_spawn(io, std::move(checking), [&](const std::exception_ptr& thrown, const Findings& found) {
       if (thrown) std::rethrow_exception(thrown);
-      findings.insert(findings.end(), found.begin(), found.end());
+      append(findings, found);
     });
     io.run();
   }
