@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "base/checksum.h"
 #include "client/client_impl.h"
 #include "client/client_thread.h"
+#include "client/load.h"
 #include "client/queue/call_slot.h"
 #include "client/queue/call_slots.h"
 #include "client/queue/completions.h"
@@ -310,7 +312,7 @@ class CompletionQueue::Impl final : public ClientThread::Guest, public std::enab
 
   /// Makes the call, with its results in slot.end.
   asio::awaitable<error_code> serve(CallSlot& slot);
-  asio::awaitable<error_code> load(CallSlot& slot, CallControl control);
+  asio::awaitable<error_code> load(CallSlot& slot, std::chrono::microseconds left, CallControl control);
   static std::chrono::microseconds time_left(const CallSlot& slot) {
     return std::chrono::duration_cast<std::chrono::microseconds>(slot.until - std::chrono::steady_clock::now());
   }
@@ -413,7 +415,7 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       co_return keep(std::move(got), end.get);
     }
     case Verb::kLoad: {
-      const error_code error = co_await load(slot, control);
+      const error_code error = co_await load(slot, left, control);
       co_return error;
     }
     case Verb::kPut: {
@@ -464,41 +466,19 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
   co_return Errc::kBadRequest;
 }
 
-asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, CallControl control) {
-  Client& client = thread_->client();
-  slot.match.lease = true;  // keeps the found blocks for the get, which saves a second lookup
-  slot.match.prefetch = !slot.get.memory_only;
-  const auto match = co_await client.match(slot.space, slot.hashes, in_time(slot.match, time_left(slot), control));
-  if (!match) co_return match.error();
-  const Lease lease = match->lease;
-  slot.end.match = *match;
-  slot.end.match.lease = Lease{};  // this load uses it up
-  slot.end.get.why = match->why;
-  if (slot.tell_match) completions.tell_matched(slot, slot.end.match);
-  const std::size_t found = match->block_count;
-  const auto left = time_left(slot);
-  if (match->why == Errc::kCancelled || control.is_cancelled()) {
-    client.release(lease);
-    co_return Errc::kCancelled;
-  }
-  if (found < slot.block_count_min || found == 0) {
-    client.release(lease);
-    co_return error_code();
-  }
-  in_time(slot.get, std::max(left, std::chrono::microseconds(0)), control);
-  slot.get.lease = lease;
-  if (!slot.get.checksums.empty() && found < slot.hashes.size()) {
-    const std::size_t per_block = slot.get.checksums.size() / slot.hashes.size();
-    slot.get.checksums = slot.get.checksums.first(found * per_block);
-  }
-  const auto got = co_await client.get(slot.space, slot.hashes.first(found), slot.to.first(found), slot.get);
-  if (!got) {
-    client.release(lease);  // refused before it took the lease
-    co_return got.error();
-  }
-  slot.end.get = *got;
-  if (got->block_count == found && !got->why) slot.end.get.why = match->why;  // the reason for the match's length
-  co_return got->why == Errc::kCancelled ? got->why : error_code();
+asio::awaitable<error_code> CompletionQueue::Impl::load(CallSlot& slot, std::chrono::microseconds left,
+                                                        CallControl control) {
+  slot.load.deadline = left;
+  control.trace = slot.load.trace;
+  const std::function<void(const MatchResult&)> on_match = [this, &slot](const MatchResult& match) {
+    slot.end.match = match;
+    slot.end.get.why = match.why;
+    if (slot.load.tell_match) completions.tell_matched(slot, match);
+  };
+  auto loaded = co_await kv::load(thread_->client(), slot.space, slot.hashes, slot.to, slot.load, control, &on_match);
+  if (!loaded) co_return loaded.error();
+  slot.end.get = loaded->get;
+  co_return slot.end.get.why == Errc::kCancelled ? slot.end.get.why : error_code();
 }
 
 // -- the interface
@@ -569,17 +549,9 @@ Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBl
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
   const auto fill = [&](CallSlot& slot) {
     slot.to = slot.arguments.copy(blocks);
-    slot.block_count_min = std::max<std::size_t>(options.block_count_min, 1);
-    slot.tell_match = options.tell_match;
-    slot.match = {};
-    slot.match.reuse = options.reuse;
-    slot.get = {};
-    slot.match.control.trace = slot.get.control.trace = options.trace;
-    slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
-    slot.get.on_segment = options.on_segment;
-    slot.get.memory_only = options.memory_only;
-    slot.get.checksums = options.checksums;
-    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
+    slot.load = options;
+    slot.load.segment_ends = slot.arguments.copy(options.segment_ends);
+    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.load.on_segment = tell_segments(slot);
   };
   return impl_->submit_hashes(Verb::kLoad, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
                               options.segment_ends);

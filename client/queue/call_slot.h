@@ -47,8 +47,7 @@ struct CallSlot {
   SetGetOptions get_set{};
   SetPutOptions put_set{};
   SetLists lists{};
-  std::size_t block_count_min = 0;  ///< For a load, like tell_match.
-  bool tell_match = false;
+  LoadOptions load{};
   Lease lease{};
   std::span<std::byte> memory;
   std::optional<NamespaceRecord> record;

@@ -6,7 +6,6 @@
 //   without_gil.h       running without the GIL
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
-//   load.h              match, then get the found blocks, as one call
 //   io_client.h         the C++ client on a thread of its own; calls that are started, and report their end
 //   waits.h             times in seconds, and waits that Ctrl-C ends
 //   allocation.h        memory lent to nodes, allocated on a thread of its own

@@ -20,7 +20,7 @@
 #include "client/call_control.h"
 #include "client/client.h"
 #include "client/client_thread.h"
-#include "client/python/src/load.h"
+#include "client/load.h"
 #include "transport/forked.h"
 
 namespace kv::python {

@@ -2,9 +2,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "client/load.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/calls/results.h"
-#include "client/python/src/load.h"
 #include "client/python/src/waits.h"
 
 namespace kv::python {

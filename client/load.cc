@@ -1,14 +1,14 @@
-#include "client/python/src/load.h"
+#include "client/load.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "base/assert.h"
 
-namespace kv::python {
+namespace kv {
 
 Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
-                       CallControl control) {
+                       CallControl control, const std::function<void(const MatchResult&)>* on_match) {
   KV_ASSERT(blocks.size() == hashes.size());
   const auto until = std::chrono::steady_clock::now() + options.deadline;
   MatchOptions wanted{};
@@ -26,8 +26,9 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
   result.match = *match;
   result.match.lease = Lease{};  // used up here
   result.get.why = match->why;
+  if (on_match != nullptr) (*on_match)(result.match);
   if (control.is_cancelled()) result.get.why = Errc::kCancelled;
-  if (control.is_cancelled() || found < std::max<std::size_t>(options.block_count_min, 1)) {
+  if (result.get.why == Errc::kCancelled || found < std::max<std::size_t>(options.block_count_min, 1)) {
     client.release(lease);
     co_return result;
   }
@@ -38,6 +39,11 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
   options_of_get.segment_ends = options.segment_ends;
   options_of_get.on_segment = options.on_segment;
   options_of_get.memory_only = options.memory_only;
+  options_of_get.checksums = options.checksums;
+  if (found < hashes.size()) {
+    const std::size_t per_block = options.checksums.size() / hashes.size();
+    options_of_get.checksums = options.checksums.first(found * per_block);
+  }
   options_of_get.control = control;
   const auto got = co_await client.get(space, hashes.first(found), blocks.first(found), options_of_get);
   if (!got) {
@@ -49,4 +55,4 @@ Async<LoadResult> load(Client& client, Space space, Hashes hashes, TargetBlocks 
   co_return result;
 }
 
-}  // namespace kv::python
+}  // namespace kv
