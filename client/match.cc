@@ -415,6 +415,33 @@ class MatchHedges {
   LateAlarm alarm_;
 };
 
+/// Asks round after round, to the end. `Impl`: Client's own.
+template <class Impl>
+asio::awaitable<void> run_rounds(Impl& impl, Space space, const MatchOptions& options, std::size_t block_size,
+                                 CallGroup& group, TimePoint until, MatchRounds& rounds) {
+  while (rounds.has_next()) {
+    const std::span<MatchCall> calls = rounds.begin_next(options, block_size);
+    for (MatchCall& call : calls) {
+      call.options = &options;
+      impl.start(call, call.chain.node, space, group, until);
+    }
+    if (impl.hedger.is_on() && rounds.map().has_extents() && rounds.map().owner_count() > 1) {
+      MatchHedges hedges(impl, space, rounds, calls, group, until);
+      co_await hedges.wait();
+    } else {
+      co_await wait_all(group);
+    }
+    rounds.end();
+    for (const MatchCall& call : calls) {
+      if (call.node_count > 0 && !call.error()) impl.hear_hot_version(space, call.chain.node, call.hot_version);
+      if (call.hedge == nullptr) continue;
+      const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
+      if (loser.lease != 0) impl.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
+    }
+    if (options.control.is_cancelled()) rounds.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
+  }
+}
+
 }  // namespace
 
 void Client::Impl::LeaseEntry::add(LeasePart part, std::uint64_t lease_us, TimePoint now) {
@@ -473,31 +500,8 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   const VerbInProgress verb(impl.shared, ClientCall::kMatch);
   const TimePoint until = impl.deadline_after(options.deadline);
   CallGroup group(impl.shared->executor, options.control);  // outlives the calls, which point to it
-  const auto run = [&impl, space, &options, block_size, &group, until](MatchRounds& rounds) {
-    return [](Impl& on, Space of, const MatchOptions& how, std::size_t size, CallGroup& running, TimePoint end,
-              MatchRounds& asked) -> asio::awaitable<void> {
-      while (asked.has_next()) {
-        const std::span<MatchCall> calls = asked.begin_next(how, size);
-        for (MatchCall& call : calls) {
-          call.options = &how;
-          on.start(call, call.chain.node, of, running, end);
-        }
-        if (on.hedger.is_on() && asked.map().has_extents() && asked.map().owner_count() > 1) {
-          MatchHedges hedges(on, of, asked, calls, running, end);
-          co_await hedges.wait();
-        } else {
-          co_await wait_all(running);
-        }
-        asked.end();
-        for (const MatchCall& call : calls) {
-          if (call.node_count > 0 && !call.error()) on.hear_hot_version(of, call.chain.node, call.hot_version);
-          if (call.hedge == nullptr) continue;
-          const MatchCall& loser = &call.best() == &call ? *call.hedge : call;
-          if (loser.lease != 0) on.release({loser.chain.node, loser.answered_by, loser.lease, loser.chain.first});
-        }
-        if (how.control.is_cancelled()) asked.stop(Errc::kCancelled);  // between rounds a cancel has no call to end
-      }
-    }(impl, space, options, block_size, group, until, rounds);
+  const auto run = [&](MatchRounds& rounds) {
+    return run_rounds(impl, space, options, block_size, group, until, rounds);
   };
   error_code why;  // why another place was not asked
   const auto has_time = [&] {

@@ -54,6 +54,14 @@ int count_blocks(kvs_client* client, CountVerb verb, kvs_space space, const kvs_
   });
 }
 
+int told(const Result<void>& done) { return done ? KVS_OK : fail(done.error()); }
+
+template <class T>
+int write_json(const Result<T>& answer, std::string (*json_of)(const T&), char* json, std::size_t capacity,
+               std::size_t* length) {
+  return answer ? c_api::write_text(json_of(*answer), json, capacity, length) : fail(answer.error());
+}
+
 /// Zero always means "not given", since an older caller's struct reads as zeros. ClientConfig has the defaults.
 ClientConfig config_of(const kvs_options& options) {
   if (options.nodes == nullptr && options.node_count > 0) refuse(KVS_BAD_REQUEST, "nodes is NULL");
@@ -219,8 +227,7 @@ int kvs_open(kvs_client* client, const char* record_text, uint64_t deadline_us, 
 
 int kvs_wait_open(kvs_client* client, kvs_space space, uint64_t deadline_us) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    const auto opened = blocking.wait_open(Space{space}, microseconds(deadline_us));
-    return opened ? KVS_OK : fail(opened.error());
+    return told(blocking.wait_open(Space{space}, microseconds(deadline_us)));
   });
 }
 
@@ -416,9 +423,8 @@ int kvs_why(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t 
             size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     const Hashes chain = c_api::read_chain(hashes, count);
-    const auto report = blocking.why(Space{space}, chain, microseconds(deadline_us));
-    if (!report) return fail(report.error());
-    return c_api::write_text(c_api::miss_json(*report), json, capacity, length);
+    return write_json(blocking.why(Space{space}, chain, microseconds(deadline_us)), c_api::miss_json, json, capacity,
+                      length);
   });
 }
 
@@ -441,9 +447,8 @@ int kvs_context_create(kvs_client* client, kvs_space space, const kvs_hash* hash
                                  .life = life,
                                  .tags = texts,
                                  .priority = wanted.value_or(ContextOptions{}.priority)};
-    const auto made = blocking.create_context(Space{space}, chain, options);
-    if (!made) return fail(made.error());
-    return c_api::write_text(c_api::context_json(*made), json, capacity, length);
+    return write_json(blocking.create_context(Space{space}, chain, options), c_api::context_json, json, capacity,
+                      length);
   });
 }
 
@@ -453,9 +458,8 @@ int kvs_context_extend(kvs_client* client, const char* name, uint64_t ttl_us, in
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
     const ContextTime life = c_api::read_context_time(ttl_us, sliding, until_us);
     const auto wanted = c_api::read_priority(priority);
-    const auto extended = blocking.extend_context(name, life, microseconds(deadline_us), wanted);
-    if (!extended) return fail(extended.error());
-    return c_api::write_text(c_api::context_json(*extended), json, capacity, length);
+    return write_json(blocking.extend_context(name, life, microseconds(deadline_us), wanted), c_api::context_json, json,
+                      capacity, length);
   });
 }
 
@@ -463,9 +467,8 @@ int kvs_context_delete(kvs_client* client, const char* name, uint64_t deadline_u
                        size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     if (name == nullptr) return fail(KVS_BAD_REQUEST, "name is NULL");
-    const auto last = blocking.delete_context(name, microseconds(deadline_us));
-    if (!last) return fail(last.error());
-    return c_api::write_text(c_api::context_json(*last), json, capacity, length);
+    return write_json(blocking.delete_context(name, microseconds(deadline_us)), c_api::context_json, json, capacity,
+                      length);
   });
 }
 
@@ -515,9 +518,8 @@ int kvs_context_import(kvs_client* client, const char* file, const char* name, u
 int kvs_context_list(kvs_client* client, const char* name, uint64_t deadline_us, char* json, size_t capacity,
                      size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    const auto list = blocking.list_contexts(name == nullptr ? "" : name, microseconds(deadline_us));
-    if (!list) return fail(list.error());
-    return c_api::write_text(c_api::contexts_json(*list), json, capacity, length);
+    return write_json(blocking.list_contexts(name == nullptr ? "" : name, microseconds(deadline_us)),
+                      c_api::contexts_json, json, capacity, length);
   });
 }
 
@@ -547,24 +549,20 @@ int kvs_add_device_memory(kvs_client* client, const kvs_device_memory* given) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
     const auto memory = read_struct(given);
     // 0 is not a descriptor here: a zeroed struct, or an older one without the field, would lend standard input.
-    const auto added = blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
-                                                   .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
-                                                   .dmabuf_offset = memory.dmabuf_offset});
-    return added ? KVS_OK : fail(added.error());
+    return told(blocking.add_device_memory({.bytes = {static_cast<std::byte*>(memory.address), memory.bytes},
+                                            .dmabuf_fd = memory.dmabuf_fd > 0 ? memory.dmabuf_fd : -1,
+                                            .dmabuf_offset = memory.dmabuf_offset}));
   });
 }
 
 int kvs_remove_device_memory(kvs_client* client, void* address, uint64_t bytes, uint64_t deadline_us) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    const auto removed =
-        blocking.remove_device_memory({static_cast<std::byte*>(address), bytes}, microseconds(deadline_us));
-    return removed ? KVS_OK : fail(removed.error());
+    return told(blocking.remove_device_memory({static_cast<std::byte*>(address), bytes}, microseconds(deadline_us)));
   });
 }
 
 int kvs_free(kvs_client* client, void* memory, size_t bytes) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    const auto freed = blocking.free_memory({static_cast<std::byte*>(memory), bytes});
-    return freed ? KVS_OK : fail(freed.error());
+    return told(blocking.free_memory({static_cast<std::byte*>(memory), bytes}));
   });
 }

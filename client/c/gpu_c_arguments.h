@@ -48,6 +48,7 @@ Operation read_operation(const kvs_operation* given, std::int64_t row_count, con
 
 /// The status and text for an error of the CUDA module that the arguments do not explain.
 int fail_cuda(error_code error);
+inline int told(const Result<void>& done) { return done ? KVS_OK : fail_cuda(done.error()); }
 /// The status and text for an error of permute() and its like.
 int fail_permute(error_code error, const Layout& to, const Layout& from, const Operation& operation);
 

@@ -133,8 +133,7 @@ int kvs_warm_up(const kvs_run* where) {
     const Run run(where);
     // Succeeds on the host too, which has nothing to load, so that callers need not distinguish.
     if (!run.cuda) return KVS_OK;
-    const auto loaded = run.cuda->warm_up();
-    return loaded ? KVS_OK : fail_cuda(loaded.error());
+    return told(run.cuda->warm_up());
   });
 }
 
@@ -142,8 +141,7 @@ int kvs_synchronise(const kvs_run* where) {
   return gpu_call([&]() -> int {
     const Run run(where);
     if (!run.cuda) return KVS_OK;
-    const auto waited = run.cuda->synchronise(run.stream);
-    return waited ? KVS_OK : fail_cuda(waited.error());
+    return told(run.cuda->synchronise(run.stream));
   });
 }
 

@@ -186,8 +186,7 @@ int kvs_staging_wait(kvs_staging* staging, kvs_mark given, uint64_t deadline_us)
   return gpu_call([&]() -> int {
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
     const Mark mark = read_mark(given);
-    const auto waited = staging->staging->wait(mark, deadline_of(*staging->device, deadline_us));
-    return waited ? KVS_OK : fail_cuda(waited.error());
+    return told(staging->staging->wait(mark, deadline_of(*staging->device, deadline_us)));
   });
 }
 
@@ -195,15 +194,13 @@ int kvs_staging_wait_on_stream(kvs_staging* staging, void* stream, kvs_mark give
   return gpu_call([&]() -> int {
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
     const Mark mark = read_mark(given);
-    const auto ordered = staging->device->wait_on_stream(stream, mark);
-    return ordered ? KVS_OK : fail_cuda(ordered.error());
+    return told(staging->device->wait_on_stream(stream, mark));
   });
 }
 
 int kvs_staging_drain(kvs_staging* staging, uint64_t deadline_us) {
   return gpu_call([&]() -> int {
     if (staging == nullptr) return fail(KVS_BAD_REQUEST, "staging is NULL");
-    const auto drained = staging->staging->drain(deadline_of(*staging->device, deadline_us));
-    return drained ? KVS_OK : fail_cuda(drained.error());
+    return told(staging->staging->drain(deadline_of(*staging->device, deadline_us)));
   });
 }

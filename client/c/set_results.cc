@@ -1,6 +1,5 @@
 #include "client/c/set_results.h"
 
-
 #include "base/assert.h"
 #include "client/c/c_status.h"
 

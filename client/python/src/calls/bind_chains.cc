@@ -26,15 +26,13 @@ SegmentCallback tell_segments(Call& state) {
 }
 
 PyCall open_space(PyClient& self, const NamespaceRecord& record, double deadline, bool waits) {
-  PyCall call = self.begin();
-  return self.start(std::move(call),
+  return self.start(self.begin(),
                     [record, time = waits ? deadline_of(deadline) : std::chrono::microseconds(0)](
                         Client& client, Call& state) { return client.open(record, time, state.control()); });
 }
 
 PyCall wait_open(PyClient& self, std::uint32_t space, double deadline) {
-  PyCall call = self.begin();
-  return self.start(std::move(call), [space, time = deadline_of(deadline)](Client& client, Call& state) {
+  return self.start(self.begin(), [space, time = deadline_of(deadline)](Client& client, Call& state) {
     return client.wait_open(Space{space}, time, state.control());
   });
 }
@@ -116,8 +114,7 @@ PyCall put_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, n
 /// Calls that need the hashes alone: touch, pin, unpin, drop and why.
 template <auto verb>
 PyCall of_chain(PyClient& self, std::uint32_t space, nb::handle hashes, double deadline, bool at_once) {
-  PyCall call = self.begin(hashes, at_once);
-  return self.start(std::move(call), [space, time = deadline_of(deadline)](Client& client, Call& state) {
+  return self.start(self.begin(hashes, at_once), [space, time = deadline_of(deadline)](Client& client, Call& state) {
     return (client.*verb)(Space{space}, state.hashes, time, state.control());
   });
 }

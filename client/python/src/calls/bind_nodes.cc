@@ -8,8 +8,7 @@ namespace {
 /// A call to every node.
 template <auto verb>
 PyCall of_nodes(PyClient& self, double deadline) {
-  PyCall call = self.begin();
-  return self.start(std::move(call), [time = deadline_of(deadline)](Client& client, Call& state) {
+  return self.start(self.begin(), [time = deadline_of(deadline)](Client& client, Call& state) {
     return (client.*verb)(time, state.control());
   });
 }
