@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/checksum.h"
 #include "client/client_impl.h"
 #include "client/client_thread.h"
 #include "client/load.h"

@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "base/assert.h"
+#include "client/tools/ctl/node_counts.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
 
@@ -24,11 +25,6 @@ std::optional<std::size_t> parse_number(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return number;
-}
-
-double value_of(const NodeStats& stats, std::string_view name) {
-  const auto found = std::ranges::find(stats.values, name, [](const auto& value) { return value.first; });
-  return found == stats.values.end() ? 0 : found->second;
 }
 
 }  // namespace
@@ -110,9 +106,9 @@ void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDea
     share.answers = !after[i].error && !then.error;
     if (!share.answers) continue;
     // `blocks` is a state; the other two count since the node's start, so the run's share is a difference.
-    share.blocks = value_of(after[i], "blocks");
-    share.got = value_of(after[i], "get_hit_blocks") - value_of(then, "get_hit_blocks");
-    share.put = value_of(after[i], "stored_blocks") - value_of(then, "stored_blocks");
+    share.blocks = stat(after[i], "blocks");
+    share.got = stat(after[i], "get_hit_blocks") - stat(then, "get_hit_blocks");
+    share.put = stat(after[i], "stored_blocks") - stat(then, "stored_blocks");
   }
 }
 

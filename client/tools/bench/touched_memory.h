@@ -1,17 +1,31 @@
 // client/tools/bench/touched_memory.h: memory with all pages present, so that a measurement excludes page faults.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <system_error>
+
+#include "base/assert.h"
 
 namespace kv {
 
 /// A shared mapping, like the arena and a lent region, so that both sides of a measurement have pages of one kind.
 class TouchedMemory {
  public:
-  explicit TouchedMemory(std::size_t bytes);  ///< Throws std::system_error.
-  ~TouchedMemory();
+  /// Throws std::system_error.
+  explicit TouchedMemory(std::size_t bytes) {
+    KV_ASSERT(bytes > 0);
+    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    bytes_ = {static_cast<std::byte*>(memory), bytes};
+    std::memset(memory, 0x5A, bytes);
+  }
+  ~TouchedMemory() { ::munmap(bytes_.data(), bytes_.size()); }
   TouchedMemory(const TouchedMemory&) = delete;
   TouchedMemory& operator=(const TouchedMemory&) = delete;
 

@@ -19,13 +19,8 @@ struct EraseOptions : CtlOptions {
   double wait_seconds = 3600;
 };
 
-double value_in(const NodeErasure& node, std::string_view name) {
-  const auto found = std::ranges::find(node.values, name, [](const auto& value) { return value.first; });
-  return found == node.values.end() ? 0 : found->second;
-}
-
 std::string count_in(const NodeErasure& node, std::string_view name) {
-  return format_count(static_cast<std::uint64_t>(value_in(node, name)));
+  return format_count(static_cast<std::uint64_t>(stat(node, name)));
 }
 
 /// Errors that retries cannot change.
@@ -37,8 +32,8 @@ bool is_final(error_code error) {
 std::string state_of(const NodeErasure& node, bool is_over) {
   if (node.error) return describe(node.error) + (node.error == Errc::kDiskFailed ? " (the node's log says why)" : "");
   if (is_over) return "gone";
-  if (value_in(node, "erase_waits_for") > 0) return "waits for " + count_in(node, "erase_waits_for") + " others";
-  if (value_in(node, "erase_files") > 0)
+  if (stat(node, "erase_waits_for") > 0) return "waits for " + count_in(node, "erase_waits_for") + " others";
+  if (stat(node, "erase_files") > 0)
     return "file " + count_in(node, "erase_files_looked_at") + " of " + count_in(node, "erase_files");
   return "dropping";
 }
@@ -55,10 +50,10 @@ void print(const std::map<std::string, NodeErasure>& last, const std::map<std::s
   TextTable table({"node", "state", "namespaces", "blocks", "files rewritten", "of", "given back", "stored since"});
   for (const auto& [name, node] : last) {
     nodes.push_back(json_of(node, over.at(name)));
-    const bool has_disk = value_in(node, "erase_has_disk") > 0;
+    const bool has_disk = stat(node, "erase_has_disk") > 0;
     table.add({name, state_of(node, over.at(name)), count_in(node, "erase_namespaces"), count_in(node, "erase_blocks"),
                has_disk ? count_in(node, "erase_files_rewritten") : "-", has_disk ? count_in(node, "erase_files") : "-",
-               has_disk ? format_bytes(static_cast<std::uint64_t>(value_in(node, "erase_given_back_bytes"))) : "-",
+               has_disk ? format_bytes(static_cast<std::uint64_t>(stat(node, "erase_given_back_bytes"))) : "-",
                count_in(node, "erase_blocks_left")});
   }
   print_answer(options.json, {{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}, table);
@@ -83,7 +78,7 @@ void run_erase(EraseOptions options) {
     std::string progress;
     for (const NodeErasure& node : asked) {
       if (over[node.name]) continue;  // asking a finished node would start over
-      over[node.name] = !node.error && value_in(node, "erase_done") > 0;
+      over[node.name] = !node.error && stat(node, "erase_done") > 0;
       last[node.name] = node;
       silent[node.name] = node.error && node.error != Errc::kBusy ? silent[node.name] + 1 : 0;
       is_final_everywhere =
