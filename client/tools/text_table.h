@@ -12,6 +12,7 @@ class TextTable {
  public:
   explicit TextTable(std::vector<std::string> headings) { rows_.push_back(std::move(headings)); }
   void add(std::vector<std::string> row);  ///< Cells may hold a node's own words, and pass through printable().
+  bool is_empty() const { return rows_.size() == 1; }
   /// A column is aligned to the right if every cell below its heading begins like a number or is "-".
   void print(std::ostream& out) const;
 

@@ -4,7 +4,6 @@
 // notes, so that a start script with doctor does not fail on advice.
 #include <sys/resource.h>
 
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -38,20 +37,9 @@ const char* verdict_name(Verdict verdict) {
   return "?";
 }
 
-/// The first line of one of the kernel's files; empty if unreadable.
-std::string read_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 std::uint64_t meminfo_value(const std::string& name) {
-  std::ifstream file("/proc/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name + ":")) return std::stoull(line.substr(name.size() + 1));
-  }
-  return 0;
+  const std::string value = kernel_value("/proc/meminfo", name);
+  return value.empty() ? 0 : std::stoull(value);
 }
 
 // -- the nodes
@@ -334,8 +322,8 @@ void check_machine(Findings& findings) {
                       huge_total > 0 ? ""
                                      : "the arena starts faster on huge pages: sysctl vm.nr_hugepages=N, N x " +
                                            format_bytes(huge_bytes) + " >= the node's capacity"});
-  const std::string thp = read_line("/sys/kernel/mm/transparent_hugepage/enabled");
-  const std::string thp_shmem = read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+  const std::string thp = first_line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::string thp_shmem = first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
   const bool thp_always = thp.find("[always]") != std::string::npos;
   findings.push_back(
       {"transparent huge pages", thp_always ? Verdict::kNote : Verdict::kOk,
@@ -347,7 +335,7 @@ void check_machine(Findings& findings) {
       {"open files limit", files.rlim_cur >= 4096 ? Verdict::kOk : Verdict::kNote, format_count(files.rlim_cur),
        files.rlim_cur >= 4096 ? "" : "a node needs one per connection: LimitNOFILE= of its unit (or ulimit -n)"});
   for (const char* name : {"tcp_rmem", "tcp_wmem"}) {
-    std::istringstream values(read_line(std::string("/proc/sys/net/ipv4/") + name));
+    std::istringstream values(first_line(std::string("/proc/sys/net/ipv4/") + name));
     std::uint64_t least = 0, usual = 0, most = 0;
     values >> least >> usual >> most;
     const bool is_small = most > 0 && most < (4u << 20);

@@ -108,6 +108,12 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
+void print_below(const TextTable& table, std::ostream& out) {
+  if (table.is_empty()) return;
+  out << '\n';
+  table.print(out);
+}
+
 /// "opening" and "loading" are separate states: a disk of some TB takes minutes to read its records.
 std::string disk_state(const NodeStats& node) {
   const bool is_on = stat(node, "disk_is_on") != 0;
@@ -127,11 +133,9 @@ std::string disk_state(const NodeStats& node) {
 /// One line per node with a disk tier; no table without one.
 void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
-  bool has_any = false;
   for (const NodeStats& node : stats) {
     // Skips nodes too old to report it: a row of dashes would imply a disk.
     if (node.error || !has_stat(node, "disk_is_on")) continue;
-    has_any = true;
     const auto bytes_cell = [&](const char* name) {
       return format_bytes(static_cast<std::uint64_t>(stat(node, name)));
     };
@@ -139,46 +143,36 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
                bytes_cell("disk_file_bytes"), count_cell(node, "get_disk_blocks"),
                count_cell(node, "lost_unspilled_blocks"), count_cell(node, "lost_blocks")});
   }
-  if (!has_any) return;
-  out << '\n';
-  table.print(out);
+  print_below(table, out);
 }
 
 /// One line per node with RDMA; no table without one.
 void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
-  bool has_any = false;
   for (const NodeStats& node : stats) {
     if (node.error || !has_stat(node, "rdma_devices")) continue;
-    has_any = true;
     table.add({node.name, count_cell(node, "rdma_devices"),
                format_bytes(static_cast<std::uint64_t>(stat(node, "rdma_registered_bytes"))),
                count_cell(node, "rdma_lanes"), count_cell(node, "rdma_lanes_connected"),
                count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused"),
                count_cell(node, "rdma_messages")});
   }
-  if (!has_any) return;
-  out << '\n';
-  table.print(out);
+  print_below(table, out);
 }
 
 /// Sources of learned reuse: one line per node that another one learns from; no table if nodes learn alone.
 void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
   constexpr std::string_view kPrefix = "pool_node/", kUses = "/uses";
   TextTable table({"learns", "from", "uses told", "counted", "age"});
-  bool has_any = false;
   for (const NodeStats& node : stats) {
     for (const auto& [name, value] : node.values) {
       if (!name.starts_with(kPrefix) || !name.ends_with(kUses)) continue;
-      has_any = true;
       const std::string stem = name.substr(0, name.size() - kUses.size());
       table.add({node.name, stem.substr(kPrefix.size()), format_count(static_cast<std::uint64_t>(value)),
                  fraction_cell(stat(node, stem + "/weight"), 1), format_seconds(stat(node, stem + "/age_seconds"))});
     }
   }
-  if (!has_any) return;
-  out << '\n';
-  table.print(out);
+  print_below(table, out);
 }
 
 /// A node that is down has a row with the reason in place of its numbers; without it the cluster would look smaller.

@@ -14,21 +14,6 @@ namespace {
 
 constexpr unsigned kCapIpcLock = 14;  // CAP_IPC_LOCK of linux/capability.h
 
-std::string read_line(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string value_of(const std::filesystem::path& path, const std::string& name) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
-  }
-  return "";
-}
-
 std::vector<std::string> names_in(const std::filesystem::path& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -48,17 +33,17 @@ std::string behind_colon(const std::string& line) {
 /// name the same interface or a VLAN on it, so the first readable one will do.
 RdmaPort read_port(const std::filesystem::path& sys, const std::filesystem::path& port, const std::string& number) {
   RdmaPort read{.number = static_cast<std::uint8_t>(std::atoi(number.c_str())),
-                .state = behind_colon(read_line(port / "state")),
-                .physical_state = behind_colon(read_line(port / "phys_state")),
+                .state = behind_colon(first_line(port / "state")),
+                .physical_state = behind_colon(first_line(port / "phys_state")),
                 .interface = "",
                 .interface_mtu_bytes = 0};
   const std::filesystem::path interfaces = port / "gid_attrs/ndevs";
   for (const std::string& index : names_in(interfaces)) {
-    read.interface = read_line(interfaces / index);
+    read.interface = first_line(interfaces / index);
     if (!read.interface.empty()) break;
   }
   if (!read.interface.empty()) {
-    std::istringstream(read_line(sys / "class/net" / read.interface / "mtu")) >> read.interface_mtu_bytes;
+    std::istringstream(first_line(sys / "class/net" / read.interface / "mtu")) >> read.interface_mtu_bytes;
   }
   return read;
 }
@@ -67,7 +52,7 @@ std::vector<RdmaDevice> read_devices(const std::string& root) {
   const std::filesystem::path sys = root + "/sys";
   std::map<std::string, std::string> files;
   for (const std::string& name : names_in(sys / "class/infiniband_verbs")) {
-    const std::string device = read_line(sys / "class/infiniband_verbs" / name / "ibdev");
+    const std::string device = first_line(sys / "class/infiniband_verbs" / name / "ibdev");
     if (!device.empty()) files[device] = "/dev/infiniband/" + name;
   }
   std::vector<RdmaDevice> devices;
@@ -84,6 +69,21 @@ std::vector<RdmaDevice> read_devices(const std::string& root) {
 }
 
 }  // namespace
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string kernel_value(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(name + ":")) return line.substr(name.size() + 1);
+  }
+  return "";
+}
 
 const RdmaDevice* RdmaMachine::find(const std::string& name) const {
   const auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == name; });
@@ -106,14 +106,14 @@ RdmaMachine read_rdma_machine(const std::string& root) {
     machine.memlock_bytes = limit.rlim_cur;
   // In a user namespace of its own (a rootless container) a process has every capability, but the kernel ignores this
   // one there. Only the first namespace maps all ids to themselves.
-  std::istringstream users(read_line(root + "/proc/self/uid_map"));
+  std::istringstream users(first_line(root + "/proc/self/uid_map"));
   std::uint64_t inside = 0, outside = 0, count = 0, capabilities = 0;
   users >> inside >> outside >> count;
-  std::istringstream(value_of(root + "/proc/self/status", "CapEff")) >> std::hex >> capabilities;
+  std::istringstream(kernel_value(root + "/proc/self/status", "CapEff")) >> std::hex >> capabilities;
   machine.ignores_memlock = (capabilities >> kCapIpcLock & 1) != 0 && outside == 0 && count == 0xFFFFFFFF;
-  std::istringstream(value_of(root + "/proc/meminfo", "MemTotal")) >> machine.memory_bytes;
+  std::istringstream(kernel_value(root + "/proc/meminfo", "MemTotal")) >> machine.memory_bytes;
   machine.memory_bytes *= 1024;
-  machine.nvidia_driver = read_line(root + "/proc/driver/nvidia/version");
+  machine.nvidia_driver = first_line(root + "/proc/driver/nvidia/version");
   for (const char* const module : {"nvidia_peermem", "nv_peer_mem"}) {
     if (std::filesystem::exists(root + "/sys/module/" + module)) machine.has_nvidia_peermem = true;
   }
