@@ -260,12 +260,7 @@ void check_disjoint(const Ids& sources, const Ids& targets) {
 /// Runs `move` without the GIL.
 template <class Move>
 nb::object move_on_host(const Layout& to, const Layout& from, const Operation& operation, Move move) {
-  Result<void> moved = Errc::kBadRequest;
-  {
-    const WithoutGil without_gil;
-    moved = move();
-  }
-  check_moved(moved, to, from, operation);
+  check_moved(run_without_gil(move), to, from, operation);
   return nb::none();
 }
 

@@ -123,10 +123,7 @@ class LmcacheConnector {
   void close() {
     if (!io_ || is_closed_) return;
     is_closed_ = true;
-    {
-      const WithoutGil without_gil;
-      io_->close();  // cancels the calls in flight
-    }
+    run_without_gil([&] { io_->close(); });  // cancels the calls in flight
     if (io_->is_forked()) return;
     std::vector<Holds> memory;
     memory.reserve(pending_.size());

@@ -67,12 +67,8 @@ void bind_namespace(nb::module_& module) {
               return holds.emplace_back(object, name, /*is_written=*/false).all_bytes();
             };
             const auto extra_bytes = bytes(extra, "extra"), after_bytes = bytes(after, "after");
-            std::vector<BlockHash> hashes;
-            {
-              const WithoutGil without_gil;
-              hashes = chain_of(record, numbers.values(), extra_bytes, after_bytes);
-            }
-            return hash_array(std::move(hashes));
+            return hash_array(
+                run_without_gil([&] { return chain_of(record, numbers.values(), extra_bytes, after_bytes); }));
           },
           "tokens"_a, "extra"_a = nb::none(), "after"_a = nb::none());
   module.def(

@@ -384,27 +384,34 @@ void refuse_overlap(std::span<const std::span<std::byte>> blocks, const char* na
     throw bad_request(std::string(name) + ": two blocks would land in the same memory");
 }
 
+bool is_list(nb::handle object) { return PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0; }
+
+/// One block for each object of a list; `block_bytes`: of each, or 0: any.
+std::vector<std::span<std::byte>> listed_blocks(nb::handle object, nb::handle rows, std::size_t block_count,
+                                                std::size_t block_bytes, bool is_written, Holds& holds) {
+  if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
+  std::vector<std::span<std::byte>> blocks;
+  blocks.reserve(block_count);
+  for (const nb::handle each : object) {
+    holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
+    blocks.push_back(holds.back().all_bytes());
+    if (block_bytes != 0 && blocks.back().size() != block_bytes)
+      throw bad_request(holds.back().name() + ": " + std::to_string(blocks.back().size()) + " bytes, a block has " +
+                        std::to_string(block_bytes));
+  }
+  if (blocks.size() != block_count)
+    throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
+  if (is_written) refuse_overlap(blocks, "blocks");
+  return blocks;
+}
+
 }  // namespace
 
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                               std::size_t block_bytes, bool is_written, Holds& holds) {
+  if (is_list(object)) return listed_blocks(object, rows, block_count, block_bytes, is_written, holds);
   std::vector<std::span<std::byte>> blocks;
   blocks.reserve(block_count);
-  if (PyList_Check(object.ptr()) != 0 || PyTuple_Check(object.ptr()) != 0) {
-    if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
-    for (const nb::handle each : object) {
-      holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
-      const std::span<std::byte> bytes = holds.back().all_bytes();
-      if (bytes.size() != block_bytes)
-        throw bad_request(holds.back().name() + ": " + std::to_string(bytes.size()) + " bytes, a block has " +
-                          std::to_string(block_bytes));
-      blocks.push_back(bytes);
-    }
-    if (blocks.size() != block_count)
-      throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
-    if (is_written) refuse_overlap(blocks, "blocks");
-    return blocks;
-  }
   holds.emplace_back(object, "blocks", is_written);
   const Array& array = holds.back();
   std::byte* const data = array.data();
@@ -451,25 +458,13 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
 
 std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                                     bool is_written, Holds& holds) {
-  if (PyList_Check(object.ptr()) == 0 && PyTuple_Check(object.ptr()) == 0) {
-    const Array array(object, "blocks", is_written);
-    // Bytes end to end have no rows to show where a set's blocks end.
-    if (array.dimensions() < 2 || array.shape()[0] == 0)
-      throw bad_request("blocks: neither a list of arrays nor an array of rows");
-    return blocks_from(object, rows, block_count, array.bytes() / static_cast<std::size_t>(array.shape()[0]),
-                       is_written, holds);
-  }
-  if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
-  std::vector<std::span<std::byte>> blocks;
-  blocks.reserve(block_count);
-  for (const nb::handle each : object) {
-    holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
-    blocks.push_back(holds.back().all_bytes());
-  }
-  if (blocks.size() != block_count)
-    throw bad_request("blocks: " + std::to_string(blocks.size()) + " for " + std::to_string(block_count) + " hashes");
-  if (is_written) refuse_overlap(blocks, "blocks");
-  return blocks;
+  if (is_list(object)) return listed_blocks(object, rows, block_count, /*block_bytes=*/0, is_written, holds);
+  const Array array(object, "blocks", is_written);
+  // Bytes end to end have no rows to show where a set's blocks end.
+  if (array.dimensions() < 2 || array.shape()[0] == 0)
+    throw bad_request("blocks: neither a list of arrays nor an array of rows");
+  return blocks_from(object, rows, block_count, array.bytes() / static_cast<std::size_t>(array.shape()[0]), is_written,
+                     holds);
 }
 
 }  // namespace kv::python

@@ -154,12 +154,7 @@ DeviceStream::~DeviceStream() {
 
 void DeviceStream::synchronise() const {
   cuda();
-  Result<void> done = Errc::kBadRequest;
-  {
-    const WithoutGil without_gil;
-    done = module_->synchronise(stream_);
-  }
-  check_cuda(done, "stream");
+  check_cuda(run_without_gil([&] { return module_->synchronise(stream_); }), "stream");
 }
 
 Scratch::Scratch(const CudaModule& module, std::size_t bytes) {

@@ -95,11 +95,9 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
   if (!deltas.empty()) enqueued.rotation.deltas = scratch.keep(deltas);
   void* const stream = reinterpret_cast<void*>(*where.stream);
   const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
-  Result<void> launched = Errc::kBadRequest;
-  {
-    const WithoutGil without_gil;  // a full queue makes the launch wait
-    launched = module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
-  }
+  const auto launched = run_without_gil([&] {  // a full queue makes the launch wait
+    return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
+  });
   if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
   // Also after a failed launch: others may have been enqueued before it.
   const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);

@@ -32,12 +32,8 @@ bool wait_in_steps(const IoClient& io, double seconds, Step step) {
   for (;;) {
     if (io.is_forked()) throw failure_of(Errc::kForked);
     const auto left = std::max<nanoseconds>(until - std::chrono::steady_clock::now(), nanoseconds(0));
-    bool is_over;
-    {
-      const WithoutGil without_gil;
-      is_over = step(looks_for_signals ? std::min<nanoseconds>(left, kSignalInterval) : left);
-    }
-    if (is_over) return true;
+    const auto time = looks_for_signals ? std::min<nanoseconds>(left, kSignalInterval) : left;
+    if (run_without_gil([&] { return step(time); })) return true;
     if (looks_for_signals && PyErr_CheckSignals() != 0) throw nb::python_error();
     if (left == nanoseconds(0)) return false;
   }

@@ -30,4 +30,10 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
+template <class Work>
+auto run_without_gil(Work work) {
+  const WithoutGil without_gil;
+  return work();
+}
+
 }  // namespace kv::python

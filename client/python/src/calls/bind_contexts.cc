@@ -77,15 +77,13 @@ ArchivedContext with_files(const PyClient& self, Options& options, Work work) {
     is_signalled = PyErr_CheckSignals() != 0;
     return !is_signalled;
   };
-  std::optional<Result<ArchivedContext, Failure>> done;
-  {
-    const WithoutGil without_gil;
+  const Result<ArchivedContext, Failure> done = run_without_gil([&] {
     BlockingClient client(self.config());
-    done.emplace(work(client));
-  }
+    return work(client);
+  });
   if (is_signalled) throw nb::python_error();
-  if (!*done) throw StatusError{status_of(done->error().code), done->error().text};
-  return **done;
+  if (!done) throw StatusError{status_of(done.error().code), done.error().text};
+  return *done;
 }
 
 ArchivedContext export_context(const PyClient& self, const std::string& name, const std::string& file, bool partial,

@@ -24,12 +24,8 @@ class Memory {
   const std::shared_ptr<IoClient>& io() const { return lent_->io(); }
   bool is_page_locked() const { return is_page_locked_; }
   void lock_pages(std::shared_ptr<const CudaModule> module) {
-    Result<void> locked = Errc::kBadRequest;
-    {
-      const WithoutGil without_gil;  // takes as long as touching all pages
-      locked = lent_->lock_pages(std::move(module));
-    }
-    check_cuda(locked, "page_locked");
+    // Takes as long as touching all pages.
+    check_cuda(run_without_gil([&] { return lent_->lock_pages(std::move(module)); }), "page_locked");
     is_page_locked_ = true;
   }
 
