@@ -79,11 +79,9 @@ Result<NamedContext> BlockingClient::extend_context(std::string_view name, Conte
 Result<NamedContext> BlockingClient::delete_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.delete_context(name, deadline); });
 }
-
 Result<NamedContext> BlockingClient::warm_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.warm_context(name, deadline); });
 }
-
 Result<NamedContext> BlockingClient::stop_warming_context(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<NamedContext>([&](Client& client) { return client.stop_warming_context(name, deadline); });
 }
@@ -153,9 +151,7 @@ Result<void> BlockingClient::remove_device_memory(std::span<std::byte> memory, s
 bool BlockingClient::is_quarantined(std::span<const std::byte> memory) const {
   return thread_->run_there<bool>(false, [&](Client& client) { return client.is_quarantined(memory); });
 }
-
 bool BlockingClient::is_forked() const { return thread_->is_forked(); }
-
 bool BlockingClient::is_disabled() const { return !thread_->is_forked() && thread_->is_disabled(); }
 
 }  // namespace kv

@@ -84,10 +84,8 @@ void print_curve(const NodeStats& node, const std::vector<CurvePoint>& points, c
   const bool has_disk = std::ranges::any_of(points, &CurvePoint::has_disk);
   std::cout << node.name << ": found " << percent(stat(node, "curve_memory_hit_rate")) << " in memory";
   if (has_disk) std::cout << ", " << percent(stat(node, "curve_hit_rate")) << " with the disk,";
-  std::cout << " of " << format_count(static_cast<std::uint64_t>(stat(node, "curve_asked_blocks")))
-            << " blocks asked for in the last hour or so; sampled "
-            << format_count(static_cast<std::uint64_t>(stat(node, "curve_sampled_blocks"))) << ", one in "
-            << format_count(static_cast<std::uint64_t>(stat(node, "curve_one_in"))) << "\n";
+  std::cout << " of " << count_text(node, "curve_asked_blocks") << " blocks asked for in the last hour or so; sampled "
+            << count_text(node, "curve_sampled_blocks") << ", one in " << count_text(node, "curve_one_in") << "\n";
   TextTable table({"capacity", "of", "blocks", "bytes", "LRU", "+-", "this node's policy", "+-"});
   for (const CurvePoint& point : points) {
     table.add({format_number(point.scale, 2) + " x", point.has_disk ? "memory and disk" : "memory",

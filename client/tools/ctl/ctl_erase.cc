@@ -19,10 +19,6 @@ struct EraseOptions : CtlOptions {
   double wait_seconds = 3600;
 };
 
-std::string count_in(const NodeErasure& node, std::string_view name) {
-  return format_count(static_cast<std::uint64_t>(stat(node, name)));
-}
-
 /// Errors that retries cannot change.
 bool is_final(error_code error) {
   return error == Errc::kPermissionDenied || error == Errc::kUnsupported || error == Errc::kBadRequest ||
@@ -32,9 +28,9 @@ bool is_final(error_code error) {
 std::string state_of(const NodeErasure& node, bool is_over) {
   if (node.error) return describe(node.error) + (node.error == Errc::kDiskFailed ? " (the node's log says why)" : "");
   if (is_over) return "gone";
-  if (stat(node, "erase_waits_for") > 0) return "waits for " + count_in(node, "erase_waits_for") + " others";
+  if (stat(node, "erase_waits_for") > 0) return "waits for " + count_text(node, "erase_waits_for") + " others";
   if (stat(node, "erase_files") > 0)
-    return "file " + count_in(node, "erase_files_looked_at") + " of " + count_in(node, "erase_files");
+    return "file " + count_text(node, "erase_files_looked_at") + " of " + count_text(node, "erase_files");
   return "dropping";
 }
 
@@ -51,10 +47,10 @@ void print(const std::map<std::string, NodeErasure>& last, const std::map<std::s
   for (const auto& [name, node] : last) {
     nodes.push_back(json_of(node, over.at(name)));
     const bool has_disk = stat(node, "erase_has_disk") > 0;
-    table.add({name, state_of(node, over.at(name)), count_in(node, "erase_namespaces"), count_in(node, "erase_blocks"),
-               has_disk ? count_in(node, "erase_files_rewritten") : "-", has_disk ? count_in(node, "erase_files") : "-",
-               has_disk ? format_bytes(static_cast<std::uint64_t>(stat(node, "erase_given_back_bytes"))) : "-",
-               count_in(node, "erase_blocks_left")});
+    table.add({name, state_of(node, over.at(name)), count_text(node, "erase_namespaces"),
+               count_text(node, "erase_blocks"), has_disk ? count_text(node, "erase_files_rewritten") : "-",
+               has_disk ? count_text(node, "erase_files") : "-",
+               has_disk ? bytes_text(node, "erase_given_back_bytes") : "-", count_text(node, "erase_blocks_left")});
   }
   print_answer(options.json, {{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}, table);
 }

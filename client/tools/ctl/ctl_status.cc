@@ -55,7 +55,7 @@ namespace {
 
 /// A count as text, or "-" if the node does not report it.
 std::string count_cell(const NodeStats& stats, std::string_view name) {
-  return has_stat(stats, name) ? format_count(static_cast<std::uint64_t>(stat(stats, name))) : "-";
+  return has_stat(stats, name) ? count_text(stats, name) : "-";
 }
 
 std::string fraction_cell(double part, double whole) {
@@ -136,11 +136,8 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
   for (const NodeStats& node : stats) {
     // Skips nodes too old to report it: a row of dashes would imply a disk.
     if (node.error || !has_stat(node, "disk_is_on")) continue;
-    const auto bytes_cell = [&](const char* name) {
-      return format_bytes(static_cast<std::uint64_t>(stat(node, name)));
-    };
-    table.add({node.name, disk_state(node), count_cell(node, "disk_blocks"), bytes_cell("disk_only_bytes"),
-               bytes_cell("disk_file_bytes"), count_cell(node, "get_disk_blocks"),
+    table.add({node.name, disk_state(node), count_cell(node, "disk_blocks"), bytes_text(node, "disk_only_bytes"),
+               bytes_text(node, "disk_file_bytes"), count_cell(node, "get_disk_blocks"),
                count_cell(node, "lost_unspilled_blocks"), count_cell(node, "lost_blocks")});
   }
   print_below(table, out);
@@ -151,8 +148,7 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
   TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
   for (const NodeStats& node : stats) {
     if (node.error || !has_stat(node, "rdma_devices")) continue;
-    table.add({node.name, count_cell(node, "rdma_devices"),
-               format_bytes(static_cast<std::uint64_t>(stat(node, "rdma_registered_bytes"))),
+    table.add({node.name, count_cell(node, "rdma_devices"), bytes_text(node, "rdma_registered_bytes"),
                count_cell(node, "rdma_lanes"), count_cell(node, "rdma_lanes_connected"),
                count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused"),
                count_cell(node, "rdma_messages")});

@@ -10,10 +10,6 @@ namespace {
 
 constexpr double kUnwrittenMax = 0.01;  ///< Of the blocks that left memory, as in the alert KvstoreDiskSlow.
 
-std::string count_text(const NodeStats& node, const char* name) {
-  return format_count(static_cast<std::uint64_t>(stat(node, name)));
-}
-
 void warn(Findings& findings, std::string check, std::string found, std::string advice) {
   findings.push_back({std::move(check), Verdict::kWarning, std::move(found), std::move(advice)});
 }

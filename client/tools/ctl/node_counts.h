@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "client/client.h"
+#include "client/tools/text_table.h"
 
 namespace kv {
 
@@ -18,6 +19,15 @@ double stat(const Stats& stats, std::string_view name) {
 template <class Stats>
 bool has_stat(const Stats& stats, std::string_view name) {
   return std::ranges::any_of(stats.values, [&](const auto& value) { return value.first == name; });
+}
+
+template <class Stats>
+std::string count_text(const Stats& stats, std::string_view name) {
+  return format_count(static_cast<std::uint64_t>(stat(stats, name)));
+}
+template <class Stats>
+std::string bytes_text(const Stats& stats, std::string_view name) {
+  return format_bytes(static_cast<std::uint64_t>(stat(stats, name)));
 }
 
 /// Blocks that clients looked up at a node, and its hits: the meaning of "hit rate" everywhere. A match looks up; gets
