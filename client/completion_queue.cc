@@ -405,34 +405,26 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       const auto waited = co_await client.wait_open(slot.space, left, control);
       co_return waited ? error_code() : waited.error();
     }
-    case Verb::kMatch: {
-      auto match = co_await client.match(slot.space, slot.hashes, in_time(slot.match, left, control));
-      co_return keep(std::move(match), end.match);
-    }
-    case Verb::kGet: {
-      auto got = co_await client.get(slot.space, slot.hashes, slot.to, in_time(slot.get, left, control));
-      co_return keep(std::move(got), end.get);
-    }
+    case Verb::kMatch:
+      co_return keep(co_await client.match(slot.space, slot.hashes, in_time(slot.match, left, control)), end.match);
+    case Verb::kGet:
+      co_return keep(co_await client.get(slot.space, slot.hashes, slot.to, in_time(slot.get, left, control)), end.get);
     case Verb::kLoad: {
       const error_code error = co_await load(slot, left, control);
       co_return error;
     }
-    case Verb::kPut: {
-      auto put = co_await client.put(slot.space, slot.hashes, slot.from, in_time(slot.put, left, control));
-      co_return keep(std::move(put), end.put);
-    }
-    case Verb::kMatchSet: {
-      auto match = co_await client.match_set(slot.space, slot.hashes, in_time(slot.match_set, left, control));
-      co_return keep(std::move(match), &SetResults::match, end);
-    }
-    case Verb::kGetSet: {
-      auto got = co_await client.get_set(slot.space, slot.hashes, slot.to, in_time(slot.get_set, left, control));
-      co_return keep(std::move(got), &SetResults::get, end);
-    }
-    case Verb::kPutSet: {
-      auto put = co_await client.put_set(slot.space, slot.hashes, slot.from, in_time(slot.put_set, left, control));
-      co_return keep(std::move(put), &SetResults::put, end);
-    }
+    case Verb::kPut:
+      co_return keep(co_await client.put(slot.space, slot.hashes, slot.from, in_time(slot.put, left, control)),
+                     end.put);
+    case Verb::kMatchSet:
+      co_return keep(co_await client.match_set(slot.space, slot.hashes, in_time(slot.match_set, left, control)),
+                     &SetResults::match, end);
+    case Verb::kGetSet:
+      co_return keep(co_await client.get_set(slot.space, slot.hashes, slot.to, in_time(slot.get_set, left, control)),
+                     &SetResults::get, end);
+    case Verb::kPutSet:
+      co_return keep(co_await client.put_set(slot.space, slot.hashes, slot.from, in_time(slot.put_set, left, control)),
+                     &SetResults::put, end);
     case Verb::kTouch:
     case Verb::kRetain:
     case Verb::kUnretain: {
@@ -442,15 +434,9 @@ asio::awaitable<error_code> CompletionQueue::Impl::serve(CallSlot& slot) {
       auto counted = co_await std::move(asked);
       co_return keep(std::move(counted), end.count);
     }
-    case Verb::kDrop: {
-      auto dropped = co_await client.drop(slot.space, slot.hashes, left, control);
-      co_return keep(std::move(dropped), end.drop);
-    }
+    case Verb::kDrop: co_return keep(co_await client.drop(slot.space, slot.hashes, left, control), end.drop);
     case Verb::kRelease: client.release(slot.lease); co_return error_code();
-    case Verb::kLend: {
-      auto lent = co_await client.lend(slot.memory, left, control);
-      co_return keep(std::move(lent), end.count);
-    }
+    case Verb::kLend: co_return keep(co_await client.lend(slot.memory, left, control), end.count);
     case Verb::kRemoveDeviceMemory: {
       const auto removed = co_await client.remove_device_memory(slot.memory, left, control);
       co_return removed ? error_code() : removed.error();

@@ -42,11 +42,6 @@ void append_tokens(std::vector<std::uint32_t>& tokens, std::size_t count, std::m
   for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random() % 128'000));
 }
 
-double get_rate(const PromptTotals& totals, std::size_t block_bytes) {
-  const double seconds = std::chrono::duration<double>(totals.get_time).count();
-  return seconds > 0 ? static_cast<double>(totals.hits * block_bytes) / seconds : 0;
-}
-
 void print_json(const ChatOptions& options, Transport transport, const std::vector<PromptTotals>& turns) {
   nlohmann::json document = {
       {"command", "chat"}, {"transport", transport_name(transport)}, {"sessions", options.session_count}};
@@ -56,7 +51,7 @@ void print_json(const ChatOptions& options, Transport transport, const std::vect
     document["turns"].push_back({{"references", turn.references},
                                  {"hits", turn.hits},
                                  {"hit_rate", turn.hit_rate()},
-                                 {"get_bytes_per_second", get_rate(turn, options.block_bytes)},
+                                 {"get_bytes_per_second", call_rate(turn.hits, options.block_bytes, turn.get_time)},
                                  {"tokens_not_recomputed", turn.hits * options.block_size},
                                  {"wrong_bytes", turn.wrong_bytes},
                                  {"reasons", turn.reasons}});
@@ -74,7 +69,7 @@ void print_table(const ChatOptions& options, Transport transport, const std::vec
   const auto add = [&](const std::string& name, const PromptTotals& totals) {
     table.add({name, format_count(totals.references * options.block_size),
                format_count(totals.hits * options.block_size), format_number(totals.hit_rate(), 3),
-               format_number(get_rate(totals, options.block_bytes) / 1e9, 2),
+               format_number(call_rate(totals.hits, options.block_bytes, totals.get_time) / 1e9, 2),
                format_number(totals.get_latency.quantile_us(0.5) / 1000, 2), format_count(totals.wrong_bytes)});
   };
   for (std::size_t i = 0; i < turns.size(); ++i) {

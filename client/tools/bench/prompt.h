@@ -30,6 +30,12 @@ struct PromptTotals {
   double hit_rate() const { return references == 0 ? 0 : static_cast<double>(hits) / static_cast<double>(references); }
 };
 
+/// Bytes a second over the time spent in calls, not over a run, which may pause between prompts.
+inline double call_rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
+}
+
 struct PromptContext {
   Client& client;
   Space space;

@@ -72,12 +72,6 @@ NamespaceRecord replay_record(const ReplayOptions& options) {
   return *std::move(record);
 }
 
-/// Bytes a second over the time spent in calls, not over the run: the trace has pauses between requests.
-double rate(std::uint64_t blocks, std::size_t block_bytes, Duration time) {
-  const double seconds = std::chrono::duration<double>(time).count();
-  return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
-}
-
 struct WindowTotals {
   RequestWindow window;
   std::uint64_t references = 0, hits = 0;
@@ -139,8 +133,8 @@ void print_json(const ReplayOptions& options, const ReplayReport& report) {
                              {"seconds", report.seconds},
                              {"nodes_per_match", report.nodes_per_match()},
                              {"nodes_per_get", report.nodes_per_get()},
-                             {"get_bytes_per_second", rate(totals.hits, options.block_bytes, totals.get_time)},
-                             {"put_bytes_per_second", rate(totals.stored, options.block_bytes, totals.put_time)},
+                             {"get_bytes_per_second", call_rate(totals.hits, options.block_bytes, totals.get_time)},
+                             {"put_bytes_per_second", call_rate(totals.stored, options.block_bytes, totals.put_time)},
                              {"match", latency(totals.match_latency)},
                              {"get", latency(totals.get_latency)},
                              {"put", latency(totals.put_latency)}};
@@ -184,8 +178,9 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
                format_number(latency.quantile_us(0.99), 1), std::move(speed)});
   };
   add("match", totals.match_latency, "-");
-  add("get", totals.get_latency, format_number(rate(totals.hits, options.block_bytes, totals.get_time) / 1e9, 3));
-  add("put", totals.put_latency, format_number(rate(totals.stored, options.block_bytes, totals.put_time) / 1e9, 3));
+  add("get", totals.get_latency, format_number(call_rate(totals.hits, options.block_bytes, totals.get_time) / 1e9, 3));
+  add("put", totals.put_latency,
+      format_number(call_rate(totals.stored, options.block_bytes, totals.put_time) / 1e9, 3));
   table.print(std::cout);
   report.shares->print(std::cout);
   if (options.node.endpoints.size() > 1) {

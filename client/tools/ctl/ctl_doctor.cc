@@ -207,18 +207,17 @@ std::string space_name(const NamespaceRecord& record) {
   return std::string(record.field("model")) + " (" + to_hex(record.id().bytes).substr(0, 8) + ")";
 }
 
-/// "It writes and never reads": namespaces that are looked up while empty, beside those that are stored but never
-/// looked up, with the fields in which they differ; and chains whose first blocks never meet.
-void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
-  constexpr std::uint64_t kLookupsMin = 16;  // fewer may be chance
-  constexpr std::uint32_t kRootsMin = 8;
-  constexpr std::size_t kDifferencesMax = 3, kFindingsMax = 8;
-  struct Use {
-    NamespaceRecord record;
-    std::uint64_t stored = 0, lookups = 0, empty_lookups = 0;
-    std::uint32_t roots = 0, stored_only = 0, asked_only = 0;
-  };
-  std::map<std::string, Use> spaces;  // by record, over all nodes: a chain's parts lie on several
+/// What was stored and looked up in a namespace, on all nodes.
+struct Use {
+  NamespaceRecord record;
+  std::uint64_t stored = 0, lookups = 0, empty_lookups = 0;
+  std::uint32_t roots = 0, stored_only = 0, asked_only = 0;
+};
+/// By record: a chain's parts lie on several nodes.
+using Uses = std::map<std::string, Use>;
+
+Uses uses_of(const std::vector<NodeStats>& nodes) {
+  Uses spaces;
   for (const NodeStats& node : nodes) {
     for (const NodeStats::Namespace& one : node.namespaces) {
       auto record = NamespaceRecord::parse(one.record);
@@ -232,6 +231,15 @@ void check_lookups(const std::vector<NodeStats>& nodes, Findings& findings) {
       use.asked_only += one.roots_asked_only;
     }
   }
+  return spaces;
+}
+
+/// "It writes and never reads": namespaces that are looked up while empty, beside those that are stored but never
+/// looked up, with the fields in which they differ; and chains whose first blocks never meet.
+void check_lookups(const Uses& spaces, Findings& findings) {
+  constexpr std::uint64_t kLookupsMin = 16;  // fewer may be chance
+  constexpr std::uint32_t kRootsMin = 8;
+  constexpr std::size_t kDifferencesMax = 3, kFindingsMax = 8;
   const std::size_t before = findings.size();
   const auto add = [&](const Use& use, std::string found, std::string advice) {
     if (findings.size() - before < kFindingsMax)
@@ -370,7 +378,7 @@ Findings check_all(DoctorOptions& options) {
     }
     for (const NodeStats& node : *stats) check_security(node, findings);
     for (const NodeStats& node : *stats) check_spill_keys(node, findings);
-    check_lookups(*stats, findings);
+    check_lookups(uses_of(*stats), findings);
   }
   check_members(options, findings);
   if (options.admin != "none") check_admin(options, findings);
