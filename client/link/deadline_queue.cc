@@ -1,6 +1,5 @@
 #include "client/link/deadline_queue.h"
 
-
 namespace kv {
 
 /// One alarm for all entries. It is rearmed only for an earlier deadline: most calls end long before theirs, and a
