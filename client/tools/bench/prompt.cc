@@ -42,6 +42,24 @@ class AskedNodes {
   std::map<std::string, std::uint64_t> before_;
 };
 
+/// Compares the blocks that were got, and "computes" the others. Returns all.
+std::vector<std::span<const std::byte>> check_and_compute(const PromptContext& context, Hashes chain,
+                                                          std::span<std::byte> memory, std::size_t hit_count,
+                                                          PromptTotals& totals) {
+  std::vector<std::span<const std::byte>> sources;
+  for (std::size_t i = 0; i < chain.size(); ++i) {
+    const std::span<std::byte> block = memory.subspan(i * context.block_bytes, context.block_bytes);
+    const std::uint64_t seed = pattern_seed(context.space_id, chain[i]);
+    if (i < hit_count) {
+      totals.wrong_bytes += count_wrong_bytes(seed, block);
+    } else {
+      fill_pattern(seed, block);
+    }
+    sources.push_back(block);
+  }
+  return sources;
+}
+
 }  // namespace
 
 /// As a connector does: match first, under a lease, since a scheduler plans with the count of cached blocks; then get
@@ -92,17 +110,7 @@ Async<void> run_prompt(const PromptContext& context, Hashes chain, std::span<std
     if (context.client.is_quarantined(memory)) co_return Result<void>();
   }
   totals.hits += hit_count;
-  std::vector<std::span<const std::byte>> sources;
-  for (std::size_t i = 0; i < chain.size(); ++i) {
-    const std::span<std::byte> block = memory.subspan(i * context.block_bytes, context.block_bytes);
-    const std::uint64_t seed = pattern_seed(context.space_id, chain[i]);
-    if (i < hit_count) {
-      totals.wrong_bytes += count_wrong_bytes(seed, block);
-    } else {
-      fill_pattern(seed, block);
-    }
-    sources.push_back(block);
-  }
+  const auto sources = check_and_compute(context, chain, memory, hit_count, totals);
   // A fully cached prompt leaves a connector with no block to store.
   if (hit_count == chain.size()) co_return Result<void>();
 
