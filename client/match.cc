@@ -211,16 +211,14 @@ std::span<MatchCall> MatchRounds::begin_next(const MatchOptions& options, std::s
   }
   calls_[round_] = std::vector<MatchCall>(chains.size());
   for (std::size_t i = 0; i < chains.size(); ++i) {
-    calls_[round_][i].chain = std::move(chains[i]);
-    if (chains[i].first == 0 && map_.has_extents()) {
-      OwnedChain& first = calls_[round_][i].chain;
-      first.anchor = std::min(hot_blocks_, first.hashes.size() - 1);
-    }
-    tell_of_root(calls_[round_][i]);
-    calls_[round_][i].is_elsewhere = !is_counted_;
-    if (map_.owner_count() > 1 && calls_[round_][i].chain.hashes.size() < hashes_.size())
-      calls_[round_][i].chain_blocks = hashes_.size();
-    tell_tokens(calls_[round_][i], options, block_size);
+    MatchCall& call = calls_[round_][i];
+    OwnedChain& chain = call.chain;
+    chain = std::move(chains[i]);
+    if (chain.first == 0 && map_.has_extents()) chain.anchor = std::min(hot_blocks_, chain.hashes.size() - 1);
+    tell_of_root(call);
+    call.is_elsewhere = !is_counted_;
+    if (map_.owner_count() > 1 && chain.hashes.size() < hashes_.size()) call.chain_blocks = hashes_.size();
+    tell_tokens(call, options, block_size);
   }
   return calls_[round_++];
 }
@@ -485,11 +483,10 @@ Async<MatchResult> Client::match(Space space, Hashes hashes, MatchOptions option
   if (const error_code refused = impl.refuses(space, options.deadline, options.control)) co_return refused;
   if (impl.find_space(space)->record.is_set()) co_return error_code(Errc::kUnsupported);
   const std::size_t block_size = impl.find_space(space)->record.block_size();
-  const std::size_t token_count = options.token_ids.size();
-  if (token_count > 0 && (token_count < hashes.size() * block_size || token_count > (hashes.size() + 1) * block_size)) {
-    co_return error_code(Errc::kBadRequest);
-  }
-  if (!options.extras.empty() && (options.extras.size() < hashes.size() || options.extras.size() > hashes.size() + 1)) {
+  const auto is_bad = [&](std::size_t count, std::size_t each) {
+    return count > 0 && (count < hashes.size() * each || count > (hashes.size() + 1) * each);
+  };
+  if (is_bad(options.token_ids.size(), block_size) || is_bad(options.extras.size(), 1)) {
     co_return error_code(Errc::kBadRequest);
   }
   // The owner of the last block need not own the next one, which only part of the tokens would match.

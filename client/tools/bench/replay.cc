@@ -233,6 +233,58 @@ struct ReplayClient {
   std::optional<WorkMemory> memory;
 };
 
+/// Notes the course of a replay in its report and shows it, request by request.
+class ReplayCourse {
+ public:
+  ReplayCourse(const ReplayOptions& options, ReplayReport& report, std::size_t request_count, std::uint64_t epoch)
+      : options_(options), report_(report), request_count_(request_count), epoch_(epoch) {
+    if (!options.metrics_listen.empty()) page_.emplace(options.metrics_listen);
+  }
+  TimePoint start() const { return start_; }
+  void add(std::size_t request, Client& client);
+  void end() {
+    if (is_shown_) std::cerr << "\r\033[K";
+    report_.seconds = seconds_until(std::chrono::steady_clock::now());
+  }
+
+ private:
+  double seconds_until(TimePoint now) const { return std::chrono::duration<double>(now - start_).count(); }
+
+  const ReplayOptions& options_;
+  ReplayReport& report_;
+  const std::size_t request_count_;
+  std::optional<MetricsPage> page_;
+  const bool is_shown_ = ::isatty(STDERR_FILENO) != 0;
+  const TimePoint start_ = std::chrono::steady_clock::now();
+  TimePoint shown_ = start_, told_{};
+  std::uint64_t references_told_ = 0, hits_told_ = 0, epoch_;
+};
+
+void ReplayCourse::add(std::size_t request, Client& client) {
+  const PromptTotals& totals = report_.totals;
+  const TimePoint now = std::chrono::steady_clock::now();
+  if (page_ && now - told_ > 100ms) {
+    told_ = now;
+    client.tell_prefill_speed(options_.prefill_speed);
+    page_->set(client.metrics_text());
+  }
+  if (const std::uint64_t epoch_now = client.cluster().epoch; std::exchange(epoch_, epoch_now) != epoch_now) {
+    const std::chrono::duration<double> unix_time = std::chrono::system_clock::now().time_since_epoch();
+    report_.map_changes.push_back({epoch_, request, seconds_until(now), unix_time.count()});
+  }
+  if (options_.every > 0 && ((request + 1) % options_.every == 0 || request + 1 == request_count_)) {
+    const std::size_t count = request % options_.every + 1;
+    report_.series.push_back({request + 1 - count, count, seconds_until(now),
+                              totals.references - std::exchange(references_told_, totals.references),
+                              totals.hits - std::exchange(hits_told_, totals.hits)});
+  }
+  if (is_shown_ && now - shown_ > 200ms) {
+    shown_ = now;
+    std::cerr << "\r\033[K" << totals.prompts << " of " << request_count_ << " requests, hit rate "
+              << format_number(totals.hit_rate(), 4) << ", wrong bytes " << totals.wrong_bytes << std::flush;
+  }
+}
+
 void run_replay(ReplayOptions options) {
   ReplayReport report{.transport = complete(options.node)};
   if (options.split == 0 || options.block_size % options.split != 0) {
@@ -259,15 +311,10 @@ void run_replay(ReplayOptions options) {
   replay.emplace(options, config, record, report.transport, memory_bytes);
   report.shares.emplace(replay->stats(options));
   std::optional<RefusingPort> nobody;
-  std::optional<MetricsPage> page;
-  if (!options.metrics_listen.empty()) page.emplace(options.metrics_listen);
+  ReplayCourse course(options, report, trace.size(), replay->client->cluster().epoch);
 
   // One request after the other, so that the same trace on a fresh node gives the same numbers each time.
   PromptTotals& totals = report.totals;
-  const bool progress = ::isatty(STDERR_FILENO) != 0;
-  const TimePoint start = std::chrono::steady_clock::now();
-  TimePoint shown = start, told{};
-  std::uint64_t references_told = 0, hits_told = 0, epoch = replay->client->cluster().epoch;
   for (std::size_t i = 0; i < trace.size(); ++i) {
     if (death && i == death->request) {
       // The name, and so the node's blocks in rendezvous hashing, stays, but the endpoint refuses connections.
@@ -283,7 +330,7 @@ void run_replay(ReplayOptions options) {
     }
     if (options.requests_per_second > 0) {
       const std::chrono::duration<double> due(static_cast<double>(i) / options.requests_per_second);
-      std::this_thread::sleep_until(start + std::chrono::duration_cast<Duration>(due));
+      std::this_thread::sleep_until(course.start() + std::chrono::duration_cast<Duration>(due));
     }
     // After a get that missed its deadline the node may still write there. A connector would take other pages.
     replay->memory->renew_if_quarantined();
@@ -297,30 +344,9 @@ void run_replay(ReplayOptions options) {
       report.window->references = totals.references - report.window->references;
       report.window->hits = totals.hits - report.window->hits;
     }
-    const TimePoint now = std::chrono::steady_clock::now();
-    if (page && now - told > 100ms) {
-      told = now;
-      replay->client->tell_prefill_speed(options.prefill_speed);
-      page->set(replay->client->metrics_text());
-    }
-    if (const std::uint64_t epoch_now = replay->client->cluster().epoch; std::exchange(epoch, epoch_now) != epoch_now) {
-      const std::chrono::duration<double> unix_time = std::chrono::system_clock::now().time_since_epoch();
-      report.map_changes.push_back({epoch, i, std::chrono::duration<double>(now - start).count(), unix_time.count()});
-    }
-    if (options.every > 0 && ((i + 1) % options.every == 0 || i + 1 == trace.size())) {
-      const std::size_t count = i % options.every + 1;
-      report.series.push_back({i + 1 - count, count, std::chrono::duration<double>(now - start).count(),
-                               totals.references - std::exchange(references_told, totals.references),
-                               totals.hits - std::exchange(hits_told, totals.hits)});
-    }
-    if (progress && now - shown > 200ms) {
-      shown = now;
-      std::cerr << "\r\033[K" << totals.prompts << " of " << trace.size() << " requests, hit rate "
-                << format_number(totals.hit_rate(), 4) << ", wrong bytes " << totals.wrong_bytes << std::flush;
-    }
+    course.add(i, *replay->client);
   }
-  if (progress) std::cerr << "\r\033[K";
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  course.end();
   report.shares->end(replay->stats(options), death);
   options.json ? print_json(options, report) : print_table(options, report);
   if (totals.wrong_bytes > 0) throw std::runtime_error(format_count(totals.wrong_bytes) + " wrong bytes");
