@@ -17,6 +17,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -62,6 +63,12 @@ const char* token_of_environment(const ConnectionOptions& options);
 
 /// An error as a part of a sentence. A missed deadline is named as that: "Connection timed out" would mislead.
 std::string describe(const error_code& error);
+/// The result of a call. Throws std::runtime_error if there is none, with the reason behind `about`.
+template <class T>
+T answer_of(Result<T> result, const std::string& about = "") {
+  if (!result) throw std::runtime_error((about.empty() ? "" : about + ": ") + describe(result.error()));
+  return *std::move(result);
+}
 
 /// Asks each node once after a measurement, since a dead node invalidates the numbers. Throws std::runtime_error with
 /// the name and the reason of nodes that do not answer within the deadline.

@@ -27,16 +27,6 @@ struct ChatOptions {
   bool json = false;
 };
 
-/// With a random salt per run, unless one is given: then a run cannot hit an earlier run's blocks.
-NamespaceRecord chat_record(const ChatOptions& options) {
-  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-chat"},
-                                              {"block_size", std::to_string(options.block_size)},
-                                              {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}});
-  if (!record) throw CLI::ValidationError("chat", record.error().text);
-  return *std::move(record);
-}
-
 /// Tokens of a vocabulary of 128,000, as in present models.
 void append_tokens(std::vector<std::uint32_t>& tokens, std::size_t count, std::mt19937& random) {
   for (std::size_t i = 0; i < count; ++i) tokens.push_back(static_cast<std::uint32_t>(random() % 128'000));
@@ -90,13 +80,12 @@ void run_chat(ChatOptions options) {
   const Transport transport = complete(options.node);
   // Each run has its own names: on a busy node the first turn must be cold, or its hit rate is meaningless.
   if (options.salt.empty()) options.salt = std::to_string(std::random_device()());
-  const NamespaceRecord record = chat_record(options);
+  const NamespaceRecord record = prompt_record("chat", options.block_size, options.block_bytes, options.salt);
   ToolClient client(client_config(options.node, "kvstore-bench chat"));
-  const auto space = client.open(record, options.node.deadline);
-  if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
+  const Space space = answer_of(client.open(record, options.node.deadline), "cannot open a namespace at the node");
   const std::size_t longest = options.system_block_count + options.turn_count * options.turn_block_count;
   WorkMemory memory(client, transport, longest * options.block_bytes);
-  const PromptContext context{*client, *space, record.id(), options.block_bytes, options.node.deadline};
+  const PromptContext context{*client, space, record.id(), options.block_bytes, options.node.deadline};
 
   std::mt19937 random(1);  // the same conversations in every run
   std::vector<std::vector<std::uint32_t>> conversations(1);
@@ -112,8 +101,7 @@ void run_chat(ChatOptions options) {
       const std::vector<BlockHash> chain = hash_chain(record.digest(), tokens, options.block_size);
       KV_ASSERT(chain.size() <= longest);  // or the prompt would not fit the lent memory
       memory.renew_if_quarantined();
-      const auto done = client.run(run_prompt(context, chain, memory.bytes(), turn));
-      if (!done) throw std::runtime_error(describe(done.error()));
+      answer_of(client.run(run_prompt(context, chain, memory.bytes(), turn)));
     }
   }
   options.json ? print_json(options, transport, turns) : print_table(options, transport, turns);
@@ -129,14 +117,13 @@ void add_chat_command(CLI::App& app) {
   auto options = std::make_shared<ChatOptions>();
   CLI::App* command = app.add_subcommand("chat", "Conversations that grow turn by turn: what a node spares a model");
   add_node_options(*command, options->node, /*with_transport=*/true);
-  const auto add_count = [&](const char* name, std::size_t& value, const char* about) {
-    command->add_option(name, value, about)->capture_default_str()->check(CLI::Range(1, 100'000));
-  };
-  add_count("--sessions", options->session_count, "Conversations, taking turns");
-  add_count("--turns", options->turn_count, "Turns of each");
-  add_count("--system-blocks", options->system_block_count, "Blocks of the system prompt that all share");
-  add_count("--turn-blocks", options->turn_block_count, "Blocks by which a turn grows its conversation");
-  add_count("--block-tokens", options->block_size, "Tokens of a block");
+  add_count_option(*command, "--sessions", options->session_count, 100'000, "Conversations, taking turns");
+  add_count_option(*command, "--turns", options->turn_count, 100'000, "Turns of each");
+  add_count_option(*command, "--system-blocks", options->system_block_count, 100'000,
+                   "Blocks of the system prompt that all share");
+  add_count_option(*command, "--turn-blocks", options->turn_block_count, 100'000,
+                   "Blocks by which a turn grows its conversation");
+  add_count_option(*command, "--block-tokens", options->block_size, 100'000, "Tokens of a block");
   add_bytes_option(*command, "--block-bytes", options->block_bytes,
                    "Bytes of a block: 2 MiB is 16 tokens of a 8B model");
   command->add_option("--salt", options->salt, "Part of every name; default: a new one, so that the cache starts cold");

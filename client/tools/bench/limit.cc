@@ -129,18 +129,15 @@ void add_limit_command(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("limit", "What this machine allows: memcpy and bare sockets, same shapes as run");
   add_bytes_option(*command, "--block-bytes", options->shape.block_bytes, "Size of a block");
-  command->add_option("--batch", options->shape.batch, "Blocks per request")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 65536));
+  add_count_option(*command, "--batch", options->shape.batch, 65'536, "Blocks per request");
   command->add_option("--connections", options->shape.connection_counts, "Connections of the streams, for example 1,4")
       ->delimiter(',')
       ->capture_default_str()
       ->check(CLI::Range(1, 256));
   add_bytes_option(*command, "--memory", options->shape.memory_bytes, "Memory touched on each side");
   add_duration_option(*command, "--duration", options->shape.duration, "Measured time of each case in each round");
-  command->add_option("--rounds", options->round_count, "How often each case is measured; medians are shown")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 1000));
+  add_count_option(*command, "--rounds", options->round_count, 1000,
+                   "How often each case is measured; medians are shown");
   command
       ->add_option("--only", options->only,
                    "Only these cases, or those with this in their name, for example memcpy,tcp_ping")

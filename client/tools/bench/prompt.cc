@@ -1,5 +1,6 @@
 #include "client/tools/bench/prompt.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -61,6 +62,16 @@ std::vector<std::span<const std::byte>> check_and_compute(const PromptContext& c
 }
 
 }  // namespace
+
+NamespaceRecord prompt_record(const std::string& command, std::size_t block_size, std::size_t block_bytes,
+                              const std::string& salt) {
+  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-" + command},
+                                              {"block_size", std::to_string(block_size)},
+                                              {"block_bytes", std::to_string(block_bytes)},
+                                              {"salt", salt}});
+  if (!record) throw CLI::ValidationError(command, record.error().text);
+  return *std::move(record);
+}
 
 /// As a connector does: match first, under a lease, since a scheduler plans with the count of cached blocks; then get
 /// them; then put the whole chain once the rest is computed.

@@ -36,6 +36,10 @@ inline double call_rate(std::uint64_t blocks, std::size_t block_bytes, Duration 
   return seconds > 0 ? static_cast<double>(blocks * block_bytes) / seconds : 0;
 }
 
+/// The namespace of a command. Throws CLI::ValidationError.
+NamespaceRecord prompt_record(const std::string& command, std::size_t block_size, std::size_t block_bytes,
+                              const std::string& salt);
+
 struct PromptContext {
   Client& client;
   Space space;

@@ -63,15 +63,6 @@ std::vector<BlockHash> chain_of(const TraceRequest& request, const BlockHash& ro
   return chain;
 }
 
-NamespaceRecord replay_record(const ReplayOptions& options) {
-  auto record = NamespaceRecord::from_fields({{"model", "kvstore-bench-replay"},
-                                              {"block_size", std::to_string(options.block_size / options.split)},
-                                              {"block_bytes", std::to_string(options.block_bytes)},
-                                              {"salt", options.salt}});
-  if (!record) throw CLI::ValidationError("replay", record.error().text);
-  return *std::move(record);
-}
-
 struct WindowTotals {
   RequestWindow window;
   std::uint64_t references = 0, hits = 0;
@@ -216,21 +207,16 @@ void print_table(const ReplayOptions& options, const ReplayReport& report) {
 struct ReplayClient {
   ReplayClient(const ReplayOptions& options, ClientConfig config, const NamespaceRecord& record, Transport transport,
                std::size_t memory_bytes)
-      : client(std::move(config), options.busy_poll) {
-    const auto opened = client.open(record, options.node.deadline);
-    if (!opened) throw std::runtime_error("cannot open a namespace at the node: " + describe(opened.error()));
-    space = *opened;
-    memory.emplace(client, transport, memory_bytes);
-  }
+      : client(std::move(config), options.busy_poll),
+        space(answer_of(client.open(record, options.node.deadline), "cannot open a namespace at the node")),
+        memory(client, transport, memory_bytes) {}
   std::vector<NodeStats> stats(const ReplayOptions& options) {
-    auto stats = client.run(client->stats(options.node.deadline));
-    if (!stats) throw std::runtime_error("stats: " + describe(stats.error()));
-    return *std::move(stats);
+    return answer_of(client.run(client->stats(options.node.deadline)), "stats");
   }
 
   ToolClient client;
-  Space space{};
-  std::optional<WorkMemory> memory;
+  const Space space;
+  WorkMemory memory;
 };
 
 /// Notes the course of a replay in its report and shows it, request by request.
@@ -291,7 +277,8 @@ void run_replay(ReplayOptions options) {
     throw CLI::ValidationError("--split", std::to_string(options.split) + " does not divide the " +
                                               std::to_string(options.block_size) + " tokens of --block-tokens");
   }
-  const NamespaceRecord record = replay_record(options);
+  const NamespaceRecord record =
+      prompt_record("replay", options.block_size / options.split, options.block_bytes, options.salt);
   const std::vector<TraceRequest> trace = read_trace(options.trace, options.request_count_max);
   const std::vector<ReuseHint> hints =
       trace_hints(trace, hint_kind(options.hint_kind), options.wrong_hints, options.hint_seed);
@@ -333,13 +320,13 @@ void run_replay(ReplayOptions options) {
       std::this_thread::sleep_until(course.start() + std::chrono::duration_cast<Duration>(due));
     }
     // After a get that missed its deadline the node may still write there. A connector would take other pages.
-    replay->memory->renew_if_quarantined();
+    replay->memory.renew_if_quarantined();
     const std::vector<BlockHash> chain = chain_of(trace[i], record.digest(), options.split);
     KV_ASSERT(chain.size() <= longest);
     const PromptContext context{*replay->client,     replay->space,         record.id(),
                                 options.block_bytes, options.node.deadline, hints[i]};
-    const auto done = replay->client.run(run_prompt(context, chain, replay->memory->bytes(), totals));
-    if (!done) throw std::runtime_error("request " + std::to_string(totals.prompts) + ": " + describe(done.error()));
+    answer_of(replay->client.run(run_prompt(context, chain, replay->memory.bytes(), totals)),
+              "request " + std::to_string(i + 1));
     if (report.window && report.window->window.ends_at(i + 1)) {
       report.window->references = totals.references - report.window->references;
       report.window->hits = totals.hits - report.window->hits;

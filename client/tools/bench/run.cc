@@ -1,10 +1,10 @@
 #include "client/tools/bench/bench.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -30,12 +30,7 @@ struct CpuTimes {
 /// The client's time is this whole process's. An older node does not report its own; the column shows "-".
 CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
   CpuTimes times;
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& time) {
-    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
-  };
-  times.client = seconds(usage.ru_utime) + seconds(usage.ru_stime);
+  times.client = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
   const auto stats = client.run(client->stats(deadline));
   if (!stats) return times;
   for (const NodeStats& node : *stats) {

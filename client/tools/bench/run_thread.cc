@@ -52,7 +52,7 @@ class RunThread {
         // Per thread and batch size: threads must not share chains, or one would get another's puts.
         seed_(0x5EED0000 + thread * 0x1000000 + options.batch),
         client_(make_config(options), options.busy_poll),
-        space_(open()),
+        space_(answer_of(client_.open(record_, options.node.deadline), "cannot open a namespace at the node")),
         place_bytes_(options.batch * options.block_bytes),
         // At least a place for each call in flight, however large a batch is.
         place_count_(std::max(options.memory_bytes / place_bytes_, options.concurrency)),
@@ -94,12 +94,6 @@ class RunThread {
     config.region_bytes_max = std::max<std::size_t>(config.region_bytes_max, 4 * options.memory_bytes);
     config.verify = !options.no_verify;
     return config;
-  }
-
-  Space open() {
-    const auto space = client_.open(record_, options_.node.deadline);
-    if (!space) throw std::runtime_error("cannot open a namespace at the node: " + describe(space.error()));
-    return *space;
   }
 
   std::span<std::byte> place(std::size_t index) const {

@@ -121,7 +121,7 @@ class SubmitBench {
     own.region_bytes_max = 2 * options_.concurrency * place_bytes();
     own.busy_poll_us = static_cast<std::uint64_t>(options_.busy_poll.count());
     // The node maps lent memory page by page, which may exceed the default second for large memory.
-    own.connect_timeout_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    own.connect_timeout_us = deadline_us_;
     own.rdma_off = options_.transport == Transport::kVerbs ? 0 : 1;
     kvs_client* client = nullptr;
     check(kvs_client_open(&own, &client), "cannot make a client");
@@ -129,9 +129,8 @@ class SubmitBench {
     const std::string record =
         "model=kvstore-bench-submit\nblock_size=16\nblock_bytes=" + std::to_string(options_.block_bytes) +
         "\nsalt=" + options_.salt + "\n";
-    const auto deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
-    check(kvs_open(client, record.c_str(), deadline_us, &space_), "cannot open a namespace");
-    check(kvs_wait_open(client, space_, deadline_us), "cannot open a namespace at the node");
+    check(kvs_open(client, record.c_str(), deadline_us_, &space_), "cannot open a namespace");
+    check(kvs_wait_open(client, space_, deadline_us_), "cannot open a namespace at the node");
     kvs_queue_options bounds = KVS_QUEUE_OPTIONS_INIT;
     bounds.calls_max = static_cast<std::uint32_t>(options_.concurrency + 2);  // the probe, and a cancelled one
     // A get counts its blocks and the copies of its lists; the bound must never become the bottleneck.
@@ -150,9 +149,7 @@ class SubmitBench {
       check(kvs_allocate(client_.get(), bytes, &lent), "cannot make memory");
       memory_ = {static_cast<std::byte*>(lent), bytes};
       std::size_t connections = 0;
-      check(kvs_lend(client_.get(), lent, bytes, static_cast<std::uint64_t>(options_.node.deadline.count()),
-                     &connections),
-            "cannot lend memory");
+      check(kvs_lend(client_.get(), lent, bytes, deadline_us_, &connections), "cannot lend memory");
       if (connections == 0) throw std::runtime_error("no node takes the memory");
     } else {
       // Touched before: the first gets would otherwise pay for page faults, which engines' pages do not have.
@@ -168,7 +165,7 @@ class SubmitBench {
 
   void fill() {
     kvs_put_options put = KVS_PUT_OPTIONS_INIT;
-    put.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    put.deadline_us = deadline_us_;
     // All chains get the same bytes under different names; bytes are not compared here.
     fill_pattern(1, memory_.first(place_bytes()));
     for (std::size_t c = 0; c < options_.chain_count; ++c) {
@@ -183,7 +180,7 @@ class SubmitBench {
 
   void submit_get(std::size_t place) {
     kvs_get_options get = KVS_GET_OPTIONS_INIT;
-    get.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    get.deadline_us = deadline_us_;
     const auto& chain = chains_[next_chain_++ % chains_.size()];
     void* const* const to = addresses_.data() + place * options_.batch;
     const TimePoint before = now();
@@ -193,7 +190,7 @@ class SubmitBench {
 
   void probe() {
     kvs_match_options match = KVS_MATCH_OPTIONS_INIT;
-    match.deadline_us = static_cast<std::uint64_t>(options_.node.deadline.count());
+    match.deadline_us = deadline_us_;
     kvs_call call = 0;
     const TimePoint before = now();
     const int status =
@@ -221,6 +218,7 @@ class SubmitBench {
   static constexpr std::uint64_t kProbe = ~std::uint64_t{0};  ///< The tag of probes; a get's is its place.
 
   const SubmitOptions& options_;
+  const std::uint64_t deadline_us_ = static_cast<std::uint64_t>(options_.node.deadline.count());
   std::unique_ptr<kvs_client, CloseClient> client_;
   std::unique_ptr<TouchedMemory> ordinary_;
   std::unique_ptr<kvs_queue, CloseQueue> queue_;  ///< Closed first: it uses the memory above until then.

@@ -76,13 +76,6 @@ std::pair<CLI::App*, Options*> add_ctl_command(CLI::App& app, const std::string&
   return {command, options.get()};
 }
 
-/// The result of a call. Throws ToolFailed if there is none, with the reason behind `about`.
-template <class T>
-T answer_of(Result<T> result, const std::string& about = "") {
-  if (!result) throw ToolFailed((about.empty() ? "" : about + ": ") + describe(result.error()));
-  return *std::move(result);
-}
-
 /// Prints the document with --json, else the table.
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table);
 

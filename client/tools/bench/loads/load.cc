@@ -11,10 +11,9 @@ constexpr std::size_t kDocumentsMax = 256;  ///< Older ones get no requests.
 /// Percent of chats that continue, by turns so far: longer ones more often, as in public traces.
 constexpr std::uint64_t kChatGoesOn[] = {45, 55, 62, 66, 70};
 
-bool is_later(std::uint64_t a_at, std::uint64_t a_order, std::uint64_t b_at, std::uint64_t b_order) {
-  return std::pair(a_at, a_order) > std::pair(b_at, b_order);
-}
-constexpr auto kLater = [](const auto& a, const auto& b) { return is_later(a.at_ms, a.order, b.at_ms, b.order); };
+constexpr auto kLater = [](const auto& a, const auto& b) {
+  return std::pair(a.at_ms, a.order) > std::pair(b.at_ms, b.order);
+};
 
 }  // namespace
 
