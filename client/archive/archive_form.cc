@@ -30,6 +30,30 @@ bool is_text(std::string_view text, std::size_t bytes_max, char first) {
          std::ranges::all_of(text, [first](char c) { return c >= first && c < 127; });
 }
 
+/// Compares the digest at the archive's end with `right`, and the signature behind it, if there is one. Returns whether
+/// there is. An unsigned archive of `byte_count` bytes ends with its digest.
+Result<bool, Failure> check_end(ArchiveSource& source, std::uint64_t byte_count, const BlockHash& right,
+                                const ArchiveKey* key) {
+  std::array<std::byte, 2 * kArchiveDigestBytes + 1> end;
+  const auto got = read_all(source, end);
+  if (!got) return got.error();
+  if (*got < kArchiveDigestBytes)
+    return damage("cut short behind its last block: " + std::to_string(byte_count - kArchiveDigestBytes + *got) +
+                  " bytes, of which there should be " + std::to_string(byte_count));
+  const bool is_signed = *got == 2 * kArchiveDigestBytes;
+  if (*got > kArchiveDigestBytes && !is_signed)
+    return damage("it goes on behind its end at byte " + std::to_string(byte_count) + ", with what is no signature");
+  if (std::memcmp(right.bytes.data(), end.data(), kArchiveDigestBytes) != 0)
+    return damage("damaged: the SHA-256 at its end does not match");
+  if (key == nullptr) return is_signed;
+  if (!is_signed)
+    return Failure(Errc::kPermissionDenied,
+                   "it is not signed, and there is a key: whoever made it may have made it up");
+  if (!key->has_signed(right, std::span(end).last(kArchiveDigestBytes + 1).first(kArchiveDigestBytes)))
+    return Failure(Errc::kPermissionDenied, "it is signed with another key, or was changed since");
+  return true;
+}
+
 }  // namespace
 
 std::size_t ArchiveHead::stripes() const { return stripe_count(record.block_bytes()); }
@@ -272,26 +296,9 @@ Result<CheckedArchive, Failure> check_archive(ArchiveSource& source,
     }
     archive.checksums.insert(archive.checksums.end(), sums.begin(), sums.end());
   }
-  std::array<std::byte, 2 * kArchiveDigestBytes + 1> end;
-  const auto got = read_all(source, end);
-  if (!got) return got.error();
-  if (*got < kArchiveDigestBytes)
-    return damage("cut short behind its last block: " +
-                  std::to_string(of.file_bytes(archive.head_bytes) - kArchiveDigestBytes + *got) +
-                  " bytes, of which there should be " + std::to_string(of.file_bytes(archive.head_bytes)));
-  archive.is_signed = *got == 2 * kArchiveDigestBytes;
-  if (*got > kArchiveDigestBytes && !archive.is_signed)
-    return damage("it goes on behind its end at byte " + std::to_string(of.file_bytes(archive.head_bytes)) +
-                  ", with what is no signature");
-  const BlockHash right = digest.end();
-  if (std::memcmp(right.bytes.data(), end.data(), kArchiveDigestBytes) != 0)
-    return damage("damaged: the SHA-256 at its end does not match");
-  if (key == nullptr) return archive;
-  if (!archive.is_signed)
-    return Failure(Errc::kPermissionDenied,
-                   "it is not signed, and there is a key: whoever made it may have made it up");
-  if (!key->has_signed(right, std::span(end).last(kArchiveDigestBytes + 1).first(kArchiveDigestBytes)))
-    return Failure(Errc::kPermissionDenied, "it is signed with another key, or was changed since");
+  const auto is_signed = check_end(source, of.file_bytes(archive.head_bytes), digest.end(), key);
+  if (!is_signed) return is_signed.error();
+  archive.is_signed = *is_signed;
   return archive;
 }
 

@@ -34,11 +34,9 @@ double median(std::vector<double> values) {
   // For an even count the upper one: a measured value rather than a mean of two.
   return values[values.size() / 2];
 }
-double least(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
-double most(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
 
 nlohmann::json to_json(const std::vector<double>& values) {
-  return {{"median", median(values)}, {"min", least(values)}, {"max", most(values)}};
+  return {{"median", median(values)}, {"min", std::ranges::min(values)}, {"max", std::ranges::max(values)}};
 }
 
 void print_json(const LimitOptions& options, const std::vector<LimitCase>& cases,
@@ -70,8 +68,8 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
     const CaseResult& result = results[i];
     const bool is_stream = cases[i].is_stream;
     table.add({cases[i].name, is_stream ? format_number(median(result.bytes_per_second) / 1e9, 2) : "-",
-               is_stream ? "(" + format_number(least(result.bytes_per_second) / 1e9, 2) + "-" +
-                               format_number(most(result.bytes_per_second) / 1e9, 2) + ")"
+               is_stream ? "(" + format_number(std::ranges::min(result.bytes_per_second) / 1e9, 2) + "-" +
+                               format_number(std::ranges::max(result.bytes_per_second) / 1e9, 2) + ")"
                          : "-",
                format_count(static_cast<std::uint64_t>(median(result.calls_per_second))),
                result.p50_us.empty() ? "-" : format_number(median(result.p50_us), 1),
@@ -83,8 +81,7 @@ void print_table(const LimitOptions& options, const std::vector<LimitCase>& case
 /// A whole name selects that case alone ("tcp_stream_1" without "tcp_stream_16"), a part all that contain it.
 bool is_wanted(const std::vector<LimitCase>& cases, const std::vector<std::string>& only, const std::string& name) {
   return only.empty() || std::any_of(only.begin(), only.end(), [&](const std::string& part) {
-           const bool is_whole =
-               std::any_of(cases.begin(), cases.end(), [&](const auto& one) { return one.name == part; });
+           const bool is_whole = std::ranges::count(cases, part, &LimitCase::name) > 0;
            return is_whole ? name == part : name.find(part) != std::string::npos;
          });
 }
@@ -94,10 +91,7 @@ void run_limit(const LimitOptions& options) {
   std::vector<LimitCase> socket_cases = socket_limits(options.shape);
   std::vector<LimitCase> cases = memory_limits(options.shape);
   std::move(socket_cases.begin(), socket_cases.end(), std::back_inserter(cases));
-  std::vector<LimitCase> wanted;
-  std::copy_if(cases.begin(), cases.end(), std::back_inserter(wanted),
-               [&](const LimitCase& one) { return is_wanted(cases, options.only, one.name); });
-  cases = std::move(wanted);
+  std::erase_if(cases, [&, all = cases](const LimitCase& one) { return !is_wanted(all, options.only, one.name); });
   if (cases.empty()) throw CLI::ValidationError("--only", "no case has that in its name");
 
   std::vector<CaseResult> results(cases.size());
