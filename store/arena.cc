@@ -4,7 +4,6 @@
 #include <map>
 #include <set>
 #include <unordered_map>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"

@@ -311,44 +311,4 @@ std::vector<ContextTotals> ContextTable::totals() const {
   return totals;
 }
 
-std::string ContextTable::check() const {
-  std::size_t count = 0, blocks = 0, bytes = 0;
-  for (const auto& [name, owner] : owners_) {
-    ContextTotals sum;
-    std::size_t keeping_count = 0;
-    for (const auto& [priority, ids] : owner.keeping) keeping_count += ids.size();
-    for (const auto& [of_context, context] : owner.contexts) {
-      if (of_context != context->name || context->owner != name) return "contexts: one is under another's name";
-      const auto by_id = by_id_.find(context->id);
-      if (by_id == by_id_.end() || by_id->second != context.get()) return "contexts: one has no number";
-      if (!turns_.contains({context->turn, context->id})) return "contexts: one has no turn";
-      if (context->turn > context->end()) return "contexts: one ends before its turn";  // invariant 3
-      const auto of_priority = owner.keeping.find(context->priority);
-      const bool is_known = of_priority != owner.keeping.end() && of_priority->second.contains(context->id);
-      if (is_known != (context->kept_count > 0)) return "contexts: one has the wrong priority";  // invariant 4
-      keeping_count -= is_known;
-      sum.text_bytes += context->text_bytes();
-      sum.wanted_blocks += context->hashes.size();
-      sum.kept_blocks += context->kept_count;
-      sum.kept_bytes += context->kept_count * context->record->block_bytes();
-      bytes += bytes_of(*context);
-    }
-    if (keeping_count != 0) return "contexts: one that is gone keeps something";  // invariant 4
-    const ContextTotals& has = owner.totals;
-    if (has.count != owner.contexts.size() || has.text_bytes != sum.text_bytes ||
-        has.wanted_blocks != sum.wanted_blocks || has.kept_blocks != sum.kept_blocks ||
-        has.kept_bytes != sum.kept_bytes)
-      return "contexts: the totals of '" + name + "' are wrong";  // invariant 5
-    if (has.count > limits_.owner_count_max || has.text_bytes > limits_.owner_text_bytes_max ||
-        has.wanted_blocks > limits_.owner_blocks_max)
-      return "contexts: '" + name + "' has more than it may";  // invariant 2
-    count += has.count;
-    blocks += sum.wanted_blocks;
-  }
-  if (count != by_id_.size() || count != turns_.size()) return "contexts: one is missing, or left over";
-  if (blocks != block_count_ || bytes != used_bytes_) return "contexts: miscounted";
-  if (count > limits_.count_max || blocks > limits_.blocks_max) return "contexts: more than the node may have";
-  return "";
-}
-
 }  // namespace kv

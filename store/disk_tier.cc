@@ -22,9 +22,8 @@ T& side(StableTable<T>& table, BlockId block) {
 }  // namespace
 
 DiskTier::DiskTier(const DiskTierConfig& config) : config_(config), index_(config.hash_seed) {
-  if (config_.segment_bytes == 0) {
+  if (config_.segment_bytes == 0)
     config_.segment_bytes = std::clamp(config_.capacity_bytes / 64, kSegmentBytesMin, kSegmentBytesMax);
-  }
 }
 
 TreeId DiskTier::add_tree(const NamespaceId& name, std::size_t block_bytes, TreeKind kind, std::uint32_t group,
@@ -403,55 +402,6 @@ DiskTier::Stats DiskTier::stats() const {
   stats.index_bytes = index_.memory_bytes() + disk_sides_.heap_bytes() + memory_sides_.heap_bytes();
   for (const Segment& segment : segments_) stats.index_bytes += segment.entries.capacity() * sizeof(Entry);
   return stats;
-}
-
-std::string DiskTier::check() const {
-  if (std::string broken = index_.check(); !broken.empty()) return broken;
-  std::uint64_t live = 0, only = 0, entries = 0, log = 0, copies = 0;
-  std::array<PlaceUse, kPlaceCount> in_place{};
-  std::array<std::uint64_t, kPlaceCount> log_in_place{};
-  std::string broken;
-  for (std::size_t tree = 0; tree < trees_.size(); ++tree) {
-    if (!index_.has_tree(TreeId{static_cast<std::uint32_t>(tree)})) continue;
-    index_.for_each(TreeId{static_cast<std::uint32_t>(tree)}, [&](BlockId block) {
-      live += block_bytes(block);
-      ++in_place[place_of(key(block))].block_count;
-      in_place[place_of(key(block))].bytes += block_bytes(block);
-      const BlockId memory = copy_in_memory(block);
-      if (memory == kNoBlock) {
-        only += block_bytes(block);
-      } else {
-        ++copies;
-        if (index_.pin_count(block) == 0) broken = "disk tier: a block with a copy in memory is not pinned";
-        if (copy_on_disk(memory) != block) broken = "disk tier: copies do not know each other";
-      }
-    });
-  }
-  for (std::uint32_t i = 0; i < memory_sides_.size(); ++i) copies -= memory_sides_[i].disk != kNoBlock;
-  if (!broken.empty()) return broken;
-  if (copies != 0) return "disk tier: a block in memory has a copy that is gone";
-  for (const Segment& segment : segments_) {
-    log += segment.bytes;
-    std::uint64_t bytes = 0;
-    for (std::size_t place = 0; place < kPlaceCount; ++place) {
-      bytes += segment.place_bytes[place];
-      log_in_place[place] += segment.place_bytes[place];
-    }
-    if (bytes != segment.bytes) return "disk tier: a segment's bytes are not those of the directories";
-    for (const Entry& entry : segment.entries) entries += is_live(entry);
-    for (const Entry& entry : segment.entries) {
-      if (&segment == &segments_.front() && &entry < segment.entries.data() + dead_entries_ && is_live(entry))
-        return "disk tier: an entry taken for dead is alive";
-    }
-  }
-  if (live != live_bytes_ || only != only_bytes_ || log != log_bytes_) return "disk tier: a sum of bytes is wrong";
-  for (std::size_t place = 0; place < kPlaceCount; ++place) {
-    if (in_place[place].block_count != in_place_[place].block_count ||
-        in_place[place].bytes != in_place_[place].bytes || log_in_place[place] != log_in_place_[place])
-      return "disk tier: what lies in a directory is counted wrong";
-  }
-  if (entries != index_.block_count()) return "disk tier: not every block is in the log once";  // invariant 4
-  return "";
 }
 
 }  // namespace kv

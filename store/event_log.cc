@@ -1,6 +1,5 @@
 #include "store/event_log.h"
 
-#include <algorithm>
 #include <deque>
 #include <queue>
 #include <utility>

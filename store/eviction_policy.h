@@ -9,7 +9,6 @@
 #include <string_view>
 #include <vector>
 
-#include "base/result.h"
 #include "index/block_hash.h"
 #include "index/prefix_index.h"
 #include "index/reuse_hint.h"

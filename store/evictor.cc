@@ -505,17 +505,6 @@ void Evictor::end_writes() {
   being_written_.clear();
 }
 
-std::string Evictor::check() const {
-  std::size_t short_count = 0;
-  for (const Hunt& hunt : hunts_) short_count += hunt.is_short != Short::kNo;
-  if (short_count != short_.size() + being_written_.size()) return "evictor: a short class is not listed once";
-  for (const std::uint32_t size_class : short_)
-    if (hunts_[size_class].is_short != Short::kYes) return "evictor: a class listed as short is not";
-  for (const std::uint32_t size_class : being_written_)
-    if (hunts_[size_class].is_short != Short::kBeingWritten) return "evictor: a class waits for no write";
-  return "";
-}
-
 void Evictor::end_shields(TimePoint now) {
   pool_.arena().end_shields();
   shielded_since_ = now;

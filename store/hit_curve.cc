@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "base/assert.h"
@@ -469,16 +468,6 @@ std::size_t HitCurve::memory_bytes() const {
                       (free_.capacity() + slots_.capacity() + chain_.capacity()) * sizeof(std::uint16_t);
   for (const ShadowCache& cache : caches_) bytes += sizeof cache + cache.memory_bytes();
   return bytes;
-}
-
-bool HitCurve::check() const {
-  std::uint64_t total = 0;
-  for (std::uint16_t i = 0; i < blocks_.size(); ++i) {
-    if (!blocks_[i].is_known) continue;
-    if (find(blocks_[i].name) != i) return false;
-    total += order_.has(i) ? blocks_[i].weight : 0;
-  }
-  return total == order_.total() && std::ranges::all_of(caches_, [](const ShadowCache& each) { return each.check(); });
 }
 
 }  // namespace kv

@@ -127,29 +127,4 @@ std::size_t LeaseTable::lease_count(SessionId session) const {
   return it == sessions_.end() ? 0 : it->second.count;
 }
 
-std::string LeaseTable::check() const {
-  std::size_t count = 0;
-  TimePoint before = TimePoint::min();
-  for (std::uint32_t index = by_grant_.first; index != kNone; index = entries_[index].by_grant.after, ++count) {
-    const Entry& entry = entries_[index];
-    if (entry.id == LeaseId{}) return "leases: an ended lease is listed";
-    if (entry.end < before) return "leases: not in order of expiry";
-    before = entry.end;
-  }
-  if (count != lease_count_ || count != by_grant_.count) return "leases: lease_count is wrong";
-  if (count > largest_.count_max) return "leases: over count_max";
-  std::size_t session_count = 0;
-  for (const auto& [session, list] : sessions_) {
-    if (list.count == 0 || list.count > largest_.count_per_session_max)
-      return "leases: a session's count is out of bounds";
-    std::size_t listed = 0;
-    for (std::uint32_t index = list.first; index != kNone; index = entries_[index].by_session.after, ++listed)
-      if (entries_[index].session != session) return "leases: a lease is listed under another session";
-    if (listed != list.count) return "leases: a session's count is wrong";
-    session_count += listed;
-  }
-  if (session_count != count) return "leases: a lease is missing from its session";
-  return "";
-}
-
 }  // namespace kv

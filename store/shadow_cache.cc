@@ -125,21 +125,4 @@ std::size_t ShadowCache::memory_bytes() const {
   return states_.capacity() * sizeof(State) + leaf_ends_.capacity() * sizeof(std::uint16_t);
 }
 
-bool ShadowCache::check() const {
-  std::uint64_t held = 0;
-  std::size_t leaf_end_count = 0;
-  std::vector<std::uint16_t> children(states_.size(), 0);
-  for (std::size_t i = 0; i < states_.size(); ++i)
-    if (states_[i].is_here && has_parent(blocks_[i])) ++children[blocks_[i].parent];
-  for (std::size_t i = 0; i < states_.size(); ++i) {
-    const State& state = states_[i];
-    const bool is_leaf_end = state.is_here && children[i] == 0;
-    if (state.children != children[i] || (state.leaf_end != ShadowBlock::kNone) != is_leaf_end) return false;
-    if (is_leaf_end && (state.leaf_end >= leaf_ends_.size() || leaf_ends_[state.leaf_end] != i)) return false;
-    leaf_end_count += is_leaf_end;
-    held += state.is_here ? blocks_[i].weight : 0;
-  }
-  return held == held_ && leaf_end_count == leaf_ends_.size();
-}
-
 }  // namespace kv

@@ -122,33 +122,4 @@ SpaceTable::Space* SpaceTable::next_idle(const IsIdle& is_idle) {
   return nullptr;
 }
 
-std::string SpaceTable::check(const IsIdle& is_idle) const {
-  std::size_t candidates = 0, open = 0, trees = 0;
-  for (const auto& [id, space] : spaces_) {
-    if (space->id != id || static_cast<std::uint64_t>(id) >= id_next_) return "spaces: a number is wrong";
-    if (find(space->record->text()) != space.get() || find(space->name) != space.get())
-      return "spaces: a namespace is not found by its record";
-    if (find(space->tree) != space.get()) return "spaces: a tree is another's";
-    if (space->is_candidate != candidates_.contains(space->turn)) return "spaces: a candidate is lost";
-    if (space->is_candidate && turn_of(*space) < space->turn) return "spaces: a candidate's turn is too late";
-    if (!space->is_candidate && is_idle(*space)) return "spaces: an idle namespace is no candidate";
-    candidates += space->is_candidate;
-    for (const SessionId session : space->sessions) {
-      const auto found = open_.find(session);
-      if (found == open_.end() || !found->second.contains(id)) return "spaces: a session does not know what it opened";
-      ++open;
-    }
-  }
-  for (const auto& [session, ids] : open_) {
-    if (ids.empty()) return "spaces: a session with nothing open is kept";
-    open -= ids.size();
-  }
-  for (const Space* const space : of_tree_) trees += space != nullptr;
-  if (open != 0) return "spaces: open namespaces are miscounted";
-  if (candidates != candidates_.size()) return "spaces: a candidate is gone";
-  const bool is_one_to_one =
-      trees == spaces_.size() && of_record_.size() == spaces_.size() && of_name_.size() == spaces_.size();
-  return is_one_to_one ? "" : "spaces: a namespace that was forgotten is still found";
-}
-
 }  // namespace kv

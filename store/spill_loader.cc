@@ -1,8 +1,6 @@
 #include "store/spill_loader.h"
 
 #include <algorithm>
-#include <memory>
-#include <utility>
 
 #include "base/assert.h"
 

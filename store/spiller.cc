@@ -1,7 +1,6 @@
 #include "store/spiller.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/checksum.h"

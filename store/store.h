@@ -6,7 +6,7 @@
 //   store_impl.h    the parts of a Store, for its code in store.cc, store_put.cc (a block enters), store_set.cc and
 //                   store_set_put.cc (blocks that stand alone), store_spill.cc (blocks on disk), store_paths.cc (paths
 //                   to hand on to other nodes), store_look.cc (views for people), store_misses.cc (reasons of misses),
-//                   store_capacity.cc (capacity and limits at run time) and store_check.cc (figures and invariants)
+//                   store_capacity.cc (capacity and limits at run time) and store_figures.cc; tests/checks/ recounts it
 //   size_class.h    the slot length for a set's block
 //   block_pool.h    the blocks in memory: their names and their slots, kept in step
 //   arena.h         the memory for the bytes
@@ -747,7 +747,8 @@ class Store {
   void set_pooled(YieldTable::Pooled pooled);
   /// The node's own counts from before a restart (read_learned). They supplement its learning until they are forgotten.
   void set_before(YieldCounts counts);
-  /// Checks every invariant that can be checked; for tests and simulation. Returns an empty string or the broken one.
+  /// Checks every invariant that can be checked; for tests, which define it (tests/checks/), like that of each table.
+  /// Returns an empty string or the broken invariant.
   std::string check() const;
 
  private:

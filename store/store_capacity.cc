@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/checksum.h"
 #include "store/store_impl.h"
 
 namespace kv {

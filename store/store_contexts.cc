@@ -623,38 +623,4 @@ Store::Restored Store::restore_context(KeptContext kept, TimePoint now) {
 
 std::vector<ContextTotals> Store::context_totals() const { return impl_->contexts.totals(); }
 
-std::string Store::Impl::check_contexts() const {
-  if (std::string broken = contexts.check(); !broken.empty()) return broken;
-  std::unordered_map<BlockId, std::uint32_t> counts;
-  const auto count = [&](const Context::Kept& kept) { counts[kept.block] += pool.is_kept(kept.block, kept.retention); };
-  std::unordered_map<const Space*, std::size_t> ends;
-  std::string broken;
-  contexts.for_each([&](const Context& context) {
-    std::size_t kept_count = 0;
-    for (const Context::Chain& chain : context.chains) {
-      kept_count += chain.kept.size();
-      if (chain.kept.size() > chain.count) broken = "store: a context keeps more than it names";
-      if (const Space* const space = spaces.find(context.space); space != nullptr && !chain.kept.empty()) ++ends[space];
-      for (std::size_t i = 0; i < chain.kept.size(); ++i) {
-        const Context::Kept& kept = chain.kept[i];
-        count(kept);
-        if (pool.is_kept(kept.block, kept.retention) &&
-            pool.index().hash(kept.block) != context.hashes[chain.first + i])
-          broken = "store: a context keeps another block than it names";
-      }
-    }
-    if (kept_count != context.kept_count) broken = "store: a context miscounts what it keeps";
-  });
-  for (const auto& kept : unkept) std::ranges::for_each(kept, count);
-  spaces.for_each([&](const Space& space) {
-    if ((space.context_ends == nullptr ? 0 : space.context_ends->count()) != ends[&space])
-      broken = "store: ends of contexts are missing, or left over";
-  });
-  for (const auto& [block, retention] : pool.retained()) {
-    if (!retention.is_on_request && retention.context_count == 0) broken = "store: a block is retained for nobody";
-    if (counts[block] != retention.context_count) broken = "store: a block miscounts the contexts that keep it";
-  }
-  return broken;
-}
-
 }  // namespace kv

@@ -3,7 +3,6 @@
 // Bounded for any store: a list of edges where one call can visit all of them, else a sample of blocks.
 #include <algorithm>
 #include <array>
-#include <utility>
 
 #include "store/store_impl.h"
 

@@ -3,7 +3,6 @@
 // A block enters as a part of a path, which list_paths() names by its end, and leaves pinned, to be read. These calls
 // do not count as uses: passed-on blocks keep their age.
 #include <algorithm>
-#include <utility>
 
 #include "store/store_impl.h"
 
@@ -57,9 +56,8 @@ Result<std::size_t> Store::path_uses(const PathEnd& end, std::size_t skipped) co
   const auto blocks = impl_->path(end);
   if (!blocks) return blocks.error();
   std::size_t most = 0;
-  for (std::size_t i = skipped; i < blocks->size(); ++i) {
+  for (std::size_t i = skipped; i < blocks->size(); ++i)
     most = std::max<std::size_t>(most, impl_->pool.index().usage((*blocks)[i]).use_count);
-  }
   return most;
 }
 

@@ -6,10 +6,22 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/checksum.h"
 #include "store/store_impl.h"
 
 namespace kv {
+namespace {
+
+/// Whether the lists of an offer fit its hashes.
+bool is_sound(const Store::OfferOptions& options, std::size_t hash_count, std::size_t block_size) {
+  const auto fits = [](std::size_t size, std::size_t due) { return size == 0 || size == due; };
+  // Positions must increase, or a partial match would treat a block as the direct successor of another.
+  return fits(options.positions.size(), hash_count) &&
+         std::ranges::adjacent_find(options.positions, std::greater_equal<>{}) == options.positions.end() &&
+         fits(options.token_ids.size(), hash_count * block_size) && fits(options.extras.size(), hash_count) &&
+         options.chain.fits(hash_count);
+}
+
+}  // namespace
 
 Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> hashes, const OfferOptions& options,
                                       TimePoint now) {
@@ -18,15 +30,7 @@ Result<Store::OfferPlan> Store::offer(SpaceId space, std::span<const BlockHash> 
   const auto found = impl_->find(space, hashes);
   if (!found) return found.error();
   const std::size_t block_size = found->space->record->block_size();
-  if (hashes.empty()) return Errc::kBadRequest;
-  if (!options.positions.empty() && options.positions.size() != hashes.size()) return Errc::kBadRequest;
-  // Must increase, or a partial match would treat a block as the direct successor of another.
-  if (std::adjacent_find(options.positions.begin(), options.positions.end(), std::greater_equal<>{}) !=
-      options.positions.end())
-    return Errc::kBadRequest;
-  if (!options.token_ids.empty() && options.token_ids.size() != hashes.size() * block_size) return Errc::kBadRequest;
-  if (!options.extras.empty() && options.extras.size() != hashes.size()) return Errc::kBadRequest;
-  if (!options.chain.fits(hashes.size())) return Errc::kBadRequest;
+  if (hashes.empty() || !is_sound(options, hashes.size(), block_size)) return Errc::kBadRequest;
 
   // Gaps between positions imply other nodes, but do not give the chain's end.
   ChainPart chain = options.chain;

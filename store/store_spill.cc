@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/checksum.h"
 #include "store/store_impl.h"
 
 namespace kv {

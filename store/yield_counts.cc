@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <span>
 
 #include "base/assert.h"

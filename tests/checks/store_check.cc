@@ -1,80 +1,10 @@
-// store/store_check.cc: a Store's figures, and the check of its invariants. The check recounts every stored sum from
-// the blocks up; only tests and the simulation call it.
+// tests/checks/store_check.cc: the check of a Store's invariants: recounts every stored sum from the blocks up.
 
 #include <unordered_set>
-#include <utility>
 
 #include "store/store_impl.h"
 
 namespace kv {
-
-std::optional<Store::Curve> Store::curve() const {
-  if (!impl_->curve) return std::nullopt;
-  Curve curve{.report = impl_->curve->report(), .block_bytes = 0};
-  for (const HitCurve::Point& point : curve.report.points)
-    if (point.is_now && !point.has_disk && point.block_count > 0)
-      curve.block_bytes = impl_->pool.arena().capacity_bytes() / point.block_count;
-  return curve;
-}
-
-std::optional<NameSample> Store::sample() const { return impl_->policy->sample(); }
-
-std::optional<PrintSample> Store::curve_sample() const {
-  return impl_->curve ? std::optional(impl_->curve->sample()) : std::nullopt;
-}
-
-const YieldTable* Store::yield_table() const { return impl_->policy->table(); }
-
-std::uint64_t Store::age_clock() const { return impl_->policy->clock(); }
-
-void Store::set_pooled(YieldTable::Pooled pooled) { impl_->policy->set_pooled(std::move(pooled)); }
-
-void Store::set_before(YieldCounts counts) {
-  if (counts.unit >= 1) impl_->policy->set_before(counts.unit, std::move(counts.classes));
-}
-
-StoreStats Store::stats() const {
-  const BlockPool& pool = impl_->pool;
-  const Evictor::Stats& evictions = impl_->evictor.stats();
-  StoreStats stats = impl_->counters;
-  stats.capacity_bytes = pool.arena().capacity_bytes();
-  stats.allocated_bytes = pool.arena().allocated_bytes();
-  stats.slab_bytes = pool.arena().slab_bytes();
-  stats.block_count = pool.index().block_count();
-  const PrefixIndex::SetTotals sets = pool.index().set_totals();
-  stats.set_block_count = sets.block_count;
-  stats.set_bytes = sets.bytes;
-  stats.staged_count = pool.staged_count();
-  stats.pinned_count = pool.pinned_count();
-  stats.lease_count = impl_->leases.lease_count();
-  stats.leased_bytes = pool.leased_bytes();
-  stats.namespace_count = impl_->spaces.count();
-  stats.index_bytes = pool.index().memory_bytes();
-  stats.index_used_bytes = impl_->index_used_bytes();
-  stats.index_bytes_max = impl_->config.index_bytes_max;
-  stats.dropped_blocks += evictions.dropped_blocks;
-  stats.unlearned_uses = impl_->policy->unlearned_uses();
-  stats.evicted_blocks = evictions.evicted_blocks;
-  stats.evicted_bytes = evictions.evicted_bytes;
-  stats.slab_moves = evictions.slab_moves;
-  stats.eviction_age_log2_ms = evictions.age_log2_ms;
-  if (impl_->tier) {
-    const DiskTier::Stats disk = impl_->tier->stats();
-    stats.index_bytes += disk.index_bytes;
-    stats.disk_block_count = disk.block_count;
-    stats.disk_only_bytes = disk.only_bytes;
-    stats.disk_log_bytes = disk.log_bytes;
-    stats.spilled_blocks = disk.spilled_blocks;
-    stats.disk_evicted_blocks = disk.evicted_blocks;
-    stats.rewritten_blocks = disk.rewritten_blocks;
-    stats.spill_skipped_blocks = impl_->spiller->skipped_count();
-    stats.lost_blocks += impl_->spiller->lost_count();
-    stats.lost_unspilled_blocks = evictions.unspilled_blocks - stats.spill_skipped_blocks;
-  }
-  for (const Arena::SizeClass& of : pool.arena().classes())
-    stats.classes.push_back({of.block_bytes, of.slot_count, of.used_count, of.slab_count});
-  return stats;
-}
 
 std::string Store::check() const {
   const BlockPool& pool = impl_->pool;
@@ -251,6 +181,40 @@ std::string Store::Impl::check_puts(std::size_t* staged_bytes, std::unordered_ma
     *staged_bytes += pool.arena().block_bytes(slot);
   }
   return staged.size() == pool.staged_count() ? "" : "store: staged_count is wrong";
+}
+
+std::string Store::Impl::check_contexts() const {
+  if (std::string broken = contexts.check(); !broken.empty()) return broken;
+  std::unordered_map<BlockId, std::uint32_t> counts;
+  const auto count = [&](const Context::Kept& kept) { counts[kept.block] += pool.is_kept(kept.block, kept.retention); };
+  std::unordered_map<const Space*, std::size_t> ends;
+  std::string broken;
+  contexts.for_each([&](const Context& context) {
+    std::size_t kept_count = 0;
+    for (const Context::Chain& chain : context.chains) {
+      kept_count += chain.kept.size();
+      if (chain.kept.size() > chain.count) broken = "store: a context keeps more than it names";
+      if (const Space* const space = spaces.find(context.space); space != nullptr && !chain.kept.empty()) ++ends[space];
+      for (std::size_t i = 0; i < chain.kept.size(); ++i) {
+        const Context::Kept& kept = chain.kept[i];
+        count(kept);
+        if (pool.is_kept(kept.block, kept.retention) &&
+            pool.index().hash(kept.block) != context.hashes[chain.first + i])
+          broken = "store: a context keeps another block than it names";
+      }
+    }
+    if (kept_count != context.kept_count) broken = "store: a context miscounts what it keeps";
+  });
+  for (const auto& kept : unkept) std::ranges::for_each(kept, count);
+  spaces.for_each([&](const Space& space) {
+    if ((space.context_ends == nullptr ? 0 : space.context_ends->count()) != ends[&space])
+      broken = "store: ends of contexts are missing, or left over";
+  });
+  for (const auto& [block, retention] : pool.retained()) {
+    if (!retention.is_on_request && retention.context_count == 0) broken = "store: a block is retained for nobody";
+    if (counts[block] != retention.context_count) broken = "store: a block miscounts the contexts that keep it";
+  }
+  return broken;
 }
 
 }  // namespace kv
