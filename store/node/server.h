@@ -11,7 +11,7 @@
 //   locked_store.h   the only access to the Store
 //   hot_roots.h      blocks that many matches begin with: clients keep them on every node
 //   membership/      the cluster's members
-//   mover/           hands blocks to joining nodes, or on leaving; a client of theirs
+//   mover/           hands blocks to joining nodes, or on leaving; a client of theirs (worker_thread.h: on its thread)
 //   spill/           the disk tier at work: writing, reading and loading
 //   disk/            the disk tier's disk, on RocksDB
 //   learned_keeper.h the policy's learned state, kept over a restart; counts_copy.h: a copy of it
@@ -27,7 +27,6 @@
 
 #include <atomic>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "store/node/handshake_rate.h"

@@ -12,9 +12,11 @@
 #include "store/node/daemon/main_loop.h"
 #include "store/node/live/settings.h"
 #include "store/node/membership/membership_thread.h"
-#include "store/node/mover/mover_thread.h"
-#include "store/node/pool/pool_thread.h"
+#include "store/node/mover/mover.h"
+#include "store/node/pool/pool.h"
 #include "store/node/session/node_context.h"
+#include "store/node/worker_thread.h"
+#include "transport/stream.h"
 
 namespace kv {
 
@@ -38,8 +40,8 @@ MembershipThread& ClusterPart::join(const std::vector<std::string>& endpoints) {
 
 void ClusterPart::start_mover() {
   if (options_.move_rate == 0) return;
-  mover_ = std::make_unique<MoverThread>(
-      node_.clock, node_.store, *node_.hot_roots, node_.cluster, node_.moves,
+  mover_ = std::make_unique<WorkerThread<Mover>>(
+      NodeThread::kMover, socket_network(), node_.clock, node_.store, *node_.hot_roots, node_.cluster, node_.moves,
       MoverConfig{.node_id = node_.node_id,
                   .bytes_per_second = options_.move_rate,
                   .tls = tls_,
@@ -53,7 +55,8 @@ void ClusterPart::start_pool() {
   PoolConfig config{.node_id = node_.node_id, .peers = options_.peers, .period = options_.pool_period, .tls = tls_};
   std::ranges::transform(node_.instance, config.instance.begin(),
                          [](std::byte each) { return std::to_integer<std::uint8_t>(each); });
-  pool_ = std::make_unique<PoolThread>(node_.clock, node_.store, node_.cluster, node_.pool, std::move(config));
+  pool_ = std::make_unique<WorkerThread<Pool>>(NodeThread::kPool, socket_network(), node_.clock, node_.store,
+                                               node_.cluster, node_.pool, std::move(config));
 }
 
 void ClusterPart::wire_up(Settings& settings) {
@@ -61,7 +64,7 @@ void ClusterPart::wire_up(Settings& settings) {
     settings.on({"move-rate", "copy-uses"}, [this](const NodeOptions& next) {
       if (next.move_rate == 0)
         return std::string("move-rate: '0'; with 0 nothing is handed over, which needs a restart");
-      mover_->set_limits(next.move_rate, next.copy_uses);
+      mover_->post([rate = next.move_rate, uses = next.copy_uses](Mover& mover) { mover.set_limits(rate, uses); });
       return std::string();
     });
     settings.on_demand({"hand-over-seconds"});
@@ -70,7 +73,7 @@ void ClusterPart::wire_up(Settings& settings) {
     settings.on({"pool-seconds"}, [this](const NodeOptions& next) {
       if (next.pool_period <= Duration::zero())
         return std::string("pool-seconds: '0'; with 0 the node learns alone, which needs a restart");
-      pool_->set_period(next.pool_period);
+      pool_->post([period = next.pool_period](Pool& pool) { pool.set_period(period); });
       return std::string();
     });
   }
@@ -79,9 +82,9 @@ void ClusterPart::wire_up(Settings& settings) {
 void ClusterPart::hand_over(MainLoop& loop, Duration most) {
   if (!mover_) return;
   const auto until = std::chrono::steady_clock::now() + most;
-  mover_->leave();
-  loop.run_on([this] { return mover_->has_left(); }, until);
-  if (!mover_->has_left()) spdlog::warn("cluster: leaving without having handed over all");
+  mover_->post([](Mover& mover) { mover.leave(); });
+  loop.run_on([this] { return mover_->worker().has_left(); }, until);
+  if (!mover_->worker().has_left()) spdlog::warn("cluster: leaving without having handed over all");
 }
 
 void ClusterPart::stop_work() {

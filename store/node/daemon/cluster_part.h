@@ -12,12 +12,14 @@ namespace kv {
 
 class MainLoop;
 class MembershipThread;
-class MoverThread;
-class PoolThread;
+class Mover;
+class Pool;
 class Settings;
 class TlsSource;
 struct NodeContext;
 struct NodeOptions;
+template <class Worker>
+class WorkerThread;
 
 /// Empty for a node on its own. Starts last and ends first: a node on the map takes requests.
 /// Thread safety: none, one thread for all calls.
@@ -44,8 +46,8 @@ class ClusterPart {
   NodeContext& node_;
   const std::shared_ptr<TlsSource> tls_;
   std::unique_ptr<MembershipThread> membership_;
-  std::unique_ptr<MoverThread> mover_;
-  std::unique_ptr<PoolThread> pool_;
+  std::unique_ptr<WorkerThread<Mover>> mover_;
+  std::unique_ptr<WorkerThread<Pool>> pool_;
 };
 
 }  // namespace kv

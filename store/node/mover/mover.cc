@@ -14,7 +14,6 @@
 #include "base/printable.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/thread_border.h"
-#include "transport/endpoint.h"
 
 namespace kv {
 namespace {

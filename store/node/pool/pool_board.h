@@ -59,14 +59,13 @@ class PoolBoard {
       oldest = std::max(oldest, std::chrono::duration<double>(peer.age).count());
     }
     const double all = others + round_.own_uses;
-    const auto value = [](auto number) { return static_cast<double>(number); };
     return {
-        {"pool_nodes", value(round_.asked), false, "Other nodes that are asked for what they have learned"},
+        {"pool_nodes", round_.asked, false, "Other nodes that are asked for what they have learned"},
         {"pool_nodes_counted", counted, false, "Of these: whose counts this node learns from"},
         {"pool_oldest_seconds", oldest, false, "Since that one of them told its counts which was heard longest ago"},
         {"pool_others_share", all > 0 ? others / all : 0, false, "Of the uses learned from: that others counted"},
-        {"pool_failures", value(failures_), true, "Nodes that did not answer, each time they were asked"},
-        {"pool_refusals", value(refusals_), true, "Answers of nodes that were no counts, or out of bounds"},
+        {"pool_failures", failures_, true, "Nodes that did not answer, each time they were asked"},
+        {"pool_refusals", refusals_, true, "Answers of nodes that were no counts, or out of bounds"},
     };
   }
 
