@@ -4,7 +4,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <cstring>
-#include <exception>
 #include <utility>
 
 #include "base/assert.h"
@@ -124,12 +123,10 @@ asio::awaitable<bool> ContextWarmer::bring(Store::WarmWork work) {
 }
 
 std::vector<NodeMetrics::Value> ContextWarmer::stats() const {
-  const auto number = [](std::uint64_t count) { return static_cast<double>(count); };
   const std::size_t warming = node_.store.with([](Store& store) { return store.warming_count(); });
-  return {
-      {"contexts_warming", number(warming), false, "Contexts of which blocks are brought from disk to memory"},
-      {"context_warmed_blocks", number(blocks_), true, "Blocks of contexts brought from disk to memory ahead of need"},
-      {"context_warmed_bytes", number(bytes_), true, "Bytes of these"}};
+  return {{"contexts_warming", warming, false, "Contexts of which blocks are brought from disk to memory"},
+          {"context_warmed_blocks", blocks_, true, "Blocks of contexts brought from disk to memory ahead of need"},
+          {"context_warmed_bytes", bytes_, true, "Bytes of these"}};
 }
 
 ContextWarmerThread::ContextWarmerThread(asio::io_context& context, NodeContext& node, std::uint64_t bytes_per_second)

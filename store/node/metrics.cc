@@ -6,10 +6,12 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+#include <spdlog/fmt/fmt.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
+#include <iterator>
 #include <map>
 
 #include "base/assert.h"
@@ -21,6 +23,7 @@ namespace {
 using prometheus::Counter;
 using prometheus::Gauge;
 using prometheus::Histogram;
+using prometheus::MetricType;
 
 /// From a match in a warm cache (microseconds) to a get over TCP that waits for a slow disk (seconds).
 const Histogram::BucketBoundaries kVerbSeconds = {5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3,
@@ -42,7 +45,7 @@ constexpr std::array kErrcNames = {
 
 double seconds(std::chrono::nanoseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
-prometheus::MetricFamily family(const std::string& name, const std::string& help, prometheus::MetricType type) {
+prometheus::MetricFamily family(const std::string& name, const std::string& help, MetricType type) {
   prometheus::MetricFamily result;
   result.name = "kvstore_" + name;
   result.help = help;
@@ -53,7 +56,7 @@ prometheus::MetricFamily family(const std::string& name, const std::string& help
 void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheus::ClientMetric::Label> labels = {}) {
   prometheus::ClientMetric metric;
   metric.label = std::move(labels);
-  if (to.type == prometheus::MetricType::Counter) {
+  if (to.type == MetricType::Counter) {
     metric.counter.value = value;
   } else {
     metric.gauge.value = value;
@@ -64,7 +67,6 @@ void add_value(prometheus::MetricFamily& to, double value, std::vector<prometheu
 /// Made anew for each scrape: the Store has its own plain counters under its lock. Registered metrics would have to be
 /// updated in step with them on every put and get.
 std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
-  using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;
   for (const StoreStatName& stat : kStoreStatNames) {
     const auto type = stat.is_counter ? MetricType::Counter : MetricType::Gauge;
@@ -120,7 +122,6 @@ std::vector<prometheus::MetricFamily> families_of(const StoreStats& stats) {
 
 /// In multiples of the node's capacity, which stay the same when the node gets more memory.
 std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics::OfTenant>& tenants) {
-  using prometheus::MetricType;
   std::vector<prometheus::MetricFamily> families;
   std::map<std::string, std::size_t> places;  // by name: tenants need not have the same values
   for (const NodeMetrics::OfTenant& tenant : tenants) {
@@ -136,13 +137,11 @@ std::vector<prometheus::MetricFamily> families_of(const std::vector<NodeMetrics:
 }
 
 std::vector<prometheus::MetricFamily> families_of(const Store::Curve& curve) {
-  using prometheus::MetricType;
   const HitCurve::Report& report = curve.report;
   auto rates = family("curve_hit_ratio", "Hit rate by capacity and policy, from a sample", MetricType::Gauge);
   auto errors = family("curve_hit_ratio_error", "Within this of it 19 times in 20", MetricType::Gauge);
   for (const HitCurve::Point& point : report.points) {
-    char scale[16];
-    std::snprintf(scale, sizeof scale, "%g", point.scale);
+    const std::string scale = fmt::format("{:g}", point.scale);
     const auto add = [&](const char* policy, const HitCurve::Estimate& estimate) {
       const std::vector<prometheus::ClientMetric::Label> labels = {
           {"tier", point.has_disk ? "memory_and_disk" : "memory"}, {"scale", scale}, {"policy", policy}};
@@ -190,89 +189,56 @@ struct NodeMetrics::Impl {
 
 NodeMetrics::NodeMetrics(const std::string& version) : impl_(std::make_unique<Impl>()) {
   auto& registry = impl_->registry;
-  const auto counter = [&](const char* name, const char* help) -> Counter& {
-    return prometheus::BuildCounter().Name(std::string("kvstore_") + name).Help(help).Register(registry).Add({});
+  const auto counters = [&](const char* name, const char* help) -> auto& {
+    return prometheus::BuildCounter().Name(std::string("kvstore_") + name).Help(help).Register(registry);
   };
-  const auto gauge = [&](const char* name, const char* help) -> Gauge& {
-    return prometheus::BuildGauge().Name(std::string("kvstore_") + name).Help(help).Register(registry).Add({});
+  const auto gauges = [&](const char* name, const char* help) -> auto& {
+    return prometheus::BuildGauge().Name(std::string("kvstore_") + name).Help(help).Register(registry);
   };
-  auto& seconds_family = prometheus::BuildHistogram()
-                             .Name("kvstore_request_seconds")
-                             .Help("From a request's arrival to its last answer, by verb")
-                             .Register(registry);
-  auto& failures_family = prometheus::BuildCounter()
-                              .Name("kvstore_request_failures_total")
-                              .Help("Requests that did not run to their end, by verb")
-                              .Register(registry);
-  auto& slow_family = prometheus::BuildCounter()
-                          .Name("kvstore_slow_requests_total")
-                          .Help("Requests that took slow-log-seconds or longer, by verb")
-                          .Register(registry);
+  const auto histograms = [&](const char* name, const char* help) -> auto& {
+    return prometheus::BuildHistogram().Name(std::string("kvstore_") + name).Help(help).Register(registry);
+  };
+  const auto counter = [&](const char* name, const char* help) { return &counters(name, help).Add({}); };
+  const auto gauge = [&](const char* name, const char* help) { return &gauges(name, help).Add({}); };
+  auto& verb_seconds = histograms("request_seconds", "From a request's arrival to its last answer, by verb");
+  auto& verb_failures = counters("request_failures_total", "Requests that did not run to their end, by verb");
+  auto& verb_slow = counters("slow_requests_total", "Requests that took slow-log-seconds or longer, by verb");
   for (std::uint8_t type = 1; type <= kFrameTypeMax; ++type) {
     const std::string verb = frame_type_name(static_cast<FrameType>(type));
-    impl_->verb_slow[type] = &slow_family.Add({{"verb", verb}});
-    impl_->verb_seconds[type] = &seconds_family.Add({{"verb", verb}}, kVerbSeconds);
-    impl_->verb_failures[type] = &failures_family.Add({{"verb", verb}});
+    impl_->verb_slow[type] = &verb_slow.Add({{"verb", verb}});
+    impl_->verb_seconds[type] = &verb_seconds.Add({{"verb", verb}}, kVerbSeconds);
+    impl_->verb_failures[type] = &verb_failures.Add({{"verb", verb}});
   }
-  auto& waited = prometheus::BuildHistogram()
-                     .Name("kvstore_lock_waited_seconds")
-                     .Help("Wait for the store's lock")
-                     .Register(registry);
-  auto& held = prometheus::BuildHistogram()
-                   .Name("kvstore_lock_held_seconds")
-                   .Help("Time the store's lock was held")
-                   .Register(registry);
-  impl_->lock_waited = &waited.Add({}, kLockSeconds);
-  impl_->lock_held = &held.Add({}, kLockSeconds);
-  auto& out = prometheus::BuildCounter()
-                  .Name("kvstore_bytes_out_total")
-                  .Help("Block bytes delivered by get, by path")
-                  .Register(registry);
-  auto& in = prometheus::BuildCounter()
-                 .Name("kvstore_bytes_in_total")
-                 .Help("Block bytes taken by put, by path")
-                 .Register(registry);
+  impl_->lock_waited = &histograms("lock_waited_seconds", "Wait for the store's lock").Add({}, kLockSeconds);
+  impl_->lock_held = &histograms("lock_held_seconds", "Time the store's lock was held").Add({}, kLockSeconds);
+  auto& out = counters("bytes_out_total", "Block bytes delivered by get, by path");
+  auto& in = counters("bytes_in_total", "Block bytes taken by put, by path");
   for (std::size_t i = 0; i < kPathCount; ++i) {
     impl_->bytes_out[i] = &out.Add({{"path", kPathNames[i]}});
     impl_->bytes_in[i] = &in.Add({{"path", kPathNames[i]}});
   }
-  impl_->tokens_hit = &counter("match_hit_tokens_total", "Tokens asked for by match and held");
-  impl_->tokens_missed = &counter("match_miss_tokens_total", "Tokens asked for by match and not held");
-  impl_->sessions = &gauge("sessions", "Open sessions");
-  impl_->sessions_opened = &counter("sessions_opened_total", "Sessions accepted");
-  auto& refused = prometheus::BuildCounter()
-                      .Name("kvstore_sessions_refused_total")
-                      .Help("Connections refused: all sessions are taken (full), or the peer's share is (peer)")
-                      .Register(registry);
+  impl_->tokens_hit = counter("match_hit_tokens_total", "Tokens asked for by match and held");
+  impl_->tokens_missed = counter("match_miss_tokens_total", "Tokens asked for by match and not held");
+  impl_->sessions = gauge("sessions", "Open sessions");
+  impl_->sessions_opened = counter("sessions_opened_total", "Sessions accepted");
+  auto& refused = counters("sessions_refused_total",
+                           "Connections refused: all sessions are taken (full), or the peer's share is (peer)");
   impl_->sessions_refused = {&refused.Add({{"reason", "full"}}), &refused.Add({{"reason", "peer"}})};
-  auto& closed = prometheus::BuildCounter()
-                     .Name("kvstore_sessions_closed_total")
-                     .Help("Sessions that ended, by reason")
-                     .Register(registry);
+  auto& closed = counters("sessions_closed_total", "Sessions that ended, by reason");
   for (std::size_t i = 0; i < kSessionEndCount; ++i)
     impl_->sessions_closed[i] = &closed.Add({{"reason", kSessionEnds[i]}});
-  impl_->region_bytes = &gauge("region_bytes", "Bytes of client memory lent to this node");
+  impl_->region_bytes = gauge("region_bytes", "Bytes of client memory lent to this node");
   impl_->checksum_failures =
-      &counter("checksum_failures_total", "Blocks whose bytes did not match their checksum on arrival");
+      counter("checksum_failures_total", "Blocks whose bytes did not match their checksum on arrival");
   impl_->deadline_misses =
-      &counter("deadline_misses_total", "Puts that ran out of time waiting for memory or for bytes");
-  auto& refusals = prometheus::BuildCounter()
-                       .Name("kvstore_requests_refused_total")
-                       .Help("Requests answered with an error, by reason")
-                       .Register(registry);
+      counter("deadline_misses_total", "Puts that ran out of time waiting for memory or for bytes");
+  auto& refusals = counters("requests_refused_total", "Requests answered with an error, by reason");
   for (std::size_t i = 1; i < kErrcNames.size(); ++i) impl_->refusals[i] = &refusals.Add({{"reason", kErrcNames[i]}});
-  auto& denials = prometheus::BuildCounter()
-                      .Name("kvstore_requests_denied_total")
-                      .Help("Requests and pages that the policy denied, by the right that was missing")
-                      .Register(registry);
+  auto& denials =
+      counters("requests_denied_total", "Requests and pages that the policy denied, by the right that was missing");
   for (std::size_t i = 0; i < kRightCount; ++i)
     impl_->denials[i] = &denials.Add({{"right", right_name(static_cast<Right>(i))}});
-  prometheus::BuildGauge()
-      .Name("kvstore_build_info")
-      .Help("1, labelled with the version")
-      .Register(registry)
-      .Add({{"version", version}})
-      .Set(1);
+  gauges("build_info", "1, labelled with the version").Add({{"version", version}}).Set(1);
 }
 
 NodeMetrics::~NodeMetrics() = default;
@@ -384,30 +350,23 @@ std::string NodeMetrics::text() const {
   auto families = impl_->registry.Collect();
   for (const auto& values : impl_->values) {
     for (const Value& each : values()) {
-      auto& own = families.emplace_back(
-          family(each.is_counter ? std::string(each.name) + "_total" : each.name, each.help,
-                 each.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge));
+      auto& own = families.emplace_back(family(each.is_counter ? std::string(each.name) + "_total" : each.name,
+                                               each.help, each.is_counter ? MetricType::Counter : MetricType::Gauge));
       add_value(own, each.value);
     }
   }
-  auto& failures = families.emplace_back(family("thread_failures_total",
-                                                "Exceptions that ended at a thread's border; the thread went on",
-                                                prometheus::MetricType::Counter));
+  auto& failures = families.emplace_back(family(
+      "thread_failures_total", "Exceptions that ended at a thread's border; the thread went on", MetricType::Counter));
   for (std::size_t i = 0; i < kNodeThreadNames.size(); ++i) {
     add_value(failures, static_cast<double>(thread_failure_count(static_cast<NodeThread>(i))),
               {{"thread", kNodeThreadNames[i]}});
   }
-  for (const auto& tenants : impl_->tenants) {
-    for (auto& each : families_of(tenants())) families.push_back(std::move(each));
-  }
-  if (impl_->stats) {
-    for (auto& each : families_of(impl_->stats())) families.push_back(std::move(each));
-  }
-  if (impl_->curve) {
-    if (const auto curve = impl_->curve()) {
-      for (auto& each : families_of(*curve)) families.push_back(std::move(each));
-    }
-  }
+  const auto append = [&families](std::vector<prometheus::MetricFamily> more) {
+    std::ranges::move(more, std::back_inserter(families));
+  };
+  for (const auto& tenants : impl_->tenants) append(families_of(tenants()));
+  if (impl_->stats) append(families_of(impl_->stats()));
+  if (const auto curve = impl_->curve ? impl_->curve() : std::nullopt) append(families_of(*curve));
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -139,6 +139,8 @@ class NodeMetrics {
   void watch_curve(std::function<std::optional<Store::Curve>()> curve);  ///< The same.
   /// The same for values of other parts. `name` is without "kvstore_" and, for a counter, without "_total".
   struct Value {
+    Value(const char* of, const auto& number, bool counts, const char* text)
+        : name(of), value(static_cast<double>(number)), is_counter(counts), help(text) {}
     const char* name;
     double value;
     bool is_counter;

@@ -54,13 +54,13 @@ std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
   }
   if (tls_ || plain_count_ > 0) {
     values.push_back(
-        {"plaintext_network_listeners", static_cast<double>(plain_count_), false,
+        {"plaintext_network_listeners", plain_count_, false,
          "Listeners beyond loopback that neither encrypt nor authenticate (plaintext-on-trusted-network)"});
   }
   if (!tls_) return values;
   const auto now = tls_->current();
   const TlsSource::Stats files = tls_->stats();
-  const auto add = [&](const char* name, double value, bool is_counter, const char* help) {
+  const auto add = [&](const char* name, const auto& value, bool is_counter, const char* help) {
     values.push_back({name, value, is_counter, help});
   };
   add("tls_cert_expiry_timestamp_seconds", seconds_of(now->cert_ends()), false,
@@ -71,19 +71,15 @@ std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
     add("tls_crl_expiry_timestamp_seconds", seconds_of(*ends), false,
         "When the first list of tls-crl has to be replaced, in seconds since 1970");
   }
-  add("tls_reloads", static_cast<double>(files.reloads), true, "Certificates read again since the start");
-  add("tls_reload_failures", static_cast<double>(files.failures), true, "Reloads that found a bad file");
-  add("tls_reload_failed", files.last_failed ? 1 : 0, false,
-      "1: the files are bad, and what is in use is older than they are");
-  add("tls_handshakes", static_cast<double>(handshakes.completed.load()), true,
-      "Connections to tls:// listeners that proved who they are");
-  add("tls_handshake_failures", static_cast<double>(handshakes.failed.load()), true,
-      "Connections to tls:// listeners that did not");
-  add("tls_handshakes_refused", static_cast<double>(handshakes.refused.load()), true,
+  add("tls_reloads", files.reloads, true, "Certificates read again since the start");
+  add("tls_reload_failures", files.failures, true, "Reloads that found a bad file");
+  add("tls_reload_failed", files.last_failed, false, "1: the files are bad, and what is in use is older than they are");
+  add("tls_handshakes", handshakes.completed, true, "Connections to tls:// listeners that proved who they are");
+  add("tls_handshake_failures", handshakes.failed, true, "Connections to tls:// listeners that did not");
+  add("tls_handshakes_refused", handshakes.refused, true,
       "Connections closed at once, since too many had not proved who they are, or had begun to (tls-handshakes-max, "
       "tls-handshakes-per-second)");
-  add("tls_half_open", static_cast<double>(handshakes.half_open.load()), false,
-      "Connections that have not proved who they are yet");
+  add("tls_half_open", handshakes.half_open, false, "Connections that have not proved who they are yet");
   return values;
 }
 

@@ -202,22 +202,21 @@ bool TenantEraser::keep(const std::vector<DiskDrop>& drops) {
 }
 
 std::vector<NodeMetrics::Value> TenantEraser::Progress::values(TimePoint now) const {
-  const auto number = [](auto count) { return static_cast<double>(count); };
   const bool is_over = is_done || !trouble.empty();
   const double seconds = std::chrono::duration<double>((is_over ? ended : now) - began).count();
-  return {{"erase_done", is_done ? 1.0 : 0.0, false, ""},
-          {"erase_failed", trouble.empty() ? 0.0 : 1.0, false, ""},
-          {"erase_namespaces", number(namespaces), false, ""},
-          {"erase_blocks", number(blocks), false, ""},
-          {"erase_drops_not_kept", number(drops_not_kept), false, ""},
-          {"erase_has_disk", has_disk ? 1.0 : 0.0, false, ""},
-          {"erase_files", number(disk.file_count), false, ""},
-          {"erase_files_looked_at", number(disk.looked_count), false, ""},
-          {"erase_files_rewritten", number(disk.rewritten_count), false, ""},
-          {"erase_given_back_bytes", number(disk.given_back_bytes), false, ""},
-          {"erase_blocks_left", number(blocks_left), false, ""},
+  return {{"erase_done", is_done, false, ""},
+          {"erase_failed", !trouble.empty(), false, ""},
+          {"erase_namespaces", namespaces, false, ""},
+          {"erase_blocks", blocks, false, ""},
+          {"erase_drops_not_kept", drops_not_kept, false, ""},
+          {"erase_has_disk", has_disk, false, ""},
+          {"erase_files", disk.file_count, false, ""},
+          {"erase_files_looked_at", disk.looked_count, false, ""},
+          {"erase_files_rewritten", disk.rewritten_count, false, ""},
+          {"erase_given_back_bytes", disk.given_back_bytes, false, ""},
+          {"erase_blocks_left", blocks_left, false, ""},
           {"erase_seconds", seconds, false, ""},
-          {"erase_waits_for", number(waits_for), false, ""}};
+          {"erase_waits_for", waits_for, false, ""}};
 }
 
 }  // namespace kv

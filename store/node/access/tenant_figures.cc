@@ -1,7 +1,6 @@
 #include "store/node/access/tenant_figures.h"
 
 #include <algorithm>
-#include <string>
 
 namespace kv {
 namespace {
@@ -54,22 +53,22 @@ NodeMetrics::OfTenant figures_of(const TenantStats& tenant) {
 }
 
 void add_rates(NodeMetrics::OfTenant& of, const TenantRates::Stats& rates) {
-  const auto add = [&](const char* name, double value, bool is_counter, const char* help) {
+  const auto add = [&](const char* name, const auto& value, bool is_counter, const char* help) {
     of.values.push_back({name, value, is_counter, help});
   };
   const auto refused = [&](TenantRates::Limit limit) {
     return static_cast<double>(rates.refusals[static_cast<std::size_t>(limit)]);
   };
-  add("tenant_sessions", static_cast<double>(rates.session_count), false, "The tenant's sessions");
-  add("tenant_requests", static_cast<double>(rates.requests), true, "The tenant's requests that were let through");
-  add("tenant_moved_bytes", static_cast<double>(rates.bytes), true, "Bytes of blocks moved for the tenant");
+  add("tenant_sessions", rates.session_count, false, "The tenant's sessions");
+  add("tenant_requests", rates.requests, true, "The tenant's requests that were let through");
+  add("tenant_moved_bytes", rates.bytes, true, "Bytes of blocks moved for the tenant");
   add("tenant_refused_requests", refused(TenantRates::Limit::kRequests), true,
       "Requests refused at requests-per-second");
   add("tenant_refused_transfers", refused(TenantRates::Limit::kBytes), true,
       "Gets and puts refused at bytes-per-second");
   add("tenant_refused_sessions", refused(TenantRates::Limit::kSessions), true, "Sessions refused at sessions-max");
   if (rates.policy.session_count_max != TenantLimits::kNoLimit)
-    add("tenant_sessions_max", static_cast<double>(rates.policy.session_count_max), false, "sessions-max");
+    add("tenant_sessions_max", rates.policy.session_count_max, false, "sessions-max");
   if (rates.policy.requests_per_second > 0)
     add("tenant_requests_per_second_max", rates.policy.requests_per_second, false, "requests-per-second");
   if (rates.policy.bytes_per_second > 0)
@@ -109,28 +108,26 @@ std::vector<NodeMetrics::OfTenant> bounded_tenant_figures(const std::vector<Tena
 std::vector<NodeMetrics::OfTenant> context_figures(const std::vector<ContextTotals>& totals) {
   std::vector<NodeMetrics::OfTenant> figures;
   const auto add = [&](const ContextTotals& of) {
-    const auto number = [](auto count) { return static_cast<double>(count); };
     figures.push_back(
         {.name = of.owner,
-         .values = {
-             {"contexts", number(of.count), false, "Named contexts"},
-             {"context_wanted_blocks", number(of.wanted_blocks), false, "Blocks that named contexts are to keep"},
-             {"context_kept_blocks", number(of.kept_blocks), false,
-              "Blocks that named contexts keep in memory, shared ones for each context"},
-             {"context_kept_bytes", number(of.kept_bytes), false, "The same in bytes"},
-             {"context_lost_blocks", number(of.lost_blocks), true, "Blocks that named contexts kept, and a drop took"},
-             {"context_yielded_blocks", number(of.yielded_blocks), true,
-              "Blocks that named contexts kept, and gave up for others of the tenant's of higher priority"},
-             {"context_created", number(of.created), true, "Named contexts created, or put in another's place"},
-             {"context_expired", number(of.expired), true, "Named contexts whose time was over"},
-             {"context_deleted", number(of.deleted), true, "Named contexts deleted"},
-             {"context_refused", number(of.refused), true, "Named contexts refused at the bounds on them"},
-             {"context_written_tokens", number(of.written_tokens), true,
-              "Tokens of blocks that began to be kept by a named context"},
-             {"context_read_tokens", number(of.read_tokens), true,
-              "Tokens of blocks kept by named contexts that gets have found"},
-             {"context_stored_token_seconds", of.stored_token_seconds, true,
-              "Tokens kept by named contexts, times the seconds that they were"}}});
+         .values = {{"contexts", of.count, false, "Named contexts"},
+                    {"context_wanted_blocks", of.wanted_blocks, false, "Blocks that named contexts are to keep"},
+                    {"context_kept_blocks", of.kept_blocks, false,
+                     "Blocks that named contexts keep in memory, shared ones for each context"},
+                    {"context_kept_bytes", of.kept_bytes, false, "The same in bytes"},
+                    {"context_lost_blocks", of.lost_blocks, true, "Blocks that named contexts kept, and a drop took"},
+                    {"context_yielded_blocks", of.yielded_blocks, true,
+                     "Blocks that named contexts kept, and gave up for others of the tenant's of higher priority"},
+                    {"context_created", of.created, true, "Named contexts created, or put in another's place"},
+                    {"context_expired", of.expired, true, "Named contexts whose time was over"},
+                    {"context_deleted", of.deleted, true, "Named contexts deleted"},
+                    {"context_refused", of.refused, true, "Named contexts refused at the bounds on them"},
+                    {"context_written_tokens", of.written_tokens, true,
+                     "Tokens of blocks that began to be kept by a named context"},
+                    {"context_read_tokens", of.read_tokens, true,
+                     "Tokens of blocks kept by named contexts that gets have found"},
+                    {"context_stored_token_seconds", of.stored_token_seconds, true,
+                     "Tokens kept by named contexts, times the seconds that they were"}}});
   };
   const bool has_nobody = std::ranges::any_of(totals, [](const ContextTotals& of) { return of.owner.empty(); });
   if (!has_nobody) add({});

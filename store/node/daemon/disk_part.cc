@@ -131,9 +131,9 @@ void DiskPart::reload_keys() {
 std::vector<NodeMetrics::Value> DiskPart::key_values() const {
   const SpillKeys::Stats stats = keys_->stats();
   return {{"spill_encrypted", 1, false, "1: what is written to disk is encrypted (spill-key-file, spill-key-command)"},
-          {"spill_key_file_exposed", keys_->is_exposed() ? 1.0 : 0.0, false,
+          {"spill_key_file_exposed", keys_->is_exposed(), false,
            "1: others than its owner may read or write spill-key-file"},
-          {"spill_key_reloads", static_cast<double>(stats.reloads), true, "Times that the keys were asked for again"},
+          {"spill_key_reloads", stats.reloads, true, "Times that the keys were asked for again"},
           {"spill_key_reload_failed", stats.last_failed ? 1.0 : 0.0, false,
            "1: the last reload of the keys failed, or not all keys on disk are wrapped by the first one"}};
 }

@@ -65,9 +65,9 @@ NumaLook NumaPlacement::look(LockedStore& store) const {
 std::vector<NodeMetrics::Value> NumaPlacement::values(LockedStore& store) const {
   const NumaLook look = this->look(store);
   std::vector<NodeMetrics::Value> values = {
-      {"numa_nodes", static_cast<double>(look.node_count), false, "NUMA nodes of this machine that have memory"}};
+      {"numa_nodes", look.node_count, false, "NUMA nodes of this machine that have memory"}};
   if (look.node_count < 2) return values;
-  values.push_back({"arena_numa_nodes", static_cast<double>(look.chosen.size()), false,
+  values.push_back({"arena_numa_nodes", look.chosen.size(), false,
                     "Of them, those that memory for blocks was asked of; 0: the kernel places it"});
   if (const auto share = look.largest_share())
     values.push_back({"arena_numa_largest_ratio", *share, false,

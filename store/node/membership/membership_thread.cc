@@ -30,17 +30,15 @@ std::vector<NodeMetrics::Value> MembershipThread::stats() const {
   const Membership::Status status = membership_.status();
   const auto view = board_.view();
   const auto serving = std::ranges::count(view->members, Member::State::kServing, &Member::state);
-  const auto value = [](auto number) { return static_cast<double>(number); };
   return {
-      {"cluster_epoch", value(view->epoch), false, "Epoch of the cluster map that this node tells; 0: none yet"},
-      {"cluster_members", value(view->members.size()), false, "Nodes on that map"},
-      {"cluster_members_serving", value(serving), false, "Of them: that take new blocks"},
-      {"cluster_etcd_is_reachable", value(status.is_reachable), false, "Whether etcd answered the last time"},
-      {"cluster_etcd_failures", value(status.failures), true, "Calls to etcd that failed"},
-      {"cluster_joins", value(status.joins), true, "Leases: one, and one more for each that ended"},
-      {"cluster_is_replaced", value(status.is_replaced), false, "1: another process has this node's id"},
-      {"cluster_bad_entries", value(status.bad_entries), true,
-       "Entries in etcd that were left out, counted at each look"},
+      {"cluster_epoch", view->epoch, false, "Epoch of the cluster map that this node tells; 0: none yet"},
+      {"cluster_members", view->members.size(), false, "Nodes on that map"},
+      {"cluster_members_serving", serving, false, "Of them: that take new blocks"},
+      {"cluster_etcd_is_reachable", status.is_reachable, false, "Whether etcd answered the last time"},
+      {"cluster_etcd_failures", status.failures, true, "Calls to etcd that failed"},
+      {"cluster_joins", status.joins, true, "Leases: one, and one more for each that ended"},
+      {"cluster_is_replaced", status.is_replaced, false, "1: another process has this node's id"},
+      {"cluster_bad_entries", status.bad_entries, true, "Entries in etcd that were left out, counted at each look"},
   };
 }
 

@@ -57,18 +57,16 @@ struct MoveBoard {
   }
 
   std::vector<NodeMetrics::Value> stats() const {
-    const auto value = [](const auto& number) { return static_cast<double>(number.load()); };
     return {
-        {"cluster_moved_blocks", value(moved_blocks), true, "Blocks that this node has handed to others"},
-        {"cluster_moved_bytes", value(moved_bytes), true, "Bytes of these blocks"},
-        {"cluster_move_failures", value(failed_paths), true, "Paths that could not be handed over, or not whole"},
-        {"cluster_unmoved_paths", static_cast<double>(unmoved_count()), false,
-         "Of the last hand-over: paths that could not be handed over"},
-        {"cluster_move_remaining_paths", value(remaining_paths), false, "Paths that are still to be handed over"},
-        {"cluster_copied_blocks", value(copied_blocks), true, "Blocks of which this node has made a second copy"},
-        {"cluster_copied_bytes", value(copied_bytes), true, "Bytes of these blocks"},
-        {"cluster_copy_failures", value(failed_copies), true, "Paths that could not be copied, or not whole"},
-        {"cluster_drain_wanted", value(drain_wanted), false, "1: asked to hand over all that it owns"},
+        {"cluster_moved_blocks", moved_blocks, true, "Blocks that this node has handed to others"},
+        {"cluster_moved_bytes", moved_bytes, true, "Bytes of these blocks"},
+        {"cluster_move_failures", failed_paths, true, "Paths that could not be handed over, or not whole"},
+        {"cluster_unmoved_paths", unmoved_count(), false, "Of the last hand-over: paths that could not be handed over"},
+        {"cluster_move_remaining_paths", remaining_paths, false, "Paths that are still to be handed over"},
+        {"cluster_copied_blocks", copied_blocks, true, "Blocks of which this node has made a second copy"},
+        {"cluster_copied_bytes", copied_bytes, true, "Bytes of these blocks"},
+        {"cluster_copy_failures", failed_copies, true, "Paths that could not be copied, or not whole"},
+        {"cluster_drain_wanted", drain_wanted, false, "1: asked to hand over all that it owns"},
     };
   }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/back_off.h"
@@ -671,38 +670,36 @@ std::vector<NodeMetrics::Value> SpillDriver::stats() const {
     const std::lock_guard lock(mutex_);
     return drain_stats_;
   }();
-  const auto number = [](auto value) { return static_cast<double>(value); };
   return {
       {"disk_is_on", is_on_ && !is_stuck() ? 1.0 : 0.0, false, "1: the disk tier works; 0: it failed or is stuck"},
-      {"disk_is_loading", loading_ ? 1.0 : 0.0, false, "1: the index is still being rebuilt after a restart"},
-      {"disk_loaded_blocks", number(loaded_blocks_.load()), true, "Records of blocks read after the restart"},
-      {"disk_drops_kept", number(drops_kept_.load()), true, "Drops that a restart does not undo"},
-      {"disk_drops_not_kept", number(drops_not_kept_.load()), true,
+      {"disk_is_loading", loading_, false, "1: the index is still being rebuilt after a restart"},
+      {"disk_loaded_blocks", loaded_blocks_, true, "Records of blocks read after the restart"},
+      {"disk_drops_kept", drops_kept_, true, "Drops that a restart does not undo"},
+      {"disk_drops_not_kept", drops_not_kept_, true,
        "Drops that hold until the next start only, since no disk took them in time"},
-      {"disk_directories_left_out", number(disk.left_out_count), false,
+      {"disk_directories_left_out", disk.left_out_count, false,
        "Of several directories, those that failed lately or do not answer"},
-      {"disk_directories", number(disk.directory_count), false,
-       "Directories of the disk tier, those included that leave"},
-      {"disk_draining_directories", number(drain.directory_count), false,
+      {"disk_directories", disk.directory_count, false, "Directories of the disk tier, those included that leave"},
+      {"disk_draining_directories", drain.directory_count, false,
        "Of them, those that were taken out of spill-path and are being emptied"},
-      {"disk_draining_blocks", number(drain.left.block_count), false, "Blocks that are still to be moved out of those"},
-      {"disk_draining_bytes", number(drain.left.bytes), false, "Their bytes"},
-      {"disk_drained_blocks", number(drain.moved.block_count), true, "Blocks moved out of directories that leave"},
-      {"disk_drained_bytes", number(drain.moved.bytes), true, "Their bytes"},
-      {"disk_drain_evicted_blocks", number(drain.evicted_blocks), true,
+      {"disk_draining_blocks", drain.left.block_count, false, "Blocks that are still to be moved out of those"},
+      {"disk_draining_bytes", drain.left.bytes, false, "Their bytes"},
+      {"disk_drained_blocks", drain.moved.block_count, true, "Blocks moved out of directories that leave"},
+      {"disk_drained_bytes", drain.moved.bytes, true, "Their bytes"},
+      {"disk_drain_evicted_blocks", drain.evicted_blocks, true,
        "Blocks evicted because the directories that stay have no room for those to be moved"},
-      {"disk_drain_lost_blocks", number(drain.lost_blocks), true,
+      {"disk_drain_lost_blocks", drain.lost_blocks, true,
        "Blocks that a directory that leaves did not give, or gave damaged"},
-      {"disk_outages", number(outages_.load()), true, "Times the disk tier was turned off because the disk failed"},
-      {"disk_file_bytes", number(disk.file_bytes), false, "Bytes of all files of the disk tier"},
-      {"disk_written_bytes", number(disk.written_bytes), true, "Bytes of blocks written to disk"},
-      {"disk_device_written_bytes", number(disk.device_written_bytes), true, "Bytes the device was given for them"},
-      {"disk_read_bytes", number(reader_.read_bytes()), true, "Bytes of blocks read from disk and verified"},
-      {"disk_read_failures", number(reader_.failure_count()), true, "Reads that failed or found damage"},
-      {"disk_scrubbed_blocks", number(scrubber_.block_count()), true, "Blocks read before anybody asked for them"},
-      {"disk_scrub_rounds", number(scrubber_.round_count()), true, "Times that all blocks have been scrubbed"},
-      {"disk_scrub_damaged_blocks", number(scrubber_.damaged_count()), true, "Damaged blocks found so, and dropped"},
-      {"disk_read_refusals", number(reader_.refusal_count()), true, "Reads refused because too much was being read"},
+      {"disk_outages", outages_, true, "Times the disk tier was turned off because the disk failed"},
+      {"disk_file_bytes", disk.file_bytes, false, "Bytes of all files of the disk tier"},
+      {"disk_written_bytes", disk.written_bytes, true, "Bytes of blocks written to disk"},
+      {"disk_device_written_bytes", disk.device_written_bytes, true, "Bytes the device was given for them"},
+      {"disk_read_bytes", reader_.read_bytes(), true, "Bytes of blocks read from disk and verified"},
+      {"disk_read_failures", reader_.failure_count(), true, "Reads that failed or found damage"},
+      {"disk_scrubbed_blocks", scrubber_.block_count(), true, "Blocks read before anybody asked for them"},
+      {"disk_scrub_rounds", scrubber_.round_count(), true, "Times that all blocks have been scrubbed"},
+      {"disk_scrub_damaged_blocks", scrubber_.damaged_count(), true, "Damaged blocks found so, and dropped"},
+      {"disk_read_refusals", reader_.refusal_count(), true, "Reads refused because too much was being read"},
   };
 }
 
