@@ -1,5 +1,7 @@
 #include "store/node/config.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -404,9 +406,7 @@ std::string set_node_id(Given& given) {
     char host[256] = {};
     id = ::gethostname(host, sizeof host - 1) == 0 ? host : "node";
   }
-  return id.size() > 128
-             ? "node-id: '" + printable(id.substr(0, 32)) + "...' has " + std::to_string(id.size()) + " bytes"
-             : "";
+  return id.size() > 128 ? fmt::format("node-id: '{}...' has {} bytes", printable(id.substr(0, 32)), id.size()) : "";
 }
 
 bool is_network(const Endpoint& endpoint) {
@@ -425,11 +425,12 @@ std::string set_listen(Given& given) {
     if (endpoint->scheme == Endpoint::Scheme::kSim)
       return "listen: '" + text + "'; allowed: tcp://, tls:// and unix://";
     if (is_plain_network(*endpoint) && !given.allows_plain_network) {
-      return "listen: " + text +
-             ": refused, because whoever reaches it could read all blocks: plain TCP is neither encrypted nor "
-             "authenticated; allowed: tls:// with TLS certificates (tls-cert, tls-key, tls-ca), loopback addresses "
-             "(tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// sockets; or, in a closed network, "
-             "plaintext-on-trusted-network";
+      return fmt::format(
+          "listen: {}: refused, because whoever reaches it could read all blocks: plain TCP is neither encrypted nor "
+          "authenticated; allowed: tls:// with TLS certificates (tls-cert, tls-key, tls-ca), loopback addresses "
+          "(tcp://127.0.0.1:7400, tcp://[::1]:7400) and unix:// sockets; or, in a closed network, "
+          "plaintext-on-trusted-network",
+          text);
     }
     given.options.plain_network_count += is_plain_network(*endpoint);
     given.options.network_count += is_network(*endpoint);
@@ -451,10 +452,11 @@ std::string set_admin(Given& given) {
   if (!endpoint)
     return "admin: '" + given.admin + "'; allowed: HOST:PORT with a port of 0 to 65535, https://HOST:PORT or none";
   if (is_plain_network(*endpoint) && !given.allows_plain_network) {
-    return "admin: " + given.admin +
-           ": refused, because whoever reaches it could read and change all; allowed: https://HOST:PORT with TLS "
-           "certificates (tls-cert, tls-key, tls-ca), loopback "
-           "addresses such as 127.0.0.1:7401, and, in a closed network, plaintext-on-trusted-network";
+    return fmt::format(
+        "admin: {}: refused, because whoever reaches it could read and change all; allowed: https://HOST:PORT with TLS "
+        "certificates (tls-cert, tls-key, tls-ca), loopback addresses such as 127.0.0.1:7401, and, in a closed "
+        "network, plaintext-on-trusted-network",
+        given.admin);
   }
   options.plain_network_count += is_plain_network(*endpoint);
   options.network_count += is_network(*endpoint);
@@ -504,30 +506,28 @@ std::string set_capacity(Given& given) {
   given.options.store.policy = static_cast<PolicyKind>(policy - std::begin(kPolicyNames));
   // The arena is cut into exactly this many blocks of one size, without waste.
   if (given.capacity_blocks > 0) {
-    if (given.capacity_block_bytes % 4096 != 0) {
-      return "capacity-block-bytes: " + std::to_string(given.capacity_block_bytes) + "; allowed: multiples of 4096";
-    }
+    if (given.capacity_block_bytes % 4096 != 0)
+      return fmt::format("capacity-block-bytes: {}; allowed: multiples of 4096", given.capacity_block_bytes);
     if (given.capacity_blocks > kBytesMax / given.capacity_block_bytes)
-      return "capacity-blocks: " + std::to_string(given.capacity_blocks) +
-             ", more than 64 TiB in all; allowed: up to " + std::to_string(kBytesMax / given.capacity_block_bytes) +
-             " of capacity-block-bytes";
+      return fmt::format("capacity-blocks: {}, more than 64 TiB in all; allowed: up to {} of capacity-block-bytes",
+                         given.capacity_blocks, kBytesMax / given.capacity_block_bytes);
     arena.capacity_bytes = given.capacity_blocks * given.capacity_block_bytes;
     arena.granule_bytes = given.capacity_block_bytes;
   } else if (arena.capacity_bytes < (1 << 20)) {
-    return "capacity: " + std::to_string(arena.capacity_bytes) + " bytes; allowed: 1MiB to 64 TiB";
+    return fmt::format("capacity: {} bytes; allowed: 1MiB to 64 TiB", arena.capacity_bytes);
   }
   KV_ASSERT(arena.capacity_bytes > 0 && arena.capacity_bytes <= kBytesMax);
   if (arena.capacity_bytes_max == 0) return "";
   const char* const field = given.capacity_blocks > 0 ? "capacity-blocks" : "capacity";
   if (arena.capacity_bytes > arena.capacity_bytes_max) {
-    return std::string(field) + ": " + std::to_string(arena.capacity_bytes) +
-           " bytes, more than capacity-max; allowed: up to " + std::to_string(arena.capacity_bytes_max);
+    return fmt::format("{}: {} bytes, more than capacity-max; allowed: up to {}", field, arena.capacity_bytes,
+                       arena.capacity_bytes_max);
   }
   if (arena.capacity_bytes % arena.granule_bytes != 0 || arena.capacity_bytes_max % arena.granule_bytes != 0) {
     const bool is_max = arena.capacity_bytes % arena.granule_bytes == 0;
-    return std::string(is_max ? "capacity-max" : field) + ": " +
-           std::to_string(is_max ? arena.capacity_bytes_max : arena.capacity_bytes) +
-           " bytes; allowed: with capacity-max both are multiples of " + std::to_string(arena.granule_bytes);
+    return fmt::format("{}: {} bytes; allowed: with capacity-max both are multiples of {}",
+                       is_max ? "capacity-max" : field, is_max ? arena.capacity_bytes_max : arena.capacity_bytes,
+                       arena.granule_bytes);
   }
   return "";
 }
@@ -539,18 +539,16 @@ std::string set_disk(Given& given) {
   const std::vector<std::string>& paths = options.spill_paths;
   std::uint64_t& capacity_bytes = options.store.disk.capacity_bytes;
   if (given.spill_capacity_blocks > kBytesMax / given.capacity_block_bytes)
-    return "spill-capacity-blocks: " + std::to_string(given.spill_capacity_blocks) +
-           ", more than 64 TiB in all; allowed: up to " + std::to_string(kBytesMax / given.capacity_block_bytes);
+    return fmt::format("spill-capacity-blocks: {}, more than 64 TiB in all; allowed: up to {}",
+                       given.spill_capacity_blocks, kBytesMax / given.capacity_block_bytes);
   if (given.spill_capacity_blocks > 0) capacity_bytes = given.spill_capacity_blocks * given.capacity_block_bytes;
   for (auto each = paths.begin(); each != paths.end(); ++each) {
     if (each->empty()) return "spill-path: ''; allowed: a directory. To have none, leave the option out and restart";
     if (std::find(paths.begin(), each, *each) != each)
       return "spill-path: " + *each + " is given twice; allowed: each directory once";
   }
-  if (paths.size() > kPlaceCount) {
-    return "spill-path: " + std::to_string(paths.size()) + " directories; allowed: at most " +
-           std::to_string(kPlaceCount);
-  }
+  if (paths.size() > kPlaceCount)
+    return fmt::format("spill-path: {} directories; allowed: at most {}", paths.size(), kPlaceCount);
   if (paths.empty() && capacity_bytes > 0)
     return std::string(given.spill_capacity_blocks > 0 ? "spill-capacity-blocks" : "spill-capacity") +
            ": given without spill-path; allowed: both or neither";
@@ -602,8 +600,7 @@ std::string set_cluster(Given& given) {
   NodeOptions& options = given.options;
   const std::vector<std::string>& peers = options.peers;
   if (peers.size() > CountPool::kPeersMax)
-    return "peer: " + std::to_string(peers.size()) + " are given; allowed: at most " +
-           std::to_string(CountPool::kPeersMax);
+    return fmt::format("peer: {} are given; allowed: at most {}", peers.size(), CountPool::kPeersMax);
   for (auto each = peers.begin(); each != peers.end(); ++each) {
     if (const auto read = parse_endpoint(*each); !read) return "peer: " + read.error().text;
     if (std::find(peers.begin(), each, *each) != each)
@@ -678,11 +675,6 @@ std::string derive(Given& given, bool reads_files) {
   const NodeOptions& options = given.options;
   KV_ASSERT(options.threads > 0 && options.region_bytes_max_node > 0 && !options.listen.empty());
   return "";
-}
-
-const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name) {
-  const auto found = std::ranges::find(rows, name, [](const OptionRow& row) { return std::string_view(row.name); });
-  return found == rows.end() ? nullptr : &*found;
 }
 
 /// A refusal by derive() begins with an option's name. Adds missing details: value, allowed values, origin.
@@ -760,9 +752,7 @@ std::string GivenOptions::set(const std::string& name, const std::vector<std::st
   const std::vector<OptionRow> rows = all_rows(next), defaults = all_rows(before);
   const OptionRow* const row = find_row(rows, name);
   if (row == nullptr) {
-    std::vector<std::string> names;
-    for (const OptionRow& each : rows) names.emplace_back(each.name);
-    const std::string meant = did_you_mean(name, names);
+    const std::string meant = did_you_mean(name, names_of(rows));
     return name + ": there is no such option" + (meant.empty() ? "; `kvstorectl config list` shows all" : meant);
   }
   if (std::string wrong = assign(*row, values); !wrong.empty()) return wrong;

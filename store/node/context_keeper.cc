@@ -3,15 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/assert.h"
 #include "store/node/thread_border.h"
 
 namespace kv {
 namespace {
-
-constexpr std::chrono::milliseconds kKeeperEndPatience{200};
 
 Duration time_at_rate(std::uint64_t bytes, std::uint64_t bytes_per_second) {
   return std::chrono::milliseconds(bytes * 1000 / bytes_per_second);
@@ -27,20 +24,7 @@ ContextKeeper::ContextKeeper(LockedStore& store, Clock& clock, File file, std::f
   thread_ = std::thread([work = work_] { work_at(*work); });
 }
 
-ContextKeeper::~ContextKeeper() {
-  bool has_ended = false;
-  {
-    std::unique_lock lock(work_->mutex);
-    work_->ends = true;
-    work_->changed.notify_all();
-    has_ended = work_->changed.wait_for(lock, kKeeperEndPatience, [this] { return work_->has_ended; });
-  }
-  if (has_ended) {
-    thread_.join();
-  } else {
-    thread_.detach();  // 1
-  }
-}
+ContextKeeper::~ContextKeeper() { end_or_leave(thread_, *work_); }  // 1
 
 /// Uses the newest readable file.
 ContextKeeper::ReadBack ContextKeeper::read_back(Work& work) {
@@ -144,7 +128,7 @@ void ContextKeeper::take_over() {
   is_dirty_ = ended_ + refused_ > 0 || !back->trouble.empty();
   spdlog::info("contexts: {} are back, of {} blocks; {} ended while the node was down{}", back_.load(), blocks,
                ended_.load(),
-               refused_ == 0 ? "" : "; " + std::to_string(refused_) + " were made anew meanwhile, or are over a bound");
+               refused_ == 0 ? "" : fmt::format("; {} were made anew meanwhile, or are over a bound", refused_.load()));
 }
 
 bool ContextKeeper::start(std::chrono::milliseconds patience) {
@@ -187,9 +171,8 @@ std::uint64_t ContextKeeper::hand_over(bool forgets_aside) {
   bool has_more = true;
   // Changes behind the cursor count as not written yet.
   written_ = store_.with([](Store& store) { return store.context_changes(); });
-  while (has_more) {
+  while (has_more)
     has_more = store_.with([&](Store& store) { return store.copy_contexts(after, job->contexts, clock_.now()); });
-  }
   job->now = {clock_.now(), wall_us()};
   is_dirty_ = false;
   const std::lock_guard lock(work_->mutex);
@@ -240,15 +223,14 @@ bool ContextKeeper::stop(bool may_write, std::chrono::milliseconds patience) {
 
 std::vector<NodeMetrics::Value> ContextKeeper::stats() const {
   const std::lock_guard lock(work_->mutex);
-  const auto number = [](std::uint64_t count) { return static_cast<double>(count); };
-  return {{"context_file_bytes", number(work_->bytes), false, "Of the file that keeps contexts over a restart"},
-          {"context_file_writes", number(work_->writes), true, "Times that it was written"},
-          {"context_file_failures", number(work_->failures), true, "Times that it could not be written"},
-          {"context_file_damaged", number(damaged_), false, "Such files that the start could not use"},
-          {"context_clock_doubted", is_clock_doubted_ ? 1.0 : 0.0, false,
+  return {{"context_file_bytes", work_->bytes, false, "Of the file that keeps contexts over a restart"},
+          {"context_file_writes", work_->writes, true, "Times that it was written"},
+          {"context_file_failures", work_->failures, true, "Times that it could not be written"},
+          {"context_file_damaged", damaged_, false, "Such files that the start could not use"},
+          {"context_clock_doubted", is_clock_doubted_, false,
            "1: the clock of this start is far from that of the one before; contexts have the time left that they had"},
-          {"contexts_back", number(back_), false, "Contexts that the start found in it, and that live on"},
-          {"contexts_not_back", number(ended_ + refused_), false,
+          {"contexts_back", back_, false, "Contexts that the start found in it, and that live on"},
+          {"contexts_not_back", ended_ + refused_, false,
            "Contexts in it that had ended, were made anew meanwhile, or are over a bound"}};
 }
 

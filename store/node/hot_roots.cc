@@ -1,11 +1,12 @@
 #include "store/node/hot_roots.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
 #include <set>
-#include <string>
 #include <utility>
 
 #include "base/assert.h"
@@ -222,7 +223,12 @@ void HotRoots::review() {
   for (auto& [id, space] : spaces_) cool(cool, space->root);
   for (const auto& [run, taken] : hot) run->hot_blocks = taken;
   hot_count_ = count;
-  index = 0;
+  publish(std::move(lists));
+}
+
+/// `lists`: the hot blocks of each namespace, in the order of spaces_.
+void HotRoots::publish(std::vector<std::vector<BlockHash>> lists) {
+  std::size_t index = 0;
   for (auto& [id, space] : spaces_) {
     std::vector<BlockHash>& blocks = lists[index++];
     if (blocks.empty() && space->list->version == 0) continue;
@@ -352,11 +358,6 @@ std::vector<HotRoots::Beginning> HotRoots::most_used(std::size_t count_max) cons
   return result;
 }
 
-std::size_t HotRoots::hot_block_count() const {
-  const std::lock_guard lock(mutex_);
-  return hot_count_;
-}
-
 std::string HotRoots::check() const {
   const std::lock_guard lock(mutex_);
   std::size_t blocks = 0, hot = 0;
@@ -382,8 +383,8 @@ std::string HotRoots::check() const {
   for (const auto& [who, owner] : owners_) {
     if (of_owner[owner.get()] != owner->block_count) wrong = "3: blocks of an owner are counted wrong";
   }
-  if (hot != listed || hot != hot_count_ || hot > kHotBlocksMax) wrong = "2: " + std::to_string(hot) + " hot blocks";
-  if (blocks != block_count_ || blocks > kBlocksMax) wrong = "3: " + std::to_string(blocks) + " blocks kept";
+  if (hot != listed || hot != hot_count_ || hot > kHotBlocksMax) wrong = fmt::format("2: {} hot blocks", hot);
+  if (blocks != block_count_ || blocks > kBlocksMax) wrong = fmt::format("3: {} blocks kept", blocks);
   return wrong;
 }
 

@@ -78,7 +78,10 @@ class HotRoots {
   };
   /// At most `count_max`, the most used first, with shares of half a percent and more. Cost: as a review.
   std::vector<Beginning> most_used(std::size_t count_max) const;
-  std::size_t hot_block_count() const;
+  std::size_t hot_block_count() const {
+    const std::lock_guard lock(mutex_);
+    return hot_count_;
+  }
   /// "", or the broken invariant. For tests.
   std::string check() const;
 
@@ -95,6 +98,7 @@ class HotRoots {
   void split(Run& run, std::size_t at);
   void add(Owner& owner, Run& parent, std::span<const BlockHash> blocks, std::size_t depth, std::uint64_t weight);
   void review();
+  void publish(std::vector<std::vector<BlockHash>> lists);
   void age();
   void forget_rare(Owner& owner, Run& run, std::uint64_t least);
   void join(Run& run, std::uint64_t least);

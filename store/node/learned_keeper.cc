@@ -2,38 +2,18 @@
 
 #include <spdlog/spdlog.h>
 
-#include <utility>
-
 #include "store/node/counts_copy.h"
 #include "store/node/thread_border.h"
 #include "store/yield_counts.h"
 
 namespace kv {
-namespace {
-
-constexpr std::chrono::milliseconds kEndPatience{200};
-
-}  // namespace
 
 LearnedKeeper::LearnedKeeper(LockedStore& store, File file, Duration period)
     : store_(store), period_(period), work_(std::make_shared<Work>(std::move(file))) {
   thread_ = std::thread([work = work_] { work_at(*work); });
 }
 
-LearnedKeeper::~LearnedKeeper() {
-  bool has_ended = false;
-  {
-    std::unique_lock lock(work_->mutex);
-    work_->ends = true;
-    work_->changed.notify_all();
-    has_ended = work_->changed.wait_for(lock, kEndPatience, [this] { return work_->has_ended; });
-  }
-  if (has_ended) {
-    thread_.join();
-  } else {
-    thread_.detach();  // 1
-  }
-}
+LearnedKeeper::~LearnedKeeper() { end_or_leave(thread_, *work_); }  // 1
 
 void LearnedKeeper::work_at(Work& work) {
   std::string read;

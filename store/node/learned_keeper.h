@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/result.h"
 #include "store/node/locked_store.h"
 
 namespace kv {

@@ -56,7 +56,7 @@ class LogLimit {
     std::uint64_t suppressed = 0;
     if (!admit(kind, now, &suppressed)) return;
     std::string text = make();
-    if (suppressed > 0) text += " (" + std::to_string(suppressed) + " lines like this one were not written)";
+    if (suppressed > 0) text += fmt::format(" ({} lines like this one were not written)", suppressed);
     spdlog::warn("{}", text);
   }
   std::uint64_t suppressed_count() const { return suppressed_count_; }

@@ -1,9 +1,10 @@
 #include "store/node/option_sources.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -36,17 +37,6 @@ constexpr const char* kConfig = "config";
 
 using Switches = std::set<std::string, std::less<>>;
 
-const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name) {
-  const auto found = std::ranges::find(rows, name, [](const OptionRow& row) { return std::string_view(row.name); });
-  return found == rows.end() ? nullptr : &*found;
-}
-
-std::vector<std::string> names_of(const std::vector<OptionRow>& rows) {
-  std::vector<std::string> names;
-  for (const OptionRow& row : rows) names.emplace_back(row.name);
-  return names;
-}
-
 /// --name VALUE, --name=VALUE, --switch. A list takes all values up to the next flag.
 std::string read_flags(int argc, const char* const* argv, const std::vector<OptionRow>& rows, const Switches& switches,
                        OptionSources& sources) {
@@ -75,8 +65,8 @@ std::string read_flags(int argc, const char* const* argv, const std::vector<Opti
     }
     const auto has_value = [&] { return i + 1 < argc && !std::string_view(argv[i + 1]).starts_with("--"); };
     if (!has_value()) {
-      return name + ": no value; allowed: " + (row == nullptr ? "a TOML file" : allowed_text(*row)) + " (" +
-             text.place.text + ")";
+      return fmt::format("{}: no value; allowed: {} ({})", name, row == nullptr ? "a TOML file" : allowed_text(*row),
+                         text.place.text);
     }
     do text.values.emplace_back(argv[++i]);
     while (row != nullptr && is_list(*row) && has_value());
@@ -100,17 +90,17 @@ std::string read_file(const std::vector<OptionRow>& rows, const Switches& switch
   if (const std::string wrong = read_config_text(text, &statements); !wrong.empty()) return sources.file + ", " + wrong;
   std::map<std::string, std::size_t> lines;
   for (ConfigStatement& each : statements) {
-    const std::string place = sources.file + ", line " + std::to_string(each.line);
+    const std::string place = fmt::format("{}, line {}", sources.file, each.line);
     if (find_row(rows, each.name) == nullptr) {
       const bool is_flag = each.name == kConfig || switches.contains(each.name);
-      return each.name +
-             (is_flag ? ": is for the command line only"
-                      : ": there is no such option" + did_you_mean(each.name, names_of(rows))) +
-             " (" + place + ")";
+      return fmt::format("{}{} ({})", each.name,
+                         is_flag ? ": is for the command line only"
+                                 : ": there is no such option" + did_you_mean(each.name, names_of(rows)),
+                         place);
     }
     if (const auto [first, is_first] = lines.emplace(each.name, each.line); !is_first) {
-      return each.name + ": stands there twice, first in line " + std::to_string(first->second) +
-             "; allowed: once, several values as a list in [] (" + place + ")";
+      return fmt::format("{}: stands there twice, first in line {}; allowed: once, several values as a list in [] ({})",
+                         each.name, first->second, place);
     }
     if (!sources.options.contains(each.name))
       sources.options[each.name] = {std::move(each.values), {OptionSource::kFile, place}};
@@ -126,8 +116,8 @@ std::string check_excludes(const std::vector<OptionRow>& rows, const OptionSourc
     const auto text = [](const OptionText& given) {
       return with_place("'" + (given.values.empty() ? "" : printable(given.values.front())) + "'", given.place);
     };
-    return std::string(row.name) + ": " + text(own->second) + " is given beside " + row.excludes + ", " +
-           text(other->second) + "; allowed: one of them";
+    return fmt::format("{}: {} is given beside {}, {}; allowed: one of them", row.name, text(own->second), row.excludes,
+                       text(other->second));
   }
   return "";
 }

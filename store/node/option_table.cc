@@ -1,5 +1,7 @@
 #include "store/node/option_table.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
@@ -39,7 +41,7 @@ std::string text_of_limits(const OptionTarget& to, std::monostate) {
   return std::holds_alternative<double*>(to) || std::holds_alternative<Duration*>(to) ? "a number" : "a whole number";
 }
 std::string text_of_limits(const OptionTarget& to, IntegerLimits limits) {
-  const std::string range = std::to_string(limits.min) + " to " + std::to_string(limits.max);
+  const std::string range = fmt::format("{} to {}", limits.min, limits.max);
   return std::holds_alternative<std::chrono::microseconds*>(to) ? range + " microseconds, such as 50us or 1ms" : range;
 }
 std::string text_of_limits(const OptionTarget& to, RealLimits limits) {
@@ -143,6 +145,17 @@ bool read(const std::string& text, const OptionLimits& limits, T* to) {
 }
 
 }  // namespace
+
+const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name) {
+  const auto found = std::ranges::find(rows, name, [](const OptionRow& row) { return std::string_view(row.name); });
+  return found == rows.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> names_of(const std::vector<OptionRow>& rows) {
+  std::vector<std::string> names;
+  for (const OptionRow& row : rows) names.emplace_back(row.name);
+  return names;
+}
 
 void copy_value(const OptionRow& to, const OptionRow& from) {
   std::visit([&](auto* own) { *own = **std::get_if<decltype(own)>(&from.to); }, to.to);

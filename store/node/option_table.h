@@ -80,6 +80,8 @@ bool is_list(const OptionRow& row);
 /// Sets the row's variable. Returns "", or an error with name, value and what is allowed; then it is unchanged.
 std::string assign(const OptionRow& row, const std::vector<std::string>& values);
 
+const OptionRow* find_row(const std::vector<OptionRow>& rows, std::string_view name);  ///< nullptr: there is none.
+std::vector<std::string> names_of(const std::vector<OptionRow>& rows);
 void copy_value(const OptionRow& to, const OptionRow& from);  ///< Both rows are of the same option.
 
 }  // namespace kv

@@ -118,8 +118,8 @@ void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
     ++counts().refused;
     node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
       const bool is_of_peer = verdict == HandshakeRate::Verdict::kTooManyOfPeer;
-      return "refused " + peer + ": tls-handshakes-per-second: " + (is_of_peer ? "it has begun" : "there have begun") +
-             " as many as " + (is_of_peer ? "one address may" : "may");
+      return fmt::format("refused {}: tls-handshakes-per-second: {} as many as {}", peer,
+                         is_of_peer ? "it has begun" : "there have begun", is_of_peer ? "one address may" : "may");
     });
     return;
   }
@@ -127,9 +127,9 @@ void Server::begin_handshake(Thread& thread, std::unique_ptr<Stream> stream) {
   if (!seat) {
     ++counts().refused;
     node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
-      return "refused " + peer + ": tls-handshakes-max: " + std::to_string(handshakes_.size()) +
-             " connections have not proved yet who they are, " + std::to_string(handshakes_.peer_size(peer)) +
-             " of them from there";
+      return fmt::format(
+          "refused {}: tls-handshakes-max: {} connections have not proved yet who they are, {} of them from there",
+          peer, handshakes_.size(), handshakes_.peer_size(peer));
     });
     return;
   }
@@ -165,8 +165,8 @@ asio::awaitable<void> Server::shake_hands(Thread& thread, std::unique_ptr<Stream
   if (stopping_) co_return;
   ++counts().failed;
   node_.log.warn(LogKind::kHandshake, node_.clock.now(), [&] {
-    return "handshake with " + stream->peer() +
-           " failed: " + (is_late ? "not done within tls-handshake-seconds" : done.error().message());
+    return fmt::format("handshake with {} failed: {}", stream->peer(),
+                       is_late ? "not done within tls-handshake-seconds" : done.error().message());
   });
 }
 
@@ -194,10 +194,10 @@ void Server::begin_session(Thread& thread, std::unique_ptr<Stream> stream, std::
 /// Tells the client why before closing: a connection that just ends looks like a broken node.
 void Server::refuse(Stream& stream, Thread& thread, const std::string& peer, SessionTable::Refusal refusal) {
   const bool for_its_peer = refusal == SessionTable::Refusal::kPeer;
-  const std::string why = for_its_peer
-                              ? "sessions: this peer (" + peer + ") holds " + std::to_string(table_.peer_size(peer)) +
-                                    "; session-share-max keeps the rest for others"
-                              : "sessions: the node's limit session-count-max is reached";
+  const std::string why =
+      for_its_peer ? fmt::format("sessions: this peer ({}) holds {}; session-share-max keeps the rest for others", peer,
+                                 table_.peer_size(peer))
+                   : "sessions: the node's limit session-count-max is reached";
   node_.metrics.session_refused(for_its_peer);
   node_.log.warn(LogKind::kRefusedSession, node_.clock.now(), [&] { return "refused " + peer + ": " + why; });
   flatbuffers::FlatBufferBuilder builder;

@@ -1,36 +1,23 @@
 #include "store/node/slow_log.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "base/printable.h"
 
 namespace kv {
-namespace {
-
-void append_seconds(std::string& text, const char* what, Duration time) {
-  char number[48];
-  std::snprintf(number, sizeof number, "%s%s %.6f", text.empty() ? "" : ", ", what,
-                std::chrono::duration<double>(time).count());
-  text += number;
-}
-
-}  // namespace
 
 std::string slow_request_text(const SlowRequest& request) {
+  const auto seconds = [](Duration time) { return std::chrono::duration<double>(time).count(); };
   const RequestPhases& phases = request.phases;
-  std::string times;
-  append_seconds(times, "lock", phases.lock);
-  append_seconds(times, "store", phases.store);
-  append_seconds(times, "room", phases.room);
-  append_seconds(times, "disk", phases.disk);
-  append_seconds(times, "move", phases.move);
-  append_seconds(times, "client", phases.client);
-  char took[48];
-  std::snprintf(took, sizeof took, " took %.6f s (", std::chrono::duration<double>(request.took).count());
-  std::string text = frame_type_name(request.verb) + (took + times) + ")";
-  text += " blocks=" + std::to_string(request.block_count) + " bytes=" + std::to_string(request.moved_bytes);
+  std::string text = fmt::format(
+      "{} took {:.6f} s (lock {:.6f}, store {:.6f}, room {:.6f}, disk {:.6f}, move {:.6f}, client {:.6f}) blocks={} "
+      "bytes={}",
+      frame_type_name(request.verb), seconds(request.took), seconds(phases.lock), seconds(phases.store),
+      seconds(phases.room), seconds(phases.disk), seconds(phases.move), seconds(phases.client), request.block_count,
+      request.moved_bytes);
   if (request.space) text += " namespace=" + to_hex(request.space->bytes);
   if (!request.model.empty()) text += " model='" + printable(request.model) + "'";
   if (!request.tenant.empty()) text += " tenant='" + printable(request.tenant) + "'";

@@ -18,7 +18,7 @@ constexpr std::uint64_t kLoggedFrom = 8ull << 30;  ///< Smaller ones take a seco
 std::string memory_text(std::uint64_t bytes, std::uint64_t of) {
   const bool is_large = of >= 10ull << 30;
   const int shift = is_large ? 30 : 20;
-  return std::to_string(bytes >> shift) + " of " + std::to_string(of >> shift) + (is_large ? " GiB" : " MiB");
+  return fmt::format("{} of {}{}", bytes >> shift, of >> shift, is_large ? " GiB" : " MiB");
 }
 
 }  // namespace
@@ -68,14 +68,14 @@ void StartWatch::begins(std::string_view phase) {
 
 std::string StartWatch::text() const {
   const std::lock_guard lock(mutex_);
-  return "starting: " + memory_text(touched_bytes_, memory_bytes_) + " of memory are ready" +
-         (phase_.empty() ? "" : "; now " + phase_);
+  return fmt::format("starting: {} of memory are ready{}", memory_text(touched_bytes_, memory_bytes_),
+                     phase_.empty() ? "" : "; now " + phase_);
 }
 
 /// systemd counts TimeoutStartSec from the start; beyond that it waits this long for the next message.
 void StartWatch::tell_systemd() {
   const auto microseconds = std::chrono::microseconds(kPatience).count();
-  sd_notify(0, ("EXTEND_TIMEOUT_USEC=" + std::to_string(microseconds) + "\nSTATUS=" + text()).c_str());
+  sd_notify(0, fmt::format("EXTEND_TIMEOUT_USEC={}\nSTATUS={}", microseconds, text()).c_str());
 }
 
 }  // namespace kv

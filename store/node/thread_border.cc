@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <atomic>
-#include <chrono>
 
 #include "base/printable.h"
 
@@ -45,7 +44,7 @@ void note_thread_failure(NodeThread thread, std::exception_ptr thrown) noexcept 
   try {
     const std::uint64_t unsaid = border.unsaid.exchange(0);
     spdlog::error("thread {}: {}; it goes on{}", kNodeThreadNames[static_cast<std::size_t>(thread)], words_of(thrown),
-                  unsaid == 0 ? "" : " (" + std::to_string(unsaid) + " failures before were not written)");
+                  unsaid == 0 ? "" : fmt::format(" ({} failures before were not written)", unsaid));
   } catch (...) {  // out of memory for the text; the failure is counted
   }
 }

@@ -4,8 +4,11 @@
 #include <array>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
+#include <chrono>
 #include <cstdint>
 #include <exception>
+#include <mutex>
+#include <thread>
 #include <utility>
 
 #include "base/result.h"
@@ -55,6 +58,19 @@ bool within_border(NodeThread thread, Body&& body) noexcept {
 inline void run_within_border(NodeThread thread, asio::io_context& context) noexcept {
   while (!within_border(thread, [&context] { context.run(); })) {
   }
+}
+
+/// Ends a thread that works for a disk. If the disk hangs, the thread is left to itself, with the Work that it shares
+/// with the caller. Work has a `mutex` for `ends` and `has_ended`, and `changed`, on which the thread waits.
+template <class Work>
+void end_or_leave(std::thread& thread, Work& work) {
+  constexpr std::chrono::milliseconds kPatience{200};
+  std::unique_lock lock(work.mutex);
+  work.ends = true;
+  work.changed.notify_all();
+  const bool has_ended = work.changed.wait_for(lock, kPatience, [&work] { return work.has_ended; });
+  lock.unlock();
+  has_ended ? thread.join() : thread.detach();
 }
 
 /// Runs one round of a repeating coroutine. Returns whether it completed.

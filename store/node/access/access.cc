@@ -1,5 +1,7 @@
 #include "store/node/access/access.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <cerrno>
 #include <fstream>
 #include <utility>
@@ -141,11 +143,11 @@ std::vector<NodeMetrics::Value> AccessControl::stats() const {
   }
   if (!has_policy()) return values;
   const std::lock_guard lock(mutex_);
-  values.push_back({"policy_reloads", static_cast<double>(reloads_), true, "Times that policy-file was read again"});
-  values.push_back({"policy_reload_failures", static_cast<double>(failures_), true, "Reloads that found a bad file"});
-  values.push_back({"policy_reload_failed", last_failed_ ? 1.0 : 0.0, false,
+  values.push_back({"policy_reloads", reloads_, true, "Times that policy-file was read again"});
+  values.push_back({"policy_reload_failures", failures_, true, "Reloads that found a bad file"});
+  values.push_back({"policy_reload_failed", last_failed_, false,
                     "1: policy-file is bad, and the policy in use is older than it is"});
-  values.push_back({"tokens_refused", static_cast<double>(tokens_refused_.load()), true,
+  values.push_back({"tokens_refused", tokens_refused_, true,
                     "Tokens that the policy does not know, or that came in plain text over a network"});
   return values;
 }
@@ -198,13 +200,12 @@ std::string PeerAccess::who() const {
 std::string PeerAccess::denial(std::string_view what, const Rule& rule) {
   const AccessGrant& own = grant();
   if (!has_right(own.roles, rule.right)) {
-    return std::string(what) + ": the right '" + right_name(rule.right) +
-           "' is missing (roles with it: " + roles_text(roles_with(rule.right)) + "); " + who() +
-           " has: " + roles_text(own.roles);
+    return fmt::format("{}: the right '{}' is missing (roles with it: {}); {} has: {}", what, right_name(rule.right),
+                       roles_text(roles_with(rule.right)), who(), roles_text(own.roles));
   }
   if (rule.scope != Scope::kNode || own.tenant.empty()) return "";
-  return std::string(what) + ": concerns the whole node, which is for those who belong to no tenant; " + who() +
-         " belongs to '" + own.tenant + "'";
+  return fmt::format("{}: concerns the whole node, which is for those who belong to no tenant; {} belongs to '{}'",
+                     what, who(), own.tenant);
 }
 
 std::string PeerAccess::erase_denial(const SpaceOwner& owner) {
@@ -221,7 +222,7 @@ bool PeerAccess::sees(const SpaceOwner& owner) {
 
 std::string PeerAccess::sight() {
   const AccessGrant& own = grant();
-  return std::to_string(version_) + " " + std::to_string(own.roles) + " " + own.tenant;
+  return fmt::format("{} {} {}", version_, own.roles, own.tenant);
 }
 
 bool PeerAccess::sees_blocks(const SpaceOwner& owner) {
@@ -277,8 +278,8 @@ std::string PeerAccess::space_denial(const SpaceOwner& owner, Right right) {
   const AccessGrant& own = grant();
   if (!own.tenant.empty() && owner.share.empty()) {
     if (own.tenant == owner.tenant) return "";
-    return "the namespace's record has the tenant '" + printable(owner.tenant) + "', and " + who() + " belongs to '" +
-           own.tenant + "'";
+    return fmt::format("the namespace's record has the tenant '{}', and {} belongs to '{}'", printable(owner.tenant),
+                       who(), own.tenant);
   }
   if (owner.share.empty() && !owner.is_salted) return "";
   if (!own.tenant.empty()) return share_denial(owner.share, right);
@@ -288,9 +289,8 @@ std::string PeerAccess::space_denial(const SpaceOwner& owner, Right right) {
   if (right != Right::kRead && has_right(own.roles, Right::kForTenants)) return "";
   if (!owner.share.empty()) return share_denial(owner.share, right);
   if (right == Right::kRead) return "a tenant's blocks are for its own clients, and " + who() + " belongs to no tenant";
-  return std::string("the right '") + right_name(Right::kForTenants) +
-         "' is missing (roles with it: " + roles_text(roles_with(Right::kForTenants)) + "); " + who() +
-         " has: " + roles_text(own.roles);
+  return fmt::format("the right '{}' is missing (roles with it: {}); {} has: {}", right_name(Right::kForTenants),
+                     roles_text(roles_with(Right::kForTenants)), who(), roles_text(own.roles));
 }
 
 /// The text is the same for unknown shares, so that names of shares cannot be tried out.
@@ -301,8 +301,8 @@ std::string PeerAccess::share_denial(const std::string& share, Right right) {
              writes = found != nullptr && found->is_writer(tenant);
   if (right == Right::kRead ? reads : right == Right::kBlocks ? reads || writes : writes) return "";
   const char* const missing = right == Right::kRead ? "read" : right == Right::kBlocks ? "read or write" : "write";
-  return std::string("the right '") + missing + "' in the share '" + printable(share) + "' is missing; " + who() +
-         (tenant.empty() ? " belongs to no tenant" : " belongs to '" + tenant + "'");
+  return fmt::format("the right '{}' in the share '{}' is missing; {}{}", missing, printable(share), who(),
+                     tenant.empty() ? " belongs to no tenant" : " belongs to '" + tenant + "'");
 }
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 #include "store/node/access/access_policy.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 
@@ -7,7 +9,6 @@
 #include <algorithm>
 #include <charconv>
 #include <ranges>
-#include <set>
 #include <span>
 #include <sstream>
 
@@ -125,7 +126,7 @@ PeerIdentity PeerIdentity::of(const Stream& stream) {
 
 std::string PeerIdentity::text() const {
   if (token) return "a token";
-  if (user) return "'unix:uid=" + std::to_string(user->uid) + ",gid=" + std::to_string(user->gid) + "'";
+  if (user) return fmt::format("'unix:uid={},gid={}'", user->uid, user->gid);
   if (protection == Stream::Protection::kTls && names.empty()) return "a certificate without names";
   if (names.empty()) return protection == Stream::Protection::kLocal ? "'loopback'" : "'network'";
   constexpr std::size_t kNamesShown = 4;
@@ -181,7 +182,7 @@ class AccessPolicyReader {
     }
     if (!names_.insert(name).second) return wrong("[" + name + "]", "stands there twice");
     if (names_.size() > AccessPolicy::kSectionsMax)
-      return wrong("file", "more than " + std::to_string(AccessPolicy::kSectionsMax) + " sections");
+      return wrong("file", fmt::format("more than {} sections", AccessPolicy::kSectionsMax));
     name_ = name;
     policy_->sections_.emplace_back().grant.section = name;
     return {};
@@ -195,14 +196,14 @@ class AccessPolicyReader {
     const std::string& name = item.parents[1];
     const std::string shown_name = "[" + name_ + printable(name.substr(0, kShownBytes)) + "]";
     if (item.parents.size() > 2 || !is_name(name)) {
-      return wrong(shown_name, std::string(is_share_ ? "a share's" : "a tenant's") + " section is [" + name_ +
-                                   "NAME], of 1 to 64 letters, digits, '-' and '_'");
+      return wrong(shown_name, fmt::format("{} section is [{}NAME], of 1 to 64 letters, digits, '-' and '_'",
+                                           is_share_ ? "a share's" : "a tenant's", name_));
     }
     const std::string owner = is_share_ ? std::string(kShareOwner) + name : name;
     for (const TenantPolicy& other : policy_->tenants_)
       if (other.holds.name == owner) return wrong(shown_name, "stands there twice");
     if (policy_->tenants_.size() == AccessPolicy::kTenantsMax)
-      return wrong("file", "more than " + std::to_string(AccessPolicy::kTenantsMax) + " tenants and shares");
+      return wrong("file", fmt::format("more than {} tenants and shares", AccessPolicy::kTenantsMax));
     name_ += name;
     parents_ = item.parents;
     given_.clear();
@@ -318,9 +319,9 @@ class AccessPolicyReader {
     for (const std::string& value : values) {
       TokenHash hash;
       if (!read_hash(value, &hash)) {
-        return wrong_here("token-sha256", std::to_string(value.size()) +
-                                              " characters, allowed are the 64 hexadecimal digits of a token's SHA-256 "
-                                              "(printf %s TOKEN | sha256sum)");
+        return wrong_here("token-sha256", fmt::format("{} characters, allowed are the 64 hexadecimal digits of a "
+                                                      "token's SHA-256 (printf %s TOKEN | sha256sum)",
+                                                      value.size()));
       }
       if (!tokens_.insert(hash).second) return wrong_here("token-sha256", "the same token stands there twice");
       here().tokens.push_back(hash);
@@ -329,7 +330,7 @@ class AccessPolicyReader {
   }
   Failure take_tenant(const Values& values) {
     if (values.size() != 1 || !is_name(values[0]) || !here().grant.tenant.empty()) {
-      return wrong_here("tenant", (values.size() == 1 ? shown(values[0]) : std::to_string(values.size()) + " values") +
+      return wrong_here("tenant", (values.size() == 1 ? shown(values[0]) : fmt::format("{} values", values.size())) +
                                       ", allowed is one name of 1 to 64 letters, digits, '-', '_' and '.'");
     }
     here().grant.tenant = values[0];
@@ -373,8 +374,8 @@ Failure AccessPolicy::check_room(std::uint64_t memory_bytes, std::uint64_t disk_
     disk += tenant.holds.disk_bytes;
   }
   const auto fail = [](const std::string& field, std::uint64_t sum, std::uint64_t room, const std::string& of) {
-    return Failure(Errc::kBadRequest, "policy-file: tenants: " + field + ": " + std::to_string(sum) +
-                                          " in all, more than the " + std::to_string(room) + " of " + of);
+    return Failure(Errc::kBadRequest,
+                   fmt::format("policy-file: tenants: {}: {} in all, more than the {} of {}", field, sum, room, of));
   };
   if (memory > memory_bytes) return fail("memory-bytes", memory, memory_bytes, "this node's capacity");
   if (disk > disk_bytes) return fail("disk-bytes", disk, disk_bytes, "this node's spill-capacity");

@@ -7,7 +7,6 @@
 // peers with the right to act can cause them. Denied requests are warnings of the session instead.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>

@@ -1,6 +1,7 @@
 #include "store/node/access/tenant_rates.h"
 
-#include <algorithm>
+#include <spdlog/fmt/fmt.h>
+
 #include <chrono>
 #include <cmath>
 #include <utility>
@@ -48,9 +49,8 @@ void TenantRates::moved(std::uint64_t bytes) {
 
 std::string TenantRates::enter() {
   const std::lock_guard lock(mutex_);
-  if (stats_.session_count >= stats_.policy.session_count_max) {
+  if (stats_.session_count >= stats_.policy.session_count_max)
     return refuse(Limit::kSessions, "sessions-max", static_cast<double>(stats_.policy.session_count_max), std::nullopt);
-  }
   ++stats_.session_count;
   return "";
 }
@@ -75,8 +75,7 @@ std::string TenantRates::refuse(Limit limit, const std::string& field, double ra
                                 std::optional<double> wait_seconds) {
   ++stats_.refusals[static_cast<std::size_t>(limit)];
   std::string why = "tenant '" + stats_.policy.holds.name + "' is at its " + field + ", " + rate_text(rate);
-  if (wait_seconds)
-    why += "; again in " + std::to_string(static_cast<std::uint64_t>(std::ceil(*wait_seconds * 1000))) + " ms";
+  if (wait_seconds) why += fmt::format("; again in {} ms", static_cast<std::uint64_t>(std::ceil(*wait_seconds * 1000)));
   return why;
 }
 

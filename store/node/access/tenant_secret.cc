@@ -1,5 +1,7 @@
 #include "store/node/access/tenant_secret.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <string.h>  // explicit_bzero
@@ -20,8 +22,9 @@ Result<TenantSecret, Failure> TenantSecret::parse(std::string_view digits) {
   std::array<unsigned char, kBytes> key{};
   if (!from_hex(digits, std::as_writable_bytes(std::span(key)))) {
     ::explicit_bzero(key.data(), key.size());
-    return Failure(Errc::kBadRequest, std::to_string(digits.size()) +
-                                          " characters, allowed are 64 hexadecimal digits (openssl rand -hex 32)");
+    return Failure(
+        Errc::kBadRequest,
+        fmt::format("{} characters, allowed are 64 hexadecimal digits (openssl rand -hex 32)", digits.size()));
   }
   TenantSecret secret;
   secret.key_ = Secret(std::string_view(reinterpret_cast<const char*>(key.data()), key.size()));

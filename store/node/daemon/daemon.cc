@@ -84,13 +84,12 @@ std::vector<std::pair<std::string, double>> cluster_settings(const NodeOptions& 
 }
 
 std::vector<NodeMetrics::Value> request_memory_values(const NodeContext& node) {
-  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
-  return {{"request_memory_max_bytes", number(node.tables->bytes_max()), false,
+  return {{"request_memory_max_bytes", node.tables->bytes_max(), false,
            "That all sessions may hold for each of: large requests that arrive, such in flight, answers not taken"},
-          {"request_receiving_bytes", number(node.tables->bytes()), false, "Of large requests that are arriving"},
-          {"request_in_flight_bytes", number(node.requests->bytes()), false, "Of large requests that are in flight"},
-          {"answers_queued_bytes", number(node.queued_bytes), false, "Of answers that clients have not taken yet"},
-          {"request_memory_refused", number(node.tables->refused_count() + node.requests->refused_count()), true,
+          {"request_receiving_bytes", node.tables->bytes(), false, "Of large requests that are arriving"},
+          {"request_in_flight_bytes", node.requests->bytes(), false, "Of large requests that are in flight"},
+          {"answers_queued_bytes", node.queued_bytes, false, "Of answers that clients have not taken yet"},
+          {"request_memory_refused", node.tables->refused_count() + node.requests->refused_count(), true,
            "Large requests refused as busy, since others held that memory"}};
 }
 
@@ -211,11 +210,11 @@ bool Daemon::start_admin() {
                                      .denied = [this](Right right) { metrics_->request_denied(right); }},
                                     options_.admin_tls ? tls_ : nullptr, access_.get());
   if (!started)
-    return cannot_start("admin " + options_.admin_host + ":" + std::to_string(options_.admin_port) + ": " +
-                        started.error().message());
+    return cannot_start(
+        fmt::format("admin {}:{}: {}", options_.admin_host, options_.admin_port, started.error().message()));
   early_admin_ = std::move(*started);
-  admin_text_ = std::string(" admin=") + (options_.admin_tls ? "https://" : "") + options_.admin_host + ":" +
-                std::to_string(early_admin_->port());
+  admin_text_ =
+      fmt::format(" admin={}{}:{}", options_.admin_tls ? "https://" : "", options_.admin_host, early_admin_->port());
   return true;
 }
 
@@ -225,8 +224,8 @@ bool Daemon::make_store(const StoreConfig& config) {
     return Store::create(config);
   }();
   if (!made)
-    return cannot_start("cannot get " + std::to_string(config.arena.capacity_bytes) +
-                        " bytes for blocks: " + made.error().message() + ". Lower --capacity, or free memory.");
+    return cannot_start(fmt::format("cannot get {} bytes for blocks: {}. Lower --capacity, or free memory.",
+                                    config.arena.capacity_bytes, made.error().message()));
   // Before the disk is loaded: its blocks count from the first on.
   if (options_.store.has_tenants) (*made)->set_tenants(access_->tenant_limits());
   store_ = std::make_unique<LockedStore>(std::move(*made), *metrics_);
@@ -265,8 +264,8 @@ void Daemon::watch_requests() {
   metrics_->watch([this] { return request_memory_values(*node_); });
   metrics_->watch([this] { return node_->lent->stats(); });
   metrics_->watch([this] {
-    return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", static_cast<double>(node_->log.suppressed_count()),
-                                            true, "Log lines that clients caused and that were not written"}};
+    return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", node_->log.suppressed_count(), true,
+                                            "Log lines that clients caused and that were not written"}};
   });
 }
 

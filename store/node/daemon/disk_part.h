@@ -2,7 +2,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,12 +1,10 @@
 // store/node/disk/call_threads.h: calls into a disk that may hang, made on threads of their own.
 #pragma once
 
-#include <atomic>
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>

@@ -12,7 +12,6 @@
 #include <fstream>
 
 #include "base/assert.h"
-#include "base/printable.h"
 #include "store/node/disk/sealing.h"
 #include "store/node/disk/spill_directory.h"
 
@@ -73,9 +72,9 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   in.ignore(static_cast<std::streamsize>(kKeysHeader.size()));
   for (std::array<char, kWrappedKeyBytes> text; in.read(text.data(), text.size());) {
     if (++entry_count > count_max + 1) {  // one extra: the directory's own key, if lost, is made again
-      return Failure(Errc::kMismatch, file.string() + ": is longer than the " + std::to_string(count_max) +
-                                          " keys that a node writes at most. Nothing was changed. Put a copy of it "
-                                          "back, or empty the directory");
+      return Failure(Errc::kMismatch, fmt::format("{}: is longer than the {} keys that a node writes at most. Nothing "
+                                                  "was changed. Put a copy of it back, or empty the directory",
+                                                  file.string(), count_max));
     }
     if (auto entry = decode_wrapped_key(std::string_view(text.data(), text.size())))
       entries.push_back(std::move(*entry));
@@ -95,9 +94,10 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   for (const WrappedKey& entry : entries) {
     const auto by = std::ranges::find(wrapping, entry.wrapped_by, &SpillKeys::Key::id);
     if (by == wrapping.end()) {
-      return Failure(Errc::kMismatch, directory.string() + ": its keys are wrapped by the key '" + entry.wrapped_by +
-                                          "', which is not in " + keys->source().place() +
-                                          ". Nothing was changed. Add that key to the file, behind the first line");
+      return Failure(Errc::kMismatch,
+                     fmt::format("{}: its keys are wrapped by the key '{}', which is not in {}. Nothing was changed. "
+                                 "Add that key to the file, behind the first line",
+                                 directory.string(), entry.wrapped_by, keys->source().place()));
     }
     std::array<std::byte, kSealKeyBytes> bytes;
     const bool is_good = unseal(by->bytes, entry.nonce, associated_of(entry), entry.sealed, bytes);
@@ -115,8 +115,10 @@ Result<std::shared_ptr<DataKeys>, Failure> DataKeys::open(const std::filesystem:
   for (const auto& [id, count] : failed) {
     damaged += count;
     if (opened.contains(id)) continue;
-    return Failure(Errc::kMismatch, directory.string() + ": the key '" + id + "' in " + keys->source().place() +
-                                        " is not the one of this name that wrapped its keys. Nothing was changed");
+    return Failure(
+        Errc::kMismatch,
+        fmt::format("{}: the key '{}' in {} is not the one of this name that wrapped its keys. Nothing was changed",
+                    directory.string(), id, keys->source().place()));
   }
   if (damaged > 0)
     spdlog::warn("spill: {}: {} damaged entries; blocks that were sealed with their keys are lost", file.string(),

@@ -16,19 +16,23 @@
 namespace kv {
 namespace {
 
-/// Opens one directory on its own thread. Exceptions must not leave it: they would end a node that can still serve.
+/// A library's exception must not leave the thread: it would end a node that can still serve without this directory.
+template <class Open>
+auto safely(const std::string& path, Open open) -> decltype(open()) {
+  try {
+    return open();
+  } catch (const std::exception& error) {
+    return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
+  }
+}
+
+/// Opens one directory on its own thread.
 Result<std::unique_ptr<RocksDisk>, Failure> open_one(const std::string& path, const std::shared_ptr<SpillKeys>& keys,
                                                      const std::function<void()>& accepted, std::uint32_t epoch = 0) {
   const auto began = std::chrono::steady_clock::now();
   DiskOpening opening;
-  auto disk = [&]() -> Result<std::unique_ptr<RocksDisk>, Failure> {
-    try {
-      return RocksDisk::open({.path = path, .epoch = epoch, .keys = keys}, &opening, accepted);
-    } catch (const std::exception& error) {
-      // Thrown by a library. The directory is unusable, but the node can serve without it.
-      return Failure(Errc::kDiskFailed, path + ": cannot be opened: " + error.what());
-    }
-  }();
+  auto disk =
+      safely(path, [&] { return RocksDisk::open({.path = path, .epoch = epoch, .keys = keys}, &opening, accepted); });
   KV_ASSERT(!disk || *disk != nullptr);
   if (!disk) return disk;
   spdlog::info("spill: {} is open after {} ms, epoch={}{}", path,
@@ -53,9 +57,9 @@ Result<std::vector<DiskPlace>, Failure> choose_places(const Disks& disks, const 
     // Two with one place would answer for each other's keys.
     const auto [owner, is_free] = owners.emplace(*places[i], paths[i]);
     if (is_free) continue;
-    return Failure(Errc::kMismatch, paths[i] + ": is directory " + std::to_string(*places[i]) +
-                                        " of several, and so is " + owner->second +
-                                        ": they were used by two nodes, or each alone. Leave one out, or empty it");
+    return Failure(Errc::kMismatch, fmt::format("{}: is directory {} of several, and so is {}: they were used by two "
+                                                "nodes, or each alone. Leave one out, or empty it",
+                                                paths[i], *places[i], owner->second));
   }
   for (std::size_t i = 0; i < disks.size(); ++i) {
     const auto recorded = disks[i]->recorded_place();
@@ -77,9 +81,8 @@ Result<std::vector<StripedDisk::Part>, Failure> join_all(Disks disks, const std:
                                                          const std::vector<DiskPlace>& places, std::uint32_t epoch) {
   std::vector<StripedDisk::Part> parts;
   for (std::size_t i = 0; i < disks.size(); ++i) {
-    if (const error_code error = disks[i]->join(places[i], epoch)) {
+    if (const error_code error = disks[i]->join(places[i], epoch))
       return Failure(error, paths[i] + ": its place among the directories cannot be written: " + error.message());
-    }
     KV_ASSERT(disks[i]->epoch() == epoch);
     parts.push_back({places[i], paths[i], std::move(disks[i])});
   }
@@ -127,18 +130,6 @@ Result<std::vector<StripedDisk::Part>, Failure> open_more(const std::vector<std:
   return join_all(std::move(*disks), paths, *places, epoch);
 }
 
-/// Keeps exceptions inside the thread, as open_one() does.
-Result<std::vector<StripedDisk::Part>, Failure> open_more_safely(const std::vector<std::string>& paths,
-                                                                 const std::shared_ptr<SpillKeys>& keys,
-                                                                 std::uint32_t epoch,
-                                                                 const std::vector<DiskPlace>& taken) {
-  try {
-    return open_more(paths, keys, epoch, taken);
-  } catch (const std::exception& error) {
-    return Failure(Errc::kDiskFailed, paths.front() + ": cannot be opened: " + error.what());
-  }
-}
-
 Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& paths, Clock& clock, Duration patience,
                                                 const std::shared_ptr<SpillKeys>& keys,
                                                 const std::function<void()>& accepted) {
@@ -166,7 +157,7 @@ Result<std::unique_ptr<Disk>, Failure> open_all(const std::vector<std::string>& 
   return std::unique_ptr<Disk>(std::make_unique<StripedDisk>(
       std::move(parts), clock, StripedDiskConfig{.patience = patience},
       [keys](const std::vector<std::string>& names, std::uint32_t now, const std::vector<DiskPlace>& taken) {
-        return open_more_safely(names, keys, now, taken);
+        return safely(names.front(), [&] { return open_more(names, keys, now, taken); });
       }));
 }
 

@@ -13,7 +13,6 @@
 #include <map>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/assert.h"
 #include "store/node/disk/spill_directory.h"

@@ -6,13 +6,11 @@
 // A file, not a database entry, because an answer waits for it: one small append and one sync, beside other writes.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <mutex>
 #include <span>
 #include <vector>
 
-#include "base/result.h"
 #include "store/disk.h"
 #include "store/node/disk/file.h"
 

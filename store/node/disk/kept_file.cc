@@ -104,8 +104,7 @@ Result<std::string, Failure> KeptFile::read_one(const fs::path& path) const {
   struct stat status {};
   if (::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode)) return failure(path.string() + ": is no file");
   if (static_cast<std::uint64_t>(status.st_size) > bytes_max_)
-    return failure(path.string() + ": " + std::to_string(status.st_size) + " bytes, at most " +
-                   std::to_string(bytes_max_));
+    return failure(fmt::format("{}: {} bytes, at most {}", path.string(), status.st_size, bytes_max_));
   std::string bytes(static_cast<std::size_t>(status.st_size), '\0');
   std::size_t at = 0;
   while (at < bytes.size()) {

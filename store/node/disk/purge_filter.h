@@ -5,7 +5,6 @@
 
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "store/disk.h"

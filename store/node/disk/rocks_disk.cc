@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <thread>
 
 #include "base/assert.h"
@@ -74,9 +73,10 @@ Result<std::unique_ptr<RocksDisk>, Failure> RocksDisk::open(const RocksDiskConfi
   disk->data_keys_ = std::move(data_keys);
   const error_code error = disk->start_epoch(config.read_only);
   if (error == Errc::kMismatch && config.epoch > 0) {
-    return Failure(error, config.path.string() + ": was used by another node, or by this one under a later start (" +
-                              std::to_string(disk->epoch_) + ", and this one is " + std::to_string(config.epoch) +
-                              "). Its blocks are left as they are. Empty it, or restart the node with it");
+    return Failure(error,
+                   fmt::format("{}: was used by another node, or by this one under a later start ({}, and this one is "
+                               "{}). Its blocks are left as they are. Empty it, or restart the node with it",
+                               config.path.string(), disk->epoch_, config.epoch));
   }
   if (error)
     return Failure(error, config.path.string() + ": the epoch of this start cannot be written: " + error.message());
@@ -436,11 +436,10 @@ error_code RocksDisk::purge_file(BlockFile file, std::span<const DiskDrop> dropp
     if (!count) return count.error();
     if (wanted->size() >= *count) return {};
     config_.purge_filter->use(*wanted, now->first, now->last);
-    std::array<char, 32> name{};
-    std::snprintf(name.data(), name.size(), "/%06llu.sst", static_cast<unsigned long long>(file.number));
     rocksdb::CompactionOptions options;
     options.compression = rocksdb::kNoCompression;
-    status = rocks_.db->CompactFiles(options, rocks_.blocks.get(), {name.data()}, /*output_level=*/1);
+    status = rocks_.db->CompactFiles(options, rocks_.blocks.get(), {fmt::format("/{:06}.sst", file.number)},
+                                     /*output_level=*/1);
     config_.purge_filter->rest();
     if (!status.ok() && !status.IsCorruption() && !status.IsNoSpace() && !status.IsIOError()) continue;  // in use
     if (!status.ok()) return to_error(status);

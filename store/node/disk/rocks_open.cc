@@ -88,8 +88,8 @@ Status mend_family(RocksHandles& rocks, const RocksDiskConfig& config, std::size
   scan = scan_backwards(*rocks.db, family.get(), keep);
   if (!scan.status.ok()) return scan.status;
   const rocksdb::ColumnFamilyDescriptor descriptor = column_families(config)[index];
-  *text += descriptor.name + ": " + std::to_string(scan.damaged_places) + " damaged places (" + scan.damage.ToString() +
-           "), " + std::to_string(kept.size()) + " entries kept. ";
+  *text += fmt::format("{}: {} damaged places ({}), {} entries kept. ", descriptor.name, scan.damaged_places,
+                       scan.damage.ToString(), kept.size());
   Status status = rocks.db->DropColumnFamily(family.get());
   if (!status.ok()) return status;
   family.reset();
@@ -143,7 +143,7 @@ Status drop_unreadable_files(RocksHandles& rocks, std::string* text) {
     if (read.ok()) continue;
     const Status status = rocksdb::DeleteFilesInRange(rocks.db.get(), rocks.blocks.get(), &begin, &end);
     if (!status.ok()) return status;
-    *text += "file " + std::to_string(file.number) + " of blocks dropped (" + read.ToString() + "). ";
+    *text += fmt::format("file {} of blocks dropped ({}). ", file.number, read.ToString());
   }
   return {};
 }
@@ -255,9 +255,10 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
     const bool may_take_out = !config.read_only && remedies == Remedies::kAllowed;
     const error_code error = may_take_out ? take_out(damaged, directory, &trouble) : Errc::kDiskFailed;
     if (error) {
-      return Failure(error, path + ": " + damaged.front().filename().string() +
-                                " has a damaged end (footer or properties); " +
-                                (may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out"));
+      return Failure(
+          error,
+          fmt::format("{}: {} has a damaged end (footer or properties); {}", path, damaged.front().filename().string(),
+                      may_take_out ? "it cannot be taken out: " + error.message() : "a start takes it out"));
     }
     first_step = DiskRecovery::kSalvaged;
   }
@@ -294,10 +295,11 @@ Result<RocksHandles, Failure> open_rocks(const SpillDirectory& directory, const 
     // Giving up data does not help against a full or read-only disk, and a read-only tool must not.
     if (is_of_the_place(status) || config.read_only || remedies == Remedies::kNone) break;
   }
-  return Failure(Errc::kDiskFailed,
-                 path + ": cannot be opened: " + trouble +
-                     (config.read_only ? "A node that starts on it will repair it"
-                                       : "Check free space, owner and mode of the files, the mount and the device"));
+  return Failure(
+      Errc::kDiskFailed,
+      fmt::format("{}: cannot be opened: {}{}", path, trouble,
+                  config.read_only ? "A node that starts on it will repair it"
+                                   : "Check free space, owner and mode of the files, the mount and the device"));
 }
 
 }  // namespace kv

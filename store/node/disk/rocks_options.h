@@ -9,8 +9,6 @@
 #include <memory>
 #include <vector>
 
-#include "base/result.h"
-
 namespace kv {
 
 class PurgeFilter;

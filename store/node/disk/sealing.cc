@@ -91,9 +91,8 @@ bool unseal(const Secret& key, const SealNonce& nonce, std::string_view associat
   KV_ASSERT(sealed.size() >= kSealTagBytes && out.size() == sealed.size() - kSealTagBytes);
   const CipherContext context = begin_cipher(key, nonce, associated, /*seals=*/false);
   int written = 0;
-  if (!out.empty()) {
+  if (!out.empty())
     KV_ASSERT(EVP_CipherUpdate(context.get(), raw(out.data()), &written, raw(sealed.data()), as_int(out.size())) == 1);
-  }
   KV_ASSERT(static_cast<std::size_t>(written) == out.size());
   std::array<std::byte, kSealTagBytes> tag;  // OpenSSL's parameter is not const
   std::memcpy(tag.data(), sealed.data() + out.size(), tag.size());

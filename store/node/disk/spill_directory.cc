@@ -8,16 +8,11 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <optional>
-#include <utility>
-#include <vector>
 
 #include "base/assert.h"
-#include "store/node/disk/spill_format.h"
 #include "store/node/machine/spill_place.h"
 
 namespace kv {
@@ -68,12 +63,6 @@ error_code write_file(const fs::path& path, std::string_view bytes) {
 
 error_code system_error(int number) { return {number, boost::system::generic_category()}; }
 
-std::string octal(mode_t mode) {
-  char text[16];
-  std::snprintf(text, sizeof text, "%04o", static_cast<unsigned>(mode & 07777));
-  return text;
-}
-
 /// Creates the directory with our mode if it is missing. Parents are not created (machine/spill_place.h).
 error_code make_directory(const fs::path& path) {
   const std::string place = new_spill_place(path);
@@ -88,12 +77,27 @@ Result<void, Failure> check_owner(int directory, const fs::path& path) {
   if (::fstat(directory, &status) != 0) return Failure(last_errno(), path.string() + ": " + last_errno().message());
   const bool is_ours = status.st_uid == ::geteuid();
   if (is_ours && (status.st_mode & (S_IWGRP | S_IWOTH)) == 0) return {};
-  return Failure(system_error(EPERM), path.string() + ": belongs to user " + std::to_string(status.st_uid) +
-                                          " and has mode " + octal(status.st_mode) +
-                                          "; it must belong to this node's user " + std::to_string(::geteuid()) +
-                                          " and be writable by no other, mode 0700 or at most 0755: " +
-                                          (is_ours ? "chmod go-w it" : "chown it, or start the node as its owner") +
-                                          ". Nothing was changed");
+  return Failure(system_error(EPERM),
+                 fmt::format("{}: belongs to user {} and has mode {:04o}; it must belong to this node's user {} and be "
+                             "writable by no other, mode 0700 or at most 0755: {}. Nothing was changed",
+                             path.string(), status.st_uid, status.st_mode & 07777, ::geteuid(),
+                             is_ours ? "chmod go-w it" : "chown it, or start the node as its owner"));
+}
+
+Result<void, Failure> check_format(std::uint32_t format, bool has_keys, const fs::path& path) {
+  if (format == kSpillFormatSealed && !has_keys) {
+    return Failure(Errc::kUnsupported,
+                   fmt::format("{}: has spill format {}: its blocks are encrypted, and no key was given. Nothing was "
+                               "changed. Give --spill-key-file, the file of the key that it was used with",
+                               path.string(), kSpillFormatSealed));
+  }
+  if (format != kSpillFormat && format != kSpillFormatSealed) {
+    return Failure(Errc::kUnsupported,
+                   fmt::format("{}: has spill format {}, this kvstore-node knows formats {} and {}. Nothing was "
+                               "changed. Start the version that wrote it, or give --spill-path another directory",
+                               path.string(), format, kSpillFormat, kSpillFormatSealed));
+  }
+  return {};
 }
 
 }  // namespace
@@ -140,12 +144,11 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
     struct stat status {};
     const bool is_link = ::lstat(path.c_str(), &status) == 0 && S_ISLNK(status.st_mode);
     if (is_link) error = system_error(ELOOP);
-    return Failure(
-        error, path.string() +
-                   (is_link                                ? ": is a symbolic link. Name the directory itself"
-                    : read_only && error.value() == ENOENT ? ": no such directory"
-                                                           : ": cannot be used as a directory: " + error.message()) +
-                   ". Give --spill-path a directory that this user may write");
+    return Failure(error, fmt::format("{}{}. Give --spill-path a directory that this user may write", path.string(),
+                                      is_link ? ": is a symbolic link. Name the directory itself"
+                                      : read_only && error.value() == ENOENT
+                                          ? ": no such directory"
+                                          : ": cannot be used as a directory: " + error.message()));
   }
   if (const auto owned = read_only ? Result<void, Failure>() : check_owner(opened, path); !owned) return owned.error();
   // All checks come before the first change: a foreign directory is left exactly as it is.
@@ -154,27 +157,16 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
   struct stat keys {};
   const bool has_key_file = ::fstatat(opened, kKeysFile, &keys, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(keys.st_mode);
   directory.format_ = format.value_or(has_key_file ? kSpillFormatSealed : kSpillFormat);
-  if (directory.format_ == kSpillFormatSealed && !has_keys) {
-    return Failure(Errc::kUnsupported,
-                   path.string() + ": has spill format " + std::to_string(kSpillFormatSealed) +
-                       ": its blocks are encrypted, and no key was given. Nothing was changed. Give --spill-key-file, "
-                       "the file of the key that it was used with");
-  }
-  if (directory.format_ != kSpillFormat && directory.format_ != kSpillFormatSealed) {
-    return Failure(
-        Errc::kUnsupported,
-        path.string() + ": has spill format " + std::to_string(*format) + ", this kvstore-node knows formats " +
-            std::to_string(kSpillFormat) + " and " + std::to_string(kSpillFormatSealed) +
-            ". Nothing was changed. Start the version that wrote it, or give --spill-path another directory");
-  }
+  if (const auto known = check_format(directory.format_, has_keys, path); !known) return known.error();
   const std::string foreign = format ? "" : foreign_name(path);
   const File database(::openat(opened, kDatabase, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   const bool has_database = database.is_open() || errno != ENOENT;
   if (!foreign.empty() || (read_only && !format && !has_database)) {
-    return Failure(Errc::kMismatch,
-                   path.string() + ": is not a spill directory" +
-                       (foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT") +
-                       ". Nothing was changed. Give --spill-path a directory of its own, empty or not there yet");
+    return Failure(
+        Errc::kMismatch,
+        fmt::format("{}: is not a spill directory{}. Nothing was changed. Give --spill-path a directory of its own, "
+                    "empty or not there yet",
+                    path.string(), foreign.empty() ? "" : ": it holds '" + foreign + "' and no valid FORMAT"));
   }
   if (has_database && !read_only) {
     if (!database.is_open()) {
@@ -196,8 +188,8 @@ Result<SpillDirectory, Failure> SpillDirectory::open(const fs::path& given, bool
   }
   if (!error && !has_database && ::mkdir(directory.database().c_str(), kDirectoryMode) != 0) error = last_errno();
   if (error) {
-    return Failure(error, path.string() + ": cannot be written: " + error.message() +
-                              ". Check free space, the mount and the device");
+    return Failure(error, fmt::format("{}: cannot be written: {}. Check free space, the mount and the device",
+                                      path.string(), error.message()));
   }
   return directory;
 }
@@ -208,16 +200,15 @@ Result<void, Failure> SpillDirectory::take_lock(bool read_only) {
   lock_ = File(::openat(directory_.number(), kLockFile, flags, kFileMode));
   if (!lock_.is_open() && !read_only) {
     const error_code error = last_errno();
-    return Failure(error, path_.string() + ": cannot be written: " + error.message() +
-                              ". Check its owner, its mode and the mount");
+    return Failure(error, fmt::format("{}: cannot be written: {}. Check its owner, its mode and the mount",
+                                      path_.string(), error.message()));
   }
   if (lock_.is_open() && ::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0) {
-    return Failure(Errc::kBusy, path_.string() + ": is in use by process " +
-                                    std::to_string(std::atol(read_small_file(path_ / kLockFile).c_str())) +
-                                    ". Each node needs a spill directory of its own");
+    return Failure(Errc::kBusy, fmt::format("{}: is in use by process {}. Each node needs a spill directory of its own",
+                                            path_.string(), std::atol(read_small_file(path_ / kLockFile).c_str())));
   }
   if (read_only) return {};
-  const std::string owner = std::to_string(::getpid()) + "\n";
+  const std::string owner = fmt::format("{}\n", ::getpid());
   KV_ASSERT(lock_.is_open());
   if (::ftruncate(lock_.number(), 0) != 0 || ::pwrite(lock_.number(), owner.data(), owner.size(), 0) < 0) {
     // The number only helps an operator find the lock's holder.

@@ -1,7 +1,8 @@
 #include "store/node/disk/spill_format.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <charconv>
-#include <cstdio>
 #include <cstring>
 
 #include "base/assert.h"
@@ -36,10 +37,7 @@ std::string_view as_text(std::span<const std::byte> bytes) {
 }
 
 std::string checksum_line(std::string_view line) {
-  char text[32];
-  const std::uint64_t sum = stripe_checksum(0, 0, std::as_bytes(std::span(line)));
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(sum));
-  return std::string(kChecksumPrefix) + text;
+  return fmt::format("{}{:016x}", kChecksumPrefix, stripe_checksum(0, 0, std::as_bytes(std::span(line))));
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "store/node/disk/spill_keys.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -66,7 +68,7 @@ Result<std::vector<SpillKeys::Key>, Failure> SpillKeys::parse(std::string_view t
   std::vector<Key> keys;
   for (std::size_t number = 1; !text.empty(); ++number) {
     const auto fail = [&](const std::string& what) {
-      return Failure(Errc::kBadRequest, "line " + std::to_string(number) + ": " + what);
+      return Failure(Errc::kBadRequest, fmt::format("line {}: {}", number, what));
     };
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(text.size(), line.size() + 1));
@@ -78,16 +80,17 @@ Result<std::vector<SpillKeys::Key>, Failure> SpillKeys::parse(std::string_view t
     std::string_view digits = has_id ? line.substr(space) : line;
     digits = digits.substr(std::min(digits.size(), digits.find_first_not_of(kBlank)));
     if (has_id && !is_id(line.substr(0, space)))
-      return fail("the id may have 1 to " + std::to_string(kIdBytesMax) + " letters, digits, '.', '_' and '-'");
+      return fail(fmt::format("the id may have 1 to {} letters, digits, '.', '_' and '-'", kIdBytesMax));
     Key key{.id = "", .bytes = key_of_digits(digits)};
     if (key.bytes.empty())
-      return fail("a key of " + std::to_string(digits.size()) +
-                  " characters, allowed are 64 hexadecimal digits (openssl rand -hex 32), or an id before them");
+      return fail(fmt::format(
+          "a key of {} characters, allowed are 64 hexadecimal digits (openssl rand -hex 32), or an id before them",
+          digits.size()));
     key.id = has_id ? std::string(line.substr(0, space)) : id_of_key(key.bytes);
     if (std::ranges::find(keys, key.id, &Key::id) != keys.end())
       return fail("the id '" + key.id + "' stands there twice");
     keys.push_back(std::move(key));
-    if (keys.size() > kCountMax) return fail("more than " + std::to_string(kCountMax) + " keys");
+    if (keys.size() > kCountMax) return fail(fmt::format("more than {} keys", kCountMax));
   }
   if (keys.empty()) return Failure(Errc::kBadRequest, "there is no key in it (openssl rand -hex 32 makes one)");
   return keys;
@@ -134,8 +137,8 @@ Failure SpillKeys::reload() {
   Failure first;
   for (const auto& holder : holders) {
     if (const error_code error = holder->rewrap(); error && !first.code)
-      first = Failure(error, std::string(source_.option()) +
-                                 ": keys on disk are still wrapped by an older key: " + error.message());
+      first = Failure(error, fmt::format("{}: keys on disk are still wrapped by an older key: {}", source_.option(),
+                                         error.message()));
   }
   last_failed_ = static_cast<bool>(first.code);
   return first;

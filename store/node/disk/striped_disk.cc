@@ -3,10 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <map>
-#include <optional>
 #include <set>
 #include <system_error>
 
@@ -565,10 +563,9 @@ Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> 
     }
   }
   if (taken.size() + added.size() > kPlaceCount) {
-    return Failure(Errc::kBusy, joined() + ": " + std::to_string(taken.size()) +
-                                    " directories are in use, those included that "
-                                    "are being emptied; at most " +
-                                    std::to_string(kPlaceCount));
+    return Failure(Errc::kBusy,
+                   fmt::format("{}: {} directories are in use, those included that are being emptied; at most {}",
+                               joined(), taken.size(), kPlaceCount));
   }
   std::vector<Part> parts;
   if (!added.empty()) {
@@ -577,11 +574,9 @@ Result<void, Failure> StripedDisk::set_directories(std::span<const std::string> 
       return Failure(Errc::kBusy, joined() + ": an earlier directory is still being opened; try again later");
     auto opened = opening_.run([open = open_, added, taken, epoch = epoch_] { return open(added, epoch, taken); });
     if (!opened) {
-      return Failure(
-          Errc::kDiskFailed,
-          joined() + ": not open after " +
-              std::to_string(std::chrono::duration_cast<std::chrono::seconds>(config_.open_patience).count()) +
-              " s: the device is slow, or does not answer");
+      return Failure(Errc::kDiskFailed,
+                     fmt::format("{}: not open after {} s: the device is slow, or does not answer", joined(),
+                                 std::chrono::duration_cast<std::chrono::seconds>(config_.open_patience).count()));
     }
     if (!*opened) return opened->error();
     parts = std::move(**opened);

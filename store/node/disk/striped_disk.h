@@ -1,13 +1,10 @@
 // store/node/disk/striped_disk.h: several disks as one.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
-#include <utility>
 #include <vector>
 
 #include "base/clock.h"

@@ -45,16 +45,14 @@ CapacityKeeper::~CapacityKeeper() {
 std::string CapacityKeeper::aim(std::uint64_t bytes) {
   KV_ASSERT(bytes > 0 && bytes <= bytes_max_ && bytes % granule_bytes_ == 0);  // the options' own checks
   const std::uint64_t least = store_.with([](Store& store) { return store.capacity_bounds().min_bytes; });
-  if (bytes < least) {
-    return "capacity: " + std::to_string(bytes) + " bytes, and a namespace has blocks of " + std::to_string(least) +
-           "; allowed: so much or more";
-  }
+  if (bytes < least)
+    return fmt::format("capacity: {} bytes, and a namespace has blocks of {}; allowed: so much or more", bytes, least);
   const Lock lock(mutex_);
   const MemoryRoom room = memory_room(read_memory_facts(), RoomOf::kNow);
   // Committed memory that is being given back already counts as free, which errs on the careful side.
   if (bytes > now_bytes_ && !pages_.uses_huge_pages() && bytes - now_bytes_ > room.bytes) {
-    return "capacity: " + std::to_string(bytes) + " bytes, " + std::to_string(bytes - now_bytes_) + " more than now; " +
-           room.text + "; allowed: at most " + std::to_string(now_bytes_ + room.bytes);
+    return fmt::format("capacity: {} bytes, {} more than now; {}; allowed: at most {}", bytes, bytes - now_bytes_,
+                       room.text, now_bytes_ + room.bytes);
   }
   target_bytes_ = bytes;
   wake_.notify_all();
@@ -173,14 +171,11 @@ void CapacityKeeper::failed(const std::string& why) {
 
 std::vector<NodeMetrics::Value> CapacityKeeper::stats() const {
   const Lock lock(mutex_);
-  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
-  return {
-      {"capacity_target_bytes", number(target_bytes_), false, "Where the capacity is going"},
-      {"capacity_is_stuck", is_stuck_ ? 1.0 : 0.0, false,
-       "1: blocks that are in use keep memory from being given back"},
-      {"capacity_changes", number(changes_), true, "Times that the capacity was changed while the node ran"},
-      {"capacity_change_failures", number(failures_), true, "Changes that ended on the way, for lack of memory"},
-      {"capacity_moved_bytes", number(moved_bytes_), true, "Bytes of blocks copied out of memory to be given back"}};
+  return {{"capacity_target_bytes", target_bytes_, false, "Where the capacity is going"},
+          {"capacity_is_stuck", is_stuck_, false, "1: blocks that are in use keep memory from being given back"},
+          {"capacity_changes", changes_, true, "Times that the capacity was changed while the node ran"},
+          {"capacity_change_failures", failures_, true, "Changes that ended on the way, for lack of memory"},
+          {"capacity_moved_bytes", moved_bytes_, true, "Bytes of blocks copied out of memory to be given back"}};
 }
 
 }  // namespace kv

@@ -1,5 +1,7 @@
 #include "store/node/live/config_file.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -108,8 +110,8 @@ std::string take_values(std::string_view text, std::vector<std::string>* values)
     if (is_list && text.starts_with(',')) {
       text = trimmed(text.substr(1));
     } else if (!(is_list && text.starts_with(']')) && !text.empty()) {
-      return "'" + std::string(text.substr(0, 40)) + "' stands behind the value" +
-             (is_list ? "; values of a list have commas between them" : "; a list stands in []");
+      return fmt::format("'{}' stands behind the value{}", text.substr(0, 40),
+                         is_list ? "; values of a list have commas between them" : "; a list stands in []");
     }
   }
   if (is_list && text.empty()) return "a '[' is not closed";
@@ -136,7 +138,7 @@ std::string read_config_text(std::string_view toml, std::vector<ConfigStatement>
   std::size_t next = 1;
   while (!toml.empty()) {
     const std::size_t number = next;
-    const auto wrong = [number](const std::string& why) { return "line " + std::to_string(number) + ": " + why; };
+    const auto wrong = [number](const std::string& why) { return fmt::format("line {}: {}", number, why); };
     int open = 0;
     char quote = '\0';
     // The line without its comment; for a list, all its lines.

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "base/printable.h"
 #include "store/node/access/audit.h"
@@ -24,9 +23,8 @@ std::string take_capacity(const LiveParts& parts, const NodeOptions& next) {
       return wrong;
   }
   std::string wrong = parts.capacity->aim(bytes);
-  if (!wrong.empty() && parts.access != nullptr) {
+  if (!wrong.empty() && parts.access != nullptr)
     static_cast<void>(parts.access->set_room({parts.capacity->target_bytes(), next.store.disk.capacity_bytes}));
-  }
   return wrong;
 }
 

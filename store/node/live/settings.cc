@@ -64,13 +64,13 @@ std::string Settings::check(const std::vector<Assignment>& assignments, GivenOpt
   for (const Assignment& each : assignments) {
     const Entry* const entry = find_entry(entries, each.name);
     if (entry != nullptr && !entry->fixed.empty())
-      return each.name + ": cannot be changed while the node runs: " + entry->fixed +
-             ". Change the configuration and restart";
+      return fmt::format("{}: cannot be changed while the node runs: {}. Change the configuration and restart",
+                         each.name, entry->fixed);
     if (entry != nullptr && !applies_.contains(each.name)) {
-      return each.name + ": is of no use as this node was started" +
-             (each.name.starts_with("capacity") ? ": capacity-max says how far it may go, and was not given"
-              : each.name.starts_with("spill-") ? ": it has no disk tier. Give it spill-path and restart"
-                                                : "");
+      return fmt::format("{}: is of no use as this node was started{}", each.name,
+                         each.name.starts_with("capacity") ? ": capacity-max says how far it may go, and was not given"
+                         : each.name.starts_with("spill-") ? ": it has no disk tier. Give it spill-path and restart"
+                                                           : "");
     }
     if (std::string wrong = next.set(each.name, each.values, GivenOptions::Source::kSet); !wrong.empty()) return wrong;
   }
@@ -136,8 +136,8 @@ Settings::Outcome Settings::set(const std::vector<Assignment>& assignments, bool
   for (const Assignment& each : assignments) {
     const Entry* const entry = find_entry(then, each.name);
     if (entry->source == GivenOptions::Source::kFlag || entry->source == GivenOptions::Source::kEnvironment)
-      outcome.notes.push_back(each.name + ": at the next start the " + source_name(entry->source) +
-                              " wins over the file");
+      outcome.notes.push_back(
+          fmt::format("{}: at the next start the {} wins over the file", each.name, source_name(entry->source)));
   }
   return outcome;
 }
@@ -216,14 +216,13 @@ std::string Settings::list_json() const {
 
 std::vector<NodeMetrics::Value> Settings::stats() const {
   const std::lock_guard lock(mutex_);
-  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   std::uint64_t set_count = 0;
   for (const Entry& entry : given_.list()) set_count += entry.source == GivenOptions::Source::kSet;
-  return {{"config_changes", number(changes_), true, "Options changed while the node ran"},
-          {"config_refusals", number(refusals_), true, "Changes that were asked for and refused"},
-          {"config_reloads", number(reloads_), true, "Times that SIGHUP had the configuration read again"},
-          {"config_reload_failures", number(reload_failures_), true, "The same where it was bad"},
-          {"config_set_options", number(set_count), false,
+  return {{"config_changes", changes_, true, "Options changed while the node ran"},
+          {"config_refusals", refusals_, true, "Changes that were asked for and refused"},
+          {"config_reloads", reloads_, true, "Times that SIGHUP had the configuration read again"},
+          {"config_reload_failures", reload_failures_, true, "The same where it was bad"},
+          {"config_set_options", set_count, false,
            "Options that were set while the node ran, and are not what a restart would bring"}};
 }
 

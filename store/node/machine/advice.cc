@@ -1,8 +1,9 @@
 #include "store/node/machine/advice.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 
 namespace kv {
@@ -20,19 +21,6 @@ constexpr std::uint64_t kOwnFiles = 64;    ///< Open besides sessions, lent regi
 constexpr double kFilesPerByte = 1.25;     ///< Ratio of a disk's files to their contents.
 constexpr double kFileSystemShare = 0.95;  ///< Usable part of a file system.
 
-std::string decimal(double value, int digits) {
-  char text[40];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
-
-std::string size_words(std::uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return decimal(value, value == std::floor(value) ? 0 : 1) + " " + kUnits[unit];
-}
 std::string rate_words(double bytes) { return size_words(static_cast<std::uint64_t>(bytes)) + "/s"; }
 
 /// The largest round size that fits: whole GiB, or 64 MiB for small sizes, or 2 MiB.
@@ -148,9 +136,8 @@ class Adviser {
       unknown("huge pages", "the kernel tells of none of 2 MiB");
     } else {
       const auto& pages = *facts_.huge_pages;
-      const std::string measured = std::to_string(pages.count) + " of 2 MiB reserved, " +
-                                   std::to_string(pages.free_count) + " free; the arena needs " +
-                                   std::to_string(needed);
+      const std::string measured =
+          fmt::format("{} of 2 MiB reserved, {} free; the arena needs {}", pages.count, pages.free_count, needed);
       if (pages.free_count >= needed) return fine("huge pages", measured);
       const std::uint64_t missing = needed - pages.free_count;
       if (!facts_.memory_available_bytes) {
@@ -178,15 +165,14 @@ class Adviser {
     std::size_t useful = facts_.processor_count;
     std::string measured = std::to_string(useful) + (useful == 1 ? " processor" : " processors");
     if (facts_.group_processors) {
-      measured += ", of which the control group allows " + decimal(*facts_.group_processors, 2);
+      measured += ", of which the control group allows " + fmt::format("{:.2f}", *facts_.group_processors);
       useful = std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(*facts_.group_processors)), 1, useful);
     }
     measured += "; " + std::to_string(wishes_.threads) + (wishes_.threads == 1 ? " I/O thread" : " I/O threads");
     if (wishes_.threads <= useful) return fine("threads", measured);
     set(Kind::kSet, "threads", measured,
         "threads beyond the processors wait for one another's turns, and a control group's share is used up early in "
-        "each "
-        "period",
+        "each period",
         "threads", std::to_string(useful));
   }
 
@@ -216,8 +202,7 @@ class Adviser {
       return fine("NUMA", measured);
     set(Kind::kMay, "NUMA", measured,
         "all devices are at one node, which has room for the arena and processors to serve it: bytes then cross no "
-        "link "
-        "between nodes. Not if workers use shared memory on another node",
+        "link between nodes. Not if workers use shared memory on another node",
         "numa-nodes", std::to_string(near->number));
   }
 
@@ -241,12 +226,12 @@ class Adviser {
     const std::uint64_t needed = wishes_.spill_paths.empty() ? (wanted * 4 + 2) / 3 : wanted * 4;
     const std::uint64_t hard = facts_.files->hard;
     const std::string measured =
-        "at most " + (hard == MachineFacts::kUnlimited ? "any number" : std::to_string(hard)) + " in this process; " +
-        std::to_string(wishes_.session_count_max) + " sessions with what they lend" +
-        (wishes_.spill_paths.empty() ? "" : " and the disk") + " want " + std::to_string(needed);
+        fmt::format("at most {} in this process; {} sessions with what they lend{} want {}",
+                    hard == MachineFacts::kUnlimited ? "any number" : std::to_string(hard), wishes_.session_count_max,
+                    wishes_.spill_paths.empty() ? "" : " and the disk", needed);
     if (hard >= needed) return fine("open files", measured);
     machine("open files", measured, "connections beyond it are closed at once",
-            "LimitNOFILE=" + std::to_string(needed) + " in the node's unit, or ulimit -n " + std::to_string(needed));
+            fmt::format("LimitNOFILE={0} in the node's unit, or ulimit -n {0}", needed));
   }
 
   void socket(const std::optional<std::uint64_t>& most, const std::string& setting, const std::string& value) {
@@ -272,11 +257,11 @@ class Adviser {
         unknown(subject, disk.probed + ": " + disk.wrong);
         continue;
       }
-      const std::string measured = "wrote " + rate_words(disk.write_rate) + ", read " + rate_words(disk.read_rate) +
-                                   (disk.direct_io ? ", by direct I/O" : ", through the page cache") +
-                                   "; the slowest call took " + decimal(disk.slowest_seconds * 1e3, 1) + " ms; " +
-                                   size_words(disk.free_bytes) + " free; measured with " +
-                                   size_words(disk.probe_bytes) + " in " + disk.probed;
+      const std::string measured =
+          fmt::format("wrote {}, read {}, {}; the slowest call took {:.1f} ms; {} free; measured with {} in {}",
+                      rate_words(disk.write_rate), rate_words(disk.read_rate),
+                      disk.direct_io ? "by direct I/O" : "through the page cache", disk.slowest_seconds * 1e3,
+                      size_words(disk.free_bytes), size_words(disk.probe_bytes), disk.probed);
       if (disk.direct_io) {
         fine(subject, measured);
       } else {
@@ -345,8 +330,8 @@ class Adviser {
     constexpr double kCallsOfHang = 4;  // a call this many times longer than the slowest one seen counts as hanging
     if (longest * kCallsOfHang > wishes_.spill_hang_seconds) {
       set(Kind::kSet, "spill-hang-seconds",
-          "the slowest call took " + decimal(longest, 2) + " s; a directory is left out after " +
-              decimal(wishes_.spill_hang_seconds, 1) + " s",
+          fmt::format("the slowest call took {:.2f} s; a directory is left out after {:.1f} s", longest,
+                      wishes_.spill_hang_seconds),
           "a device that is only slow now and then would be left out", "spill-hang-seconds",
           std::to_string(static_cast<std::uint64_t>(std::clamp(std::ceil(longest * kCallsOfHang), 1.0, 3600.0))));
     }
@@ -360,6 +345,14 @@ class Adviser {
 };
 
 }  // namespace
+
+std::string size_words(std::uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fmt::format("{:.{}f} {}", value, value == std::floor(value) ? 0 : 1, kUnits[unit]);
+}
 
 const char* kind_name(Advice::Kind kind) {
   switch (kind) {

@@ -44,6 +44,7 @@ struct Advice {
   std::string command;        ///< For kMachine.
 };
 const char* kind_name(Advice::Kind kind);
+std::string size_words(std::uint64_t bytes);  ///< 2 MiB, 1.5 GiB, 700 B
 
 /// The most important first: memory, then processors, limits, sockets, disks.
 std::vector<Advice> advise(const MachineFacts& facts, const NodeWishes& wishes);

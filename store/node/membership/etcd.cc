@@ -1,5 +1,7 @@
 #include "store/node/membership/etcd.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <openssl/evp.h>
 
 #include <algorithm>
@@ -302,7 +304,7 @@ struct EtcdKeyStore::Impl {
         co_return answer;
       }
       kept.reset();
-      const std::string why = answer ? "status " + std::to_string(answer->status) : answer.error().text;
+      const std::string why = answer ? fmt::format("status {}", answer->status) : answer.error().text;
       last = Failure(answer ? error_code(Errc::kUnavailable) : answer.error().code,
                      "etcd " + config.endpoints[i] + ": " + why);
     }

@@ -1,5 +1,7 @@
 #include "store/node/membership/member_text.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <xxhash.h>
 
 #include <algorithm>
@@ -38,22 +40,18 @@ bool is_instance(const std::string& text) {
 }  // namespace
 
 std::string check_member(const Member& member) {
-  if (member.id.empty() || !is_cluster_word(member.id) || member.id.find('/') != std::string::npos) {
+  if (member.id.empty() || !is_cluster_word(member.id) || member.id.find('/') != std::string::npos)
     return "id: '" + printable(member.id) + "', allowed are 1 to 128 visible ASCII characters without '/'";
-  }
   if (!is_instance(member.instance)) return "instance: must be 32 hexadecimal digits";
-  if (member.endpoints.empty() || member.endpoints.size() > kClusterEndpointsMax) {
-    return "endpoints: " + std::to_string(member.endpoints.size()) + ", allowed are 1 to " +
-           std::to_string(kClusterEndpointsMax);
-  }
+  if (member.endpoints.empty() || member.endpoints.size() > kClusterEndpointsMax)
+    return fmt::format("endpoints: {}, allowed are 1 to {}", member.endpoints.size(), kClusterEndpointsMax);
   for (const std::string& text : member.endpoints) {
     const auto endpoint = parse_endpoint(text);
     if (!endpoint) return "endpoints: " + printable(endpoint.error().text);
     if (!is_utf8(text)) return "endpoints: '" + printable(text) + "' is not UTF-8";
   }
-  if (!std::isfinite(member.weight) || member.weight <= 0 || member.weight > kMemberWeightMax) {
-    return "weight: " + std::to_string(member.weight) + ", must be positive and at most 1e9";
-  }
+  if (!std::isfinite(member.weight) || member.weight <= 0 || member.weight > kMemberWeightMax)
+    return fmt::format("weight: {:f}, must be positive and at most 1e9", member.weight);
   if (!is_cluster_word(member.zone)) return "zone: allowed are up to 128 visible ASCII characters";
   if (!is_cluster_word(member.version)) return "version: allowed are up to 128 visible ASCII characters";
   return "";
@@ -78,9 +76,7 @@ std::uint64_t digest_of(const ClusterView& view) {
 }
 
 Result<Member, Failure> read_member(std::string_view text) {
-  if (text.size() > kMemberTextMax) {
-    return wrong(std::to_string(text.size()) + " bytes, at most " + std::to_string(kMemberTextMax));
-  }
+  if (text.size() > kMemberTextMax) return wrong(fmt::format("{} bytes, at most {}", text.size(), kMemberTextMax));
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) return wrong("must be a JSON object");
   Member member;

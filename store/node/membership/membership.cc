@@ -19,6 +19,52 @@ namespace {
 constexpr std::uint32_t kExtentBlocksMax = 1 << 20;
 constexpr std::uint64_t kEpochBaseMax = 1ull << 62;
 
+/// Reads a constant of the cluster. Returns "", or the error; then *value is 0.
+template <class T>
+std::string read_constant(const std::string& text, T least, T most, const char* allowed, T* value) {
+  const char* const end = text.data() + text.size();
+  const auto [at, error] = std::from_chars(text.data(), end, *value);
+  if (error == std::errc() && at == end && *value >= least && *value <= most) return "";
+  *value = 0;
+  return fmt::format("'{}', allowed is {}", printable(text.substr(0, 64)), allowed);
+}
+
+/// What the entries of a listing say, without invalid ones.
+struct Entries {
+  Entries(const KeyStore::Listing& listing, const std::string& prefix);
+  std::uint32_t extent_blocks = 0;
+  std::uint64_t epoch_base = 0;
+  std::map<std::string, Member> members;
+  std::size_t bad_count = 0;
+  std::string bad;  ///< The last invalid one.
+};
+
+Entries::Entries(const KeyStore::Listing& listing, const std::string& prefix) {
+  const std::string nodes = prefix + "/nodes/";
+  for (const KeyStore::Entry& entry : listing.entries) {
+    std::string why;
+    if (entry.key == prefix + "/extent_blocks") {
+      why = read_constant(entry.value, 1u, kExtentBlocksMax, "1..1048576", &extent_blocks);
+    } else if (entry.key == prefix + "/epoch_base") {
+      why = read_constant(entry.value, std::uint64_t{0}, kEpochBaseMax, "0..2^62", &epoch_base);
+    } else if (entry.key.starts_with(nodes)) {
+      auto member = read_member(entry.value);
+      if (!member) {
+        why = member.error().text;
+      } else if (members.size() >= kClusterNodesMax) {
+        why = fmt::format("more than {} members", kClusterNodesMax);
+      } else if (entry.key != nodes + member->id) {
+        why = "another id, '" + member->id + "'";
+      } else {
+        members.emplace(member->id, std::move(*member));
+      }
+    }
+    if (why.empty()) continue;
+    bad = printable(entry.key) + ": " + why;
+    ++bad_count;
+  }
+}
+
 }  // namespace
 
 Membership::Membership(asio::any_io_executor executor, KeyStore& keys, Clock& clock, ClusterBoard& board,
@@ -144,46 +190,16 @@ void Membership::adopt(const KeyStore::Listing& listing) {
   older_count_ = listing.revision < revision_ ? older_count_ + 1 : 0;
   if (older_count_ > 0 && config_.poll * older_count_ < config_.lease) return;  // 2
   revision_ = listing.revision;
+  Entries entries(listing, config_.prefix);
+  bad_entries_ += entries.bad_count;
+  if (entries.bad != last_bad_) {
+    if (!entries.bad.empty()) spdlog::warn("cluster: left out: {}", entries.bad);
+    last_bad_ = entries.bad;
+  }
   ClusterView view;
-  const std::string nodes = config_.prefix + "/nodes/";
-  const Member* self = nullptr;
-  std::map<std::string, Member> members;
-  std::string bad;
-  std::uint64_t base = 0;
-  for (const KeyStore::Entry& entry : listing.entries) {
-    if (entry.key == config_.prefix + "/extent_blocks") {
-      const char* const end = entry.value.data() + entry.value.size();
-      const auto [at, error] = std::from_chars(entry.value.data(), end, view.extent_blocks);
-      if (error == std::errc() && at == end && view.extent_blocks >= 1 && view.extent_blocks <= kExtentBlocksMax)
-        continue;
-      view.extent_blocks = 0;
-      bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 1..1048576";
-    } else if (entry.key == config_.prefix + "/epoch_base") {
-      const char* const end = entry.value.data() + entry.value.size();
-      const auto [at, error] = std::from_chars(entry.value.data(), end, base);
-      if (error == std::errc() && at == end && base <= kEpochBaseMax) continue;
-      base = 0;
-      bad = entry.key + ": '" + printable(entry.value.substr(0, 64)) + "', allowed is 0..2^62";
-    } else if (entry.key.starts_with(nodes)) {
-      auto member = read_member(entry.value);
-      if (member && entry.key == nodes + member->id && members.size() < kClusterNodesMax) {
-        members.emplace(member->id, std::move(*member));
-        continue;
-      }
-      bad = printable(entry.key) + ": " +
-            (!member                              ? member.error().text
-             : members.size() >= kClusterNodesMax ? "more than " + std::to_string(kClusterNodesMax) + " members"
-                                                  : "another id, '" + member->id + "'");
-    } else {
-      continue;
-    }
-    ++bad_entries_;
-  }
-  if (bad != last_bad_) {
-    if (!bad.empty()) spdlog::warn("cluster: left out: {}", bad);
-    last_bad_ = bad;
-  }
-  if (const auto found = members.find(config_.self.id); found != members.end()) self = &found->second;
+  view.extent_blocks = entries.extent_blocks;
+  const auto found = entries.members.find(config_.self.id);
+  const Member* const self = found == entries.members.end() ? nullptr : &found->second;
   if (self == nullptr || view.extent_blocks == 0) {
     lease_ = self == nullptr ? 0 : lease_;  // 1. Revoked, or lost with everything else
     has_constant_ = has_constant_ && view.extent_blocks != 0;
@@ -199,15 +215,14 @@ void Membership::adopt(const KeyStore::Listing& listing) {
   }
   is_joined_ = !is_replaced_;
   if (view.extent_blocks == 0) return;
-  for (auto& [id, member] : members) view.members.push_back(std::move(member));
+  for (auto& [id, member] : entries.members) view.members.push_back(std::move(member));
   const auto known = board_.view();
   if (known->members == view.members && known->extent_blocks == view.extent_blocks) return;
   if (is_coming_back(*known, view)) return;
-  if (view.extent_blocks != config_.extent_blocks && known->epoch == 0) {
+  if (view.extent_blocks != config_.extent_blocks && known->epoch == 0)
     spdlog::warn("cluster: extent_blocks is {} in this cluster, not {}", view.extent_blocks, config_.extent_blocks);
-  }
-  view.epoch = base + listing.revision;
-  if (view.epoch <= known->epoch && base == 0) {  // 2: revisions have begun anew
+  view.epoch = entries.epoch_base + listing.revision;
+  if (view.epoch <= known->epoch && entries.epoch_base == 0) {  // 2: revisions have begun anew
     has_constant_ = false;
     return;
   }

@@ -2,12 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/owner.h"
-#include "base/result.h"
 #include "transport/verbs/verbs_mover.h"
 
 namespace kv {

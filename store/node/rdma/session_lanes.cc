@@ -1,5 +1,7 @@
 #include "store/node/rdma/session_lanes.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <utility>
@@ -199,15 +201,14 @@ void SessionLanes::make(Attempt& attempt) {
   verbs::ProtectionDomain& domain = *attempt.device->open.domain;
   verbs::CompletionLoop& loop = attempt.loop->loop();
   if (!node.take_queue_pair()) {
-    answer.why =
-        "queue pairs: the node's limit of " + std::to_string(node.config().queue_pair_count_max) + " is reached";
+    answer.why = fmt::format("queue pairs: the node's limit of {} is reached", node.config().queue_pair_count_max);
     return;
   }
   const VerbsNode::Peer peer = VerbsNode::peer_of(*attempt.attachment, attempt.peer);
   // A second lane to the same client queue pair would send into the first one's packet sequence and break it.
   if (!node.take_peer(peer)) {
     node.give_queue_pair();
-    answer.why = "end: queue pair " + std::to_string(attempt.peer.number) + ", a lane is connected to it";
+    answer.why = fmt::format("end: queue pair {}, a lane is connected to it", attempt.peer.number);
     return;
   }
   // Returns the reserved counts; runs before the loop of the queue pair ends.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <utility>
 
 #include "base/assert.h"
 
@@ -201,8 +200,10 @@ void VerbsNode::finish_calls() {
 Result<VerbsNode::ConnectTurn, Failure> VerbsNode::take_connect_turn() {
   ConnectTurn turn(connect_count_);  // returns its count when destroyed, also at the limit
   if (connect_count_->fetch_add(1) < config_.connect_count_max) return turn;
-  return Failure(Errc::kBusy, "connecting: the node's limit of " + std::to_string(config_.connect_count_max) +
-                                  " queue pairs at once is reached; offer the lane again later");
+  return Failure(
+      Errc::kBusy,
+      fmt::format("connecting: the node's limit of {} queue pairs at once is reached; offer the lane again later",
+                  config_.connect_count_max));
 }
 
 /// Counts before it compares, so that two callers cannot both get the last one.
@@ -234,25 +235,23 @@ void VerbsNode::give_peer(const Peer& peer) {
 }
 
 std::vector<NodeMetrics::Value> VerbsNode::stats() const {
-  const auto number = [](std::uint64_t value) { return static_cast<double>(value); };
   std::uint64_t in_use = 0;
   {
     const std::scoped_lock lock(devices_mutex_);
     for (const Entry& each : entries_) in_use += each.device != nullptr;
   }
   return {
-      {"rdma_devices", number(in_use), false, "RDMA devices in use"},
-      {"rdma_devices_left_out", number(entries_.size() - in_use), false,
+      {"rdma_devices", in_use, false, "RDMA devices in use"},
+      {"rdma_devices_left_out", entries_.size() - in_use, false,
        "RDMA devices that are gone or cannot be used, and are tried again"},
-      {"rdma_registered_bytes", number(arena_.size()), false, "Bytes of the arena registered with each"},
-      {"rdma_lanes", number(counters_.lanes), false, "Queue pairs connected to clients, for blocks"},
-      {"rdma_lanes_connected", number(counters_.lanes_connected), true,
+      {"rdma_registered_bytes", arena_.size(), false, "Bytes of the arena registered with each"},
+      {"rdma_lanes", counters_.lanes, false, "Queue pairs connected to clients, for blocks"},
+      {"rdma_lanes_connected", counters_.lanes_connected, true,
        "Queue pairs that were connected, for blocks or messages"},
-      {"rdma_lanes_broken", number(counters_.lanes_broken), true,
+      {"rdma_lanes_broken", counters_.lanes_broken, true,
        "Queue pairs that broke under a transfer: a link, a device, or a client's memory that was gone"},
-      {"rdma_lanes_refused", number(counters_.lanes_refused), true,
-       "Queue pairs that clients asked for and did not get"},
-      {"rdma_messages", number(counters_.messages), true, "Requests that came and were answered by SEND"},
+      {"rdma_lanes_refused", counters_.lanes_refused, true, "Queue pairs that clients asked for and did not get"},
+      {"rdma_messages", counters_.messages, true, "Requests that came and were answered by SEND"},
   };
 }
 

@@ -65,9 +65,8 @@ Result<std::shared_ptr<DeviceLoop>, Failure> VerbsThread::loop(std::size_t index
   KV_ASSERT(index < loops_.size() && device != nullptr);
   if (const auto& kept = loops_[index]; kept && kept->device() == device) return kept;
   auto started = DeviceLoop::start(node_, index, device, executor_);
-  if (!started) {
+  if (!started)
     return Failure(started.error(), device->open.wish.device + ": no completion queue: " + started.error().message());
-  }
   // A loop stored after leave_out() would be kept for good. Stored before, the watch drops it.
   if (is_in_use(index, *device)) loops_[index] = *started;
   return std::move(*started);

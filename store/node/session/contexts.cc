@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -42,8 +41,7 @@ std::string wrong_text(const wire::ContextRequest& request, ContextAct act) {
     return "name: '" + printable(name.substr(0, kContextNameBytesMax)) + "', " + kContextNameAllowed;
   const auto hash_count = request.hashes() == nullptr ? 0 : request.hashes()->size();
   if (request.positions() != nullptr && request.positions()->size() != hash_count)
-    return "positions: " + std::to_string(request.positions()->size()) + ", of " + std::to_string(hash_count) +
-           " hashes";
+    return fmt::format("positions: {}, of {} hashes", request.positions()->size(), hash_count);
   if (after.size() > kContextNameBytesMax) return count_text("after bytes", after.size(), kContextNameBytesMax);
   if (request.tags() == nullptr) return "";
   if (request.tags()->size() > kContextTagsMax) return count_text("tags", request.tags()->size(), kContextTagsMax);
@@ -141,6 +139,57 @@ void reply_contexts(SessionCore& session, const SessionCore::Frame& frame, const
   });
 }
 
+void audit_kept(SessionCore& session, std::uint64_t request_id, const Store::ContextView& view) {
+  session.audit.answered(
+      FrameType::kContext, request_id,
+      fmt::format("ok kept={} wanted={}{}", view.kept_count, view.wanted_count,
+                  view.kept_count < view.wanted_count ? fmt::format(" why='{}'", why_words(view.why)) : ""));
+}
+
+void list_contexts(SessionCore& session, const SessionCore::Frame& frame, const std::string& owner,
+                   const std::string& after) {
+  const TimePoint now = session.node.clock.now();
+  // One more, to know whether others follow.
+  auto views = session.node.store.with(
+      &session.phases, [&](Store& store) { return store.list_contexts(owner, after, kContextsPerAnswer + 1, now); });
+  const bool has_more = views.size() > kContextsPerAnswer;
+  if (has_more) views.pop_back();
+  session.audit.answered(FrameType::kContext, frame.header.request_id, fmt::format("ok count={}", views.size()));
+  reply_contexts(session, frame, views, has_more, now);
+}
+
+void tell_context(SessionCore& session, const SessionCore::Frame& frame, const std::string& owner,
+                  const std::string& name, std::size_t wanted_first) {
+  TimePoint now{};
+  const auto told = session.node.store.with(&session.phases, [&](Store& store) {
+    now = session.node.clock.now();
+    return store.tell_context(owner, name, now);
+  });
+  if (!told) return session.refuse(frame, told.error(), "context tell: no context '" + name + "'");
+  const auto& [view, content] = *told;
+  const std::size_t first = std::min(wanted_first, content.hashes.size());
+  const Told part{content, first, std::min(kContextHashesPerAnswer, content.hashes.size() - first)};
+  audit_kept(session, frame.header.request_id, view);
+  reply_contexts(session, frame, {view}, first + part.count < content.hashes.size(), now, &part);
+}
+
+/// The part of an order that is in the request's lists.
+Store::ContextOrder order_of(const wire::ContextRequest& request) {
+  const auto hashes = hashes_of(request.hashes());
+  const auto counts = numbers_of(request.chain_counts());
+  Store::ContextOrder order{.hashes = {hashes.begin(), hashes.end()},
+                            .chain_counts = {counts.begin(), counts.end()},
+                            .place = {.prefix_count = request.prefix_blocks()}};
+  if (request.positions() != nullptr) {
+    const auto positions = numbers_of(request.positions());
+    order.place.positions = std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
+  }
+  if (request.tags() != nullptr) {
+    for (const flatbuffers::String* const tag : *request.tags()) order.tags.push_back(tag->str());
+  }
+  return order;
+}
+
 }  // namespace
 
 std::uint64_t wall_us() {
@@ -154,10 +203,8 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
   if (request == nullptr) return;
   const std::uint64_t id = frame.header.request_id;
   const auto act = static_cast<ContextAct>(request->act());
-  if (act < ContextAct::kCreate || act > ContextAct::kTell) {
-    return session.refuse(frame, Errc::kUnsupported,
-                          "context.act: " + std::to_string(request->act()) + ", known here: 1..7");
-  }
+  if (act < ContextAct::kCreate || act > ContextAct::kTell)
+    return session.refuse(frame, Errc::kUnsupported, fmt::format("context.act: {}, known here: 1..7", request->act()));
   const std::string what = std::string("context ") + act_name(act);
   if (const std::string wrong = wrong_text(*request, act); !wrong.empty())
     return session.refuse(frame, Errc::kBadRequest, what + ": " + wrong);
@@ -169,76 +216,35 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
     life = life_of(*request);
     if (!life) {
       return session.refuse(frame, Errc::kBadRequest,
-                            what + ": ttl_us: " + std::to_string(request->ttl_us()) +
-                                ", until_us: " + std::to_string(request->until_us()) +
-                                "; allowed is one of both, in the future and at most ten years away, and sliding only "
-                                "with ttl_us");
+                            fmt::format("{}: ttl_us: {}, until_us: {}; allowed is one of both, in the future and at "
+                                        "most ten years away, and sliding only with ttl_us",
+                                        what, request->ttl_us(), request->until_us()));
     }
   }
   std::optional<std::uint8_t> priority;
   if (request->priority() != kPriorityUnsaid) priority = request->priority();
   if (priority.value_or(0) > kContextPriorityMax) {
     return session.refuse(frame, Errc::kBadRequest,
-                          what + ": priority: " + std::to_string(*priority) + ", allowed are 0 to " +
-                              std::to_string(kContextPriorityMax));
+                          fmt::format("{}: priority: {}, allowed are 0 to {}", what, *priority, kContextPriorityMax));
   }
   NodeContext& node = session.node;
   const std::string owner = session.access.grant().tenant;
-  const auto answered = [&](const Store::ContextView& view) {
-    session.audit.answered(
-        FrameType::kContext, id,
-        "ok kept=" + std::to_string(view.kept_count) + " wanted=" + std::to_string(view.wanted_count) +
-            (view.kept_count < view.wanted_count ? " why='" + std::string(why_words(view.why)) + "'" : ""));
-  };
-  if (act == ContextAct::kList && name.empty()) {
-    const std::string after(said(request->after()));
-    const TimePoint now = node.clock.now();
-    // One more, to know whether others follow.
-    auto views = node.store.with(
-        &session.phases, [&](Store& store) { return store.list_contexts(owner, after, kContextsPerAnswer + 1, now); });
-    const bool has_more = views.size() > kContextsPerAnswer;
-    if (has_more) views.pop_back();
-    session.audit.answered(FrameType::kContext, id, "ok count=" + std::to_string(views.size()));
-    return reply_contexts(session, frame, views, has_more, now);
-  }
-  if (act == ContextAct::kTell) {
-    TimePoint now{};
-    const auto told = node.store.with(&session.phases, [&](Store& store) {
-      now = node.clock.now();
-      return store.tell_context(owner, name, now);
-    });
-    if (!told) return session.refuse(frame, told.error(), what + ": no context '" + name + "'");
-    const auto& [view, content] = *told;
-    const std::size_t first = std::min<std::size_t>(request->first(), content.hashes.size());
-    const Told part{content, first, std::min(kContextHashesPerAnswer, content.hashes.size() - first)};
-    answered(view);
-    return reply_contexts(session, frame, {view}, first + part.count < content.hashes.size(), now, &part);
-  }
-  const OpenSpace* space = nullptr;
+  if (act == ContextAct::kList && name.empty())
+    return list_contexts(session, frame, owner, std::string(said(request->after())));
+  if (act == ContextAct::kTell) return tell_context(session, frame, owner, name, request->first());
   Store::ContextOrder order;
   if (act == ContextAct::kCreate) {
     if (node.draining) return session.refuse(frame, Errc::kDraining, "the node is shutting down");
-    space = door.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
+    const OpenSpace* const space = door.find(frame, request->space(), request->namespace_check(), SpaceKind::kChain);
     if (space == nullptr) return;
-    const auto hashes = hashes_of(request->hashes());
-    const auto counts = numbers_of(request->chain_counts());
+    order = order_of(*request);
     session.audit.on(FrameType::kContext, id,
-                     "namespace=" + to_hex(space->shown_name.bytes) + " hashes=" + std::to_string(hashes.size()));
-    order = {.owner = owner,
-             .name = name,
-             .space = space->id,
-             .hashes = {hashes.begin(), hashes.end()},
-             .chain_counts = {counts.begin(), counts.end()},
-             .life = *life,
-             .priority = priority.value_or(kContextPriorityDefault),
-             .place = {.prefix_count = request->prefix_blocks()}};
-    if (request->positions() != nullptr) {
-      const auto positions = numbers_of(request->positions());
-      order.place.positions = std::make_shared<const std::vector<std::uint32_t>>(positions.begin(), positions.end());
-    }
-    if (request->tags() != nullptr) {
-      for (const flatbuffers::String* const tag : *request->tags()) order.tags.push_back(tag->str());
-    }
+                     fmt::format("namespace={} hashes={}", to_hex(space->shown_name.bytes), order.hashes.size()));
+    order.owner = owner;
+    order.name = name;
+    order.space = space->id;
+    order.life = *life;
+    order.priority = priority.value_or(kContextPriorityDefault);
   }
   TimePoint now{};
   using Answered = Result<Store::ContextView, Failure>;
@@ -251,19 +257,18 @@ void answer_context(SessionCore& session, SpaceDoor& door, const SessionCore::Fr
     return *std::move(one);
   });
   if (!view) return session.refuse(frame, view.error().code, what + ": " + view.error().text);
-  answered(*view);
+  audit_kept(session, id, *view);
   reply_contexts(session, frame, {*view}, false, now);
 }
 
 std::string context_news_text(const Store::ContextNews& news) {
-  return "context '" + printable(news.name) + "'" +
-         (news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'") + " keeps " +
-         std::to_string(news.kept_count) + " of " + std::to_string(news.wanted_count) +
-         " blocks: " + why_words(news.why) +
-         (news.lost_count > 0 ? "; " + std::to_string(news.lost_count) + " were dropped since it was created" : "") +
-         (news.yielded_count > 0
-              ? "; " + std::to_string(news.yielded_count) + " were given up for contexts of higher priority"
-              : "");
+  return fmt::format("context '{}'{} keeps {} of {} blocks: {}{}{}", printable(news.name),
+                     news.owner.empty() ? "" : " of tenant '" + printable(news.owner) + "'", news.kept_count,
+                     news.wanted_count, why_words(news.why),
+                     news.lost_count > 0 ? fmt::format("; {} were dropped since it was created", news.lost_count) : "",
+                     news.yielded_count > 0
+                         ? fmt::format("; {} were given up for contexts of higher priority", news.yielded_count)
+                         : "");
 }
 
 }  // namespace kv

@@ -4,7 +4,6 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <string>
 
 #include "base/assert.h"
 #include "store/node/thread_border.h"
@@ -44,7 +43,7 @@ void Drops::drop(const Frame& frame, const OpenSpace& space, std::span<const Blo
   });
   if (!count) {
     return session_.refuse(frame, count.error(),
-                           "drop: " + count.error().message() + " (hashes: " + std::to_string(hashes.size()) + ")");
+                           fmt::format("drop: {} (hashes: {})", count.error().message(), hashes.size()));
   }
   if (!has_rest) return keep(id, *count, {dropped});
   ++freeing_count_;
@@ -85,7 +84,7 @@ asio::awaitable<void> Drops::erase(std::shared_ptr<SessionCore> session, std::ui
   }
   if (error && !session->is_ending) {
     session->replies.refuse(FrameType::kDrop, request_id, error,
-                            "drop: " + error.message() + " (hashes: " + std::to_string(hashes.size()) + ")");
+                            fmt::format("drop: {} (hashes: {})", error.message(), hashes.size()));
     --freeing_count_;
     session->writer.flush();
     co_return;

@@ -40,8 +40,8 @@ std::string Get::check_segments(std::span<const std::uint64_t> ends, std::uint64
     const bool is_last = i + 1 == ends.size();
     if (ends[i] <= (i == 0 ? 0 : ends[i - 1]) || ends[i] > block_bytes ||
         (is_last ? ends[i] != block_bytes : ends[i] % kStripeBytes != 0)) {
-      return "segment_ends[" + std::to_string(i) + "]: " + std::to_string(ends[i]) +
-             ", must increase in multiples of 65536 and end with block_bytes " + std::to_string(block_bytes);
+      return fmt::format("segment_ends[{}]: {}, must increase in multiples of 65536 and end with block_bytes {}", i,
+                         ends[i], block_bytes);
     }
   }
   return {};

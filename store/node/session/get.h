@@ -14,8 +14,6 @@
 #include "store/node/session/get_in_progress.h"
 #include "store/node/session/read_ahead.h"
 #include "store/node/session/session_core.h"
-#include "store/node/session/space_handles.h"
-#include "store/node/session/store_guards.h"
 
 namespace kv {
 

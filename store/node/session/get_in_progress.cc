@@ -44,9 +44,8 @@ std::uint64_t GetInProgress::ahead_bytes_max() const {
 void GetInProgress::copy_in_pieces(std::span<std::byte> to, std::span<const std::byte> from) {
   constexpr std::size_t kPieceBytes = 256 * 1024;
   KV_ASSERT(to.size() == from.size());
-  for (std::size_t at = 0; at < from.size(); at += kPieceBytes) {
+  for (std::size_t at = 0; at < from.size(); at += kPieceBytes)
     std::memcpy(to.data() + at, from.data() + at, std::min(kPieceBytes, from.size() - at));
-  }
 }
 
 void GetInProgress::cancel() {

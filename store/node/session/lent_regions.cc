@@ -1,5 +1,7 @@
 #include "store/node/session/lent_regions.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -53,14 +55,13 @@ Result<std::shared_ptr<LentRegions::Loan>, Failure> LentRegions::admit(std::uniq
   // As a difference, which neither overflows nor goes below 0.
   if (added > config_.bytes_max - std::min(bytes_, config_.bytes_max)) {
     ++refused_;
-    return Failure(Errc::kBusy, "region bytes: " + std::to_string(bytes) + ", all sessions lend " +
-                                    std::to_string(bytes_) + " already, at most " + std::to_string(config_.bytes_max) +
-                                    " (region-bytes-max-node)");
+    return Failure(Errc::kBusy,
+                   fmt::format("region bytes: {}, all sessions lend {} already, at most {} (region-bytes-max-node)",
+                               bytes, bytes_, config_.bytes_max));
   }
   if (count_ >= config_.count_max) {
     ++refused_;
-    return Failure(Errc::kBusy,
-                   "regions: all sessions lend " + std::to_string(count_) + ", the most that this node takes");
+    return Failure(Errc::kBusy, fmt::format("regions: all sessions lend {}, the most that this node takes", count_));
   }
   ++files_[region->file()][bytes];
   bytes_ += added;
@@ -134,23 +135,12 @@ void LentRegions::give_back(std::shared_ptr<Loan> loan) {
   work_off([loan = std::move(loan)] { return loan->region().unmap_some(kUnmapBytes); });
 }
 
-std::uint64_t LentRegions::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
-std::size_t LentRegions::count() const {
-  const std::lock_guard lock(mutex_);
-  return count_;
-}
-
 std::vector<NodeMetrics::Value> LentRegions::stats() const {
-  return {{"region_node_bytes", static_cast<double>(bytes()), false,
+  return {{"region_node_bytes", bytes(), false,
            "Bytes of memfds lent by all sessions, each file once: what region-bytes-max-node bounds"},
-          {"region_node_bytes_max", static_cast<double>(config_.bytes_max), false, "region-bytes-max-node"},
-          {"regions_refused", static_cast<double>(refused_), true, "Regions refused at a limit of the whole node"},
-          {"region_holes", static_cast<double>(holes_), true,
-           "Regions and transfers refused since memory was missing in the memfd"}};
+          {"region_node_bytes_max", config_.bytes_max, false, "region-bytes-max-node"},
+          {"regions_refused", refused_, true, "Regions refused at a limit of the whole node"},
+          {"region_holes", holes_, true, "Regions and transfers refused since memory was missing in the memfd"}};
 }
 
 }  // namespace kv

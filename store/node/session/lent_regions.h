@@ -12,7 +12,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/result.h"
@@ -68,8 +67,14 @@ class LentRegions {
   /// Joins the thread; regions given back from now on are unmapped by the caller.
   void finish();
 
-  std::uint64_t bytes() const;
-  std::size_t count() const;
+  std::uint64_t bytes() const {
+    const std::lock_guard lock(mutex_);
+    return bytes_;
+  }
+  std::size_t count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
   void count_hole() { ++holes_; }  ///< A region or transfer was refused for a hole.
   std::vector<NodeMetrics::Value> stats() const;
 

@@ -253,13 +253,12 @@ std::optional<Lookups::Wanted> Lookups::on_match(const Frame& frame) {
     return store.match(space->id, hashes, options, node.clock.now());
   });
   if (!match) {
-    session_.refuse(frame, match.error(),
-                    "match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
-                        count_text("hashes", hashes.size(), node.chain_blocks_max) +
-                        ", extras: " + std::to_string(options.extras.size()) +
-                        ", chain_blocks: " + std::to_string(request->chain_blocks()) +
-                        ", chain_first: " + std::to_string(request->chain_first()) +
-                        ", chain_last: " + std::to_string(request->chain_last()) + ")");
+    session_.refuse(
+        frame, match.error(),
+        fmt::format("match: {} (space {}, {}, extras: {}, chain_blocks: {}, chain_first: {}, chain_last: {})",
+                    match.error().message(), request->space(),
+                    count_text("hashes", hashes.size(), node.chain_blocks_max), options.extras.size(),
+                    request->chain_blocks(), request->chain_first(), request->chain_last()));
     return std::nullopt;
   }
   // A session with an outstanding lease is not idle, and is not ended to make room for another.
@@ -375,9 +374,8 @@ void Lookups::on_erase(const Frame& frame) {
   const auto progress = node.eraser->ask(owner);
   if (!progress) return session_.refuse(frame, progress.error(), "erase: what too many others have waits to be erased");
   if (!progress->trouble.empty()) return session_.refuse(frame, Errc::kDiskFailed, "erase: " + progress->trouble);
-  session_.audit.answered(
-      FrameType::kErase, frame.header.request_id,
-      std::string("ok done=") + (progress->is_done ? "true" : "false") + " blocks=" + std::to_string(progress->blocks));
+  session_.audit.answered(FrameType::kErase, frame.header.request_id,
+                          fmt::format("ok done={} blocks={}", progress->is_done ? "true" : "false", progress->blocks));
   session_.replies.reply(FrameType::kErase, frame.header.request_id, 0, [&](FlatBufferBuilder& builder) {
     std::vector<flatbuffers::Offset<wire::Stat>> values;
     for (const NodeMetrics::Value& each : progress->values(node.clock.now()))
@@ -405,8 +403,8 @@ std::optional<Lookups::Wanted> Lookups::on_set_match(const Frame& frame) {
   auto match = match_set(*space, hashes, group_counts, {.lease = request->lease(), .hint = reuse_of(request->reuse())});
   if (!match) {
     session_.refuse(frame, match.error(),
-                    "set_match: " + match.error().message() + " (space " + std::to_string(request->space()) + ", " +
-                        count_text("hashes", hashes.size(), node.chain_blocks_max) + ")");
+                    fmt::format("set_match: {} (space {}, {})", match.error().message(), request->space(),
+                                count_text("hashes", hashes.size(), node.chain_blocks_max)));
     return std::nullopt;
   }
   if (match->lease != LeaseId{}) lease_until_ = node.clock.now() + node.lease_duration;
@@ -486,7 +484,7 @@ void Lookups::on_release(const Frame& frame) {
   const auto released = session_.node.store.with([&](Store& store) { return store.release(session_.id, lease); });
   if (!released) {
     return session_.refuse(frame, released.error(),
-                           "lease: " + std::to_string(request->lease()) + ", not a live lease of this session");
+                           fmt::format("lease: {}, not a live lease of this session", request->lease()));
   }
   session_.replies.reply_empty(FrameType::kRelease, frame.header.request_id);
 }
@@ -496,9 +494,9 @@ void Lookups::on_prefix(const Frame& frame, const OpenSpace& space, std::span<co
   const auto count =
       space.kind == SpaceKind::kSet ? count_in_set(type, space, hashes) : this->count(type, space.id, hashes, nullptr);
   if (!count) {
-    return session_.refuse(frame, count.error(),
-                           std::string(frame_type_name(type)) + ": " + count.error().message() +
-                               " (hashes: " + std::to_string(hashes.size()) + ")");
+    return session_.refuse(
+        frame, count.error(),
+        fmt::format("{}: {} (hashes: {})", frame_type_name(type), count.error().message(), hashes.size()));
   }
   session_.replies.reply_count(type, frame.header.request_id, *count);
 }

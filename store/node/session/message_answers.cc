@@ -1,6 +1,5 @@
 #include "store/node/session/message_answers.h"
 
-#include <string>
 #include <utility>
 
 #include "base/assert.h"

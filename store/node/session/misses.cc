@@ -7,7 +7,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>

@@ -19,7 +19,7 @@
 #include "store/node/pool/pool_board.h"
 #include "store/node/security.h"
 #include "store/node/session/lent_regions.h"
-#include "store/node/session/live_limits.h"
+#include "store/node/session/session_limits.h"
 #include "store/node/session/space_handles.h"
 #include "store/node/session/table_budget.h"
 #include "store/node/slow_log.h"

@@ -1,6 +1,5 @@
 #include "store/node/session/prefetch.h"
 
-#include <span>
 #include <utility>
 
 #include "base/assert.h"

@@ -8,7 +8,6 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/checksum.h"
 #include "index/name_groups.h"
 #include "store/node/thread_border.h"
@@ -38,25 +37,6 @@ std::size_t count_sound(std::span<const Store::StagedBlock> staged, std::span<co
 enum Outcome : std::uint8_t { kResultRefused = 0, kResultStored = 1, kResultAlready = 2, kResultConflict = 3 };
 
 }  // namespace
-
-// -- DrainBound
-
-void DrainBound::begin(std::uint64_t bytes) {
-  ++count_;
-  bytes_ += bytes;
-}
-
-void DrainBound::end(std::uint64_t bytes) {
-  KV_ASSERT(count_ > 0 && bytes_ >= bytes);
-  --count_;
-  bytes_ -= bytes;
-  drained_.set();
-}
-
-asio::awaitable<void> DrainBound::wait() {
-  drained_.reset();
-  co_await drained_.wait();
-}
 
 // -- the offer
 
@@ -111,12 +91,11 @@ bool Put::offer(const Frame& frame, const PutOrder& order) {
   // Outside the lock: it wakes a thread that will want it.
   if (is_short && node.spill != nullptr) node.spill->notify();
   if (!plan) {
-    session_->refuse(frame, plan.error(),
-                     std::string(frame_type_name(type_)) + ": " + plan.error().message() + " (hashes: " +
-                         std::to_string(order.hashes.size()) + " of 1.." + std::to_string(node.chain_blocks_max) +
-                         ", positions: " + std::to_string(order.positions.size()) + ", chain_blocks: " +
-                         std::to_string(order.chain_blocks) + ", token_ids: " + std::to_string(order.token_ids.size()) +
-                         ", extras: " + std::to_string(order.extras.size()) + ")");
+    session_->refuse(
+        frame, plan.error(),
+        fmt::format("{}: {} (hashes: {} of 1..{}, positions: {}, chain_blocks: {}, token_ids: {}, extras: {})",
+                    frame_type_name(type_), plan.error().message(), order.hashes.size(), node.chain_blocks_max,
+                    order.positions.size(), order.chain_blocks, order.token_ids.size(), order.extras.size()));
     return false;
   }
   plan_ = std::move(*plan);
@@ -249,17 +228,13 @@ std::string Put::check_data(const Frame& frame, const wire::PutData* data) const
   // Counts announced rather than committed blocks: data may be announced while earlier data is being fetched.
   const std::size_t left = plan_.staged.size() - announced_;
   const std::uint64_t count = data->block_count();
-  if (count == 0 || count > left)
-    return "put_data.block_count: " + std::to_string(count) + ", 1.." + std::to_string(left) + " are due";
+  if (count == 0 || count > left) return fmt::format("put_data.block_count: {}, 1..{} are due", count, left);
   const std::size_t sums = data->checksums() == nullptr ? 0 : data->checksums()->size();
   const std::size_t sums_due = sum_count(announced_, count);
-  if (sums != sums_due)
-    return "put_data.checksums: " + std::to_string(sums) + ", " + std::to_string(sums_due) + " are due";
+  if (sums != sums_due) return fmt::format("put_data.checksums: {}, {} are due", sums, sums_due);
   const std::uint64_t payload_bytes = path_.has_region() ? 0 : bytes_of(announced_, count);
-  if (frame.header.payload_bytes != payload_bytes) {
-    return "put_data payload_bytes: " + std::to_string(frame.header.payload_bytes) + ", " +
-           std::to_string(payload_bytes) + " are due";
-  }
+  if (frame.header.payload_bytes != payload_bytes)
+    return fmt::format("put_data payload_bytes: {}, {} are due", frame.header.payload_bytes, payload_bytes);
   return {};
 }
 
@@ -478,8 +453,9 @@ void Put::commit(std::size_t good, std::size_t count, std::span<const std::uint6
   committed_ += good;
   if (good < count) {
     node.metrics.checksum_failed();
-    fail(Errc::kCorruptBlock, "put_data: block " + std::to_string(plan_.staged[committed_].index) +
-                                  (is_set_ ? " of the request" : " of the chain") + " does not match its checksums");
+    fail(Errc::kCorruptBlock,
+         fmt::format("put_data: block {}{} does not match its checksums", plan_.staged[committed_].index,
+                     is_set_ ? " of the request" : " of the chain"));
   } else if (committed_ == plan_.staged.size()) {
     finish();
   }

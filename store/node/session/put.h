@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/event.h"
 #include "store/node/session/block_path.h"
 #include "store/node/session/session_core.h"
@@ -25,9 +26,20 @@ class DrainBound {
  public:
   explicit DrainBound(const asio::any_io_executor& executor) : drained_(executor) {}
   bool is_reached() const { return count_ >= kCountMax || bytes_ >= kBytesMax; }
-  void begin(std::uint64_t bytes);
-  void end(std::uint64_t bytes);
-  asio::awaitable<void> wait();  ///< Until one has ended; may be spurious.
+  void begin(std::uint64_t bytes) {
+    ++count_;
+    bytes_ += bytes;
+  }
+  void end(std::uint64_t bytes) {
+    KV_ASSERT(count_ > 0 && bytes_ >= bytes);
+    --count_;
+    bytes_ -= bytes;
+    drained_.set();
+  }
+  asio::awaitable<void> wait() {  ///< Until one has ended; may be spurious.
+    drained_.reset();
+    co_await drained_.wait();
+  }
 
  private:
   static constexpr std::uint64_t kBytesMax = 16 << 20;

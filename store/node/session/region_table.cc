@@ -57,9 +57,8 @@ void RegionTable::on_add(const Frame& frame) {
   if (count >= limits.region_count_max)
     return session_.refuse(frame, Errc::kBusy, count_text("regions", count + 1, limits.region_count_max));
   const std::uint64_t bytes_left = limits.region_bytes_max - std::min<std::uint64_t>(limits.region_bytes_max, bytes_);
-  if (request->bytes() > bytes_left) {
+  if (request->bytes() > bytes_left)
     return session_.refuse(frame, Errc::kTooLarge, count_text("region bytes", request->bytes(), bytes_left));
-  }
   const std::uint64_t id = frame.header.request_id;
   if (is_remote) {
     auto memory = rdma_.read_memory(frame, *request);
@@ -91,10 +90,10 @@ void RegionTable::is_ready(std::uint64_t request_id, std::shared_ptr<Region> reg
   --coming_count_;
   if (hole) {
     session_.node.lent->count_hole();
-    return session_.replies.refuse(FrameType::kRegionAdd, request_id, Errc::kNoRegion,
-                                   "region: bytes: " + std::to_string(region->bytes()) +
-                                       ", but the memfd has no memory at " + std::to_string(*hole) +
-                                       "; its owner touches all of it first");
+    return session_.replies.refuse(
+        FrameType::kRegionAdd, request_id, Errc::kNoRegion,
+        fmt::format("region: bytes: {}, but the memfd has no memory at {}; its owner touches all of it first",
+                    region->bytes(), *hole));
   }
   if (session_.is_ending) return;
   region->was_looked_at(session_.node.clock.now());
@@ -108,8 +107,7 @@ std::shared_ptr<Region> RegionTable::on_remove(const Frame& frame) {
   if (request == nullptr) return nullptr;
   const auto found = regions_.find(request->region());
   if (found == regions_.end()) {
-    session_.refuse(frame, Errc::kNoRegion,
-                    "region: " + std::to_string(request->region()) + ", not lent by this session");
+    session_.refuse(frame, Errc::kNoRegion, fmt::format("region: {}, not lent by this session", request->region()));
     return nullptr;
   }
   std::shared_ptr<Region> region = std::move(found->second);
@@ -126,14 +124,14 @@ std::optional<std::shared_ptr<Region>> RegionTable::find(const Frame& frame, con
   };
   if (target.region == 0) {
     if (target.offsets.empty()) return std::shared_ptr<Region>();
-    return fail(Errc::kBadRequest, "offsets: " + std::to_string(target.offsets.size()) + ", none without a region");
+    return fail(Errc::kBadRequest, fmt::format("offsets: {}, none without a region", target.offsets.size()));
   }
   const auto found = regions_.find(target.region);
   if (found == regions_.end())
-    return fail(Errc::kNoRegion, "region: " + std::to_string(target.region) + ", not lent by this session");
+    return fail(Errc::kNoRegion, fmt::format("region: {}, not lent by this session", target.region));
   if (target.offsets.size() != hash_count) {
-    return fail(Errc::kBadRequest, "offsets: " + std::to_string(target.offsets.size()) + ", one per hash (" +
-                                       std::to_string(hash_count) + ") is due");
+    return fail(Errc::kBadRequest,
+                fmt::format("offsets: {}, one per hash ({}) is due", target.offsets.size(), hash_count));
   }
   const std::uint64_t size = found->second->bytes();
   KV_ASSERT(target.lengths.empty() || target.lengths.size() == hash_count);
@@ -141,8 +139,8 @@ std::optional<std::shared_ptr<Region>> RegionTable::find(const Frame& frame, con
     const std::uint64_t offset = target.offsets[i];
     const std::uint64_t length = target.lengths.empty() ? block_bytes : target.lengths[i];
     if (offset > size || size - offset < length) {
-      return fail(Errc::kNoRegion, "offsets: " + std::to_string(offset) + " + " + std::to_string(length) +
-                                       " bytes is past the region's end " + std::to_string(size));
+      return fail(Errc::kNoRegion,
+                  fmt::format("offsets: {} + {} bytes is past the region's end {}", offset, length, size));
     }
   }
   return found->second;

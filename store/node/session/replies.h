@@ -47,7 +47,7 @@ class Replies {
   void reply_count(FrameType type, std::uint64_t request_id, std::uint64_t count, bool until_restart = false) {
     if (is_audited(type, request_id)) {
       audit_->answered(type, request_id,
-                       "ok count=" + std::to_string(count) + (until_restart ? " until-restart=true" : ""));
+                       fmt::format("ok count={}{}", count, until_restart ? " until-restart=true" : ""));
     }
     reply(type, request_id, 0,
           [&](FlatBufferBuilder& builder) { return wire::CreateCountResponse(builder, count, until_restart); });

@@ -314,14 +314,14 @@ asio::awaitable<bool> Session::handle(const Frame& frame) {
     return false;
   };
   if ((frame.header.flags & (kFrameResponse | kFrameError | kFrameMore)) != 0)
-    co_return bad(Errc::kBadFrame, "flags: " + std::to_string(frame.header.flags) + ", a request has none");
+    co_return bad(Errc::kBadFrame, fmt::format("flags: {}, a request has none", frame.header.flags));
   if (!is_greeted_) {
     if (type != FrameType::kHello)
       co_return bad(Errc::kBadRequest, "the first frame must be hello, not " + std::string(frame_type_name(type)));
     co_return on_hello(frame);
   }
   if (type != FrameType::kCancel && messages_.contains(request_id))  // or answers would take each other's way
-    co_return bad(Errc::kBadRequest, "request_id: " + std::to_string(request_id) + ", in use by SEND");
+    co_return bad(Errc::kBadRequest, fmt::format("request_id: {}, in use by SEND", request_id));
   if (type != FrameType::kPutData && frame.header.payload_bytes != 0) {
     refuse(frame, Errc::kBadRequest,
            count_text("payload_bytes", frame.header.payload_bytes, 0) + " with " + frame_type_name(type));
@@ -400,8 +400,8 @@ void Session::on_message(std::span<const std::byte> message) {
   const FrameType type = frame->header.type;
   const std::uint64_t request_id = frame->header.request_id;
   if (frame->header.flags != 0)
-    return bad(type, request_id, "flags: " + std::to_string(frame->header.flags) + ", a request has none");
-  if (!message.empty()) return bad(type, request_id, std::to_string(message.size()) + " bytes after the request");
+    return bad(type, request_id, fmt::format("flags: {}, a request has none", frame->header.flags));
+  if (!message.empty()) return bad(type, request_id, fmt::format("{} bytes after the request", message.size()));
   if (!goes_by_message(type))
     return bad(type, request_id, std::string(frame_type_name(type)) + ": goes by the stream only");
   const std::size_t pending = messages_.pending();
@@ -444,9 +444,8 @@ bool Session::on_hello(const Frame& frame) {
   if (name != nullptr && name->size() > 128)
     return fail(Errc::kBadRequest, count_text("hello.identity bytes", name->size(), 128));
   if (request->version_min() > kWireVersion || request->version_max() < kWireVersion) {
-    return fail(Errc::kUnsupported, "hello.version: " + std::to_string(request->version_min()) + ".." +
-                                        std::to_string(request->version_max()) +
-                                        ", spoken here: " + std::to_string(kWireVersion));
+    return fail(Errc::kUnsupported, fmt::format("hello.version: {}..{}, spoken here: {}", request->version_min(),
+                                                request->version_max(), kWireVersion));
   }
   if (name != nullptr) {
     for (const char c : *name) identity += c >= ' ' && c < 127 ? c : '?';  // it goes to the log
@@ -517,7 +516,7 @@ bool Session::permit(const Frame& frame) {
   }
   if (right == Right::kOperate && access.is_watched()) {
     audit.begin(type, request_id, access.who(),
-                "peer=" + stream->peer() + " session=" + std::to_string(static_cast<std::uint64_t>(id)));
+                fmt::format("peer={} session={}", stream->peer(), static_cast<std::uint64_t>(id)));
   }
   return true;
 }
@@ -537,7 +536,7 @@ bool Session::admit(const Frame& frame) {
     return false;
   }
   if (gets_.contains(request_id) || puts_.contains(request_id)) {
-    refuse(frame, Errc::kBadRequest, "request_id: " + std::to_string(request_id) + ", in use");
+    refuse(frame, Errc::kBadRequest, fmt::format("request_id: {}, in use", request_id));
     return false;
   }
   return hold(frame);
@@ -568,9 +567,9 @@ void Session::on_get(const Frame& frame) {
   if (!why.empty()) return refuse(frame, Errc::kBadRequest, why);
   const std::size_t first_block = request->first_block();
   if (first_block > 0 && (first_block > hashes.size() || target.region != 0 || ends.size() > 1)) {
-    return refuse(frame, Errc::kBadRequest,
-                  "get.first_block: " + std::to_string(first_block) + " of " + std::to_string(hashes.size()) +
-                      " hashes; goes with one segment, inline");
+    return refuse(
+        frame, Errc::kBadRequest,
+        fmt::format("get.first_block: {} of {} hashes; goes with one segment, inline", first_block, hashes.size()));
   }
   if (!admit(frame)) return;
 
@@ -615,8 +614,7 @@ void Session::on_set_get(const Frame& frame) {
     return refuse(frame, Errc::kTooLarge, "set_get." + count_text("hashes", hashes.size(), node.chain_blocks_max));
   if (rooms.size() != hashes.size()) {
     return refuse(frame, Errc::kBadRequest,
-                  "set_get.rooms: " + std::to_string(rooms.size()) + ", one per hash (" +
-                      std::to_string(hashes.size()) + ") is due");
+                  fmt::format("set_get.rooms: {}, one per hash ({}) is due", rooms.size(), hashes.size()));
   }
   const auto group_counts = numbers_of(request->group_counts());
   if (const std::string why = check_groups(hashes, group_counts); !why.empty())
@@ -696,15 +694,14 @@ void Session::on_set_put(const Frame& frame) {
     return refuse(frame, Errc::kTooLarge,
                   "set_put." + count_text("hashes", order.hashes.size(), node.chain_blocks_max));
   if (order.lengths.size() != order.hashes.size()) {
-    return refuse(frame, Errc::kBadRequest,
-                  "set_put.block_bytes: " + std::to_string(order.lengths.size()) + ", one per hash (" +
-                      std::to_string(order.hashes.size()) + ") is due");
+    return refuse(
+        frame, Errc::kBadRequest,
+        fmt::format("set_put.block_bytes: {}, one per hash ({}) is due", order.lengths.size(), order.hashes.size()));
   }
   for (const std::uint32_t length : order.lengths) {
     if (length > 0 && length <= space->block_bytes) continue;
     return refuse(frame, Errc::kBadRequest,
-                  "set_put.block_bytes: " + std::to_string(length) + ", 1.." + std::to_string(space->block_bytes) +
-                      " in this namespace");
+                  fmt::format("set_put.block_bytes: {}, 1..{} in this namespace", length, space->block_bytes));
   }
   order.group_counts = numbers_of(request->group_counts());
   order.hint = reuse_of(request->reuse());
@@ -765,7 +762,7 @@ void Session::on_prefix(const Frame& frame) {
   if (space == nullptr) return;
   const auto hashes = hashes_of(request->hashes());
   audit.on(frame.header.type, frame.header.request_id,
-           "namespace=" + to_hex(space->shown_name.bytes) + " hashes=" + std::to_string(hashes.size()));
+           fmt::format("namespace={} hashes={}", to_hex(space->shown_name.bytes), hashes.size()));
   if (frame.header.type == FrameType::kDrop) return drops_.drop(frame, *space, hashes);
   lookups_.on_prefix(frame, *space, hashes);
 }

@@ -4,7 +4,7 @@
 // session_rdma.h. Files, in reading order:
 //   session.h          lives, dispatches, ends; admits requests
 //   session_core.h     shared by its parts: the client's stream, answers, the node (node_context.h), its limits
-//                      (session_limits.h, live_limits.h)
+//                      (session_limits.h)
 //   get.h              blocks of a chain leave, set_get.h: those of a set; store_guards.h keeps them in place meanwhile,
 //                      and get_in_progress.h is the common base
 //   put.h              blocks enter
@@ -25,7 +25,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>

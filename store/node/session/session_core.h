@@ -47,8 +47,8 @@ class SessionCore : public std::enable_shared_from_this<SessionCore> {
   template <class Make>
   void warn(LogKind kind, Make&& make) {
     node.log.warn(kind, node.clock.now(), [&] {
-      return "session " + std::to_string(static_cast<std::uint64_t>(id)) + " of '" + identity + "' (" + stream->peer() +
-             "): " + make();
+      return fmt::format("session {} of '{}' ({}): {}", static_cast<std::uint64_t>(id), identity, stream->peer(),
+                         make());
     });
   }
   /// An error as the last answer to `frame`.

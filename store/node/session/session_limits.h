@@ -1,7 +1,10 @@
-// store/node/session/session_limits.h: the bounds and timeouts of one session.
+// store/node/session/session_limits.h: the bounds and timeouts of one session; an operator may change them meanwhile.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <deque>
+#include <mutex>
 
 #include "base/clock.h"
 
@@ -32,6 +35,29 @@ struct SessionLimits {
   Duration spill_wait = 50ms;  ///< How long a put waits for the disk before it evicts unwritten blocks.
   Duration drop_wait = 2s;  ///< For the disk to keep a drop; then the answer says that it holds until the next start.
   Duration disk_timeout = 2s;  ///< For each block on disk; then the get's answer ends before it.
+};
+
+/// Each read of a session sees the limits in force: one load. Values sent to a client at hello stay as they are; if
+/// they exceed the present limits, its requests are refused like any over a limit.
+///   1. Old limits are kept, since a thread may be reading them: some 200 bytes for each change by an operator.
+/// Thread safety: all calls from any thread.
+class LiveLimits {
+ public:
+  LiveLimits() : LiveLimits(SessionLimits{}) {}
+  LiveLimits(const SessionLimits& limits) { set(limits); }  // NOLINT: so that a NodeContext can be made with limits
+
+  const SessionLimits* operator->() const { return now_.load(std::memory_order_acquire); }
+  const SessionLimits& operator*() const { return *now_.load(std::memory_order_acquire); }
+  void set(const SessionLimits& limits) {
+    const std::lock_guard lock(mutex_);
+    all_.push_back(limits);
+    now_.store(&all_.back(), std::memory_order_release);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<SessionLimits> all_;  // a deque, since it never moves its elements
+  std::atomic<const SessionLimits*> now_{nullptr};
 };
 
 }  // namespace kv

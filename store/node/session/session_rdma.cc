@@ -24,9 +24,9 @@ std::uint32_t SessionRdma::width() const { return lanes_ ? lanes_->config().lane
 void SessionRdma::on_broken(std::uint32_t lane, error_code why) {
   const bool carried_messages = lane == lanes_->message_lane();
   session_.warn(LogKind::kLane, [&] {
-    return "lane " + std::to_string(lane) + " broke: " + why.message() + "; " +
-           (carried_messages ? "requests were on it, so the session ends"
-                             : "the client is told, and may offer it again");
+    return fmt::format(
+        "lane {} broke: {}; {}", lane, why.message(),
+        carried_messages ? "requests were on it, so the session ends" : "the client is told, and may offer it again");
   });
   // An answer on the lane is lost, and the client would wait until its deadline. Ending the session informs it now.
   if (carried_messages && !session_.is_ending) session_.terminate(SessionEnd::kBroken);
@@ -48,18 +48,19 @@ void SessionRdma::on_connect(const Frame& frame) {
   const std::uint32_t lane_count_max = lanes_->config().lane_count_max;
   std::vector<SessionLanes::Offer> offers;
   for (const wire::LaneOffer* each : *request->lanes()) {
-    const std::string field = "lanes[" + std::to_string(offers.size()) + "].";
+    const std::string field = fmt::format("lanes[{}].", offers.size());
     const bool has_messages = lanes_->config().message_count_max > 0;
     const std::uint32_t lane_max = has_messages ? lane_count_max : lane_count_max - 1;
     if (each->lane() > lane_max || offers.size() > lane_max)
       return fail(Errc::kBadRequest, field + count_text("lane", each->lane(), lane_max));
     // The lane for messages has the number behind all others; it alone posts RECVs.
     if ((each->lane() == lane_count_max) != (each->messages() > 0) || each->messages() > kMessageCountMax)
-      return fail(Errc::kBadRequest, field + count_text("messages", each->messages(), kMessageCountMax) +
-                                         "; at least 1 on lane " + std::to_string(lane_count_max) + ", 0 on others");
+      return fail(Errc::kBadRequest,
+                  fmt::format("{}{}; at least 1 on lane {}, 0 on others", field,
+                              count_text("messages", each->messages(), kMessageCountMax), lane_count_max));
     for (const SessionLanes::Offer& other : offers) {
       if (other.lane == each->lane())
-        return fail(Errc::kBadRequest, field + "lane: " + std::to_string(each->lane()) + ", twice");
+        return fail(Errc::kBadRequest, fmt::format("{}lane: {}, twice", field, each->lane()));
     }
     const auto end = verbs::decode(each->end());
     if (!end) return fail(Errc::kBadRequest, field + end.error().text);
@@ -79,7 +80,7 @@ void SessionRdma::answer_connect(std::uint64_t request_id, const std::vector<Ses
     const std::string refusal = each.end ? "" : each.why;
     const bool is_new = std::exchange(refusals_[each.lane], refusal) != refusal;
     if (is_new && !refusal.empty())  // a client asks every few seconds
-      session_.warn(LogKind::kLane, [&] { return "lane " + std::to_string(each.lane) + ": " + refusal; });
+      session_.warn(LogKind::kLane, [&] { return fmt::format("lane {}: {}", each.lane, refusal); });
   }
   session_.replies.reply(FrameType::kVerbsConnect, request_id, 0, [&](FlatBufferBuilder& builder) {
     std::vector<flatbuffers::Offset<wire::LaneAnswer>> lanes;
@@ -107,27 +108,24 @@ std::optional<RemoteMemory> SessionRdma::read_memory(const Frame& frame, const w
   std::uint64_t total = 0;
   for (const wire::RegionSlice* each : given) {
     const auto rkeys = numbers_of(each->rkeys());
-    const std::string field = "slices[" + std::to_string(slices.size()) + "].";
+    const std::string field = fmt::format("slices[{}].", slices.size());
     if (rkeys.empty() || rkeys.size() > width() || (!slices.empty() && rkeys.size() != slices[0].rkeys.size())) {
-      return fail(Errc::kBadRequest, field + "rkeys: " + std::to_string(rkeys.size()) + ", the same count, 1.." +
-                                         std::to_string(width()) + ", is due in each");
+      return fail(Errc::kBadRequest,
+                  fmt::format("{}rkeys: {}, the same count, 1..{}, is due in each", field, rkeys.size(), width()));
     }
     const bool is_last = slices.size() + 1 == given.size();
     // The last of these tests excludes an address so high that the slice would wrap round to 0.
     if (each->bytes() < (is_last ? 1 : kSliceBytesMin) || each->bytes() > request.bytes() - total ||
         each->address() > ~each->bytes()) {
-      return fail(Errc::kBadRequest, field + "bytes: " + std::to_string(each->bytes()) + " at " +
-                                         std::to_string(each->address()) + ", with " +
-                                         std::to_string(request.bytes() - total) +
-                                         " of the region left; all but the last have at least 65536");
+      return fail(Errc::kBadRequest,
+                  fmt::format("{}bytes: {} at {}, with {} of the region left; all but the last have at least 65536",
+                              field, each->bytes(), each->address(), request.bytes() - total));
     }
     slices.push_back({total, each->address(), each->bytes(), std::vector<std::uint32_t>(rkeys.begin(), rkeys.end())});
     total += each->bytes();
   }
-  if (total != request.bytes()) {
-    return fail(Errc::kBadRequest,
-                "bytes: " + std::to_string(request.bytes()) + ", the slices have " + std::to_string(total));
-  }
+  if (total != request.bytes())
+    return fail(Errc::kBadRequest, fmt::format("bytes: {}, the slices have {}", request.bytes(), total));
   // One bit for each lane that has a key. Fewer keys than lanes are allowed: the other lanes cannot reach the memory.
   memory.reach = static_cast<std::uint32_t>((std::uint64_t{1} << slices[0].rkeys.size()) - 1);
   return memory;

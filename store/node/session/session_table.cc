@@ -92,11 +92,6 @@ void SessionTable::set_limits(const SessionTableConfig& config) {
   config_ = config;
 }
 
-std::size_t SessionTable::size() const {
-  const std::lock_guard lock(mutex_);
-  return size_;
-}
-
 std::size_t SessionTable::peer_size(const std::string& peer) const {
   const std::lock_guard lock(mutex_);
   const auto found = peers_.find(peer);

@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -62,7 +61,10 @@ class SessionTable {
   /// With fewer seats all sessions stay for now: the next newcomer makes room, as far as sessions are idle.
   void set_limits(const SessionTableConfig& config);
 
-  std::size_t size() const;  ///< Without those that are ending.
+  std::size_t size() const {  ///< Without those that are ending.
+    const std::lock_guard lock(mutex_);
+    return size_;
+  }
   std::size_t peer_size(const std::string& peer) const;
 
  private:

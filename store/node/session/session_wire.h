@@ -1,6 +1,8 @@
 // store/node/session/session_wire.h: how a session reads and builds tables.
 #pragma once
 
+#include <spdlog/fmt/fmt.h>
+
 #include <flatbuffers/flatbuffers.h>
 
 #include <cstdint>
@@ -58,7 +60,7 @@ inline flatbuffers::Offset<flatbuffers::Vector<std::uint8_t>> create_bytes(FlatB
 
 /// "field: value, at most allowed", for error messages.
 inline std::string count_text(const char* field, std::uint64_t value, std::uint64_t allowed) {
-  return std::string(field) + ": " + std::to_string(value) + ", at most " + std::to_string(allowed);
+  return fmt::format("{}: {}, at most {}", field, value, allowed);
 }
 
 }  // namespace kv

@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <cstring>
-#include <string>
 #include <utility>
 
 #include "base/assert.h"

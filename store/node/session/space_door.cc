@@ -1,7 +1,5 @@
 #include "store/node/session/space_door.h"
 
-#include <string>
-
 #include "base/printable.h"
 
 namespace kv {
@@ -27,19 +25,19 @@ void SpaceDoor::on_open(const Frame& frame) {
   if (!space && space.error() == Errc::kBusy) {
     return session_.refuse(
         frame, space.error(),
-        "open: all " + std::to_string(count) +
-            " namespaces that this node may have hold blocks, in memory or on disk, or are being written. Drop "
-            "some (kvstorectl namespaces, kvstorectl drop --all), or raise namespace-count-max");
+        fmt::format("open: all {} namespaces that this node may have hold blocks, in memory or on disk, or are being "
+                    "written. Drop some (kvstorectl namespaces, kvstorectl drop --all), or raise namespace-count-max",
+                    count));
   }
   if (!space && space.error() == Errc::kOverQuota) {
-    return session_.refuse(frame, space.error(),
-                           "open: the tenant '" + printable(stored->record.owner()) +
-                               "' has as many namespaces with blocks as its namespaces-max allows");
-  }
-  if (!space) {
     return session_.refuse(
         frame, space.error(),
-        "open: " + space.error().message() + " (block_bytes " + std::to_string(record->block_bytes()) + ")");
+        fmt::format("open: the tenant '{}' has as many namespaces with blocks as its namespaces-max allows",
+                    printable(stored->record.owner())));
+  }
+  if (!space) {
+    return session_.refuse(frame, space.error(),
+                           fmt::format("open: {} (block_bytes {})", space.error().message(), record->block_bytes()));
   }
   const OpenSpace opened(*space, *stored);
   const std::uint32_t handle = spaces_.open(opened);
@@ -66,17 +64,17 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
   const OpenSpace* space = spaces_.find(handle);
   if (space != nullptr && is_foreign(frame, space->owner)) return nullptr;
   if (space != nullptr && space->owner.is_salted && space->owner.epoch != session_.access.secret_epoch())
-    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
-                                        ", of a tenant secret that was replaced; open the namespace again");
+    return fail(Errc::kNoNamespace,
+                fmt::format("space: {}, of a tenant secret that was replaced; open the namespace again", handle));
   if (space == nullptr) {
-    return fail(Errc::kNoNamespace, "space: " + std::to_string(handle) +
-                                        ", not a handle that this session was given; open the namespace again");
+    return fail(Errc::kNoNamespace,
+                fmt::format("space: {}, not a handle that this session was given; open the namespace again", handle));
   }
   // The client means another namespace than this handle: a mix-up of its own, or by a proxy between two sessions. The
   // lookup is skipped, since a hit would be wrong bytes under the right hash.
   if (check != space->check) {
-    return fail(Errc::kMismatch, "namespace_check: " + std::to_string(check) + ", space " + std::to_string(handle) +
-                                     " has " + std::to_string(space->check) + "; nothing was done");
+    return fail(Errc::kMismatch,
+                fmt::format("namespace_check: {}, space {} has {}; nothing was done", check, handle, space->check));
   }
   return space;
 }
@@ -85,10 +83,10 @@ const OpenSpace* SpaceDoor::find(const Frame& frame, std::uint32_t handle, std::
   const OpenSpace* const space = find(frame, handle, check);
   if (space == nullptr || space->kind == kind) return space;
   const bool is_set = space->kind == SpaceKind::kSet;
-  session_.refuse(
-      frame, Errc::kUnsupported,
-      std::string(frame_type_name(frame.header.type)) + ".space: " + std::to_string(handle) +
-          (is_set ? ", a set: ask with set_match, set_get and set_put" : ", a chain: ask with match, get and put"));
+  session_.refuse(frame, Errc::kUnsupported,
+                  fmt::format("{}.space: {}{}", frame_type_name(frame.header.type), handle,
+                              is_set ? ", a set: ask with set_match, set_get and set_put"
+                                     : ", a chain: ask with match, get and put"));
   return nullptr;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "store/node/session/session_core.h"
 #include "store/node/session/space_handles.h"

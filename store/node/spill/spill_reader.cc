@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/asio/post.hpp>
-#include <utility>
 
 #include "base/assert.h"
 #include "store/node/thread_border.h"

@@ -1,11 +1,12 @@
 #include "store/node/spill/spill_report.h"
 
-#include <cmath>
-#include <cstdio>
+#include <spdlog/fmt/fmt.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/printable.h"
 #include "index/namespace_record.h"
+#include "store/node/machine/advice.h"
 
 namespace kv {
 namespace {
@@ -18,26 +19,9 @@ std::string model_of(const std::string& record) {
   return record.empty() ? "(record lost)" : parsed ? std::string(parsed->field("model")) : "(record unreadable)";
 }
 
-void print_row(std::ostream& out, const char* format, auto... values) {
-  char line[400];
-  std::snprintf(line, sizeof line, format, values...);
-  out << line << "\n";
-}
-
 json key_of(DiskKey key) { return static_cast<std::uint64_t>(key); }
 
 }  // namespace
-
-std::string human_bytes(std::uint64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  auto value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  char text[32];
-  std::snprintf(text, sizeof text, unit == 0 || value == std::floor(value) ? "%.0f %s" : "%.1f %s", value,
-                kUnits[unit]);
-  return text;
-}
 
 void print_report(const std::string& path, const SpillReport& report, bool as_json, std::ostream& out) {
   if (as_json) {
@@ -68,20 +52,19 @@ void print_report(const std::string& path, const SpillReport& report, bool as_js
         << "\n";
     return;
   }
-  out << path << ": " << report.blocks << " blocks, " << human_bytes(report.bytes) << ", in " << report.files.size()
-      << " files (" << human_bytes(report.stats.file_bytes) << " with records); started " << report.epoch << " times\n";
+  out << path << ": " << report.blocks << " blocks, " << size_words(report.bytes) << ", in " << report.files.size()
+      << " files (" << size_words(report.stats.file_bytes) << " with records); started " << report.epoch << " times\n";
   if (report.dead_files > 0) {
-    out << report.dead_files << " files (" << human_bytes(report.dead_file_bytes)
+    out << report.dead_files << " files (" << size_words(report.dead_file_bytes)
         << ") hold no block that is named any more: `spill compact` gives them back\n";
   }
   if (report.spaces.empty()) return;
   out << "\n";
-  print_row(out, "%-32s  %10s  %10s  %10s  %s", "namespace", "blocks", "block", "bytes", "model");
-  for (const auto& [id, space] : report.spaces) {
-    print_row(out, "%-32s  %10llu  %10s  %10s  %s", to_hex(id.bytes).c_str(),
-              static_cast<unsigned long long>(space.blocks), human_bytes(space.block_bytes).c_str(),
-              human_bytes(space.bytes).c_str(), printable(model_of(space.record)).c_str());
-  }
+  constexpr const char* kRow = "{:<32}  {:>10}  {:>10}  {:>10}  {}\n";
+  out << fmt::format(kRow, "namespace", "blocks", "block", "bytes", "model");
+  for (const auto& [id, space] : report.spaces)
+    out << fmt::format(kRow, to_hex(id.bytes), space.blocks, size_words(space.block_bytes), size_words(space.bytes),
+                       printable(model_of(space.record)));
 }
 
 void print_verification(const std::string& path, const SpillVerification& result, bool as_json, std::ostream& out) {
@@ -107,7 +90,7 @@ void print_verification(const std::string& path, const SpillVerification& result
   for (const SpillDamage& each : result.damages)
     out << "damaged: " << to_hex(each.record.hash.bytes) << " of " << to_hex(each.record.space.bytes) << ": "
         << each.why << "\n";
-  out << path << ": " << result.blocks << " blocks read (" << human_bytes(result.bytes) << " in "
+  out << path << ": " << result.blocks << " blocks read (" << size_words(result.bytes) << " in "
       << static_cast<std::uint64_t>(result.seconds * 1000) << " ms), " << result.damages.size() << " damaged\n";
   if (result.dangling > 0) {
     out << result.dangling

@@ -41,6 +41,4 @@ struct SpillVerification {
 void print_report(const std::string& path, const SpillReport& report, bool json, std::ostream& out);
 void print_verification(const std::string& path, const SpillVerification& result, bool json, std::ostream& out);
 
-std::string human_bytes(std::uint64_t bytes);  ///< 2 MiB, 1.5 GiB, 700 B
-
 }  // namespace kv

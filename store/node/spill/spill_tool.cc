@@ -123,8 +123,7 @@ class Progress {
     done_ += bytes;
     const std::uint64_t percent = total_ == 0 ? 100 : 100 * done_ / total_;
     if (percent < next_percent_) return;
-    err_ << "verify: " << percent << " % (" << human_bytes(done_) << " of " << human_bytes(total_) << ")\n"
-         << std::flush;
+    err_ << "verify: " << percent << " % (" << size_words(done_) << " of " << size_words(total_) << ")\n" << std::flush;
     next_percent_ = percent - percent % 10 + 10;
   }
 
@@ -186,8 +185,8 @@ int compact(const SpillOptions& options, std::ostream& out, std::ostream& err) {
     out << "{\"dropped_files\": " << contents.dead.size() << ", \"file_bytes_before\": " << before
         << ", \"file_bytes\": " << after << "}\n";
   } else {
-    out << options.path << ": " << contents.dead.size() << " files dropped, " << human_bytes(before) << " before, "
-        << human_bytes(after) << " now\n";
+    out << options.path << ": " << contents.dead.size() << " files dropped, " << size_words(before) << " before, "
+        << size_words(after) << " now\n";
   }
   return 0;
 }
