@@ -3,6 +3,7 @@
 // Independent of blocks, store, wire and devices. It stays tiny: code shared by only two folders lies in the lower of
 // the two. Files, in reading order:
 //   result.h     errors, with or without a text, and the one way to return them (this file)
+//   error_words.h  the texts of a family of errors
 //   assert.h     KV_ASSERT: stops a bug at its first sign, in release builds too
 //   clock.h      injected time: the machine's, or a simulation's
 //   event.h      one coroutine wakes another on the same executor

@@ -13,6 +13,7 @@
 //   client.h           the whole public C++ interface
 //   get.cc, put.cc, match.cc  the long calls, each one coroutine; client.cc has the short ones
 //   why.cc             the reason for a miss; miss_report.h has its result
+//   load.h             match and get in one, for a queue
 //   set_get.cc, set_put.cc, set_match.cc  the same calls for sets; set_types.h has their types
 //   contexts.cc        named contexts; context_types.h has their types
 //   client_impl.h, batch_put.h  the state shared by all calls; the code shared by the two puts
