@@ -42,6 +42,7 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
   BlockPool& pool = impl_->pool;
   Arena& arena = pool.arena();
   std::vector<Relocation> relocations;
+  BlockId without_room = kNoBlock;
   std::size_t bytes = 0;
   while (bytes < bytes_max && call.steps.are_left()) {
     const Arena::Cursor before = impl_->closed_at;
@@ -59,13 +60,22 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
                                                           /*may_rest=*/true);
     if (!found.slot) {
       pool.unpin(block);
-      if (found.again) impl_->closed_at = before;
+      if (found.again) {
+        impl_->closed_at = before;
+      } else {
+        without_room = block;
+      }
       continue;  // another tenant's block, or another size's, may find one
     }
     impl_->relocating.emplace(*found.slot, block);
     const std::size_t length = pool.length(block);
     relocations.push_back({block, *found.slot, pool.bytes(block), arena.bytes(*found.slot).first(length)});
     bytes += length;
+  }
+  if (relocations.empty() && without_room != kNoBlock) {
+    // Its own chain may fill the memory that stays: then only the chain's end can go.
+    const BlockId end = pool.index().leaf_end_below(without_room, call.steps);
+    if (pool.index().pin_count(end) == 0 && (may_lose || pool.is_on_disk(end))) impl_->evictor.evict(end, now);
   }
   return relocations;
 }

@@ -66,6 +66,14 @@ TEST_F(CapacityTest, ShrinkingKeepsWhatWasUsedLastWhereverItLies) {
   for (std::uint64_t i = 0; i < 64; ++i) EXPECT_EQ(verified(space, chain(i, 1)), i < 16 || i >= 48 ? 1u : 0u) << i;
 }
 
+TEST_F(CapacityTest, AChainThatIsLongerThanWhatStaysLosesItsEnd) {
+  start(16, 16);
+  const SpaceId space = open(kGranule);
+  ASSERT_EQ(put(space, chain(1, 16)).stored, 16u);
+  ASSERT_TRUE(shrink(8));
+  EXPECT_EQ(verified(space, chain(1, 16)), 8u);
+}
+
 TEST_F(CapacityTest, MemoryThatIsGivenBackIsTakenFromTheSystemAnewAndHoldsBlocks) {
   start(8, 32);
   const SpaceId space = open(kGranule);
