@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/result.h"
+
 namespace kv {
 
 class PurgeFilter;
