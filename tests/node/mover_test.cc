@@ -59,6 +59,7 @@ class MoverTest : public testing::Test {
     }
     Member member;
     member.id = name;
+    member.instance = std::string(32, "0123456789abcdef"[life_count++ % 16]);
     member.endpoints = {"unix:///run/not-here", "sim://" + name};
     member.state = state;
     member.phase = phase;
@@ -183,6 +184,7 @@ class MoverTest : public testing::Test {
   Space space{};
   std::vector<std::vector<BlockHash>> chains;
   std::uint32_t last_seed = 1'000'000;
+  std::size_t life_count = 0;  ///< Of all nodes.
 };
 
 TEST_F(MoverTest, ANodeThatLeavesHandsAllOverFirstAndNothingIsMissedMeanwhileOrAfter) {
@@ -528,6 +530,24 @@ TEST_F(MoverTest, WhatWasUsedTwiceHasASecondCopyWhereClientsLookWhenItsOwnerIsDe
     (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
   }
   EXPECT_EQ(sum(used), all() / 2);
+}
+
+/// Back before its lease has ended: the list never lacks it, and no block has another owner.
+TEST_F(MoverTest, ANodeThatWasRestartedIsGivenTheSecondCopiesThatItHadAgain) {
+  copy_uses = 1;
+  start_all({"a", "b"});
+  put_all(20);
+  loop.run_for(10s);
+  const std::size_t copied = moves("a").copied_blocks;
+  ASSERT_GT(copied, 0u);
+  kill_unannounced("b");
+  start("b");
+  run_until([&] { return is_serving("b"); });
+  loop.run_for(10s);
+  EXPECT_EQ(moves("a").copied_blocks, 2 * copied);
+  EXPECT_EQ(nodes["b"]->stats().block_count, copied);
+  loop.run_for(10s);
+  EXPECT_EQ(moves("a").copied_blocks, 2 * copied) << "once";
 }
 
 TEST_F(MoverTest, NoCopiesAreMadeUnlessTheyAreAskedFor) {

@@ -643,6 +643,7 @@ class ClusterWorld : private Dice {
     }
     changed();
     make_client(worker_count_);  // a stranger
+    if (!is_calm_) co_await outlast_leases();
     co_await settle("the faults");
     if (is_calm_) check_accounts();
     if (!has_room_) co_return;
@@ -654,6 +655,12 @@ class ClusterWorld : private Dice {
       co_await audit_change();
     }
   }
+
+  /// After faults that kept a node from etcd: its lease may end even now, or be found to have ended. Until then all
+  /// agree, on the map of before. Then the node is off the map until it has joined anew: clients that know of that miss
+  /// what it has, and put elsewhere what other clients look for there. Within 3 s each node has asked etcd again: a try
+  /// that still fails, the pause after that, and the next try.
+  asio::awaitable<void> outlast_leases() { return sleep(config_.lease + 3s); }
 
   /// All nodes serve, all that was to be handed over is, and all that are there, clients too, have one map.
   asio::awaitable<void> settle(std::string after, bool finds = false) {
@@ -904,9 +911,7 @@ class ClusterWorld : private Dice {
           co_await sleep(500ms);
         }
         etcd_.mend_all();
-        // Its lease may end even now, or be found to have ended: then it is off the map until it has joined anew, and
-        // what it has is missed meanwhile. Before that all agree, on the map of before.
-        co_await sleep(config_.lease + 3s);
+        co_await outlast_leases();
         co_await settle(name + " was cut off from etcd");
         co_await find_all(name + " was cut off from etcd");
         break;

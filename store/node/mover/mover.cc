@@ -43,6 +43,14 @@ class PinGuard {
 
 bool is_hotter(const Store::PathEnd& a, const Store::PathEnd& b) { return a.used > b.used; }
 
+/// Whether a member of both is another process now.
+bool has_restarted(const ClusterView& before, const ClusterView& now) {
+  return std::ranges::any_of(now.members, [&](const Member& member) {
+    const auto former = std::ranges::find(before.members, member.id, &Member::id);
+    return former != before.members.end() && former->instance != member.instance;
+  });
+}
+
 }  // namespace
 
 Mover::Mover(asio::any_io_executor executor, Network& network, Clock& clock, LockedStore& store,
@@ -111,6 +119,8 @@ asio::awaitable<void> Mover::pause(TimePoint until) {
 void Mover::look() {
   auto view = board_.view();
   if (view->epoch == 0 || (view_ && view->epoch == view_->epoch)) return;
+  // The copies in its memory went with the earlier process. The target says nothing of that: it may be the same.
+  if (view_ && has_restarted(*view_, *view)) copied_until_ = TimePoint::min();
   view_ = std::move(view);
   digest_ = digest_of(*view_) >> 11;
   is_pass_due_ = true;

@@ -56,8 +56,9 @@ struct MoverConfig {
 ///      same root puts it under the new map: clients look in both places. So clients still find them.
 /// *Second copies*, if configured: while no hand-over is due, blocks that this node owns and that were used copy_uses
 /// times go to the node that would own them if this one left. Clients look there when this node does not answer, and
-/// the block belongs there once this node has left. Each pass takes the blocks used since the last pass, the latest
-/// first; passes are kCopyPause apart, at the same rate and with the same ages as a hand-over.
+/// the block belongs there once this node has left. Each pass takes the blocks used since the last pass, or all once
+/// owners have changed or a member was restarted, the latest first; passes are kCopyPause apart, at the same rate and
+/// with the same ages as a hand-over.
 /// Neither handed over nor copied: blocks that are on disk only (a disk stays with its node), sets (a node cannot see
 /// which names belong together), and retention. With extent_blocks 1 (each block an extent of its own) the mover moves
 /// no blocks.
