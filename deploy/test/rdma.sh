@@ -39,7 +39,7 @@ script_in_vm() {
   shift
   if cut "rdma $name"; then return; fi
   KV_VERBS_MODULE=$root/build/release/transport/ibverbs/libkvstore_verbs.so \
-    tests/rdma_vm/run.sh --timeout "$(left 300)" "tests/rdma_vm/$name.sh" "$@" > "$log" 2>&1 || status=$?
+    tests/rdma_vm/run.sh --timeout "$(left 900)" "tests/rdma_vm/$name.sh" "$@" > "$log" 2>&1 || status=$?
   [ "$status" = 0 ] || tail -n 100 "$log"
   bad=$(grep -c '^FAILED: ' "$log" || true)
   fails "rdma $name" "$log" < <(sed -n 's/^FAILED: //p' "$log")
