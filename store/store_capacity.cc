@@ -60,11 +60,9 @@ std::vector<Store::Relocation> Store::relocate(std::size_t bytes_max, bool may_l
                                                           /*may_rest=*/true);
     if (!found.slot) {
       pool.unpin(block);
-      if (found.again) {
-        impl_->closed_at = before;
-      } else {
-        without_room = block;
-      }
+      // The search evicts: it may have freed the block that found no room before.
+      without_room = found.again ? kNoBlock : block;
+      if (found.again) impl_->closed_at = before;
       continue;  // another tenant's block, or another size's, may find one
     }
     impl_->relocating.emplace(*found.slot, block);
