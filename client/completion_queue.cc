@@ -514,17 +514,21 @@ SegmentCallback tell_segments(CallSlot& slot) {
   return {tell, &slot};
 }
 
+/// What a get and a load keep: where blocks go, and `given` as the slot's `own`, with a copy of its segments.
+template <class Options>
+void keep_segments(CallSlot& slot, TargetBlocks blocks, const Options& given, Options& own) {
+  slot.to = slot.arguments.copy(blocks);
+  own = given;
+  own.segment_ends = slot.arguments.copy(given.segment_ends);
+  if (!given.segment_ends.empty() && given.on_segment.call == nullptr) own.on_segment = tell_segments(slot);
+}
+
 }  // namespace
 
 Result<CallId> CompletionQueue::submit_get(Space space, Hashes hashes, TargetBlocks blocks, GetOptions options,
                                            std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto fill = [&](CallSlot& slot) {
-    slot.to = slot.arguments.copy(blocks);
-    slot.get = options;
-    slot.get.segment_ends = slot.arguments.copy(options.segment_ends);
-    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.get.on_segment = tell_segments(slot);
-  };
+  const auto fill = [&](CallSlot& slot) { keep_segments(slot, blocks, options, slot.get); };
   return impl_->submit_hashes(Verb::kGet, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
                               options.segment_ends);
 }
@@ -532,12 +536,7 @@ Result<CallId> CompletionQueue::submit_get(Space space, Hashes hashes, TargetBlo
 Result<CallId> CompletionQueue::submit_load(Space space, Hashes hashes, TargetBlocks blocks, LoadOptions options,
                                             std::uint64_t tag) {
   if (blocks.size() != hashes.size()) return error_code(Errc::kBadRequest);
-  const auto fill = [&](CallSlot& slot) {
-    slot.to = slot.arguments.copy(blocks);
-    slot.load = options;
-    slot.load.segment_ends = slot.arguments.copy(options.segment_ends);
-    if (!options.segment_ends.empty() && options.on_segment.call == nullptr) slot.load.on_segment = tell_segments(slot);
-  };
+  const auto fill = [&](CallSlot& slot) { keep_segments(slot, blocks, options, slot.load); };
   return impl_->submit_hashes(Verb::kLoad, space, hashes, options.deadline, total_bytes(blocks), tag, fill, blocks,
                               options.segment_ends);
 }
