@@ -77,14 +77,17 @@ error_code ArenaMemory::commit(std::size_t bytes) {
   KV_ASSERT(base_ + end <= reserved_ + reserved_bytes_);
   if (ftruncate(fd_, static_cast<off_t>(end)) != 0) return last_errno();
   std::byte* const fresh = base_ + before;
-  if (mmap(fresh, end - before, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_, static_cast<off_t>(before)) ==
-      MAP_FAILED) {
+  // A mapping that is refused at a fixed address has lost that address: another thread's may be there the moment after.
+  // So the kernel is asked elsewhere first. The file keeps the huge pages it got, and the second mapping takes no more.
+  void* const asked = mmap(nullptr, end - before, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(before));
+  if (asked == MAP_FAILED) {
     const error_code why = last_errno();
-    // The kernel may have removed the reservation before it failed, and other mappings must not get these addresses.
-    mmap(fresh, end - before, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     KV_ASSERT(ftruncate(fd_, static_cast<off_t>(before)) == 0);
     return why;
   }
+  munmap(asked, end - before);
+  KV_ASSERT(mmap(fresh, end - before, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_,
+                 static_cast<off_t>(before)) != MAP_FAILED);
   // Advice: transparent huge pages, where allowed for shared memory; core files without prompts.
   if (page_bytes_ == kSmallPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
   madvise(fresh, end - before, MADV_DONTDUMP);
