@@ -568,8 +568,8 @@ std::size_t Client::hot_block_count(Space space, Hashes hashes) const {
   return impl_->find_space(space) == nullptr ? 0 : impl_->hot_roots(space, hashes).now;
 }
 
-std::vector<BlockHash> Client::hot_blocks(Space space) const {
-  return impl_->hot_sets.hot_blocks(static_cast<std::uint32_t>(space));
+std::vector<BlockHash> Client::hot_blocks(Space space, std::optional<std::size_t> unless) const {
+  return impl_->hot_sets.hot_blocks(static_cast<std::uint32_t>(space), unless);
 }
 
 ClusterStatus Client::cluster() const { return impl_->cluster; }

@@ -462,7 +462,8 @@ class Client {
   Async<void> learn_hot_roots(Space space, std::chrono::microseconds deadline, CallControl control = {});
   /// The number of leading blocks of the chain in its hot root, as far as this client was informed.
   std::size_t hot_block_count(Space space, Hashes hashes) const;
-  std::vector<BlockHash> hot_blocks(Space space) const;  ///< All, unordered.
+  /// All, unordered; without those that `unless`, an index of nodes(), alone reports.
+  std::vector<BlockHash> hot_blocks(Space space, std::optional<std::size_t> unless = std::nullopt) const;
   /// The map in use. A call in progress keeps the map it began with. cluster().nodes are nodes(), in order.
   ClusterStatus cluster() const;
   /// Fetches the map from all nodes and adopts it. Returns cluster(). Errors: as ping, if no node answers.

@@ -100,12 +100,15 @@ HotSets::Roots HotSets::roots(std::uint32_t space, Hashes chain, TimePoint now) 
   return roots;
 }
 
-std::vector<BlockHash> HotSets::hot_blocks(std::uint32_t space) const {
+std::vector<BlockHash> HotSets::hot_blocks(std::uint32_t space, std::optional<std::size_t> unless) const {
   std::vector<BlockHash> hot;
   const auto found = spaces_.find(space);
   if (found == spaces_.end()) return hot;
-  for (const auto& [hash, block] : found->second.blocks) {
-    if (block.node_count > 0) hot.push_back(hash);
+  const auto& [was_met, blocks, nodes, first_heard] = found->second;
+  const NodeWord* const left_out = unless && *unless < nodes.size() ? &nodes[*unless] : nullptr;
+  for (const auto& [hash, block] : blocks) {
+    const bool is_left_out = block.node_count == 1 && left_out && std::ranges::binary_search(left_out->blocks, hash);
+    if (block.node_count > 0 && !is_left_out) hot.push_back(hash);
   }
   return hot;
 }

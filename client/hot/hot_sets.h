@@ -45,7 +45,8 @@ class HotSets {
     std::optional<std::size_t> before;  ///< 2: if different.
   };
   Roots roots(std::uint32_t space, Hashes chain, TimePoint now) const;
-  std::vector<BlockHash> hot_blocks(std::uint32_t space) const;  ///< Of all nodes, unordered.
+  /// Of all nodes, unordered; without those that the node `unless` alone reports.
+  std::vector<BlockHash> hot_blocks(std::uint32_t space, std::optional<std::size_t> unless = std::nullopt) const;
 
   void add_node() { kept_counts_.push_back(0); }
   /// The node has left: its reports no longer count. A later node with its number starts afresh.
@@ -75,7 +76,7 @@ class HotSets {
   struct NodeWord {
     bool was_heard = false;
     std::uint64_t version = 0;
-    std::vector<BlockHash> blocks;
+    std::vector<BlockHash> blocks;  ///< Sorted.
   };
   struct SpaceSet {
     bool was_met = false;

@@ -46,6 +46,19 @@ TEST_F(HotSetsTest, ARootIsWhatAnyNodeTakesForHot) {  // 1
   EXPECT_EQ(roots().now, 5u) << "a node may say anything";
 }
 
+TEST_F(HotSetsTest, BlocksThatOneNodeAloneReportsCanBeLeftOut) {
+  say(0, 7, first(10));
+  say(1, 8, first(4));
+  say(2, 9, std::span(chain).subspan(20, 2));
+  EXPECT_EQ(sets.hot_blocks(0).size(), 12u);
+  EXPECT_EQ(sets.hot_blocks(0, 0).size(), 6u) << "node 1 reports the first four too";
+  EXPECT_EQ(sets.hot_blocks(0, 1).size(), 12u);
+  EXPECT_EQ(sets.hot_blocks(0, 2).size(), 10u);
+  EXPECT_EQ(sets.hot_blocks(0, kHotNodes).size(), 12u) << "no such node";
+  sets.forget_node(1, now);
+  EXPECT_EQ(sets.hot_blocks(0, 0).size(), 2u);
+}
+
 TEST_F(HotSetsTest, ANodeIsAskedOnlyWhenItsVersionIsNews) {
   EXPECT_FALSE(sets.hear(0, 0, 0, now));
   EXPECT_TRUE(sets.hear(0, 0, 5, now));

@@ -632,5 +632,38 @@ TEST_F(MoverTest, WhatHasJustBecomeHotHasASecondCopyWhereClientsLookWhenItsOwner
   EXPECT_EQ(found(), all());
 }
 
+/// The first that its mover hears of a namespace is a root that the node itself has just made, behind which nothing was
+/// put yet.
+TEST_F(MoverTest, WhatBecameHotBeforeTheFirstPassHasASecondCopyWhereClientsLookWhenItsOwnerIsDead) {
+  copy_uses = 1;
+  config.breaker_failures = 1;
+  start_all({"a", "b", "c"});
+  loop.run_for(5s);
+  put_all(20);
+  for (const auto& each : chains) make_hot("b", std::span(each).first(32));
+  ASSERT_EQ(moves("b").copied_blocks, 0u);
+  loop.run_for(10s);
+  kill_unannounced("b");
+  for (int i = 0; i < 10; ++i) {  // until the client knows
+    (void)loop.run(client->match(space, chain(++last_seed), {.deadline = 5s}));
+    loop.run_for(10ms);
+  }
+  ASSERT_EQ(client->hot_block_count(space, chains.front()), 0u);
+  EXPECT_EQ(found(), all());
+}
+
+TEST_F(MoverTest, WhatBecameHotBeforeTheFirstPassIsHandedOverToWhereClientsLookWhenItsOwnerHasLeft) {
+  start_all({"a", "b", "c"});
+  put_all(20);
+  for (const auto& each : chains) make_hot("b", std::span(each).first(32));
+  movers["b"]->leave();
+  run_until([&] { return movers["b"]->has_left(); });
+  kill("b");
+  loop.run_for(5s);
+  start_client();
+  ASSERT_EQ(client->hot_block_count(space, chains.front()), 0u);
+  EXPECT_EQ(found(), all());
+}
+
 }  // namespace
 }  // namespace kv

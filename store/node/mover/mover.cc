@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <set>
+#include <map>
 #include <unordered_set>
 #include <utility>
 
@@ -291,7 +291,7 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
   std::ranges::sort(ends, is_hotter);
   if (ends.size() > kEndsMax) ends.resize(kEndsMax);
   Paths wanted;
-  std::set<SpaceId> heard;
+  std::map<SpaceId, HotBlocks> heard;
   std::size_t looked = 0;
   for (const Store::PathEnd& end : ends) {
     if (stops_) break;
@@ -302,9 +302,15 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
       return store.path_of(end);
     });
     if (!path || !record) continue;  // evicted or dropped meanwhile
-    if (heard.insert(end.space).second) co_await hear_roots(hand, end.space, record->id());
+    const auto [of_others, is_new] = heard.try_emplace(end.space);
+    if (is_new) of_others->second = co_await hear_roots(hand, end.space, record->id());
+    std::vector<std::size_t> roots = recent_roots_.roots(record->id(), *path, clock_.now());
+    const auto root_of_others =
+        std::ranges::find_if_not(*path, [&](const BlockHash& block) { return of_others->second.contains(block); });
+    roots.push_back(static_cast<std::size_t>(root_of_others - path->begin()));  // 6
+    if (std::ranges::find(roots, roots.back()) != roots.end() - 1) roots.pop_back();
     bool is_now = true;
-    for (const std::size_t hot_blocks : recent_roots_.roots(record->id(), *path, clock_.now())) {
+    for (const std::size_t hot_blocks : roots) {
       if (is_wanted({end, hot_blocks}, *path, is_now)) wanted.push_back({end, hot_blocks});
       is_now = false;
     }
@@ -313,8 +319,8 @@ asio::awaitable<Mover::Paths> Mover::list(TimePoint since, Hand& hand, IsWanted 
 }
 
 /// A block is hot if any node reports it, as for clients: its own report alone would lead to other owners.
-asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceId& name) {
-  std::unordered_set<BlockHash> hot;
+asio::awaitable<Mover::HotBlocks> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceId& name) {
+  HotBlocks hot;
   const auto space = co_await open(hand, id);
   if (space && !stops_) {
     static_cast<void>(co_await hand.client->learn_hot_roots(*space, kStatsDeadline));
@@ -323,6 +329,9 @@ asio::awaitable<void> Mover::hear_roots(Hand& hand, SpaceId id, const NamespaceI
   const auto own = hot_roots_.list(name);
   hot.insert(own->blocks.begin(), own->blocks.end());
   recent_roots_.hear(name, std::vector<BlockHash>(hot.begin(), hot.end()), clock_.now());
+  if (!space || stops_) co_return hot;                                    // what others report is unknown
+  const auto of_others = hand.client->hot_blocks(*space, target_->self);  // a hand has the target's nodes
+  co_return HotBlocks(of_others.begin(), of_others.end());
 }
 
 /// Blocks that this node never owned under `formers_` are copies left by an earlier map: their owner has them.

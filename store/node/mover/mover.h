@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/event.h"
@@ -54,6 +55,8 @@ struct MoverConfig {
 ///   4. Blocks of other nodes are left alone, and local ones stay: a wrong map costs copies only.
 ///   5. Blocks placed by a recent root of their chain move like blocks placed by the present root, each to where the
 ///      same root puts it under the new map: clients look in both places. So clients still find them.
+///   6. The root that others report without this node is such a root too: blocks that only this node takes for hot were
+///      put by it before, and it is the root once this node is gone.
 /// *Second copies*, if configured: while no hand-over is due, blocks that this node owns and that were used copy_uses
 /// times go to the node that would own them if this one left. Clients look there when this node does not answer, and
 /// the block belongs there once this node has left. Each pass takes the blocks used since the last pass, or all once
@@ -126,7 +129,9 @@ class Mover {
   /// Whether a path behind the given first blocks is to be sent; `is_now`: they are its root now, else a recent root.
   using IsWanted = std::function<bool(const Path&, std::span<const BlockHash>, bool is_now)>;
   asio::awaitable<Paths> list(TimePoint since, Hand& hand, IsWanted is_wanted);
-  asio::awaitable<void> hear_roots(Hand& hand, SpaceId id, const NamespaceId& name);
+  using HotBlocks = std::unordered_set<BlockHash>;
+  /// Returns the hot blocks without those that only this node reports.
+  asio::awaitable<HotBlocks> hear_roots(Hand& hand, SpaceId id, const NamespaceId& name);
   bool is_moving(std::span<const BlockHash> path, std::size_t hot_blocks, bool is_now) const;
   bool is_worth_a_copy(const Path& path, std::span<const BlockHash> blocks) const;
   /// The reason why the path did not arrive. Success: it arrived, or it is no longer here.
