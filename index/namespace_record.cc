@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "base/quantity.h"
 
 namespace kv {
 namespace {
@@ -102,14 +102,12 @@ std::size_t parse_count(const Fields& fields, const std::string& key, std::size_
     return 0;
   }
   const std::string& value = field->second;
-  std::size_t count = 0;
-  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-  const bool is_number = error == std::errc() && end == value.data() + value.size();
-  if (!is_number || value[0] == '0' || count > max) {
+  const auto count = parse_number<std::size_t>(value);
+  if (!count || value[0] == '0' || *count > max) {
     problem = "field " + quoted(key) + ": value " + quoted(value) + " is not allowed; allowed: " + allowed;
     return 0;
   }
-  return count;
+  return *count;
 }
 
 }  // namespace

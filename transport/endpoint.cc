@@ -1,7 +1,8 @@
 #include "transport/endpoint.h"
 
 #include <algorithm>
-#include <charconv>
+
+#include "base/quantity.h"
 
 namespace kv {
 namespace {
@@ -70,10 +71,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   if (host.size() > kHostBytesMax) return fail("the host is longer than 253 bytes");
   const auto is_of_host = [](char c) { return c > ' ' && c < 127 && c != '/'; };
   if (host.empty() || !std::ranges::all_of(host, is_of_host)) return fail("the host is not valid");
-  unsigned value = 0;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
-  if (error != std::errc() || end != port.data() + port.size() || value > 65535)
-    return fail("the port is not 0..65535");
+  if (!parse_number<std::uint16_t>(port)) return fail("the port is not 0..65535");
   endpoint.host = host;
   endpoint.port = port;
   return endpoint;

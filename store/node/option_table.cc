@@ -87,12 +87,6 @@ bool is_within_all(double value, const OptionLimits& limits) {
   return std::visit([value](const auto& each) { return is_within(value, each); }, limits);
 }
 
-template <class T>
-bool read_number(std::string_view text, T* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 bool read(const std::string& text, const OptionLimits& limits, std::string* to) {
   const auto* const words = std::get_if<OneOf>(&limits);
   if (words != nullptr && std::ranges::find(*words, text) == words->end()) return false;
@@ -108,9 +102,9 @@ bool read(const std::string& text, const OptionLimits&, bool* to) {
 }
 
 bool read(const std::string& text, const OptionLimits& limits, double* to) {
-  double number = 0;
-  if (!read_number(text, &number) || !std::isfinite(number) || !is_within_all(number, limits)) return false;
-  *to = number;
+  const auto number = parse_number<double>(text);
+  if (!number || !std::isfinite(*number) || !is_within_all(*number, limits)) return false;
+  *to = *number;
   return true;
 }
 
@@ -136,8 +130,10 @@ bool read(const std::string& text, const OptionLimits& limits, T* to) {
   if (const auto* const sizes = std::get_if<SizeLimits>(&limits)) {
     if (!parse_bytes(text, &number)) return false;
     if (sizes->text != nullptr && (number < sizes->min || number > sizes->max)) return false;
-  } else if (!read_number(text, &number) || !is_within_all(static_cast<double>(number), limits)) {
-    return false;
+  } else {
+    const auto read = parse_number<std::uint64_t>(text);
+    if (!read || !is_within_all(static_cast<double>(*read), limits)) return false;
+    number = *read;
   }
   if (number > std::numeric_limits<T>::max()) return false;
   *to = static_cast<T>(number);

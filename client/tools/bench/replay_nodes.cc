@@ -8,39 +8,30 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "base/assert.h"
+#include "base/quantity.h"
 #include "client/tools/ctl/node_counts.h"
 #include "client/tools/options.h"
 #include "client/tools/text_table.h"
 
 namespace kv {
-namespace {
-
-std::optional<std::size_t> parse_number(std::string_view text) {
-  std::size_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-}  // namespace
 
 std::optional<PlayedDeath> parse_death(const std::string& text, const std::vector<std::string>& endpoints,
                                        std::size_t request_count) {
   if (text.empty()) return std::nullopt;
   // From the right: a Unix socket's path may contain '@'.
   const std::size_t at = text.rfind('@');
-  const auto request = at == std::string::npos ? std::nullopt : parse_number(std::string_view(text).substr(at + 1));
+  const auto request =
+      at == std::string::npos ? std::nullopt : parse_number<std::size_t>(std::string_view(text).substr(at + 1));
   if (!request) throw CLI::ValidationError("--fail", "'" + text + "' is not NODE@N; write for example 2@6015");
   // A number is tried first; endpoints begin with a scheme, so the two are distinct.
   const std::string name = text.substr(0, at);
   const auto found = std::ranges::find(endpoints, name);
-  const std::size_t node =
-      parse_number(name).value_or(static_cast<std::size_t>(std::ranges::distance(endpoints.begin(), found)));
+  const std::size_t node = parse_number<std::size_t>(name).value_or(
+      static_cast<std::size_t>(std::ranges::distance(endpoints.begin(), found)));
   if (node >= endpoints.size()) {
     throw CLI::ValidationError("--fail", "'" + name + "' is no endpoint, and no number 0.." +
                                              std::to_string(endpoints.size() - 1) + " of one");
@@ -56,8 +47,9 @@ std::optional<PlayedDeath> parse_death(const std::string& text, const std::vecto
 RequestWindow parse_window(const std::string& text, std::size_t request_count) {
   RequestWindow window;
   const std::size_t plus = text.find('+');
-  const auto first = parse_number(std::string_view(text).substr(0, plus));
-  const auto count = plus == std::string::npos ? window.count : parse_number(std::string_view(text).substr(plus + 1));
+  const auto first = parse_number<std::size_t>(std::string_view(text).substr(0, plus));
+  const auto count =
+      plus == std::string::npos ? window.count : parse_number<std::size_t>(std::string_view(text).substr(plus + 1));
   if (!first || !count || *count == 0) {
     throw CLI::ValidationError("--window", "'" + text + "' is not FIRST or FIRST+COUNT; write for example 6015+200");
   }

@@ -1,12 +1,12 @@
 #include "client/tools/ctl/ctl_chain.h"
 
-#include <charconv>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
 #include <sstream>
 
+#include "base/quantity.h"
 #include "client/tools/ctl/ctl.h"
 
 namespace kv {
@@ -70,11 +70,9 @@ std::vector<std::uint32_t> parse_tokens(const ChainOptions& options) {
   std::vector<std::uint32_t> tokens;
   std::istringstream text(read_text(options.token_file));
   for (std::string word; text >> word;) {
-    std::uint32_t token = 0;
-    const auto [end, wrong] = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (wrong != std::errc() || end != word.data() + word.size())
-      throw CLI::ValidationError("--tokens", "'" + word + "' is no token id: a number of 32 bits");
-    tokens.push_back(token);
+    const auto token = parse_number<std::uint32_t>(word);
+    if (!token) throw CLI::ValidationError("--tokens", "'" + word + "' is no token id: a number of 32 bits");
+    tokens.push_back(*token);
   }
   return tokens;
 }

@@ -15,6 +15,7 @@
 #include "base/assert.h"
 #include "base/hex.h"
 #include "base/printable.h"
+#include "base/quantity.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -30,12 +31,6 @@ bool is_name(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
            c == '.';
   });
-}
-
-std::optional<std::uint32_t> number_of(std::string_view text) {
-  std::uint32_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
 constexpr std::string_view kTenants = "tenants", kShares = "shares", kShareOwner = "share:";
@@ -64,10 +59,8 @@ std::string check_match(std::string_view who) {
   if (who == "certificate" || who == "unix" || who == "loopback" || who == "network") return "";
   if (who.starts_with("unix")) {
     const bool is_user = who.starts_with(kUid) || who.starts_with(kGid);
-    return is_user && number_of(who.substr(kUid.size())) ? ""
-                                                         : shown(who) +
-                                                               ", allowed are unix, unix:uid=NUMBER and "
-                                                               "unix:gid=NUMBER";
+    if (is_user && parse_number<std::uint32_t>(who.substr(kUid.size()))) return "";
+    return shown(who) + ", allowed are unix, unix:uid=NUMBER and unix:gid=NUMBER";
   }
   // The TOML reader leaves these characters where quotes or brackets do not close, or in a list with a comment.
   if (who.find_first_of("\"'[],#") != std::string_view::npos)
@@ -78,8 +71,9 @@ std::string check_match(std::string_view who) {
 
 bool is_meant(const std::string& who, const PeerIdentity& peer) {
   if (who == "unix") return peer.user.has_value();
-  if (who.starts_with(kUid)) return peer.user && number_of(std::string_view(who).substr(kUid.size())) == peer.user->uid;
-  if (who.starts_with(kGid)) return peer.user && number_of(std::string_view(who).substr(kGid.size())) == peer.user->gid;
+  const auto number = [&who] { return parse_number<std::uint32_t>(std::string_view(who).substr(kUid.size())); };
+  if (who.starts_with(kUid)) return peer.user && number() == peer.user->uid;
+  if (who.starts_with(kGid)) return peer.user && number() == peer.user->gid;
   if (who == "certificate") return peer.protection == Stream::Protection::kTls;
   if (who == "loopback") return peer.protection == Stream::Protection::kLocal && !peer.user;
   if (who == "network") return peer.protection == Stream::Protection::kNone;

@@ -1,24 +1,18 @@
 #include "store/node/events/event_query.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/hex.h"
+#include "base/quantity.h"
 
 namespace kv {
 namespace {
 
 template <class Number>
 bool read_decimal(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, number);
-  return !text.empty() && error == std::errc() && at == end;
-}
-
-std::optional<InstanceId> read_life(std::string_view text) {
-  InstanceId life{};
-  if (!from_hex(text, life)) return std::nullopt;
-  return life;
+  const auto read = parse_number<Number>(text);
+  number = read.value_or(0);
+  return read.has_value();
 }
 
 }  // namespace
@@ -36,8 +30,7 @@ std::optional<EventQuery> read_event_query(std::string_view query) {
       has_from = true;
       if (!read_decimal(value, asked.from)) return std::nullopt;
     } else if (key == "life" && !asked.life) {
-      asked.life = read_life(value);
-      if (!asked.life) return std::nullopt;
+      if (!from_hex(value, asked.life.emplace())) return std::nullopt;
     } else {
       return std::nullopt;
     }

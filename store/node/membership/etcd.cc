@@ -13,7 +13,6 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
-#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,6 +21,7 @@
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "base/quantity.h"
 #include "transport/connect_first.h"
 #include "transport/endpoint.h"
 #include "transport/resolver.h"
@@ -87,12 +87,7 @@ std::optional<std::int64_t> number_of(const json& object, const char* field) {
   const auto found = object.find(field);
   if (found == object.end()) return 0;
   if (found->is_number_integer()) return found->get<std::int64_t>();
-  if (!found->is_string()) return std::nullopt;
-  const auto& text = found->get_ref<const std::string&>();
-  std::int64_t value = 0;
-  const auto [at, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || at != text.data() + text.size()) return std::nullopt;
-  return value;
+  return found->is_string() ? parse_number<std::int64_t>(found->get_ref<const std::string&>()) : std::nullopt;
 }
 
 /// A field in base64; empty if absent. nullopt: another type.

@@ -3,12 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <utility>
 
 #include "base/assert.h"
 #include "base/printable.h"
+#include "base/quantity.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/thread_border.h"
 #include "transport/frame.h"
@@ -22,10 +22,10 @@ constexpr std::uint64_t kEpochBaseMax = 1ull << 62;
 /// Reads a constant of the cluster. Returns "", or the error; then *value is 0.
 template <class T>
 std::string read_constant(const std::string& text, T least, T most, const char* allowed, T* value) {
-  const char* const end = text.data() + text.size();
-  const auto [at, error] = std::from_chars(text.data(), end, *value);
-  if (error == std::errc() && at == end && *value >= least && *value <= most) return "";
-  *value = 0;
+  const auto read = parse_number<T>(text);
+  const bool is_allowed = read && *read >= least && *read <= most;
+  *value = is_allowed ? *read : 0;
+  if (is_allowed) return "";
   return fmt::format("'{}', allowed is {}", printable(text.substr(0, 64)), allowed);
 }
 
