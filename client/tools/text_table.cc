@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <ctime>
 
 #include "base/assert.h"
 #include "base/printable.h"
@@ -79,6 +80,16 @@ std::string format_seconds(double seconds) {
   if (minutes < 120) return std::to_string(minutes) + " min";
   if (minutes < 48 * 60) return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
   return std::to_string(minutes / (24 * 60)) + " d " + std::to_string(minutes / 60 % 24) + " h";
+}
+
+std::string format_share(double part) { return format_number(100 * part, 1) + " %"; }
+
+std::string format_utc(std::chrono::microseconds since_1970, const char* form) {
+  const auto time = static_cast<std::time_t>(since_1970 / std::chrono::seconds(1));
+  std::tm parts{};
+  std::array<char, 32> text{};
+  if (::gmtime_r(&time, &parts) == nullptr) return "-";
+  return {text.data(), std::strftime(text.data(), text.size(), form, &parts)};
 }
 
 }  // namespace kv

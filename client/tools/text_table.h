@@ -1,6 +1,7 @@
 // client/tools/text_table.h: tables for people: aligned columns, numbers to the right.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <ostream>
 #include <string>
@@ -24,5 +25,8 @@ std::string format_number(double value, int digits);  ///< Fixed digits after th
 std::string format_count(std::uint64_t value);        ///< 1,234,567
 std::string format_bytes(std::uint64_t bytes);        ///< 2 MiB, 1.5 GiB, 700 B
 std::string format_seconds(double seconds);           ///< 950 us, 1.2 s, 3 h 20 min
+std::string format_share(double part);                ///< 12.5 %, of 0.125
+/// As strftime(), in UTC; "-" for a time beyond the calendar.
+std::string format_utc(std::chrono::microseconds since_1970, const char* form = "%Y-%m-%dT%H:%M:%SZ");
 
 }  // namespace kv

@@ -1,15 +1,14 @@
 #include "client/tools/bench/raw_server.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -24,7 +23,8 @@
 namespace kv {
 namespace {
 
-[[noreturn]] void throw_errno(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+using Tcp = asio::ip::tcp;
+using Local = asio::local::stream_protocol;
 
 void set_no_delay(int fd) {
   const int on = 1;
@@ -125,61 +125,32 @@ void serve_tls(int fd, const RawTls& tls, std::span<const std::byte> memory, std
   ::_exit(0);
 }
 
-template <class Address>
-const sockaddr* as_sockaddr(const Address& address) {
-  return reinterpret_cast<const sockaddr*>(&address);
-}
-
-sockaddr_un unix_address(const std::string& name, socklen_t* length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  KV_ASSERT(name.size() < sizeof address.sun_path);
-  std::memcpy(address.sun_path + 1, name.data(), name.size());  // a leading 0: the abstract namespace
-  *length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-int listen_on_loopback(std::uint16_t* port) {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) throw_errno("socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  if (::bind(fd, as_sockaddr(address), length) != 0 || ::listen(fd, 128) != 0) throw_errno("listen on 127.0.0.1");
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) throw_errno("getsockname");
-  *port = ntohs(address.sin_port);
-  return fd;
-}
-
-int connect_to_loopback(std::uint16_t port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(port);
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || ::connect(fd, as_sockaddr(address), sizeof address) != 0) throw_errno("connect to 127.0.0.1");
+/// A connected socket, which the caller closes.
+template <class Protocol>
+int connect_to(const typename Protocol::endpoint& endpoint) {
+  asio::io_context context;
+  typename Protocol::socket socket(context);
+  socket.connect(endpoint);
+  const int fd = socket.release();
   set_no_delay(fd);
   return fd;
 }
 
 }  // namespace
 
-RawServer::RawServer(std::size_t memory_bytes) : unix_name_("kvstore-bench-" + std::to_string(::getpid())) {
-  const int tcp = listen_on_loopback(&port_), tls_fd = listen_on_loopback(&tls_port_);
-  const int unix_fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (unix_fd < 0) throw_errno("socket");
-  socklen_t length = 0;
-  const sockaddr_un local = unix_address(unix_name_, &length);
-  if (::bind(unix_fd, as_sockaddr(local), length) != 0 || ::listen(unix_fd, 128) != 0) throw_errno("listen");
+RawServer::RawServer(std::size_t memory_bytes)
+    : unix_endpoint_('\0' + ("kvstore-bench-" + std::to_string(::getpid()))) {
+  asio::io_context context;
+  const Tcp::endpoint any_port(asio::ip::address_v4::loopback(), 0);
+  Tcp::acceptor tcp(context, any_port, /*reuse_addr=*/false), tls(context, any_port, /*reuse_addr=*/false);
+  Local::acceptor local(context, unix_endpoint_, /*reuse_addr=*/false);
+  tcp_endpoint_ = tcp.local_endpoint();
+  tls_endpoint_ = tls.local_endpoint();
   // A process, not a thread, like a node: the bound includes the cost of switching between address spaces.
   pid_ = ::fork();
-  if (pid_ < 0) throw_errno("fork");
-  if (pid_ == 0)
-    run_server(tcp, unix_fd, tls_fd, tls_, memory_bytes);  // all listen already: a connect() cannot come too early
-  ::close(tcp);
-  ::close(tls_fd);
-  ::close(unix_fd);
+  if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
+  if (pid_ == 0)  // all listen already: a connect() cannot come too early
+    run_server(tcp.native_handle(), local.native_handle(), tls.native_handle(), tls_, memory_bytes);
 }
 
 RawServer::~RawServer() {
@@ -188,16 +159,9 @@ RawServer::~RawServer() {
   ::waitpid(pid_, nullptr, 0);
 }
 
-int RawServer::connect_tcp() const { return connect_to_loopback(port_); }
-int RawServer::connect_for_tls() const { return connect_to_loopback(tls_port_); }
-
-int RawServer::connect_unix() const {
-  socklen_t length = 0;
-  const sockaddr_un address = unix_address(unix_name_, &length);
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || ::connect(fd, as_sockaddr(address), length) != 0) throw_errno("connect");
-  return fd;
-}
+int RawServer::connect_tcp() const { return connect_to<Tcp>(tcp_endpoint_); }
+int RawServer::connect_for_tls() const { return connect_to<Tcp>(tls_endpoint_); }
+int RawServer::connect_unix() const { return connect_to<Local>(unix_endpoint_); }
 
 bool send_all(int fd, const void* from, std::size_t bytes, bool spin) {
   const auto* next = static_cast<const std::byte*>(from);

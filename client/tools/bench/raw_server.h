@@ -3,10 +3,12 @@
 
 #include <sys/types.h>
 
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
+#include "base/result.h"
 #include "client/tools/bench/raw_tls.h"
 
 namespace kv {
@@ -41,8 +43,8 @@ class RawServer {
  private:
   pid_t pid_ = -1;
   RawTls tls_;
-  std::uint16_t port_ = 0, tls_port_ = 0;
-  std::string unix_name_;  ///< In the abstract namespace, which needs no clean-up.
+  asio::ip::tcp::endpoint tcp_endpoint_, tls_endpoint_;
+  asio::local::stream_protocol::endpoint unix_endpoint_;  ///< In the abstract namespace, which needs no clean-up.
 };
 
 /// Send or receive exactly `bytes`; `spin` polls instead of sleeping. False once the peer is gone.

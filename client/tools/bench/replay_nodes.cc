@@ -1,17 +1,9 @@
 #include "client/tools/bench/replay_nodes.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
 #include <nlohmann/json.hpp>
-#include <system_error>
 
-#include "base/assert.h"
 #include "base/quantity.h"
 #include "client/tools/ctl/node_counts.h"
 #include "client/tools/options.h"
@@ -63,25 +55,10 @@ RequestWindow parse_window(const std::string& text, std::size_t request_count) {
 }
 
 /// Bound and never listening: the kernel answers with a reset, and reserves the port.
-RefusingPort::RefusingPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  if (socket_ < 0) throw std::system_error(errno, std::generic_category(), "socket");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::bind(socket_, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    const int error = errno;
-    ::close(socket_);
-    throw std::system_error(error, std::generic_category(), "bind");
-  }
-}
-
-RefusingPort::~RefusingPort() { ::close(socket_); }
+RefusingPort::RefusingPort() : socket_(context_, asio::ip::tcp::endpoint(asio::ip::address_v4::loopback(), 0)) {}
 
 std::string RefusingPort::endpoint() const {
-  sockaddr_in address{};
-  socklen_t bytes = sizeof address;
-  KV_ASSERT(::getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &bytes) == 0);
-  return "tcp://127.0.0.1:" + std::to_string(ntohs(address.sin_port));
+  return "tcp://127.0.0.1:" + std::to_string(socket_.local_endpoint().port());
 }
 
 void NodeShares::end(std::vector<NodeStats> after, const std::optional<PlayedDeath>& death) {

@@ -1,6 +1,8 @@
 // client/tools/bench/replay_nodes.h: a replay over several nodes: the simulated death of one, and each one's share.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -34,14 +36,12 @@ RequestWindow parse_window(const std::string& text, std::size_t request_count);
 /// A TCP port of this host that refuses connections during its lifetime, as that of a killed process does.
 class RefusingPort {
  public:
-  RefusingPort();  ///< Throws std::system_error.
-  ~RefusingPort();
-  RefusingPort(const RefusingPort&) = delete;
-  RefusingPort& operator=(const RefusingPort&) = delete;
+  RefusingPort();  ///< Throws boost::system::system_error.
   std::string endpoint() const;
 
  private:
-  int socket_ = -1;
+  asio::io_context context_;
+  asio::ip::tcp::socket socket_;
 };
 
 /// Each node's share of a replay, from the counters of the nodes before and after it.

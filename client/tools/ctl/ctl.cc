@@ -27,11 +27,12 @@ void add_sure_flag(CLI::App& command, bool& is_sure) {
 }
 
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table) {
-  if (as_json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    table.print(std::cout);
-  }
+  print_answer(as_json, document, [&] { table.print(std::cout); });
+}
+
+void print_answer(bool as_json, const nlohmann::json& document, const std::function<void()>& print_text) {
+  if (!as_json) return print_text();
+  std::cout << json_text(document) << '\n';
 }
 
 }  // namespace kv

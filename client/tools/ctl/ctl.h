@@ -19,6 +19,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <stdexcept>
@@ -76,8 +78,15 @@ std::pair<CLI::App*, Options*> add_ctl_command(CLI::App& app, const std::string&
   return {command, options.get()};
 }
 
-/// Prints the document with --json, else the table.
+/// Prints the document with --json, else the table, or what `print_text` prints.
 void print_answer(bool as_json, const nlohmann::json& document, const TextTable& table);
+void print_answer(bool as_json, const nlohmann::json& document, const std::function<void()>& print_text);
+
+/// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
+template <class Nodes>
+void fail_if_silent(const Nodes& nodes) {
+  if (std::ranges::any_of(nodes, [](const auto& node) { return bool(node.error); })) throw ToolFailed::said();
+}
 
 /// Fills in the endpoints, in a cluster all nodes; one connection and quick retries, for a waiting person.
 ClientConfig ctl_config(ConnectionOptions& node);

@@ -105,11 +105,9 @@ void run_why(const BlockOptions& options) {
   document["namespace"] = to_hex(record.id().bytes);
   document["hashes"] = hashes.size();
   document["text"] = lines;
-  if (own.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
+  print_answer(own.json, document, [&] {
     for (const std::string& line : lines) std::cout << line << '\n';
-  }
+  });
   if (report.why) throw ToolFailed::said();
 }
 
@@ -189,11 +187,8 @@ void run_command(const std::string& name, BlockOptions options) {
     sentence = format_count(count) + " blocks " + name + "ned";
   }
   if (why) document["why"] = describe(why);
-  if (options.json) {
-    std::cout << json_text(document) << '\n';
-  } else {
-    std::cout << sentence << (why ? "; not more because: " + describe(why) : "") << '\n';
-  }
+  print_answer(options.json, document,
+               [&] { std::cout << sentence << (why ? "; not more because: " + describe(why) : "") << '\n'; });
   if (why) throw ToolFailed::said();  // some node was silent: scripts must see that the number is a lower bound
 }
 

@@ -20,13 +20,11 @@ namespace {
 struct MemberReport {
   ClusterStatus::Node member;
   std::string endpoint;  ///< The one it was asked at.
-  error_code error;      ///< If it was silent.
+  NodeStats said;        ///< Without values if it was silent.
   std::string error_text;
-  std::uint64_t epoch = 0;
-  double digest = 0;  ///< Of its view of the cluster.
-  double allocated_bytes = 0, capacity_bytes = 0, uptime_seconds = 0;
-  double moved_blocks = 0, moved_bytes = 0, remaining_paths = 0;  ///< Handed to others; still to hand over.
-  std::map<std::string, std::uint64_t> unmoved;                   ///< Paths that failed to move, by reason.
+  std::map<std::string, std::uint64_t> unmoved;  ///< Paths that failed to move, by reason.
+
+  double remaining_paths() const { return stat(said, "cluster_move_remaining_paths"); }  ///< Still to hand over.
 };
 
 struct ClusterReport {
@@ -37,7 +35,7 @@ struct ClusterReport {
   bool is_agreed() const {
     std::set<double> digests;
     for (const MemberReport& each : members) {
-      if (!each.error) digests.insert(each.digest);
+      if (!each.said.error) digests.insert(stat(each.said, "cluster_digest"));
     }
     return digests.size() <= 1;
   }
@@ -56,26 +54,18 @@ CtlCluster ask_map(CtlOptions& options) {
 ClusterReport ask_all(CtlOptions& options) {
   CtlCluster cluster = ask_map(options);
   ToolClient client(std::move(cluster.config));
-  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   const std::vector<NodeStatus> links = client->nodes();
   ClusterReport report{std::move(cluster.map), {}};
   KV_ASSERT(stats.size() == report.map.nodes.size() && links.size() == stats.size());
   for (std::size_t i = 0; i < links.size(); ++i) {
-    const NodeStats& said = stats[i];
+    NodeStats& said = stats[i];
     MemberReport& one = report.members.emplace_back();
     one.member = report.map.nodes[i];
     one.endpoint = links[i].endpoint;
-    one.error = said.error;
-    if (one.error) one.error_text = links[i].last_error_text.empty() ? describe(said.error) : links[i].last_error_text;
-    one.epoch = static_cast<std::uint64_t>(stat(said, "cluster_epoch"));
-    one.digest = stat(said, "cluster_digest");
-    one.allocated_bytes = stat(said, "allocated_bytes");
-    one.capacity_bytes = stat(said, "capacity_bytes");
-    one.uptime_seconds = stat(said, "uptime_seconds");
-    one.moved_blocks = stat(said, "cluster_moved_blocks");
-    one.moved_bytes = stat(said, "cluster_moved_bytes");
-    one.remaining_paths = stat(said, "cluster_move_remaining_paths");
+    if (said.error) one.error_text = links[i].last_error_text.empty() ? describe(said.error) : links[i].last_error_text;
     one.unmoved = unmoved_paths({said.values.begin(), said.values.end()});
+    one.said = std::move(said);
   }
   return report;
 }
@@ -89,7 +79,7 @@ const char* state_of(const ClusterStatus::Node& member) {
 std::string share_of(const ClusterStatus& map, const ClusterStatus::Node& member) {
   double sum = 0;
   for (const ClusterStatus::Node& each : map.nodes) sum += map.weight_of(each);
-  return format_number(100 * map.weight_of(member) / sum, 1) + " %";
+  return format_share(map.weight_of(member) / sum);
 }
 
 nlohmann::json node_json(const ClusterStatus::Node& member) {
@@ -111,13 +101,14 @@ void run_cluster_status(CtlOptions options) {
                                {"nodes", nlohmann::json::array()}};
     for (const MemberReport& one : report.members) {
       nlohmann::json entry = node_json(one.member);
-      entry["answers"] = !one.error;
-      if (one.error) entry["error"] = one.error_text;
-      if (!one.error) {
-        entry["epoch"] = one.epoch;
-        entry["moved_blocks"] = one.moved_blocks;
-        entry["moved_bytes"] = one.moved_bytes;
-        entry["remaining_paths"] = one.remaining_paths;
+      entry["answers"] = !one.said.error;
+      if (one.said.error) {
+        entry["error"] = one.error_text;
+      } else {
+        entry["epoch"] = static_cast<std::uint64_t>(stat(one.said, "cluster_epoch"));
+        entry["moved_blocks"] = stat(one.said, "cluster_moved_blocks");
+        entry["moved_bytes"] = stat(one.said, "cluster_moved_bytes");
+        entry["remaining_paths"] = one.remaining_paths();
         entry["unmoved_paths"] = one.unmoved;
       }
       document["nodes"].push_back(entry);
@@ -128,15 +119,14 @@ void run_cluster_status(CtlOptions options) {
     for (const MemberReport& one : report.members) {
       const std::string share = share_of(report.map, one.member);
       const std::string zone = one.member.zone.empty() ? "-" : one.member.zone;
-      if (one.error) {
+      if (one.said.error) {
         table.add({one.member.id, "down: " + one.error_text, "-", share, zone, "-", "-", "-", "-", "-", one.endpoint});
         continue;
       }
-      table.add({one.member.id, state_of(one.member), std::to_string(one.epoch), share, zone,
-                 format_seconds(one.uptime_seconds), format_bytes(static_cast<std::uint64_t>(one.allocated_bytes)),
-                 format_bytes(static_cast<std::uint64_t>(one.capacity_bytes)),
-                 format_bytes(static_cast<std::uint64_t>(one.moved_bytes)), paths_text(one.remaining_paths),
-                 one.endpoint});
+      table.add({one.member.id, state_of(one.member), format_number(stat(one.said, "cluster_epoch"), 0), share, zone,
+                 format_seconds(stat(one.said, "uptime_seconds")), bytes_text(one.said, "allocated_bytes"),
+                 bytes_text(one.said, "capacity_bytes"), bytes_text(one.said, "cluster_moved_bytes"),
+                 paths_text(one.remaining_paths()), one.endpoint});
     }
     table.print(std::cout);
     for (const MemberReport& one : report.members) {
@@ -149,7 +139,8 @@ void run_cluster_status(CtlOptions options) {
              "has lost etcd (its log and kvstore_cluster_etcd_is_reachable say so).\n";
     }
   }
-  const bool all_answer = std::ranges::none_of(report.members, [](const MemberReport& one) { return bool(one.error); });
+  const bool all_answer =
+      std::ranges::none_of(report.members, [](const MemberReport& one) { return bool(one.said.error); });
   if (!all_answer || !report.is_agreed()) throw ToolFailed::said();
 }
 
@@ -202,11 +193,12 @@ std::vector<PlanNode> nodes_to_plan(const ClusterReport& report, const PlanOptio
   std::vector<PlanNode> nodes;
   double weights = 0, capacity = 0;
   for (const MemberReport& one : report.members) {
-    if (one.error)
+    if (one.said.error)
       throw ToolFailed(one.member.id + " does not answer (" + one.error_text + "), so what it holds is unknown");
-    nodes.push_back({one.member.id, report.map.weight_of(one.member), one.allocated_bytes, one.capacity_bytes});
+    nodes.push_back({one.member.id, report.map.weight_of(one.member), stat(one.said, "allocated_bytes"),
+                     stat(one.said, "capacity_bytes")});
     weights += nodes.back().weight;
-    capacity += nodes.back().weight > 0 ? one.capacity_bytes : 0;
+    capacity += nodes.back().weight > 0 ? nodes.back().capacity_bytes : 0;
   }
   for (const std::string& id : options.removed) {
     const auto node = std::ranges::find(nodes, id, &PlanNode::id);
@@ -261,14 +253,13 @@ void run_cluster_plan(PlanOptions options) {
     std::cout << json_text(document) << '\n';
     return;
   }
-  const auto share = [](double part) { return format_number(100 * part, 1) + " %"; };
   TextTable table({"node", "", "share", "then", "sends", "is given", "holds", "then"});
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     table.add({nodes[i].id,
                nodes[i].is_added     ? "new"
                : nodes[i].is_removed ? "goes"
                                      : "",
-               share(plans[i].share_before), share(plans[i].share_after), bytes(plans[i].sent_bytes),
+               format_share(plans[i].share_before), format_share(plans[i].share_after), bytes(plans[i].sent_bytes),
                bytes(plans[i].received_bytes), bytes(nodes[i].held_bytes), bytes(plans[i].held_after_bytes)});
   }
   table.print(std::cout);
@@ -315,11 +306,11 @@ std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool
     if (one == report.members.end()) throw ToolFailed(node_id + " has left the cluster");
     const std::string state = state_of(one->member);
     const std::string line =
-        state + (one->remaining_paths > 0 ? ", " + paths_text(one->remaining_paths) + " to hand over" : "");
+        state + (one->remaining_paths() > 0 ? ", " + paths_text(one->remaining_paths()) + " to hand over" : "");
     if (line != before && !options.json) std::cout << node_id << ": " << line << std::endl;
     before = line;
     const bool is_there = state == (drain ? "draining" : "serving");
-    if (is_there && !one->error) return unmoved_on_the_way(report, node_id, drain);  // from its own answer
+    if (is_there && !one->said.error) return unmoved_on_the_way(report, node_id, drain);  // from its own answer
     if (std::chrono::steady_clock::now() >= until) {
       throw ToolFailed(is_there ? node_id + " does not say what it has handed over: " + one->error_text
                                 : node_id + " is still " + state +
@@ -337,8 +328,7 @@ void run_cluster_drain(DrainOptions options, bool drain) {
     throw ToolFailed("no node '" + options.node_id + "' in the cluster, which has:" + known);
   }
   // By the map, so that the answer is the right node's even behind a shared name.
-  ClientConfig config = seed_config(options.node);
-  ToolClient client(std::move(config));
+  ToolClient client(seed_config(options.node));
   if (const auto learned = client.run(client->learn_cluster(options.node.deadline)); !learned)
     throw ToolFailed(describe(learned.error()));
   const auto asked = client.run(client->drain_node(options.node_id, drain, options.node.deadline));

@@ -53,9 +53,8 @@ void run_cluster_hot(HotOptions options) {
       const std::string named = hex_48(word.version);
       version = version.empty() || version == named ? named : "differs";
     }
-    table.add({hex_48(one.space), hex_48(one.last), std::to_string(one.block_count),
-               format_number(100 * one.share(), 1) + " %", nodes.empty() ? "-" : nodes,
-               version.empty() ? "-" : version});
+    table.add({hex_48(one.space), hex_48(one.last), std::to_string(one.block_count), format_share(one.share()),
+               nodes.empty() ? "-" : nodes, version.empty() ? "-" : version});
   }
   table.print(std::cout);
   if (list.empty()) std::cout << "Nothing is hot: no block begins more than 1 % of recent prompts.\n";

@@ -1,4 +1,5 @@
 // kvstorectl config: the options of a running node, over its admin server, separate from the data port.
+#include <cctype>
 #include <iostream>
 
 #include "client/tools/ctl/admin_http.h"
@@ -95,9 +96,7 @@ std::string encoded(std::string_view text) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool is_plain = (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z') ||
-                          (byte >= 'A' && byte <= 'Z') || c == '-' || c == '_' || c == '.' || c == '/' || c == ':';
-    if (is_plain) {
+    if (std::isalnum(byte) || std::string_view("-_./:").find(c) != std::string_view::npos) {
       out += c;
     } else {
       out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};

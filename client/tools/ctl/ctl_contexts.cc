@@ -40,15 +40,7 @@ WallTime parse_date(const std::string& text) {
   throw CLI::ValidationError("--until", "'" + text + "' is no date: 2026-12-31 or 2026-12-31T23:59:00Z, in UTC");
 }
 
-std::string utc_text(std::chrono::microseconds since_1970) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_1970).count();
-  const auto time = static_cast<std::time_t>(seconds);
-  std::tm parts{};
-  std::array<char, 32> text{};
-  if (seconds <= 0 || ::gmtime_r(&time, &parts) == nullptr) return "-";
-  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return {text.data(), length};
-}
+std::string utc_text(std::chrono::microseconds since_1970) { return since_1970 < 1s ? "-" : format_utc(since_1970); }
 
 ContextTime life_of(const ContextKeepOptions& options) {
   const auto life = time_of(options);

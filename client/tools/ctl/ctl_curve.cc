@@ -66,14 +66,12 @@ std::optional<double> gain(const std::vector<CurvePoint>& points, bool has_disk,
   return {};
 }
 
-std::string percent(double rate) { return format_number(100 * rate, 1) + " %"; }
-
 void print_gain(const std::vector<CurvePoint>& points, bool has_disk, const CurveOptions& options, double block_bytes) {
   const char* const of = has_disk ? "of disk " : "of memory ";
   const auto more = gain(points, has_disk, static_cast<double>(options.more_bytes) / block_bytes);
   std::cout << "One more " << format_bytes(options.more_bytes) << " " << of;
   if (more) {
-    std::cout << "would give " << (*more < 0 ? "" : "+") << percent(*more) << " of all blocks asked for.\n";
+    std::cout << "would give " << (*more < 0 ? "" : "+") << format_share(*more) << " of all blocks asked for.\n";
   } else {
     std::cout << "is beyond what the sample can tell.\n";
   }
@@ -82,17 +80,17 @@ void print_gain(const std::vector<CurvePoint>& points, bool has_disk, const Curv
 void print_curve(const NodeStats& node, const std::vector<CurvePoint>& points, const CurveOptions& options) {
   const double block_bytes = stat(node, "curve_block_bytes");
   const bool has_disk = std::ranges::any_of(points, &CurvePoint::has_disk);
-  std::cout << node.name << ": found " << percent(stat(node, "curve_memory_hit_rate")) << " in memory";
-  if (has_disk) std::cout << ", " << percent(stat(node, "curve_hit_rate")) << " with the disk,";
+  std::cout << node.name << ": found " << format_share(stat(node, "curve_memory_hit_rate")) << " in memory";
+  if (has_disk) std::cout << ", " << format_share(stat(node, "curve_hit_rate")) << " with the disk,";
   std::cout << " of " << count_text(node, "curve_asked_blocks") << " blocks asked for in the last hour or so; sampled "
             << count_text(node, "curve_sampled_blocks") << ", one in " << count_text(node, "curve_one_in") << "\n";
   TextTable table({"capacity", "of", "blocks", "bytes", "LRU", "+-", "this node's policy", "+-"});
   for (const CurvePoint& point : points) {
     table.add({format_number(point.scale, 2) + " x", point.has_disk ? "memory and disk" : "memory",
                format_count(static_cast<std::uint64_t>(point.blocks)),
-               format_bytes(static_cast<std::uint64_t>(point.blocks * block_bytes)), percent(point.lru),
-               percent(point.lru_error), point.own ? percent(*point.own) : "-",
-               point.own_error ? percent(*point.own_error) : "-"});
+               format_bytes(static_cast<std::uint64_t>(point.blocks * block_bytes)), format_share(point.lru),
+               format_share(point.lru_error), point.own ? format_share(*point.own) : "-",
+               point.own_error ? format_share(*point.own_error) : "-"});
   }
   table.print(std::cout);
   if (block_bytes <= 0) return;
@@ -133,7 +131,7 @@ void run_curve(CurveOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
-  bool is_first = true, has_failed = false;
+  bool is_first = true;
   for (const NodeStats& node : stats) {
     const std::vector<CurvePoint> points = points_of(node);
     if (options.json) {
@@ -149,10 +147,9 @@ void run_curve(CurveOptions options) {
         print_curve(node, points, options);
       }
     }
-    has_failed |= static_cast<bool>(node.error);
   }
   if (options.json) std::cout << json_text(document) << '\n';
-  if (has_failed) throw ToolFailed::said();
+  fail_if_silent(stats);
 }
 
 }  // namespace

@@ -1,7 +1,5 @@
 // kvstorectl slowlog: slow requests, and the phases of their time.
 #include <algorithm>
-#include <cstdio>
-#include <ctime>
 #include <iostream>
 #include <utility>
 
@@ -23,14 +21,8 @@ double seconds_of(std::chrono::microseconds time) { return std::chrono::duration
 
 /// "2026-11-26 04:12:07.120", in UTC.
 std::string date_text(std::chrono::microseconds since_1970) {
-  const auto ms = since_1970.count() / 1000;
-  const auto whole = static_cast<std::time_t>(ms / 1000);
-  std::tm parts{};
-  ::gmtime_r(&whole, &parts);
-  char day[32], text[40];
-  std::strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", &parts);
-  std::snprintf(text, sizeof text, "%s.%03d", day, static_cast<int>(ms % 1000));
-  return text;
+  const std::string ms = std::to_string(1000 + since_1970.count() / 1000 % 1000);  // the 1 keeps leading zeros
+  return format_utc(since_1970, "%Y-%m-%d %H:%M:%S.") + ms.substr(1);
 }
 
 /// The notable phases, the longest first: "disk 0.21 s, client 0.04 s".
@@ -77,7 +69,6 @@ void run_slowlog(SlowLogOptions options) {
   const auto logs = answer_of(client.run(client->slow_log(options.what == "reset", options.node.deadline)));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
   TextTable table({"node", "began (UTC)", "verb", "took", "where", "blocks", "bytes", "model", "client"});
-  bool is_silent = false;
   for (const NodeSlowLog& node : logs) {
     nlohmann::json entry = {{"name", node.name}, {"requests", nlohmann::json::array()}};
     if (node.error) {
@@ -88,7 +79,6 @@ void run_slowlog(SlowLogOptions options) {
     } else if (node.threshold.count() == 0 && !options.json) {
       std::cerr << node.name << ": the slow log is off (slow-log-seconds)\n";
     }
-    is_silent = is_silent || node.error;
     entry["threshold_seconds"] = seconds_of(node.threshold);
     entry["count"] = node.count;
     std::size_t shown = 0;
@@ -105,7 +95,7 @@ void run_slowlog(SlowLogOptions options) {
     document["nodes"].push_back(std::move(entry));
   }
   print_answer(options.json, document, table);
-  if (is_silent) throw ToolFailed::said();
+  fail_if_silent(logs);
 }
 
 }  // namespace

@@ -58,9 +58,7 @@ std::string count_cell(const NodeStats& stats, std::string_view name) {
   return has_stat(stats, name) ? count_text(stats, name) : "-";
 }
 
-std::string fraction_cell(double part, double whole) {
-  return whole > 0 ? format_number(100 * part / whole, 1) + " %" : "-";
-}
+std::string fraction_cell(double part, double whole) { return whole > 0 ? format_share(part / whole) : "-"; }
 
 /// Since the node's start; `kvstorectl top` has the rate of the last interval.
 std::string hit_rate_cell(const NodeStats& stats) {
@@ -76,15 +74,8 @@ std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& 
   return answer_of(client.run(client->stats(node.deadline)));
 }
 
-/// Status 1 if a node was silent, after the others' answers were printed, for scripts and probes.
-void fail_if_silent(const std::vector<NodeStats>& nodes) {
-  if (std::any_of(nodes.begin(), nodes.end(), [](const NodeStats& node) { return bool(node.error); })) {
-    throw ToolFailed::said();
-  }
-}
-
 const NodeStatus* find_status(const std::vector<NodeStatus>& nodes, const std::string& name) {
-  const auto found = std::find_if(nodes.begin(), nodes.end(), [&](const auto& node) { return node.name == name; });
+  const auto found = std::ranges::find(nodes, name, &NodeStatus::name);
   return found == nodes.end() ? nullptr : &*found;
 }
 
@@ -108,10 +99,10 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
   return document;
 }
 
-void print_below(const TextTable& table, std::ostream& out) {
+void print_below(const TextTable& table) {
   if (table.is_empty()) return;
-  out << '\n';
-  table.print(out);
+  std::cout << '\n';
+  table.print(std::cout);
 }
 
 /// "opening" and "loading" are separate states: a disk of some TB takes minutes to read its records.
@@ -131,7 +122,7 @@ std::string disk_state(const NodeStats& node) {
 }
 
 /// One line per node with a disk tier; no table without one.
-void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
+void print_disks(const std::vector<NodeStats>& stats) {
   TextTable table({"disk of", "state", "blocks", "on disk only", "files", "hits", "lost unwritten", "lost damaged"});
   for (const NodeStats& node : stats) {
     // Skips nodes too old to report it: a row of dashes would imply a disk.
@@ -140,11 +131,11 @@ void print_disks(const std::vector<NodeStats>& stats, std::ostream& out) {
                bytes_text(node, "disk_file_bytes"), count_cell(node, "get_disk_blocks"),
                count_cell(node, "lost_unspilled_blocks"), count_cell(node, "lost_blocks")});
   }
-  print_below(table, out);
+  print_below(table);
 }
 
 /// One line per node with RDMA; no table without one.
-void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
+void print_rdma(const std::vector<NodeStats>& stats) {
   TextTable table({"RDMA of", "devices", "registered", "lanes", "connected", "broken", "refused", "messages"});
   for (const NodeStats& node : stats) {
     if (node.error || !has_stat(node, "rdma_devices")) continue;
@@ -153,11 +144,11 @@ void print_rdma(const std::vector<NodeStats>& stats, std::ostream& out) {
                count_cell(node, "rdma_lanes_broken"), count_cell(node, "rdma_lanes_refused"),
                count_cell(node, "rdma_messages")});
   }
-  print_below(table, out);
+  print_below(table);
 }
 
 /// Sources of learned reuse: one line per node that another one learns from; no table if nodes learn alone.
-void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
+void print_pool(const std::vector<NodeStats>& stats) {
   constexpr std::string_view kPrefix = "pool_node/", kUses = "/uses";
   TextTable table({"learns", "from", "uses told", "counted", "age"});
   for (const NodeStats& node : stats) {
@@ -168,7 +159,7 @@ void print_pool(const std::vector<NodeStats>& stats, std::ostream& out) {
                  fraction_cell(stat(node, stem + "/weight"), 1), format_seconds(stat(node, stem + "/age_seconds"))});
     }
   }
-  print_below(table, out);
+  print_below(table);
 }
 
 /// A node that is down has a row with the reason in place of its numbers; without it the cluster would look smaller.
@@ -190,20 +181,16 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
                count_cell(node, "evicted_blocks"), count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(std::cout);
-  print_disks(stats, std::cout);
-  print_rdma(stats, std::cout);
-  print_pool(stats, std::cout);
+  print_disks(stats);
+  print_rdma(stats);
+  print_pool(stats);
 }
 
 void run_status(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const std::vector<NodeStats> stats = fetch_stats(client, options.node);
   const std::vector<NodeStatus> nodes = client->nodes();
-  if (options.json) {
-    std::cout << json_text(status_json(stats, nodes)) << '\n';
-  } else {
-    print_status(stats, nodes);
-  }
+  print_answer(options.json, status_json(stats, nodes), [&] { print_status(stats, nodes); });
   fail_if_silent(stats);
 }
 
@@ -322,7 +309,7 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
   return document;
 }
 
-void print_top(const TopSample& before, const TopSample& now, std::ostream& out) {
+void print_top(const TopSample& before, const TopSample& now) {
   KV_ASSERT(before.stats.size() == now.stats.size());  // one for each node, in the order of the endpoints
   const double seconds = std::chrono::duration<double>(now.when - before.when).count();
   TextTable table({"node", "blocks", "used", "full", "looked up blk/s", "hit rate", "got blk/s", "stored blk/s",
@@ -343,7 +330,7 @@ void print_top(const TopSample& before, const TopSample& now, std::ostream& out)
                format_number(rate("stored_blocks"), 0), format_number(rate("evicted_blocks"), 0),
                count_cell(node, "leases"), count_cell(node, "sessions")});
   }
-  table.print(out);
+  table.print(std::cout);
 }
 
 /// Rates need two samples: the first is taken before any output. --once waits one interval and ends; otherwise each
@@ -355,11 +342,7 @@ void run_top(TopOptions options) {
   if (options.once) {
     std::this_thread::sleep_for(options.interval);
     const TopSample now = sample();
-    if (options.json) {
-      std::cout << json_text(top_json(before, now)) << '\n';
-    } else {
-      print_top(before, now, std::cout);
-    }
+    print_answer(options.json, top_json(before, now), [&] { print_top(before, now); });
     return fail_if_silent(now.stats);
   }
   const RawKeys keys;
@@ -371,7 +354,7 @@ void run_top(TopOptions options) {
       std::cout << "\033[H\033[2J"  // to the corner, and clear
                 << "kvstorectl top, every " << format_seconds(std::chrono::duration<double>(options.interval).count())
                 << "; q quits\n\n";
-      print_top(before, now, std::cout);
+      print_top(before, now);
       std::cout << std::flush;
     }
     if (!std::cout) return;  // the reader has closed its end

@@ -136,10 +136,7 @@ nlohmann::json document_of(const Ended& ended) {
 }
 
 nlohmann::json collect(const SupportOptions& options) {
-  const std::time_t now = std::time(nullptr);
-  std::array<char, 32> time{};
-  std::strftime(time.data(), time.size(), "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  nlohmann::json bundle = {{"made_at", time.data()}};
+  nlohmann::json bundle = {{"made_at", format_utc(std::chrono::seconds(std::time(nullptr)))}};
   bundle["doctor"] = document_of(ask(options, {"doctor", "--admin", options.admin}));
   bundle["status"] = document_of(ask(options, {"status"}));
   bundle["cluster"] = document_of(ask(options, {"cluster", "status"}));

@@ -1,7 +1,5 @@
 // kvstorectl tenants: usage, limits and refusals of each tenant on each node.
-#include <algorithm>
 #include <iostream>
-#include <optional>
 #include <utility>
 
 #include "client/tools/ctl/ctl.h"
@@ -11,30 +9,19 @@
 namespace kv {
 namespace {
 
-/// A tenant's value; nullopt if the node does not report it, such as an unset limit.
-std::optional<double> value_of(const NodeStats::Tenant& tenant, std::string_view name) {
-  const auto found = std::ranges::find(tenant.values, name, [](const auto& value) { return value.first; });
-  return found == tenant.values.end() ? std::nullopt : std::optional(found->second);
-}
-
-/// "3 GiB, 2 GiB to 10 GiB": held, guaranteed and at most.
+/// "3 GiB, 2 GiB to 10 GiB": held, guaranteed and at most. A node does not report a limit that is not set.
 std::string bytes_cell(const NodeStats::Tenant& tenant, const std::string& what) {
-  const auto text = [](double bytes) { return format_bytes(static_cast<std::uint64_t>(bytes)); };
-  std::string cell = text(value_of(tenant, "tenant_" + what + "_bytes").value_or(0));
-  const auto least = value_of(tenant, "tenant_" + what + "_guaranteed_bytes");
-  const auto most = value_of(tenant, "tenant_" + what + "_max_bytes");
-  if (least && *least > 0) cell += ", " + text(*least);
-  if (most) cell += " to " + text(*most);
-  return cell;
+  const std::string least = "tenant_" + what + "_guaranteed_bytes", most = "tenant_" + what + "_max_bytes";
+  return bytes_text(tenant, "tenant_" + what + "_bytes") +
+         (stat(tenant, least) > 0 ? ", " + bytes_text(tenant, least) : "") +
+         (has_stat(tenant, most) ? " to " + bytes_text(tenant, most) : "");
 }
 
 /// "3 of 10".
 std::string count_of_cell(const NodeStats::Tenant& tenant, const std::string& what) {
-  const auto count = value_of(tenant, "tenant_" + what);
-  if (!count) return "-";
-  const auto most = value_of(tenant, "tenant_" + what + "_max");
-  return format_count(static_cast<std::uint64_t>(*count)) +
-         (most ? " of " + format_count(static_cast<std::uint64_t>(*most)) : "");
+  const std::string count = "tenant_" + what, most = count + "_max";
+  if (!has_stat(tenant, count)) return "-";
+  return count_text(tenant, count) + (has_stat(tenant, most) ? " of " + count_text(tenant, most) : "");
 }
 
 /// Refusals by limit, without zero counts.
@@ -49,8 +36,7 @@ std::string refused_cell(const NodeStats::Tenant& tenant) {
       {"tenant_refused_sessions", "sessions"}};
   std::string cell;
   for (const auto& [name, word] : kRefusals) {
-    const auto count = static_cast<std::uint64_t>(value_of(tenant, name).value_or(0));
-    if (count > 0) cell += (cell.empty() ? "" : ", ") + format_count(count) + " " + word;
+    if (stat(tenant, name) > 0) cell += (cell.empty() ? "" : ", ") + count_text(tenant, name) + " " + word;
   }
   return cell.empty() ? "nothing" : cell;
 }
@@ -60,7 +46,6 @@ void run_tenants(CtlOptions options) {
   const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
   nlohmann::json document = {{"tenants", nlohmann::json::array()}};
   TextTable table({"node", "tenant", "memory", "disk", "pinned", "namespaces", "leases", "sessions", "refused"});
-  bool is_silent = false;
   for (const NodeStats& node : stats) {
     for (const NodeStats::Tenant& tenant : node.tenants) {
       const std::string name = tenant.name.empty() ? "(none)" : tenant.name;
@@ -76,10 +61,9 @@ void run_tenants(CtlOptions options) {
     } else if (node.tenants.empty() && !options.json) {
       std::cerr << node.name << ": no policy-file, so tenants are not told apart; or nothing was opened yet\n";
     }
-    is_silent = is_silent || node.error;
   }
   print_answer(options.json, document, table);
-  if (is_silent) throw ToolFailed::said();
+  fail_if_silent(stats);
 }
 
 }  // namespace

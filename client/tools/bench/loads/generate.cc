@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <iostream>
 #include <memory>
@@ -31,10 +30,10 @@ struct GenerateOptions {
 class TraceWriter {
  public:
   explicit TraceWriter(std::string path) : path_(std::move(path)) {
-    if (path_ == "-") return;
     errno = 0;
     // "T": uncompressed.
-    file_ = gzopen(path_.c_str(), path_.ends_with(".gz") ? "wbe9" : "wbeT");
+    file_ =
+        path_ == "-" ? gzdopen(STDOUT_FILENO, "wbT") : gzopen(path_.c_str(), path_.ends_with(".gz") ? "wbe9" : "wbeT");
     if (file_ == nullptr) fail(errno != 0 ? std::strerror(errno) : "out of memory");
   }
   ~TraceWriter() {
@@ -44,18 +43,11 @@ class TraceWriter {
   TraceWriter& operator=(const TraceWriter&) = delete;
 
   void write(const std::string& line) {
-    if (file_ == nullptr) {
-      if (std::fwrite(line.data(), 1, line.size(), stdout) != line.size()) fail(std::strerror(errno));
-    } else if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) != static_cast<int>(line.size())) {
+    if (gzwrite(file_, line.data(), static_cast<unsigned>(line.size())) != static_cast<int>(line.size()))
       fail(std::strerror(errno));
-    }
   }
   void close() {
-    if (file_ == nullptr) {
-      if (std::fflush(stdout) != 0) fail(std::strerror(errno));
-    } else if (gzclose(std::exchange(file_, nullptr)) != Z_OK) {
-      fail(std::strerror(errno));
-    }
+    if (gzclose(std::exchange(file_, nullptr)) != Z_OK) fail(std::strerror(errno));
   }
 
  private:
