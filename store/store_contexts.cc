@@ -77,6 +77,14 @@ void Store::Impl::look_for_drops(Context& context) {
   }
 }
 
+Context* Store::Impl::live_context(std::string_view owner, std::string_view name, TimePoint now) {
+  Context* const context = contexts.find(owner, name);
+  if (context == nullptr || context->end() <= now) return nullptr;
+  look_for_drops(*context);
+  contexts.stored(*context, now);
+  return context;
+}
+
 /// Takes the end block from `from`, which gives way to `context`, and from all other contexts that end in the same
 /// block. False: that would not release the block, since it has another keeper, which keeps all before it as well.
 bool Store::Impl::take_end(const Context& context, Context& from, std::size_t chain, std::vector<Given>& given) {
@@ -435,10 +443,8 @@ Result<Store::ContextView> Store::extend_context(std::string_view owner, std::st
   Impl::Call call(*impl_);
   impl_->end_contexts(now, call.steps);
   if (!is_life(life) || priority.value_or(0) > kContextPriorityMax) return Errc::kBadRequest;
-  Context* const context = impl_->contexts.find(owner, name);
-  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
-  impl_->look_for_drops(*context);
-  impl_->contexts.stored(*context, now);
+  Context* const context = impl_->live_context(owner, name, now);
+  if (context == nullptr) return Errc::kNotFound;
   impl_->contexts.extend(*context, life, now);
   if (priority && *priority != context->priority) impl_->contexts.set_priority(*context, *priority);
   return impl_->view_of(*context);
@@ -447,10 +453,8 @@ Result<Store::ContextView> Store::extend_context(std::string_view owner, std::st
 Result<Store::ContextView> Store::delete_context(std::string_view owner, std::string_view name, TimePoint now) {
   Impl::Call call(*impl_);
   impl_->end_contexts(now, call.steps);
-  Context* const context = impl_->contexts.find(owner, name);
-  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
-  impl_->look_for_drops(*context);
-  impl_->contexts.stored(*context, now);
+  Context* const context = impl_->live_context(owner, name, now);
+  if (context == nullptr) return Errc::kNotFound;
   const ContextView last = impl_->view_of(*context);
   impl_->end_context(*context, ContextTable::Gone::kDeleted, now);
   impl_->let_go(call.steps);
@@ -458,19 +462,15 @@ Result<Store::ContextView> Store::delete_context(std::string_view owner, std::st
 }
 
 Result<Store::ContextView> Store::find_context(std::string_view owner, std::string_view name, TimePoint now) {
-  Context* const context = impl_->contexts.find(owner, name);
-  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
-  impl_->look_for_drops(*context);
-  impl_->contexts.stored(*context, now);
+  Context* const context = impl_->live_context(owner, name, now);
+  if (context == nullptr) return Errc::kNotFound;
   return impl_->look_in_tiers(*context);
 }
 
 Result<std::pair<Store::ContextView, Store::ContextContent>> Store::tell_context(std::string_view owner,
                                                                                  std::string_view name, TimePoint now) {
-  Context* const context = impl_->contexts.find(owner, name);
-  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
-  impl_->look_for_drops(*context);
-  impl_->contexts.stored(*context, now);
+  Context* const context = impl_->live_context(owner, name, now);
+  if (context == nullptr) return Errc::kNotFound;
   ContextContent content{.id = context->id, .hashes = context->hashes, .place = context->place, .chain_counts = {}};
   for (const Context::Chain& chain : context->chains)
     content.chain_counts.push_back(static_cast<std::uint32_t>(chain.count));
@@ -479,10 +479,8 @@ Result<std::pair<Store::ContextView, Store::ContextContent>> Store::tell_context
 
 Result<Store::ContextView> Store::warm_context(std::string_view owner, std::string_view name, bool is_wanted,
                                                TimePoint now) {
-  Context* const context = impl_->contexts.find(owner, name);
-  if (context == nullptr || context->end() <= now) return Errc::kNotFound;
-  impl_->look_for_drops(*context);
-  impl_->contexts.stored(*context, now);
+  Context* const context = impl_->live_context(owner, name, now);
+  if (context == nullptr) return Errc::kNotFound;
   impl_->set_warming(*context, is_wanted);
   return impl_->look_in_tiers(*context);
 }

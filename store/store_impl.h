@@ -188,6 +188,9 @@ struct Store::Impl {
   void was_dropped(Context& context, std::size_t chain, std::size_t kept_count);
   void keep_nothing(Context& context);
   void look_for_drops(Context& context);
+  /// The context of that name, looked at for drops and with its figures up to now; null: there is none, or it has
+  /// ended.
+  Context* live_context(std::string_view owner, std::string_view name, TimePoint now);
   bool look_at(Context& context, Steps& steps, TimePoint now);
   std::unique_ptr<Context> end_context(Context& context, ContextTable::Gone how, TimePoint now);
   void end_contexts(TimePoint now, Steps& steps);
