@@ -94,8 +94,7 @@ std::string address_advice(const RdmaPort* kernel) {
 
 std::string gidless_advice(const verbs::PortInfo& port, const RdmaPort* kernel) {
   if (!port.is_ethernet) return "the subnet manager has not set it up: is one running (opensm, or in the switch)?";
-  const bool has_first_version =
-      std::any_of(port.gids.begin(), port.gids.end(), [](const auto& entry) { return entry.type == GidType::kRoceV1; });
+  const bool has_first_version = std::ranges::count(port.gids, GidType::kRoceV1, &verbs::GidEntry::type) > 0;
   if (!has_first_version) return address_advice(kernel);
   return "if its interface has no address: " + address_advice(kernel) +
          ". If it has: the device speaks RoCE v1 only, or is set to (ConnectX-3: module option mlx4_core roce_mode=2)";
@@ -335,16 +334,14 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   }
   // Devices that the kernel has but libibverbs does not list: programs cannot open them.
   for (const RdmaDevice& device : machine.devices) {
-    if (std::find(present.begin(), present.end(), device.name) == present.end())
-      findings.push_back(judge_closed_device(device, {}));
+    if (std::ranges::find(present, device.name) == present.end()) findings.push_back(judge_closed_device(device, {}));
   }
   findings.push_back(judge_memlock(machine));
   findings.push_back(judge_gpu(machine, dmabuf));
 
   // By the same function as node and client, to judge their choice. -1: without a preferred processor.
   const auto [chosen, left_out] = verbs::choose_devices(infos, -1, names);
-  const bool can_any =
-      std::any_of(chosen.begin(), chosen.end(), [](const auto& each) { return each.attachment.has_value(); });
+  const bool can_any = std::ranges::any_of(chosen, [](const auto& each) { return each.attachment.has_value(); });
   if (present.empty()) {
     findings.push_back(no_device(!machine.devices.empty()));
   } else if (!can_any) {
@@ -359,8 +356,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
   const bool has_room = machine.ignores_memlock || machine.memlock_bytes >= 64u << 20;
   for (const verbs::DeviceChoice& choice : chosen) {
     if (!choice.attachment) {
-      const auto info =
-          std::find_if(infos.begin(), infos.end(), [&](const auto& each) { return each.name == choice.wish.device; });
+      const auto info = std::ranges::find(infos, choice.wish.device, &verbs::DeviceInfo::name);
       KV_ASSERT(info != infos.end());  // choices come from these
       const std::string reason = verbs::attach(*info, choice.wish.gid).error().text;
       findings.push_back({choice.wish.device + " transfer", Verdict::kFailed, "not possible: " + reason,
@@ -368,8 +364,7 @@ asio::awaitable<Findings> check_rdma(verbs::Provider& provider, const RdmaMachin
       continue;
     }
     const verbs::Attachment& attachment = *choice.attachment;
-    const auto device =
-        std::find_if(open.begin(), open.end(), [&](const auto& each) { return each.first == attachment.device; });
+    const auto device = std::ranges::find(open, attachment.device, [](const auto& each) { return each.first; });
     KV_ASSERT(device != open.end());
     const Loopback loopback =
         co_await run_loopback(*device->second, attachment, has_room ? 8u << 20 : 1u << 20, clock, kTransferDeadline);

@@ -86,15 +86,14 @@ std::string kernel_value(const std::string& path, const std::string& name) {
 }
 
 const RdmaDevice* RdmaMachine::find(const std::string& name) const {
-  const auto found = std::find_if(devices.begin(), devices.end(), [&](const auto& each) { return each.name == name; });
+  const auto found = std::ranges::find(devices, name, &RdmaDevice::name);
   return found == devices.end() ? nullptr : &*found;
 }
 
 const RdmaPort* RdmaMachine::find(const std::string& device, std::uint8_t port) const {
   const RdmaDevice* const holder = find(device);
   if (!holder) return nullptr;
-  const auto found =
-      std::find_if(holder->ports.begin(), holder->ports.end(), [&](const auto& each) { return each.number == port; });
+  const auto found = std::ranges::find(holder->ports, port, &RdmaPort::number);
   return found == holder->ports.end() ? nullptr : &*found;
 }
 
