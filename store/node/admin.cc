@@ -137,40 +137,17 @@ struct AdminServer::Impl {
   }
 
   /// The page has no data and is for everybody; its script fetches the data with the browser's credentials.
-  void answer_status(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
-                     http::response<http::string_body>& response, const AdminPages& pages) const {
-    response.set(http::field::cache_control, "no-store");
-    response.set("Referrer-Policy", "no-referrer");
-    response.set("Cross-Origin-Resource-Policy", "same-origin");
-    if (path == "/status") {
-      response.set(http::field::content_type, "text/html; charset=utf-8");
-      response.set("Content-Security-Policy", status_page().policy);
-      response.set("Cross-Origin-Opener-Policy", "same-origin");
-      response.body() = status_page().html;
-      return;
-    }
-    if (!is_by_address) return refuse_name(response);
-    give(pages.status(path, query, asked), response);
-  }
-
-  void answer_events(std::string_view path, std::string_view query, bool is_by_address, PeerAccess& asked,
-                     http::response<http::string_body>& response, const AdminPages& pages) const {
-    response.set(http::field::cache_control, "no-store");
-    if (!is_by_address) return refuse_name(response);
-    give(pages.events(path, query, asked), response);
-  }
-
-  static void refuse_name(http::response<http::string_body>& response) {
-    response.result(http::status::forbidden);
-    response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
+  static void give_page(http::response<http::string_body>& response) {
+    response.set(http::field::content_type, "text/html; charset=utf-8");
+    response.set("Content-Security-Policy", status_page().policy);
+    response.set("Cross-Origin-Opener-Policy", "same-origin");
+    response.body() = status_page().html;
   }
 
   /// A change needs a header that a web page of another origin cannot send unasked.
-  void answer_config(std::string_view path, std::string_view query, const http::request<http::empty_body>& request,
-                     bool is_by_address, const std::string& who, http::response<http::string_body>& response,
-                     const AdminPages& pages) const {
-    response.set(http::field::cache_control, "no-store");
-    if (!is_by_address) return refuse_name(response);
+  static void answer_config(std::string_view path, std::string_view query,
+                            const http::request<http::empty_body>& request, const std::string& who,
+                            http::response<http::string_body>& response, const AdminPages& pages) {
     if (is_change(path) && request["X-Kvstore-Config"].empty()) {
       response.result(http::status::forbidden);
       response.body() = "a change has the header X-Kvstore-Config, so that no web page can ask for it\n";
@@ -216,12 +193,19 @@ struct AdminServer::Impl {
       const auto host = request[http::field::host];
       const bool is_loopback = peer.identity.protection == Stream::Protection::kLocal;
       const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
-      if (path.starts_with("/status")) {
-        answer_status(path, query, is_by_address, asked, response, pages);
-      } else if (path.starts_with("/events")) {
-        answer_events(path, query, is_by_address, asked, response, pages);
+      const bool is_status = path.starts_with("/status");
+      response.set(http::field::cache_control, "no-store");
+      if (is_status) response.set("Referrer-Policy", "no-referrer");
+      if (is_status) response.set("Cross-Origin-Resource-Policy", "same-origin");
+      if (path == "/status") {
+        give_page(response);
+      } else if (!is_by_address) {
+        response.result(http::status::forbidden);
+        response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
+      } else if (path.starts_with("/config")) {
+        answer_config(path, query, request, who, response, pages);
       } else {
-        answer_config(path, query, request, is_by_address, who, response, pages);
+        give(is_status ? pages.status(path, query, asked) : pages.events(path, query, asked), response);
       }
     } else {
       KV_ASSERT(path == "/");  // the table's last one

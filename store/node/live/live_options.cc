@@ -48,47 +48,38 @@ std::string take_directories(const LiveParts& parts, const NodeOptions& next) {
 }  // namespace
 
 void wire_up(Settings& settings, const LiveParts& parts) {
-  settings.on({"log-level"}, [](const NodeOptions& next) {
-    spdlog::set_level(spdlog::level::from_str(next.log_level));
-    return std::string();
-  });
-  settings.on({"requests-max", "region-bytes-max", "queued-bytes-max", "hello-seconds", "frame-seconds",
-               "write-seconds", "read-rate-min", "tls-grace-seconds", "get-seconds", "put-seconds"},
-              [parts](const NodeOptions& next) {
-                parts.node.limits.set(next.session);
-                return std::string();
-              });
-  settings.on({"session-count-max", "session-share-max", "session-idle-seconds", "tls-handshakes-max",
-               "tls-handshakes-per-second"},
-              [parts](const NodeOptions& next) {
-                parts.server.set_limits(next.sessions, next.handshakes_max, next.handshakes_per_second);
-                return std::string();
-              });
+  const auto on = [&settings](std::initializer_list<const char*> names, auto apply) {  // which refuses nothing
+    settings.on(names, [apply](const NodeOptions& next) {
+      apply(next);
+      return std::string();
+    });
+  };
+  const auto limit_sessions = [parts](const NodeOptions& next) { parts.node.limits.set(next.session); };
+  on({"log-level"}, [](const NodeOptions& next) { spdlog::set_level(spdlog::level::from_str(next.log_level)); });
+  on({"requests-max", "region-bytes-max", "queued-bytes-max", "hello-seconds", "frame-seconds", "write-seconds",
+      "read-rate-min", "tls-grace-seconds", "get-seconds", "put-seconds"},
+     limit_sessions);
+  on({"session-count-max", "session-share-max", "session-idle-seconds", "tls-handshakes-max",
+      "tls-handshakes-per-second"},
+     [parts](const NodeOptions& next) {
+       parts.server.set_limits(next.sessions, next.handshakes_max, next.handshakes_per_second);
+     });
   settings.on({"index-bytes-max", "namespace-count-max", "lease-count-max", "lease-count-per-session-max",
                "pinned-fraction-max", "leased-fraction-max"},
               [parts](const NodeOptions& next) { return take_limits(parts, next); });
-  settings.on({"slow-log-seconds", "slow-log-count"}, [parts](const NodeOptions& next) {
-    parts.node.slow.set(next.slow_log);
-    return std::string();
-  });
+  on({"slow-log-seconds", "slow-log-count"}, [parts](const NodeOptions& next) { parts.node.slow.set(next.slow_log); });
   settings.on_demand({"drain-seconds"});
   if (parts.capacity != nullptr)
     settings.on({"capacity", "capacity-blocks"},
                 [parts](const NodeOptions& next) { return take_capacity(parts, next); });
   if (parts.spill == nullptr) return;
-  settings.on({"spill-put-wait-seconds", "spill-drop-wait-seconds"}, [parts](const NodeOptions& next) {
-    parts.node.limits.set(next.session);
-    return std::string();
-  });
+  on({"spill-put-wait-seconds", "spill-drop-wait-seconds"}, limit_sessions);
   settings.on({"spill-capacity", "spill-capacity-blocks", "spill-policy", "spill-reserve", "spill-chance-min",
                "spill-promote-reads", "spill-write-rate", "spill-drain-rate", "spill-scrub-rate", "spill-stop-seconds"},
               [parts](const NodeOptions& next) { return take_disk(parts, next); });
   settings.on({"spill-path"}, [parts](const NodeOptions& next) { return take_directories(parts, next); });
   if (parts.warmer != nullptr) {
-    settings.on({"spill-warm-rate"}, [parts](const NodeOptions& next) {
-      parts.warmer->set_rate(next.warm_bytes_per_second);
-      return std::string();
-    });
+    on({"spill-warm-rate"}, [parts](const NodeOptions& next) { parts.warmer->set_rate(next.warm_bytes_per_second); });
   }
   settings.on_demand({"spill-save"});
 }

@@ -49,11 +49,8 @@ struct Address {
 Result<Address, Failure> parse_address(const std::string& text) {
   constexpr std::string_view kPlain = "http://", kTls = "https://";
   const std::string_view scheme = text.starts_with(kTls) ? kTls : kPlain;
-  if (!text.starts_with(scheme))
-    return Failure(Errc::kBadRequest,
-                   "etcd: '" + printable(text) + "', allowed are http://HOST:PORT and https://HOST:PORT");
-  const auto endpoint = parse_endpoint("tcp://" + text.substr(scheme.size()));
-  if (!endpoint)
+  const auto endpoint = parse_endpoint("tcp://" + text.substr(std::min(text.size(), scheme.size())));
+  if (!text.starts_with(scheme) || !endpoint)
     return Failure(Errc::kBadRequest,
                    "etcd: '" + printable(text) + "', allowed are http://HOST:PORT and https://HOST:PORT");
   return Address{scheme == kTls, endpoint->host, endpoint->port};
@@ -114,11 +111,6 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-std::string check_readable(const char* option, const std::string& path) {
-  if (path.empty() || std::ifstream(path).good()) return "";
-  return std::string(option) + ": " + path + " cannot be read";
-}
-
 // Requests are made outside of the coroutines that send them: GCC 12 rejects initializer lists there.
 std::string lease_request(KeyStore::Lease lease) { return json{{"ID", std::to_string(lease)}}.dump(); }
 std::string grant_request(std::chrono::seconds life) { return json{{"TTL", std::to_string(life.count())}}.dump(); }
@@ -159,7 +151,7 @@ std::string check_etcd(const EtcdConfig& config) {
   for (const auto& [option, path] :
        {std::pair("etcd-ca", &config.ca_file), std::pair("etcd-cert", &config.cert_file),
         std::pair("etcd-key", &config.key_file), std::pair("etcd-password-file", &config.password_file)}) {
-    if (const std::string why = check_readable(option, *path); !why.empty()) return why;
+    if (!path->empty() && !std::ifstream(*path)) return std::string(option) + ": " + *path + " cannot be read";
   }
   return "";
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/printable.h"
 #include "transport/cluster_limits.h"
@@ -22,15 +23,6 @@ constexpr const char* kDraining = "draining";
 constexpr const char* kPhases[] = {"", "joining", "leaving"};  // by Member::Phase
 
 Failure wrong(const std::string& why) { return {Errc::kBadRequest, "member: " + why}; }
-
-/// A field that must be a text; empty if absent.
-bool take_text(const json& object, const char* field, std::string* to) {
-  const auto found = object.find(field);
-  if (found == object.end()) return true;
-  if (!found->is_string()) return false;
-  *to = found->get<std::string>();
-  return true;
-}
 
 bool is_instance(const std::string& text) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -81,12 +73,14 @@ Result<Member, Failure> read_member(std::string_view text) {
   if (!object.is_object()) return wrong("must be a JSON object");
   Member member;
   std::string state = kServing, phase;
-  if (!take_text(object, "id", &member.id)) return wrong("id: must be a text");
-  if (!take_text(object, "instance", &member.instance)) return wrong("instance: must be a text");
-  if (!take_text(object, "zone", &member.zone)) return wrong("zone: must be a text");
-  if (!take_text(object, "version", &member.version)) return wrong("version: must be a text");
-  if (!take_text(object, "state", &state)) return wrong("state: must be a text");
-  if (!take_text(object, "phase", &phase)) return wrong("phase: must be a text");
+  for (const auto& [field, to] :
+       {std::pair("id", &member.id), std::pair("instance", &member.instance), std::pair("zone", &member.zone),
+        std::pair("version", &member.version), std::pair("state", &state), std::pair("phase", &phase)}) {
+    const auto found = object.find(field);
+    if (found == object.end()) continue;
+    if (!found->is_string()) return wrong(std::string(field) + ": must be a text");
+    *to = found->get<std::string>();
+  }
   if (state != kServing && state != kDraining)
     return wrong("state: '" + printable(state) + "', allowed are serving and draining");
   member.state = state == kServing ? Member::State::kServing : Member::State::kDraining;

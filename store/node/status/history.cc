@@ -1,9 +1,10 @@
 #include "store/node/status/history.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -89,9 +90,7 @@ double value_of(const Series& series, const Point& before, const Point& after) {
 /// Five digits are more than a picture shows, and a third of the length of all.
 json value_or_null(double value) {
   if (std::isnan(value)) return nullptr;
-  char text[32];
-  std::snprintf(text, sizeof text, "%.5g", value);
-  return std::strtod(text, nullptr);
+  return std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr);
 }
 
 }  // namespace

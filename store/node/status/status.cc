@@ -1,9 +1,10 @@
 #include "store/node/status/status.h"
 
+#include <spdlog/fmt/fmt.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
@@ -58,11 +59,7 @@ std::vector<Store::SpaceView> spaces_of(LockedStore& store, std::size_t count_ma
   return spaces;
 }
 
-std::string hex(std::uint64_t value) {
-  char text[17];
-  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
-  return text;
-}
+std::string hex(std::uint64_t value) { return fmt::format("{:016x}", value); }
 
 json part_json(const TreeSample::Part& part, TimePoint now) {
   json row = {{"parent", part.parent == TreeSample::Part::kNone ? json(-1) : json(part.parent)},
