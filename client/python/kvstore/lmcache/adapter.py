@@ -141,6 +141,18 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
         kind.add(number, task)
         return number
 
+    def _submit_objects(
+        self, kind: _Kind, keys: list[Any], objects: list[Any], submit: Callable[..., Future[Any]]
+    ) -> int:
+        task = _Task(list(keys))
+
+        def send(names: list[bytes]) -> Future[Any]:
+            views = [each.byte_array for each in objects]
+            task.sizes = [len(each) for each in views]
+            return submit(names, views, deadline=self._options.deadline)
+
+        return self._submit(kind, task, send)
+
     def _failed(self, kind: _Kind, why: object) -> None:
         if not self._is_closed:
             kind.failed(why)
@@ -164,14 +176,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     # -- stores
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        task = _Task(list(keys))
-
-        def submit(names: list[bytes]) -> Future[Any]:
-            views = [each.byte_array for each in objects]
-            task.sizes = [len(each) for each in views]
-            return self._space.submit_put(names, views, deadline=self._options.deadline)
-
-        return self._submit(self._stores, task, submit)
+        return self._submit_objects(self._stores, keys, objects, self._space.submit_put)
 
     def pop_completed_store_tasks(self) -> dict[int, L2StoreResult]:
         return {number: self._stored(task) for number, task in self._stores.take_all()}
@@ -275,14 +280,7 @@ class Adapter(L2AdapterInterface):  # type: ignore[misc]
     # -- loads
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        task = _Task(list(keys))
-
-        def submit(names: list[bytes]) -> Future[Any]:
-            views = [each.byte_array for each in objects]
-            task.sizes = [len(each) for each in views]
-            return self._space.submit_get(names, views, deadline=self._options.deadline)
-
-        return self._submit(self._loads, task, submit)
+        return self._submit_objects(self._loads, keys, objects, self._space.submit_get)
 
     def query_load_result(self, task_id: int) -> Any:
         task = self._loads.take(task_id)

@@ -41,6 +41,8 @@ _REFUSED = 0
 
 #: Yields while a call is under way; returns whether each page was moved.
 Move = Generator[None, None, "list[bool]"]
+#: The same for the leading pages, with the reason why not all was moved.
+Step = Generator[None, None, "tuple[list[bool], object]"]
 #: Pages of the pool itself, or of the copying interface.
 Where = "torch.Tensor | Sequence[torch.Tensor]"
 
@@ -244,29 +246,33 @@ class Pool:
         return held
 
     def load(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
-        done: list[bool] = []
-        gate = self._gates["loads"]
-        is_whole = True
-        while is_whole and len(done) < len(keys) and gate.allows():
-            rest = keys[len(done) :]
-            try:
-                landed, why = yield from self._load_step(rest, where, len(done), epoch, until)
-            except Error as error:
-                gate.ended(error)
-                break
-            if not landed:
-                break
-            gate.ended(why)
-            is_whole = why is None
-            done += landed
+        done = yield from self._step_by_step("loads", self._load_step, keys, where, epoch, until)
         self._count("loaded_pages", sum(done))
         self._count("loaded_bytes", sum(done) * self.page_bytes)
         self._count("missing_pages", len(keys) - sum(done))
+        return done
+
+    def _step_by_step(
+        self, kind: str, step: Callable[..., Step], keys: Sequence[str], where: Any, epoch: bytes, until: float
+    ) -> Move:
+        """Takes steps until all pages are moved, or one falls short."""
+        done: list[bool] = []
+        gate = self._gates[kind]
+        is_whole = True
+        while is_whole and len(done) < len(keys) and gate.allows():
+            try:
+                moved, why = yield from step(keys[len(done) :], where, len(done), epoch, until)
+            except Error as error:
+                gate.ended(admitted(error))
+                break
+            if not moved:
+                break
+            gate.ended(admitted(why))
+            is_whole = why is None
+            done += moved
         return done + [False] * (len(keys) - len(done))
 
-    def _load_step(
-        self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float
-    ) -> Generator[None, None, tuple[list[bool], object]]:
+    def _load_step(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
         """Loads as many pages as lent memory allows; returns which have come, and why others have not."""
         rows = self._load_rows
         if rows is None:
@@ -315,9 +321,7 @@ class Pool:
         heads = self.view.heads // len(self._parts)
         return [cache.slice_heads(i * heads, heads) for i in range(len(self._parts))]
 
-    def _load_loose(
-        self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float
-    ) -> Generator[None, None, tuple[list[bool], object]]:
+    def _load_loose(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
         """The same for pages stored as they are: into separate memory first, so that a page is written whole."""
         count = max(1, min(len(keys), _LOOSE_BYTES // self.text.block_bytes))
         is_pool = isinstance(where, torch.Tensor)
@@ -348,29 +352,13 @@ class Pool:
             raise ValueError(f"{where.numel()} host indices of {first + count} pages of {self.page_size} tokens")
 
     def save(self, keys: Sequence[str], where: Any, epoch: bytes, until: float) -> Move:
-        done: list[bool] = []
-        gate = self._gates["saves"]
-        is_whole = True
-        while is_whole and len(done) < len(keys) and gate.allows():
-            rest = keys[len(done) :]
-            try:
-                stored, why = yield from self._save_step(rest, where, len(done), epoch, until)
-            except Error as error:
-                gate.ended(admitted(error))
-                break
-            if not stored:
-                break
-            gate.ended(None if any(stored) else admitted(why))
-            is_whole = why is None or any(stored)
-            done += stored
+        done = yield from self._step_by_step("saves", self._save_step, keys, where, epoch, until)
         self._count("stored_pages", sum(done))
         self._count("stored_bytes", sum(done) * self.page_bytes)
         self._count("refused_pages", len(keys) - sum(done))
-        return done + [False] * (len(keys) - len(done))
+        return done
 
-    def _save_step(
-        self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float
-    ) -> Generator[None, None, tuple[list[bool], object]]:
+    def _save_step(self, keys: Sequence[str], where: Any, first: int, epoch: bytes, until: float) -> Step:
         rows, held = self._save_rows, len(self._parts)
         taken: list[int] = []
         blocks: Any
@@ -393,8 +381,8 @@ class Pool:
             yield
             put = future.result()
             # Other bytes under the same name are as good: another engine may have split its sums differently.
-            states = np.asarray(put.states).reshape(count, held)
-            return _whole(states != _REFUSED), put.why
+            stored = _whole(np.asarray(put.states).reshape(count, held) != _REFUSED)
+            return stored, None if any(stored) else put.why
         finally:
             _end(future)
             if rows is not None:
