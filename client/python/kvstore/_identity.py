@@ -289,10 +289,9 @@ def loaded_digest(named: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> str:
 
 def rotation_digest(tables: Mapping[str, Any] | Iterable[Any]) -> str:
     """Digests rotation tables in memory (``inv_freq``, cosines, sines): values, shapes, types, and names or order."""
-    given = (
-        list(tables.items()) if isinstance(tables, Mapping) else [(f"{i:08}", each) for i, each in enumerate(tables)]
+    return loaded_digest(
+        tables if isinstance(tables, Mapping) else ((f"{i:08}", each) for i, each in enumerate(tables))
     )
-    return loaded_digest(given)
 
 
 def _plain(name: str, tensor: Any) -> Iterator[tuple[str, Any]]:

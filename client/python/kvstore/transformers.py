@@ -108,11 +108,8 @@ class PrefixStore:
                     if got.block_count < found:
                         raise _fewer(got.why)
                 self._fill(cache, blocks, len(hashes), found)
-        except Quarantined as error:
-            self._blocks = None
-            cache.why = error
         except Error as error:
-            if isinstance(error, TimedOut):
+            if isinstance(error, (Quarantined, TimedOut)):
                 self._blocks = None  # a node may still write there
             cache.why = error
         return cache
@@ -213,9 +210,7 @@ class StoredCache(DynamicCache):  # type: ignore[misc]
         """
         try:
             return self._store_of._store(self, sequences)
-        except Unsupported:
-            raise
-        except BadRequest:
+        except (Unsupported, BadRequest):
             raise
         except Error as error:
             self.why = error

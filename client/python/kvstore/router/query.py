@@ -326,14 +326,8 @@ class Prefixes:
             held = [_Held(np.zeros(each.name_count * len(hashes), np.uint8)) for each in namings]
             why: Error | None = Unavailable("the store does not answer, and is not asked for a while")
         else:
-            held = list(
-                await asyncio.gather(
-                    *(
-                        self._held(self._door, namespace, each.names(hashes, asked.epoch), deadline)
-                        for namespace, each in zip(namespaces, namings, strict=True)
-                    )
-                )
-            )
+            names = [each.names(hashes, asked.epoch) for each in namings]
+            held = await self._held(self._door, namespaces, names, deadline)
             why = next((each.why for each in held if each.why is not None), None)
             if why is None:
                 self._breaker.succeeded()
@@ -359,11 +353,16 @@ class Prefixes:
         return make() if len(tokens) < 1 << 13 else await asyncio.to_thread(make)
 
     @staticmethod
-    async def _held(door: _Door, namespace: Namespace, names: list[bytes], deadline: float) -> _Held:
-        if not names:
-            return _Held(np.zeros(0, np.uint8))
-        async with door.space(namespace) as space:
-            return await Prefixes._held_in(space, names, deadline)
+    async def _held(door: _Door, namespaces: list[Namespace], names: list[list[bytes]], deadline: float) -> list[_Held]:
+        """Of each namespace's names."""
+
+        async def of_one(namespace: Namespace, its_names: list[bytes]) -> _Held:
+            if not its_names:
+                return _Held(np.zeros(0, np.uint8))
+            async with door.space(namespace) as space:
+                return await Prefixes._held_in(space, its_names, deadline)
+
+        return await asyncio.gather(*map(of_one, namespaces, names))
 
     @staticmethod
     async def _held_in(space: Space | SetSpace, names: list[bytes], deadline: float) -> _Held:
@@ -404,26 +403,20 @@ class Prefixes:
         if namings[0].is_chain:
             return None
         doors = await self._doors_of([node["endpoint"] for node in nodes])
+        names = [each.names(hashes, asked.epoch) for each in namings]
 
         async def of(node: Mapping[str, Any], door: _Door) -> dict[str, Any]:
             try:
-                found = await asyncio.gather(
-                    *(
-                        self._held(door, namespace, naming.names(hashes, asked.epoch), deadline)
-                        for namespace, naming in zip(namespaces, namings, strict=True)
-                    )
-                )
+                found = await self._held(door, namespaces, names, deadline)
                 answers_as = door.client.nodes()[0]["node_id"]
-                if node["node_id"] and answers_as not in (
-                    "",
-                    node["node_id"],
-                ):  # on this machine, the path is another node's
+                if node["node_id"] and answers_as not in ("", node["node_id"]):
+                    # On this machine, the path is another node's.
                     raise Unavailable(f"another node answers there: {answers_as}")
             except Busy:
                 raise
             except Error as error:  # it may have left meanwhile
-                found = [_Held(np.zeros(naming.name_count * len(hashes), np.uint8), error) for naming in namings]
-            return _of_node(node["name"], node["endpoint"], list(found))
+                found = [_Held(np.zeros(len(each), np.uint8), error) for each in names]
+            return _of_node(node["name"], node["endpoint"], found)
 
         return list(await asyncio.gather(*(of(node, door) for node, door in zip(nodes, doors, strict=True))))
 

@@ -133,14 +133,11 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         epochs = self._cleared + self._watch.epoch
         return hashlib.sha256(epochs).digest()[:16] if self._watch.epoch else epochs
 
-    def _until(self, timeout: float) -> float:
-        return time.monotonic() + timeout
-
     def _move(self, kind: str, asked: Sequence[tuple[str, Sequence[str], Any]]) -> list[list[bool]]:
         """Loads or saves keys of several pools at once, in one pool order, so that two calls never wait for each other's memory."""
         is_load = kind == "loads"
-        until = self._until(self._options.load_timeout if is_load else self._options.save_timeout)
         began = time.monotonic()
+        until = began + (self._options.load_timeout if is_load else self._options.save_timeout)
         epoch = self._epoch()
         results: list[list[bool]] = [[False] * len(keys) for _, keys, _ in asked]
         if epoch is None:
@@ -179,7 +176,7 @@ class KVStoreHiCache(Guarded, HiCacheStorage):  # type: ignore[misc]
         return self._guard("batch_exists", do, lambda: 0)
 
     def _look(self, asked: Sequence[tuple[str, Sequence[str]]]) -> list[list[bool]]:
-        until = self._until(self._options.lookup_timeout)
+        until = time.monotonic() + self._options.lookup_timeout
         self._add("lookups", 1)
         results = [[False] * len(keys) for _, keys in asked]
         epoch = self._epoch()

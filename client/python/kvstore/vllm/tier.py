@@ -600,17 +600,13 @@ class KVStoreTier(SecondaryTierManager):  # type: ignore[misc]
     # -- loads and stores
 
     def submit_load(self, job_metadata: TransferJob) -> None:
-        self._begin(job_metadata)
-
-    def submit_store(self, job_metadata: TransferJob) -> None:
-        self._begin(job_metadata)
-
-    def _begin(self, job: TransferJob) -> None:
-        made = _Job(job, list(job.keys), time.monotonic())
+        made = _Job(job_metadata, list(job_metadata.keys), time.monotonic())
         if self._send(made):
             self._jobs.append(made)
         else:
             self._end(made)
+
+    submit_store = submit_load
 
     def _send(self, job: _Job) -> bool:
         """Sends the job's next call. False if there is none to send."""
