@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .._groups import LayerGroup, usable
 from ..errors import Unsupported
 from ..namespaces import Namespace
 
@@ -22,19 +23,11 @@ _GROUP = re.compile(r"(full|mla|window|state)(\d*)")
 
 
 @dataclass(frozen=True)
-class Group:
-    """Layers that keep the same kind of data: every token, the last so many, or a state after the last one."""
+class Group(LayerGroup):
+    """As the record tells them."""
 
     window_tokens: int = 0
     is_state: bool = False
-
-    def first_needed(self, block_count: int, block_size: int) -> int:
-        """The first block that the next token needs, after so many whole blocks."""
-        if self.is_state:
-            return max(0, block_count - 1)
-        if self.window_tokens == 0:
-            return 0
-        return max(0, block_count * block_size - self.window_tokens + 1) // block_size
 
 
 @dataclass(frozen=True)
@@ -110,21 +103,8 @@ class Naming:
         return made
 
     def usable(self, held: npt.NDArray[np.bool_]) -> int:
-        """The most leading blocks after which every group has the blocks the next token needs. ``held``: [group, block]."""
-        count = held.shape[1]
-        behind: list[tuple[Group, npt.NDArray[np.int64]]] = []
-        for group, of_group in zip(self.groups, held, strict=True):
-            gaps = np.flatnonzero(~of_group)
-            if group == Group():
-                count = min(count, int(gaps[0]) if len(gaps) else count)
-                continue
-            # After n blocks: one past the last missing one.
-            marks = np.where(of_group, 0, np.arange(1, len(of_group) + 1))
-            behind.append((group, np.concatenate(([0], np.maximum.accumulate(marks)))))
-        for n in range(count, 0, -1):
-            if all(last[n] <= group.first_needed(n, self.block_size) for group, last in behind):
-                return n
-        return 0
+        """How many leading blocks can serve a request. ``held``: [group, block]."""
+        return usable(self.groups, self.block_size, held)
 
 
 def _groups_of(text: str) -> tuple[Group, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._groups import usable
 from ..futures import Future
 from ..sets import SetMatchResult
 from .model import Model
@@ -69,8 +70,10 @@ class Lookup:
     def answer(self, model: Model, matches: list[SetMatchResult], block_bytes: list[npt.NDArray[Any]]) -> None:
         """Takes the answers for all blocks' names, [group, part, block], then all tails: a match per pipeline stage, and group sizes."""
         held, self.on_disk = _held(model, matches, block_bytes, 0, self.block_count)
-        self.hit = _usable(model, held)
-        self.memory_hit = _usable(model, held & ~self.on_disk) if self.on_disk[: self.hit].any() else self.hit
+        self.hit = usable(model.groups, model.block_size, held)
+        self.memory_hit = (
+            usable(model.groups, model.block_size, held & ~self.on_disk) if self.on_disk[: self.hit].any() else self.hit
+        )
         if not self.tails:
             return
         tail_held, on_disk = _held(model, matches, block_bytes, self.block_count, len(self.tails))
@@ -103,21 +106,3 @@ def _held(
         held &= ((states != 0) & is_right).all(axis=1)
         on_disk |= states.max(axis=(0, 1), initial=0) == _ON_DISK
     return held, on_disk
-
-
-def _usable(model: Model, held: npt.NDArray[np.bool_]) -> int:
-    """The most leading blocks after which every group has the blocks the next token needs. ``held``: [group, block]."""
-    count = held.shape[1]
-    windows: list[tuple[int, npt.NDArray[np.int64]]] = []
-    for g, group in enumerate(model.groups):
-        gaps = np.flatnonzero(~held[g])
-        if group.window_tokens == 0 and not group.is_state:
-            count = min(count, int(gaps[0]) if len(gaps) else count)
-        else:
-            # last_gap[n]: one past the last missing block before n
-            marks = np.where(held[g], 0, np.arange(1, held.shape[1] + 1))
-            windows.append((g, np.concatenate(([0], np.maximum.accumulate(marks)))))
-    for n in range(count, 0, -1):
-        if all(last_gap[n] <= model.groups[g].first_needed(n, model.block_size) for g, last_gap in windows):
-            return n
-    return 0

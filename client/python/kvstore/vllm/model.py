@@ -16,6 +16,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
 from .. import _options
+from .._groups import LayerGroup
 from .._identity import digest, short
 from ..errors import BadRequest, Unsupported
 from ..namespaces import Namespace
@@ -50,15 +51,13 @@ class Options(StoreOptions):
 
 
 @dataclass(frozen=True)
-class Group:
+class Group(LayerGroup):
     """Layers that share a page table."""
 
     layers: tuple[str, ...]
     page_bytes: int
-    #: 0: every token is needed. Otherwise the last so many.
     window_tokens: int
     text: str
-    #: A block is the state after its last token, and only the last one is needed.
     is_state: bool = False
     #: A rank's share of a block is stored in so many parts of some kv heads each.
     part_count: int = 1
@@ -67,14 +66,6 @@ class Group:
     def block_bytes(self) -> int:
         """Bytes of one part."""
         return self.page_bytes // self.part_count * len(self.layers)
-
-    def first_needed(self, block_count: int, block_size: int) -> int:
-        """The first block that the next token needs, after so many whole blocks."""
-        if self.is_state:
-            return max(0, block_count - 1)
-        if self.window_tokens == 0:
-            return 0
-        return max(0, block_count * block_size - self.window_tokens + 1) // block_size
 
 
 class Model:

@@ -35,8 +35,8 @@ from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core import kv_cache_utils
 
 import kvstore
+from kvstore._groups import usable
 from kvstore.router import Naming, vllm_hashes
-from kvstore.vllm.lookup import _usable
 from kvstore.vllm.model import Group, Model
 
 sys.path.insert(0, str(ROOT / "client/python/examples"))
@@ -110,6 +110,15 @@ def test_records_name_blocks_as_the_connector_does(model: Path, windows: bool, p
     ]
 
 
+def _needed(group: Group, block_count: int) -> list[int]:
+    """The blocks of 16 tokens that the next token needs."""
+    end = block_count * 16
+    if group.is_state:
+        return [block_count - 1] if block_count else []
+    begin = end - group.window_tokens + 1 if group.window_tokens else 0
+    return [token // 16 for token in range(max(0, begin), end)]
+
+
 def test_hits_end_where_the_connectors_do() -> None:
     dice = np.random.default_rng(9)
     for _ in range(500):
@@ -122,7 +131,12 @@ def test_hits_end_where_the_connectors_do() -> None:
         record = {"kind": "set", "model": "m", "block_bytes_max": 1, "hash": "vllm-sha256_cbor", "layout": "vllm-HNC"}
         naming = Naming.of(kvstore.Namespace(record | {"x.block_size": 16, "x.groups": text}))
         held = dice.random((len(groups), int(dice.integers(0, 30)))) < dice.choice([0.3, 0.8, 0.97])
-        assert naming.usable(held) == _usable(SimpleNamespace(groups=groups, block_size=16), held)  # type: ignore[arg-type]
+        ends = [
+            n
+            for n in range(held.shape[1] + 1)
+            if all(has[_needed(g, n)].all() for g, has in zip(groups, held, strict=True))
+        ]
+        assert naming.usable(held) == usable(groups, 16, held) == max(ends)
 
 
 @pytest.mark.parametrize(
