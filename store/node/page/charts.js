@@ -197,10 +197,6 @@ class Chart {
 
 /** Turns the columns of history.json into one object for each point. */
 function pointsOf(history) {
-  const names = Object.keys(history.series);
-  return history.age_s.map((age, index) => {
-    const at = { age };
-    for (const name of names) at[name] = history.series[name][index];
-    return at;
-  });
+  const series = Object.entries(history.series);
+  return history.age_s.map((age, index) => ({ age, ...Object.fromEntries(series.map(([name, values]) => [name, values[index]])) }));
 }

@@ -38,10 +38,8 @@ async function askHistory() {
 async function askTree() {
   state.treeAskedAt = performance.now();
   const scope = tree.scope();
-  const query = new URLSearchParams();
-  for (const [key, value] of Object.entries(scope)) query.set(key, value);
   await guarded(async () => {
-    tree.show(await fetchJson(`/status/tree.json?${query}`), scope);
+    tree.show(await fetchJson(`/status/tree.json?${new URLSearchParams(scope)}`), scope);
     if (state.now) showHot(state.now, tree.overview);
   });
 }

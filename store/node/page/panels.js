@@ -13,23 +13,21 @@ function table(caption, columns, rows, none) {
     element('tbody', { role: 'rowgroup' }, body));
 }
 
-/** A share as a bar beside its number. */
-function meter(part, label) {
+/** A share as a bar. */
+function shareBar(part) {
   const bar = element('span', { class: 'meter', 'aria-hidden': 'true' });
   bar.style.setProperty('--part', `${Math.min(1, Math.max(0, part)) * 100}%`);
-  return element('span', { class: 'metered' }, bar, element('span', {}, label));
+  return bar;
+}
+
+/** A share as a bar beside its number. */
+function meter(part, label) {
+  return element('span', { class: 'metered' }, shareBar(part), element('span', {}, label));
 }
 
 function tile(title, value, more, part) {
-  const bar = part == null ? null : element('span', { class: 'meter', 'aria-hidden': 'true' });
-  bar?.style.setProperty('--part', `${Math.min(1, Math.max(0, part)) * 100}%`);
   return element('div', { class: 'tile' },
-    element('h3', {}, title), element('p', { class: 'value' }, value), bar, element('p', { class: 'more' }, more));
-}
-
-/** A value and its total, with both units: "1.2 of 4 GiB" would mislead if the units differ. */
-function ofAll(used, all) {
-  return `${bytes(used)} of ${bytes(all)}`;
+    element('h3', {}, title), element('p', { class: 'value' }, value), part == null ? null : shareBar(part), element('p', { class: 'more' }, more));
 }
 
 function showTiles(now) {

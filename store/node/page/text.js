@@ -74,10 +74,9 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
-function svg(name, attributes = {}, ...children) {
+function svg(name, attributes) {
   const made = document.createElementNS('http://www.w3.org/2000/svg', name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
   return made;
 }
 
