@@ -132,7 +132,8 @@ TEST_P(E2eFaultTest, AClientFindsANodeThatCameBackEmpty) {
   const std::string socket = directory.path() + "/socket";
   const std::string tcp = "tcp://127.0.0.1:" + free_ports(1)[0];
   auto node = std::make_unique<NodeProcess>(options({"--capacity", "128MiB", "--listen", tcp}), socket);
-  TestClient client(GetParam() == Transport::kTcp ? tcp : endpoint(*node), GetParam(), kFaultBlockBytes, 8);
+  const bool is_local = GetParam() == Transport::kUnix || GetParam() == Transport::kShm;
+  TestClient client(is_local ? endpoint(*node) : tcp, GetParam(), kFaultBlockBytes, 8);
   const auto chain = make_chain(1, 8);
   ASSERT_EQ(client.put(chain).stored, 8u);
   node->signal(SIGKILL);
