@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "store_fixture.h"
+
 namespace kv {
 namespace {
 
-constexpr SessionId kAlice{1}, kBob{2};
 constexpr BlockId kBlockA{10}, kBlockB{11};
 
 class LeaseTableTest : public testing::Test {
