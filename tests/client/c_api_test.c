@@ -8,17 +8,10 @@
 #include <unistd.h>
 
 #include "client/kvstore.h"
+#include "tests/client/c_check.h"
 
 #define BLOCKS 8
 #define BLOCK_BYTES 131072
-
-#define CHECK(condition)                                                                                \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, kvs_last_error()); \
-      exit(1);                                                                                          \
-    }                                                                                                   \
-  } while (0)
 
 static size_t segments_seen;
 static void on_segment(void* context, size_t segment, size_t block_count) {

@@ -6,15 +6,7 @@
 
 #include "client/kvstore_gpu.h"
 #include "client/kvstore_paging.h"
-
-#define CHECK(condition)                                                                                \
-  do {                                                                                                  \
-    if (!(condition)) {                                                                                 \
-      fprintf(stderr, "%s:%d: %s; last error: %s\n", __FILE__, __LINE__, #condition, kvs_last_error()); \
-      exit(1);                                                                                          \
-    }                                                                                                   \
-  } while (0)
-#define SAYS(text) CHECK(strstr(kvs_last_error(), text) != NULL)
+#include "tests/client/c_check.h"
 
 static kvs_hash hash_of(int number) {
   kvs_hash hash;
