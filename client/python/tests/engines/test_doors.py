@@ -107,8 +107,8 @@ class Connector(Door):
 
     def __init__(self, endpoint: str, seconds: float, model: Path, salt: str) -> None:
         super().__init__()
+        from scheduled import prompt_of
         from synthetic import BLOCK, Engine
-        from test_vllm_scheduler import prompt_of
 
         options = {
             "lookup_timeout": seconds,

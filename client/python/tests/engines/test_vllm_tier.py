@@ -22,9 +22,9 @@ pytest.importorskip("vllm.v1.kv_offload.tiering.base")
 import tiny
 from conftest import Node
 from proxy import PUT_DATA, SET_GET, Proxy
+from scheduled import lora, prompt_of
 from synthetic import Engine
 from test_vllm_engine import free_port
-from test_vllm_scheduler import lora, prompt_of
 from tier_cpu import transfer_config
 from vllm.v1.kv_offload.base import LookupResult, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob
