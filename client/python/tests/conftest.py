@@ -126,6 +126,16 @@ def space(client: kvstore.Client) -> kvstore.Space:
     return client.open(namespace())
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def pattern(count: int, block_bytes: int = 4096, seed: int = 1) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, block_bytes), dtype=np.uint8)
 

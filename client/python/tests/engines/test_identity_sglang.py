@@ -18,8 +18,8 @@ import tiny
 import torch
 import transformers
 from conftest import Node
+from sglang_pools import Backend, backend, keys_of, mha_pool, put, salt, sglang_context  # noqa: F401
 from test_sglang_engine import PAGE, Engine, prompt_of, same
-from test_sglang_pools import Backend, backend, keys_of, mha_pool, put, salt, sglang_context  # noqa: F401
 
 import kvstore
 from kvstore.errors import Mismatch, Unsupported

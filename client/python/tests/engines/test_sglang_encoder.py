@@ -28,7 +28,7 @@ from conftest import Node
 from sglang.srt.managers.schedule_batch import Modality
 from sglang.srt.mem_cache import embedding_cache_controller as controllers
 from sglang.srt.mem_cache.embedding_store import EmbeddingStoreFactory
-from test_sglang_pools import sglang_context  # noqa: F401  # a fixture that each test has
+from sglang_pools import sglang_context  # noqa: F401  # a fixture that each test has
 
 import kvstore
 from kvstore._outputs import encoded
