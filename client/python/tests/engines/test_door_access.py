@@ -5,24 +5,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Node
-from test_doors import FOUR, HERE, Door, doors, until_used  # noqa: F401  # doors: a fixture
+from conftest import Node, free_port
+from door import HERE, Door
+from test_doors import FOUR, doors, until_used  # noqa: F401  # doors: a fixture
 
 TOKEN = "a-token-that-is-long-enough-for-a-test"
 TENANT = "blue"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
