@@ -19,8 +19,8 @@ pytest.importorskip("lmcache")
 
 import peers
 import tiny
-from conftest import Node
-from test_vllm_engine import Engine, free_port, prompt_of
+from conftest import Node, free_port
+from test_vllm_engine import Engine, prompt_of
 
 import kvstore
 

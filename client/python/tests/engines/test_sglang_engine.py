@@ -10,7 +10,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ pytest.importorskip("sglang")
 
 import sglang_cpu
 import tiny
-from conftest import Node
+from conftest import Node, free_port
 from proxy import PUT_DATA, SET_GET, Proxy
 
 import kvstore
@@ -147,12 +146,6 @@ def prompt_of(count: int, seed: int) -> list[int]:
 
 def same(one: Any, other: Any) -> bool:
     return bool(one["tokens"] == other["tokens"] and one["logprobs"] == other["logprobs"])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class House:

@@ -10,7 +10,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -25,7 +24,7 @@ pytest.importorskip("vllm")
 import tiny
 import torch
 import vllm
-from conftest import Node
+from conftest import Node, free_port
 from proxy import PUT_DATA, SET_GET, Proxy
 
 import kvstore
@@ -187,12 +186,6 @@ def until_cached(engine: Engine, prompt: list[int], tokens: int, *expected: Any,
             return answer
         assert time.monotonic() < until, answer["cached"]
         time.sleep(0.2)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class House:

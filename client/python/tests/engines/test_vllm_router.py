@@ -25,11 +25,10 @@ pytest.importorskip("msgspec")
 import msgspec
 import numpy as np
 import tiny
-from conftest import ROOT, Node
+from conftest import ROOT, Node, free_port
 from scheduled import prompt_of, settle
 from synthetic import BLOCK, Engine, cache_config, engine_config, named
 from test_router import Service
-from test_vllm_engine import free_port
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch, ZmqEventPublisher
 from vllm.utils.hashing import sha256_cbor
 from vllm.v1.core import kv_cache_utils

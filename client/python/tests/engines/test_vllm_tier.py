@@ -20,11 +20,10 @@ pytest.importorskip("vllm")
 pytest.importorskip("vllm.v1.kv_offload.tiering.base")
 
 import tiny
-from conftest import Node
+from conftest import Node, free_port
 from proxy import PUT_DATA, SET_GET, Proxy
 from scheduled import lora, prompt_of
 from synthetic import Engine
-from test_vllm_engine import free_port
 from tier_cpu import transfer_config
 from vllm.v1.kv_offload.base import LookupResult, ReqContext
 from vllm.v1.kv_offload.tiering.base import TransferJob

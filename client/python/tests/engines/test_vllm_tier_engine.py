@@ -16,9 +16,9 @@ pytest.importorskip("vllm")
 pytest.importorskip("vllm.v1.kv_offload.tiering.base")
 
 import tiny
-from conftest import Node
+from conftest import Node, free_port
 from proxy import Proxy
-from test_vllm_engine import BLOCK, Engine, free_port, prompt_of, same
+from test_vllm_engine import BLOCK, Engine, prompt_of, same
 from tier_cpu import transfer_config
 
 import kvstore
