@@ -93,8 +93,9 @@ class Stage : protected Dice {
   VirtualClock clock_;
   SimNetwork network_;
   std::unique_ptr<verbs::FakeVerbs> verbs_;  ///< nullptr: no RDMA in this world.
-  asio::io_context context_{
-      1};  // its end destroys coroutines that still hold alarms, streams and queue pairs: before what those are of
+  // Its end destroys coroutines that still hold alarms, streams and queue pairs, so it ends before the things that
+  // those belong to.
+  asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(context_);
   Pace pace_{context_, clock_};
   std::size_t running_ = 0;
