@@ -99,8 +99,8 @@ Result<ArchivedContext, Failure> BlockingClient::import_context(const std::strin
 Result<ContextList> BlockingClient::list_contexts(std::string_view name, std::chrono::microseconds deadline) {
   return thread_->call<ContextList>([&](Client& client) { return client.list_contexts(name, deadline); });
 }
-Result<std::vector<NodeStats>> BlockingClient::stats(std::chrono::microseconds deadline) {
-  return thread_->call<std::vector<NodeStats>>([&](Client& client) { return client.stats(deadline); });
+Result<std::vector<NodeAnswer>> BlockingClient::ask(NodeQuestion question, std::chrono::microseconds deadline) {
+  return thread_->call<std::vector<NodeAnswer>>([&](Client& client) { return client.ask(question, deadline); });
 }
 Result<std::vector<std::chrono::nanoseconds>> BlockingClient::ping(std::chrono::microseconds deadline) {
   return thread_->call<std::vector<std::chrono::nanoseconds>>([&](Client& client) { return client.ping(deadline); });

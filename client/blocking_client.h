@@ -60,7 +60,7 @@ class BlockingClient {
                                                   const ContextExportOptions& options);
   Result<ArchivedContext, Failure> import_context(const std::string& file, const ContextImportOptions& options);
   Result<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline);
-  Result<std::vector<NodeStats>> stats(std::chrono::microseconds deadline);
+  Result<std::vector<NodeAnswer>> ask(NodeQuestion question, std::chrono::microseconds deadline);
   Result<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline);
   std::vector<NodeStatus> nodes() const;
   NumaStatus numa() const;

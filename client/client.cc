@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <functional>
 #include <utility>
 
 #include "base/assert.h"
@@ -67,152 +66,31 @@ class CountCall final : public Call {
   }
 };
 
-class StatsCall final : public Call {
+class AdminCall final : public Call {
  public:
-  StatsCall() { type = FrameType::kStats; }
-  NodeStats answer;
-  std::vector<std::uint8_t> next;  ///< From the answer: more namespaces follow. Repeat the call with it.
+  AdminCall() { type = FrameType::kAdmin; }
+  const NodeQuestion* question = nullptr;
+  NodeAnswer answer;
 
  private:
   error_code send(CallSession& session) override {
+    const std::size_t bytes = question->path.size() + question->query.size();
+    if (bytes > kAdminQuestionBytesMax || bytes + kTableOverheadBytes > session.terms().table_bytes_max)
+      return Errc::kTooLarge;
     auto& builder = session.shared().new_request();
-    const auto after = next.empty() ? 0 : builder.CreateVector(next);
-    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/false, /*slow=*/0, after));
+    const auto path = builder.CreateString(question->path), query = builder.CreateString(question->query);
+    builder.Finish(wire::CreateAdminRequest(builder, path, query));
     session.send_frame(type, request_id(), builder);
     return {};
   }
   std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::StatsResponse>(frame.table);
-    if (response == nullptr) return "stats: malformed";
-    next.clear();
-    if (response->next() != nullptr) next.assign(response->next()->begin(), response->next()->end());
-    if (response->stats() != nullptr) {
-      for (const wire::Stat* stat : *response->stats()) {
-        if (stat->name() == nullptr) return "stats: a value without a name";
-        answer.values.emplace_back(stat->name()->str(), stat->value());
-      }
-    }
-    if (response->namespaces() != nullptr) {
-      for (const wire::NamespaceStat* one : *response->namespaces()) {
-        if (one->record() == nullptr) return "stats: a namespace without a record";
-        answer.namespaces.push_back({one->record()->str(), one->block_count(), one->total_bytes(), one->stored_blocks(),
-                                     one->lookups(), one->empty_lookups(), one->roots(), one->roots_stored_only(),
-                                     one->roots_asked_only()});
-      }
-    }
-    if (response->tenants() != nullptr) {
-      for (const wire::TenantStat* one : *response->tenants()) {
-        if (one->name() == nullptr) return "stats: a tenant without a name";
-        NodeStats::Tenant& tenant = answer.tenants.emplace_back();
-        tenant.name = one->name()->str();
-        if (one->stats() == nullptr) continue;
-        for (const wire::Stat* stat : *one->stats()) {
-          if (stat->name() == nullptr) return "stats: a value without a name";
-          tenant.values.emplace_back(stat->name()->str(), stat->value());
-        }
-      }
-    }
-    return {};
-  }
-};
-
-class EraseCall final : public Call {
- public:
-  EraseCall() { type = FrameType::kErase; }
-  std::string owner;  ///< As sent in the request.
-  NodeErasure answer;
-
- private:
-  error_code send(CallSession& session) override {
-    auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateOpenRequest(builder, builder.CreateString(owner)));
-    session.send_frame(type, request_id(), builder);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::StatsResponse>(frame.table);
-    if (response == nullptr || response->stats() == nullptr) return "erase: malformed";
-    for (const wire::Stat* stat : *response->stats()) {
-      if (stat->name() == nullptr) return "erase: a value without a name";
-      answer.values.emplace_back(stat->name()->str(), stat->value());
-    }
-    return {};
-  }
-};
-
-class SlowLogCall final : public Call {
- public:
-  SlowLogCall() { type = FrameType::kStats; }
-  bool empties = false;
-  NodeSlowLog answer;
-
- private:
-  error_code send(CallSession& session) override {
-    auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/false, /*slow=*/empties ? 2 : 1));
-    session.send_frame(type, request_id(), builder);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::StatsResponse>(frame.table);
-    if (response == nullptr) return "stats: malformed";
-    answer = {};
-    const auto* const slow = response->slow();
-    if (slow == nullptr) return {};  // an answer to plain stats
-    const auto time = [](std::uint64_t us) {
-      return std::chrono::microseconds(std::min<std::uint64_t>(us, std::uint64_t{1} << 62));
-    };
-    const auto text = [](const flatbuffers::String* of) { return of == nullptr ? std::string() : of->str(); };
-    answer.is_kept = true;
-    answer.threshold = time(slow->threshold_us());
-    answer.count = slow->count();
-    if (slow->requests() == nullptr) return {};
-    for (const wire::SlowRequest* const one : *slow->requests()) {
-      NodeSlowLog::Request& request = answer.requests.emplace_back();
-      request.number = one->number();
-      request.began = time(one->began_us());
-      request.took = time(one->took_us());
-      request.lock = time(one->lock_us());
-      request.store = time(one->store_us());
-      request.room = time(one->room_us());
-      request.disk = time(one->disk_us());
-      request.move = time(one->move_us());
-      request.client = time(one->client_us());
-      request.other = time(one->other_us());
-      request.verb = text(one->verb());
-      request.model = text(one->model());
-      request.tenant = text(one->tenant());
-      request.identity = text(one->identity());
-      request.peer = text(one->peer());
-      if (one->trace() != nullptr) request.traceparent = TraceContext::from_bytes(one->trace()->bytes()->data()).text();
-      if (const auto* id = one->namespace_id())
-        request.namespace_id = to_hex(std::as_bytes(std::span(id->data(), id->size())));
-      request.blocks = one->blocks();
-      request.bytes = one->bytes();
-      request.session = one->session();
-      request.failed = one->failed();
-    }
-    return {};
-  }
-};
-
-class LearnedCall final : public Call {
- public:
-  LearnedCall() { type = FrameType::kStats; }
-  NodeLearned answer;
-
- private:
-  error_code send(CallSession& session) override {
-    auto& builder = session.shared().new_request();
-    builder.Finish(wire::CreateStatsRequest(builder, /*learned=*/true));
-    session.send_frame(type, request_id(), builder);
-    return {};
-  }
-  std::string on_last(const FrameReader::Frame& frame) override {
-    const auto* response = read_table<wire::StatsResponse>(frame.table);
-    if (response == nullptr) return "stats: malformed";
-    if (const auto* bytes = response->learned())
-      answer.learned.assign(reinterpret_cast<const char*>(bytes->data()), bytes->size());
+    const auto* response = read_table<wire::AdminResponse>(frame.table);
+    if (response == nullptr || response->json() == nullptr) return "admin: malformed";
+    const std::string_view json = response->json()->string_view();
+    const auto is_ascii = [](char c) { return c >= ' ' && c <= '~'; };
+    if (json.size() > kAdminAnswerBytesMax || !std::ranges::all_of(json, is_ascii))
+      return "admin: the answer is not ASCII of at most 8 MiB";
+    answer.json = json;
     return {};
   }
 };
@@ -401,93 +279,39 @@ Async<DropResult> Client::drop(Space space, Hashes hashes, std::chrono::microsec
 
 // -- about the nodes
 
-namespace {
-
-/// An answer for each node, in node order: a failed node has an error instead of values. The call itself succeeds, so
-/// that a tool sees the nodes that answer. `prepare` is applied to each call before sending. `Impl`: Client's.
-template <class AnyCall, class Impl>
-Async<std::vector<decltype(AnyCall::answer)>> ask_each(
-    Impl& impl, std::chrono::microseconds deadline, CallControl control,
-    std::function<void(AnyCall&)> prepare = [](AnyCall&) {}) {
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  std::vector<std::string> names;  // the map may change meanwhile
-  for (const std::size_t node : impl.members) names.push_back(impl.links[node]->config().name);
-  std::vector<AnyCall> calls(impl.members.size());
-  for (AnyCall& call : calls) prepare(call);
-  impl.start_on_each(calls, group, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  std::vector<decltype(AnyCall::answer)> answers;
-  for (std::size_t node = 0; node < calls.size(); ++node) {
-    if (calls[node].error()) calls[node].answer = {};  // discards a partial answer
-    answers.push_back(std::move(calls[node].answer));
-    answers.back().name = names[node];
-    answers.back().error = calls[node].error();
-  }
-  co_return answers;
-}
-
-}  // namespace
-
-Async<std::vector<NodeStats>> Client::stats(std::chrono::microseconds deadline, CallControl control) {
+/// A failed node has an error in place of its answer; the call itself succeeds, so that a tool sees the nodes that
+/// answer.
+Async<std::vector<NodeAnswer>> Client::ask(NodeQuestion question, std::chrono::microseconds deadline,
+                                           CallControl control) {
   Impl& impl = *impl_;
   if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
   const VerbInProgress verb(impl.shared);
-  const TimePoint until = impl.deadline_after(deadline);
-  struct Asked {
-    std::size_t link;
-    NodeStats answer;
-    std::vector<std::uint8_t> next;
-    bool is_done = false;
-  };
-  std::vector<Asked> nodes;
-  for (const std::size_t link : impl.members)
-    nodes.push_back({.link = link, .answer = {.name = impl.links[link]->config().name}, .next = {}});
-  // An answer has some of the namespaces, so that each request is quick; further requests get the rest.
-  while (std::ranges::any_of(nodes, [](const Asked& node) { return !node.is_done; })) {
-    CallGroup group(impl.shared->executor, control);
-    std::vector<StatsCall> calls(nodes.size());
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      if (nodes[i].is_done) continue;
-      calls[i].group = &group;
-      calls[i].next = nodes[i].next;
-      calls[i].answer = std::move(nodes[i].answer);
-      impl.links[nodes[i].link]->start(calls[i], until);
-    }
-    co_await wait_all(group);
-    for (std::size_t i = 0; i < nodes.size(); ++i) {
-      Asked& node = nodes[i];
-      if (node.is_done) continue;
-      const std::string name = calls[i].answer.name;
-      if (calls[i].error()) calls[i].answer = {};  // discards a partial answer
-      node.answer = std::move(calls[i].answer);
-      node.answer.name = name;
-      node.answer.error = calls[i].error();
-      node.next = std::move(calls[i].next);
-      constexpr std::size_t kNamespacesMax = 1 << 17;  // stops a node that never ends
-      node.is_done = node.answer.error || node.next.empty() || node.answer.namespaces.size() >= kNamespacesMax;
-    }
+  const ClusterStatus& cluster = impl.cluster;
+  std::vector<std::size_t> links;
+  for (std::size_t i = 0; i < impl.members.size(); ++i) {
+    const bool is_meant = question.node.empty() || impl.links[impl.members[i]]->config().name == question.node ||
+                          (i < cluster.nodes.size() && cluster.nodes[i].id == question.node);
+    if (is_meant) links.push_back(impl.members[i]);
   }
-  std::vector<NodeStats> answers;
-  for (Asked& node : nodes) answers.push_back(std::move(node.answer));
+  if (links.empty()) co_return error_code(Errc::kNotFound);
+  CallGroup group(impl.shared->executor, control);
+  std::vector<AdminCall> calls(links.size());
+  const TimePoint until = impl.deadline_after(deadline);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i].answer.name = impl.links[links[i]]->config().name;  // the map may change meanwhile
+    calls[i].question = &question;
+    calls[i].group = &group;
+    impl.links[links[i]]->start(calls[i], until);
+  }
+  co_await wait_all(group);
+  std::vector<NodeAnswer> answers;
+  for (AdminCall& call : calls) {
+    call.answer.error = call.error();
+    call.answer.why = call.error_text();
+    if (call.error()) call.answer.json.clear();
+    answers.push_back(std::move(call.answer));
+  }
   co_return answers;
-}
-
-Async<std::vector<NodeErasure>> Client::erase(TenantOrShare owner, std::chrono::microseconds deadline,
-                                              CallControl control) {
-  return ask_each<EraseCall>(
-      *impl_, deadline, control,
-      [said = (owner.is_share ? "share=" : "tenant=") + owner.name + "\n"](EraseCall& call) { call.owner = said; });
-}
-
-Async<std::vector<NodeSlowLog>> Client::slow_log(bool empties, std::chrono::microseconds deadline,
-                                                 CallControl control) {
-  return ask_each<SlowLogCall>(*impl_, deadline, control, [empties](SlowLogCall& call) { call.empties = empties; });
-}
-
-Async<std::vector<NodeLearned>> Client::learned(std::chrono::microseconds deadline, CallControl control) {
-  return ask_each<LearnedCall>(*impl_, deadline, control);
 }
 
 Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseconds deadline, CallControl control) {
@@ -504,25 +328,6 @@ Async<std::vector<std::chrono::nanoseconds>> Client::ping(std::chrono::microseco
     round_trips.push_back(call.error() ? std::chrono::nanoseconds(-1) : call.round_trip);
   }
   co_return round_trips;
-}
-
-Async<void> Client::drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline,
-                               CallControl control) {
-  Impl& impl = *impl_;
-  if (const error_code refused = impl.refuses(deadline, control)) co_return refused;
-  const auto at = std::ranges::find(impl.cluster.nodes, id, &ClusterStatus::Node::id);
-  if (at == impl.cluster.nodes.end()) co_return error_code(Errc::kNotFound);
-  const VerbInProgress verb(impl.shared);
-  CallGroup group(impl.shared->executor, control);
-  ClusterDrainCall call;
-  call.id = id;
-  call.drain = drain;
-  call.group = &group;
-  const std::size_t node = impl.members[static_cast<std::size_t>(at - impl.cluster.nodes.begin())];
-  impl.links[node]->start(call, impl.deadline_after(deadline));
-  co_await wait_all(group);
-  if (call.error()) co_return call.error();
-  co_return Result<void>();
 }
 
 std::vector<NodeStatus> Client::nodes() const {

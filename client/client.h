@@ -274,62 +274,17 @@ struct ClusterStatus {
     return node.is_serving || std::ranges::none_of(nodes, serves) ? node.weight : 0;
   }
 };
-struct NodeStats {
-  std::string name;
-  error_code error;  ///< Of a node that did not answer; then the rest is empty.
-  std::vector<std::pair<std::string, double>> values;
-  struct Namespace {
-    std::string record;
-    std::uint64_t block_count, total_bytes;        ///< All its blocks on that node.
-    std::uint64_t stored_blocks = 0;               ///< By puts, since the node started.
-    std::uint64_t lookups = 0, empty_lookups = 0;  ///< Matches, and gets without one; those without a hit.
-    /// A sample of the first blocks asked for or stored: all; stored and never asked for; asked for and never stored.
-    std::uint32_t roots = 0, roots_stored_only = 0, roots_asked_only = 0;
-  };
-  std::vector<Namespace> namespaces;
-  struct Tenant {
-    std::string name;  ///< Empty: all namespaces without a tenant.
-    std::vector<std::pair<std::string, double>> values;
-  };
-  std::vector<Tenant> tenants;  ///< From a node with a policy.
+/// A question of people and tools; docs/wire.md lists the paths, their queries and answers.
+struct NodeQuestion {
+  std::string path;        ///< "/stats.json", ...
+  std::string query = {};  ///< "name=value&...", percent-encoded.
+  std::string node = {};   ///< The only node to ask, by its name or its id in the cluster. Empty: all.
 };
-/// Selects the blocks of a tenant or of a share.
-struct TenantOrShare {
-  std::string name;
-  bool is_share = false;
-};
-/// A node's progress in erasing the blocks of a tenant or a share.
-struct NodeErasure {
-  std::string name;
-  error_code error;  ///< kBusy: too many other erasures wait there; kDiskFailed: it stopped, its log has the reason.
-  std::vector<std::pair<std::string, double>> values;  ///< erase_done, erase_blocks ...; docs/cli.md has them.
-};
-
-/// A node's slow log: its latest slow requests.
-struct NodeSlowLog {
-  std::string name;
-  error_code error;                        ///< Of a node that did not answer; then the rest is empty.
-  bool is_kept = false;                    ///< False: the node is too old for a slow log.
-  std::chrono::microseconds threshold{0};  ///< Requests that take at least this long are logged. Zero: logging is off.
-  std::uint64_t count = 0;                 ///< All slow requests since the node started.
-  struct Request {
-    std::uint64_t number = 0;            ///< 1 for the node's first.
-    std::chrono::microseconds began{0};  ///< Since 1970, by the node's clock.
-    std::chrono::microseconds took{0};   ///< The sum of the times that follow.
-    std::chrono::microseconds lock{0}, store{0}, room{0}, disk{0}, move{0}, client{0},
-        other{0};  ///< Defined in wire.fbs.
-    std::string verb, model, tenant, identity, peer, traceparent;
-    std::string namespace_id;  ///< Hexadecimal; empty for a request without a namespace.
-    std::uint64_t blocks = 0, bytes = 0, session = 0;
-    bool failed = false;
-  };
-  std::vector<Request> requests;  ///< Latest first.
-};
-/// A node's statistics on the reuse of blocks, as it shares them with other nodes (store/yield_counts.h).
-struct NodeLearned {
-  std::string name;
-  error_code error;     ///< Of a node that did not answer.
-  std::string learned;  ///< Empty: the node does not learn, or does not share.
+struct NodeAnswer {
+  std::string name;  ///< As NodeStatus::name.
+  error_code error;  ///< Of a node that did not answer, or refused:
+  std::string why;   ///< its words, if it did.
+  std::string json;  ///< As the node said it: ASCII, and perhaps not JSON. Empty after an error.
 };
 
 // So `{...}` is safe inside co_await.
@@ -435,18 +390,9 @@ class Client {
   /// All contexts of the tenant, or the one of that name. A node that does not answer is listed as silent.
   Async<ContextList> list_contexts(std::string_view name, std::chrono::microseconds deadline, CallControl control = {});
 
-  /// Asks the cluster's node of this id to hand over all its blocks and to refuse new ones; with `drain` false, to take
-  /// its place again. Returns once the node has begun. Errors: kNotFound, the map in use has no such node;
-  /// kUnsupported, the node cannot; or the reason for a missing answer.
-  Async<void> drain_node(std::string_view id, bool drain, std::chrono::microseconds deadline, CallControl control = {});
-  Async<std::vector<NodeStats>> stats(std::chrono::microseconds deadline, CallControl control = {});
-  /// Asks each node to erase all blocks of the tenant or share, in memory and in its disk's files, or for its progress
-  /// if it has begun. Ask until each has said erase_done, once. One answer per node, in node order.
-  Async<std::vector<NodeErasure>> erase(TenantOrShare owner, std::chrono::microseconds deadline,
-                                        CallControl control = {});
-  /// `empties`: the node clears the returned log, which needs the right to operate.
-  Async<std::vector<NodeSlowLog>> slow_log(bool empties, std::chrono::microseconds deadline, CallControl control = {});
-  Async<std::vector<NodeLearned>> learned(std::chrono::microseconds deadline, CallControl control = {});
+  /// One answer per node, in node order. Errors: kNotFound: no node has the question's name.
+  Async<std::vector<NodeAnswer>> ask(NodeQuestion question, std::chrono::microseconds deadline,
+                                     CallControl control = {});
   /// Round trip to each node, in node order; negative after a failure, with NodeStatus::last_error.
   Async<std::vector<std::chrono::nanoseconds>> ping(std::chrono::microseconds deadline, CallControl control = {});
   std::vector<NodeStatus> nodes() const;

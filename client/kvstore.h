@@ -281,8 +281,9 @@ KVS_API int kvs_unpin(kvs_client* client, kvs_space space, const kvs_hash* hashe
 KVS_API int kvs_drop(kvs_client* client, kvs_space space, const kvs_hash* hashes, size_t count, uint64_t deadline_us,
                      uint64_t* blocks, int* until_restart);
 
-/* Statistics of all nodes as JSON, ended by a zero byte, and "numa": the place of this client's memory (numa_nodes).
- * *length: without the zero. KVS_TOO_LARGE if length + 1 > capacity; *length then has the required length. */
+/* What each node answers to /stats.json (docs/wire.md), as JSON, ended by a zero byte, and "numa": the place of this
+ * client's memory (numa_nodes). *length: without the zero. KVS_TOO_LARGE if length + 1 > capacity; *length then has the
+ * required length. */
 KVS_API int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length);
 /* Why a chain is held only in part, as JSON: the first missing block, and its node's record of it ("reason" and "text";
  * docs/operating.md, "Why nothing hits"). Does not count as a use. Otherwise as kvs_stats. */

@@ -38,7 +38,7 @@ enum class FrameType : std::uint8_t {
   kDrop = 12,
   kRegionAdd = 13,
   kRegionRemove = 14,
-  kStats = 15,
+  kAdmin = 15,  ///< Questions of people and tools, as on the admin port.
   kPing = 16,
   kVerbsConnect = 17,  ///< Only to a node whose hello offers lanes.
   kSetMatch = 18,
@@ -46,18 +46,18 @@ enum class FrameType : std::uint8_t {
   kSetPut = 20,
   kHotRoots = 21,
   kClusterMap = 22,
-  kClusterDrain = 23,
-  kErase = 24,
-  kContext = 25,
+  kContext = 23,
 };
-inline constexpr std::uint8_t kFrameTypeMax = 25;
+inline constexpr std::uint8_t kFrameTypeMax = 23;
 
-inline constexpr std::size_t kHotBlocksMax = 4096;            ///< In one HotRootsResponse.
-inline constexpr std::uint32_t kHotNodesMax = 4096;           ///< Of MatchRequest.nodes.
-inline constexpr std::size_t kClusterNodesMax = 4096;         ///< In one ClusterMapResponse.
-inline constexpr std::size_t kContextsPerAnswer = 128;        ///< In one ContextResponse.
-inline constexpr std::size_t kContextHashesPerAnswer = 8192;  ///< The same.
-const char* frame_type_name(FrameType type);                  ///< As in metrics: "hello", "put_data", ...
+inline constexpr std::size_t kHotBlocksMax = 4096;              ///< In one HotRootsResponse.
+inline constexpr std::uint32_t kHotNodesMax = 4096;             ///< Of MatchRequest.nodes.
+inline constexpr std::size_t kClusterNodesMax = 4096;           ///< In one ClusterMapResponse.
+inline constexpr std::size_t kContextsPerAnswer = 128;          ///< In one ContextResponse.
+inline constexpr std::size_t kContextHashesPerAnswer = 8192;    ///< The same.
+inline constexpr std::size_t kAdminQuestionBytesMax = 8 << 10;  ///< Path and query of an AdminRequest.
+inline constexpr std::size_t kAdminAnswerBytesMax = 8 << 20;    ///< AdminResponse.json.
+const char* frame_type_name(FrameType type);                    ///< As in metrics: "hello", "put_data", ...
 
 /// `act` of wire::ContextRequest. docs/wire.md lists the fields of each.
 enum class ContextAct : std::uint8_t {

@@ -398,7 +398,7 @@ int kvs_put_set(kvs_client* client, kvs_space set, const kvs_hash* hashes, size_
 
 int kvs_stats(kvs_client* client, uint64_t deadline_us, char* json, size_t capacity, size_t* length) {
   return guarded(client, [&](BlockingClient& blocking) -> int {
-    const auto stats = blocking.stats(microseconds(deadline_us));
+    const auto stats = blocking.ask({.path = "/stats.json"}, microseconds(deadline_us));
     if (!stats) return fail(stats.error());
     return c_api::write_text(c_api::stats_json(*stats, blocking.numa()), json, capacity, length);
   });

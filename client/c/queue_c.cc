@@ -155,7 +155,8 @@ void check_list(const void* completions, std::size_t size, std::size_t capacity,
 Async<std::size_t> write_stats(Client& client, CallControl control, std::chrono::microseconds deadline, char* json,
                                std::size_t capacity, std::size_t* length) {
   // When cancelled, it ends only after the client's call: `json` is not written after the completion.
-  const auto stats = co_await client.stats(deadline, control);
+  NodeQuestion question{.path = "/stats.json"};
+  const auto stats = co_await client.ask(std::move(question), deadline, control);
   if (!stats) co_return stats.error();
   const std::string text = c_api::stats_json(*stats, client.numa());
   *length = text.size();

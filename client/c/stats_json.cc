@@ -1,7 +1,6 @@
 #include "client/c/stats_json.h"
 
 #include <algorithm>
-#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -22,24 +21,12 @@ std::string latin_1(std::string_view text) {
   return utf8;
 }
 
-/// Counts are written without a point. JSON cannot express infinity or NaN, which become null.
-Json number(double value) {
-  const bool is_whole = std::abs(value) < 1e15 && value == std::floor(value);
-  return is_whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
-}
-
-Json values_of(const std::vector<std::pair<std::string, double>>& values) {
-  Json object = Json::object();
-  for (const auto& [name, value] : values) object[latin_1(name)] = number(value);
-  return object;
-}
-
 /// `chosen` and `nodes` as in a node's status page; processors in the kernel's format, such as "0-3,8".
 Json numa_of(const NumaStatus& numa) {
   return {{"nodes", numa.place.node_count},
           {"chosen", Json(numa.place.choice.memory)},
           {"processors", number_list_text(numa.place.choice.processors)},
-          {"misplaced_ratio", number(numa.misplaced_ratio.value_or(std::nan("")))},
+          {"misplaced_ratio", numa.misplaced_ratio ? Json(*numa.misplaced_ratio) : Json()},
           {"why_not", latin_1(numa.place.why_not)}};
 }
 
@@ -76,27 +63,19 @@ std::string text_of(const Json& document) { return document.dump(/*indent=*/-1, 
 
 }  // namespace
 
-std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa) {
-  Json document = {{"nodes", Json::array()}, {"numa", numa_of(numa)}};
-  for (const NodeStats& node : nodes) {
+std::string stats_json(const std::vector<NodeAnswer>& nodes, const NumaStatus& numa) {
+  std::string list;
+  for (const NodeAnswer& node : nodes) {
+    // As the node wrote it: accept() takes no stack for nested values, whoever sent them, but dump() does.
+    const bool is_json = nlohmann::json::accept(node.json);
+    // A silent node stays in the list: readers look for it.
     Json entry = {{"name", latin_1(node.name)}};
-    // A silent node stays in the list, with empty values: readers look for it.
-    if (node.error) entry["error"] = latin_1(node.error.message());
-    entry["values"] = values_of(node.values);
-    entry["namespaces"] = Json::array();
-    for (const NodeStats::Namespace& space : node.namespaces) {
-      entry["namespaces"].push_back({{"record", latin_1(space.record)},
-                                     {"block_count", space.block_count},
-                                     {"total_bytes", space.total_bytes},
-                                     {"stored_blocks", space.stored_blocks},
-                                     {"lookups", space.lookups},
-                                     {"empty_lookups", space.empty_lookups}});
-    }
-    for (const NodeStats::Tenant& tenant : node.tenants)
-      entry["tenants"].push_back({{"name", latin_1(tenant.name)}, {"values", values_of(tenant.values)}});
-    document["nodes"].push_back(std::move(entry));
+    if (node.error || !is_json) entry["error"] = latin_1(node.error ? node.error.message() : "the answer is no JSON");
+    std::string text = text_of(entry);
+    text.pop_back();
+    list += (list.empty() ? "" : ",") + text + ",\"answer\":" + (is_json ? node.json : "null") + '}';
   }
-  return text_of(document);
+  return "{\"nodes\":[" + list + "],\"numa\":" + text_of(numa_of(numa)) + '}';
 }
 
 std::string miss_json(const MissReport& report) {

@@ -9,9 +9,10 @@
 
 namespace kv::c_api {
 
-/// One JSON document: {"nodes":[{"name":...,"values":{...},"namespaces":[...]}],"numa":{...}}, with "error" for a node
-/// that did not answer. Pure ASCII, like the others, even for names with other bytes.
-std::string stats_json(const std::vector<NodeStats>& nodes, const NumaStatus& numa);
+/// One JSON document: {"nodes":[{"name":...,"answer":{...}}],"numa":{...}}, with the answers to /stats.json as the
+/// nodes sent them, and "error" for a node that did not answer. Pure ASCII, like the others, even for names with other
+/// bytes.
+std::string stats_json(const std::vector<NodeAnswer>& nodes, const NumaStatus& numa);
 /// {"blocks":...,"whole":...,"reason":...,"text":[...],"others":[...],...}; times in seconds.
 std::string miss_json(const MissReport& report);
 

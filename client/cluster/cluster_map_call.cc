@@ -73,18 +73,6 @@ std::string ClusterMapCall::on_last(const FrameReader::Frame& frame) {
   return read_cluster_map(*response, &answer);
 }
 
-error_code ClusterDrainCall::send(CallSession& session) {
-  auto& builder = session.shared().new_request();
-  const auto name = builder.CreateString(id.data(), id.size());
-  builder.Finish(wire::CreateClusterDrainRequest(builder, name, drain));
-  session.send_frame(type, request_id(), builder);
-  return {};
-}
-
-std::string ClusterDrainCall::on_last(const FrameReader::Frame& frame) {
-  return read_table<wire::EmptyResponse>(frame.table) == nullptr ? "cluster_drain: malformed" : "";
-}
-
 void ClusterMapCall::on_end(CallSession*) {
   if (done) done();
 }

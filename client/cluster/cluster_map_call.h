@@ -25,18 +25,6 @@ class ClusterMapCall final : public Call {
   void on_end(CallSession* session) override;
 };
 
-/// Asks one node to hand over its blocks, or to serve again.
-class ClusterDrainCall final : public Call {
- public:
-  ClusterDrainCall() { type = FrameType::kClusterDrain; }
-  std::string_view id;
-  bool drain = true;
-
- private:
-  error_code send(CallSession& session) override;
-  std::string on_last(const FrameReader::Frame& frame) override;
-};
-
 /// Checks and reads a node's map: ids are visible and different, endpoints can be parsed, weights are positive, and
 /// with an epoch there is at least one node. Returns an empty string, or the fault.
 std::string read_cluster_map(const wire::ClusterMapResponse& response, ClusterStatus* status);

@@ -6,6 +6,7 @@
 //   json_text.h           documents for scripts
 //   latency_histogram.h   durations of calls
 //   tool_client.h         a client on the calling thread, and the options that name nodes
+//   node_stats.h          what nodes say about themselves
 //
 // The subfolders:
 //   ctl/     ctl.h      kvstorectl: inspects nodes and changes the blocks they keep

@@ -45,9 +45,6 @@ bool is_address(std::string_view host) {
   asio::ip::make_address(name, is_none);
   return host.empty() || beast::iequals(name, "localhost") || !is_none;
 }
-/// Pages that change options. All others only read.
-bool is_change(std::string_view path) { return path == "/config/set"; }
-
 bool is_health(std::string_view path) { return path == "/healthz" || path == "/readyz"; }
 
 struct Peer {
@@ -71,33 +68,25 @@ struct AdminServer::Impl {
         access(control),
         clock(given_clock == nullptr ? own_clock : *given_clock) {}
 
-  /// Whether this peer may have the page. False: the response says why. Sets `asked` and `*who`.
+  /// Identifies the peer, and checks its right to pages other than questions. False: the response says why not.
   bool permit(std::string_view path, const http::request<http::empty_body>& request, const Peer& from,
-              http::response<http::string_body>& response, PeerAccess& asked, std::string* who,
-              const AdminPages& pages) const {
+              http::response<http::string_body>& response, PeerAccess& asked, const AdminPages& pages) const {
     PeerIdentity peer = from.identity;
+    peer.is_here = from.is_loopback;
     const auto refuse = [&](http::status status, const std::string& why) {
       response.result(status);
       response.body() = why + "\n";
       return false;
     };
     const Rule rule = rule_for(path);
-    const Right right = rule.right;
-    if (!pages.metrics && right != Right::kNobody && !is_health(path))
+    if (!pages.metrics && rule.right != Right::kNobody && !is_health(path))
       return refuse(http::status::service_unavailable, "not ready: " + pages.why_not_ready());
-    if (path.starts_with("/events") && right != Right::kNobody && !pages.events)
-      return refuse(http::status::not_found, "the node keeps no list of changes: --events-count");
-    if (right == Right::kNobody || (path.starts_with("/status") && !pages.status) ||
-        (path.starts_with("/config") && !pages.config))
+    if (rule.right == Right::kNobody || (!pages.answer && (is_question(path) || path == "/status")))
       return refuse(http::status::not_found,
                     "not found; there are /status, /metrics, /healthz, /readyz and /config/list.json");
-    *who = peer.protection == Stream::Protection::kLocal ? "loopback" : "network";
     if (access == nullptr || !access->has_policy()) {
-      if (from.is_loopback || !is_change(path)) return true;
-      if (pages.denied) pages.denied(right);
-      return refuse(http::status::forbidden,
-                    "without a policy (policy-file) nothing is changed from beyond this machine's loopback: run "
-                    "kvstorectl there, or give the node a policy");
+      asked.identify(std::move(peer));
+      return true;
     }
     constexpr std::string_view kBearer = "Bearer ";
     const auto header = request[http::field::authorization];
@@ -118,49 +107,56 @@ struct AdminServer::Impl {
       response.set(http::field::www_authenticate, "Bearer");
       return refuse(http::status::unauthorized, "the node's policy does not have this token");
     }
-    *who = asked.who();
+    if (is_question(path)) return true;  // its answer checks
     const std::string why = asked.denial(path, rule);
     if (why.empty()) return true;
-    if (pages.denied) pages.denied(right);
+    if (pages.denied) pages.denied(rule.right);
     return refuse(http::status::forbidden, why);
   }
 
-  /// `json`: nullopt for an invalid query.
-  static void give(std::optional<std::string> json, http::response<http::string_body>& response) {
-    if (json) {
-      response.set(http::field::content_type, "application/json");
-      response.body() = *std::move(json);
+  static http::status status_of(const error_code& code) {
+    if (!code) return http::status::ok;
+    if (code == Errc::kPermissionDenied) return http::status::forbidden;
+    if (code == Errc::kNotFound) return http::status::not_found;
+    if (code == Errc::kBusy) return http::status::service_unavailable;
+    return code == Errc::kBadRequest ? http::status::bad_request : http::status::internal_server_error;
+  }
+
+  /// An act needs a header that a web page of another origin cannot send unasked.
+  static void answer_question(std::string_view path, std::string_view query,
+                              const http::request<http::empty_body>& request, const Peer& peer, PeerAccess& asked,
+                              http::response<http::string_body>& response, const AdminPages& pages) {
+    response.set(http::field::cache_control, "no-store");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
+    const auto refuse = [&](const char* why) {
+      response.result(http::status::forbidden);
+      response.body() = why;
+    };
+    const auto host = request[http::field::host];
+    if (peer.identity.protection == Stream::Protection::kLocal && !is_address({host.data(), host.size()}))
+      return refuse("by this name anybody's web page might ask: use the address, or localhost\n");
+    if (is_act(path) && request["X-Kvstore-Config"].empty())
+      return refuse("a change has the header X-Kvstore-Config, so that no web page can ask for it\n");
+    const AdminQuestion question{.path = std::string(path), .query = std::string(query)};
+    AdminAnswer answer = pages.answer(question, asked);
+    response.result(status_of(answer.why.code));
+    if (answer.json.empty()) {
+      response.body() = answer.why.text + "\n";
     } else {
-      response.result(http::status::bad_request);
-      response.body() = "the page does not know what stands behind the '?'\n";
+      response.set(http::field::content_type, "application/json");
+      response.body() = std::move(answer.json);
     }
   }
 
   /// The page has no data and is for everybody; its script fetches the data with the browser's credentials.
   static void give_page(http::response<http::string_body>& response) {
+    response.set(http::field::cache_control, "no-store");
+    response.set("Referrer-Policy", "no-referrer");
+    response.set("Cross-Origin-Resource-Policy", "same-origin");
     response.set(http::field::content_type, "text/html; charset=utf-8");
     response.set("Content-Security-Policy", status_page().policy);
     response.set("Cross-Origin-Opener-Policy", "same-origin");
     response.body() = status_page().html;
-  }
-
-  /// A change needs a header that a web page of another origin cannot send unasked.
-  static void answer_config(std::string_view path, std::string_view query,
-                            const http::request<http::empty_body>& request, const std::string& who,
-                            http::response<http::string_body>& response, const AdminPages& pages) {
-    if (is_change(path) && request["X-Kvstore-Config"].empty()) {
-      response.result(http::status::forbidden);
-      response.body() = "a change has the header X-Kvstore-Config, so that no web page can ask for it\n";
-      return;
-    }
-    response.set(http::field::content_type, "application/json");
-    if (!is_change(path)) {
-      response.body() = pages.config();
-      return;
-    }
-    AdminPages::Changed changed = pages.set_config(query, who);
-    if (!changed.is_ok) response.result(http::status::bad_request);
-    response.body() = std::move(changed.json);
   }
 
   http::response<http::string_body> answer(const http::request<http::empty_body>& request, const Peer& peer) const {
@@ -172,14 +168,15 @@ struct AdminServer::Impl {
     const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
     const AdminPages& pages = *pages_now.load();
-    std::string who;
     PeerAccess asked(access);
-    if (is_change(path) ? request.method() != http::verb::post : !is_get) {
+    if (is_act(path) ? request.method() != http::verb::post : !is_get) {
       response.result(http::status::method_not_allowed);
-      response.set(http::field::allow, is_change(path) ? "POST" : "GET, HEAD");
-      response.body() = is_change(path) ? "only POST\n" : "only GET and HEAD\n";
-    } else if (!permit(path, request, peer, response, asked, &who, pages)) {
+      response.set(http::field::allow, is_act(path) ? "POST" : "GET, HEAD");
+      response.body() = is_act(path) ? "only POST\n" : "only GET and HEAD\n";
+    } else if (!permit(path, request, peer, response, asked, pages)) {
       // permit() has made the response
+    } else if (is_question(path)) {
+      answer_question(path, query, request, peer, asked, response, pages);
     } else if (path == "/metrics") {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
@@ -189,24 +186,8 @@ struct AdminServer::Impl {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
       response.body() = ready ? "ready\n" : "not ready: " + pages.why_not_ready() + "\n";
-    } else if (path.starts_with("/status") || path.starts_with("/config") || path.starts_with("/events")) {
-      const auto host = request[http::field::host];
-      const bool is_loopback = peer.identity.protection == Stream::Protection::kLocal;
-      const bool is_by_address = !is_loopback || is_address({host.data(), host.size()});
-      const bool is_status = path.starts_with("/status");
-      response.set(http::field::cache_control, "no-store");
-      if (is_status) response.set("Referrer-Policy", "no-referrer");
-      if (is_status) response.set("Cross-Origin-Resource-Policy", "same-origin");
-      if (path == "/status") {
-        give_page(response);
-      } else if (!is_by_address) {
-        response.result(http::status::forbidden);
-        response.body() = "by this name anybody's web page might ask: use the address, or localhost\n";
-      } else if (path.starts_with("/config")) {
-        answer_config(path, query, request, who, response, pages);
-      } else {
-        give(is_status ? pages.status(path, query, asked) : pages.events(path, query, asked), response);
-      }
+    } else if (path == "/status") {
+      give_page(response);
     } else {
       KV_ASSERT(path == "/");  // the table's last one
       response.body() =
@@ -229,10 +210,9 @@ struct AdminServer::Impl {
   asio::awaitable<http::response<http::string_body>> make(const http::request<http::empty_body>& request,
                                                           const Peer& peer) {
     const std::string_view target(request.target().data(), request.target().size());
-    const bool is_scrape = target.substr(0, target.find('?')) == "/metrics";
-    const bool is_slow =
-        target.starts_with("/status/") || target.starts_with("/config/") || target.starts_with("/events");
-    if (!is_scrape && !is_slow) co_return answer(request, peer);
+    const std::string_view path = target.substr(0, target.find('?'));
+    const bool is_scrape = path == "/metrics";
+    if (!is_scrape && !is_question(path)) co_return answer(request, peer);
     Maker& maker = is_scrape ? scrapes : slow;
     if (maker.page_count >= kPagesMax) {
       http::response<http::string_body> response(http::status::service_unavailable, request.version());

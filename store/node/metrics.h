@@ -33,7 +33,7 @@ inline constexpr std::size_t kSessionEndCount = 9;
 enum class Path : std::uint8_t { kInline, kMemfd, kVerbs };
 inline constexpr std::size_t kPathCount = 3;
 
-/// The Store's counters, by name. One list for the stats verb and for /metrics.
+/// The Store's counters, by name. One list for /stats.json and for /metrics.
 struct StoreStatName {
   const char* name;
   std::uint64_t StoreStats::*value;

@@ -261,6 +261,7 @@ void Server::stop(Duration timeout) {
   if (verbs != nullptr) verbs->finish_calls();
   handshakers_.finish();
   node_.lent->finish();
+  if (node_.aside != nullptr) node_.aside->join();  // its answers go to these threads; draining sessions ask for none
   for (auto& thread : threads_) thread->work.reset();
   for (auto& thread : threads_) {
     thread->context.stop();

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 
@@ -178,10 +179,11 @@ void AttackTest::expect_nothing_left() {
 
   e2e::TestClient cleaner(node->unix_socket(), Transport::kUnix, e2e::make_record(Bystander::kBlockBytes, "bystander1"),
                           1);
-  const auto stats = cleaner->stats(e2e::kDeadline);
+  const auto stats = cleaner->ask({.path = "/stats.json"}, e2e::kDeadline);
   ASSERT_TRUE(stats && stats->size() == 1 && !stats->at(0).error);
-  for (const NodeStats::Namespace& each : stats->at(0).namespaces) {
-    const auto record = NamespaceRecord::parse(each.record);
+  const auto said = nlohmann::json::parse(stats->at(0).json);
+  for (const nlohmann::json& each : said.at("namespaces")) {
+    const auto record = NamespaceRecord::parse(each.at("record").get<std::string>());
     ASSERT_TRUE(record) << record.error();
     const auto space = cleaner->open(*record, e2e::kDeadline);
     ASSERT_TRUE(space) << space.error().message();

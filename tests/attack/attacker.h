@@ -77,7 +77,7 @@ inline auto region_remove(std::uint32_t region) {
   return [=](FlatBufferBuilder& b) { return wire::CreateRegionRemoveRequest(b, region); };
 }
 inline auto stats_request() {
-  return [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); };
+  return [](FlatBufferBuilder& b) { return wire::CreateAdminRequestDirect(b, "/stats.json"); };
 }
 inline auto ping_request() {
   return [](FlatBufferBuilder& b) { return wire::CreatePingRequest(b); };

@@ -68,11 +68,6 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
       return frame_bytes(verb, id, match_request(scene.space, scene.chain, true, {1, 2, 3}));
     case FrameType::kClusterMap:
       return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); });
-    case FrameType::kClusterDrain:
-      return frame_bytes(verb, id,
-                         [](FlatBufferBuilder& b) { return wire::CreateClusterDrainRequestDirect(b, "node", true); });
-    case FrameType::kErase:
-      return frame_bytes(verb, id, [](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, "tenant=x\n"); });
     case FrameType::kContext:
       return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {
         return wire::CreateContextRequestDirect(b, static_cast<std::uint8_t>(1 + id % 4), "x", scene.space.number,
@@ -95,7 +90,12 @@ inline Bytes right_frame(std::uint8_t type, const Scene& scene, std::uint64_t id
     case FrameType::kDrop: return frame_bytes(verb, id, prefix_request(scene.space, scene.chain));
     case FrameType::kRegionAdd: return frame_bytes(verb, id, region_add(4096));
     case FrameType::kRegionRemove: return frame_bytes(verb, id, region_remove(scene.region));
-    case FrameType::kStats: return frame_bytes(verb, id, stats_request());
+    case FrameType::kAdmin:
+      if (id % 2 == 0) return frame_bytes(verb, id, stats_request());
+      return frame_bytes(verb, id, [&](FlatBufferBuilder& b) {
+        if (id % 4 == 1) return wire::CreateAdminRequestDirect(b, "/drain", "node=node&drain=true");
+        return wire::CreateAdminRequestDirect(b, "/erase", "tenant=x");
+      });
     case FrameType::kPing: return frame_bytes(verb, id, ping_request());
     case FrameType::kSetMatch:
       return frame_bytes(verb, id, [&, all = wire_hashes(scene.chain)](FlatBufferBuilder& b) {

@@ -118,13 +118,13 @@ TEST_F(GuessedHandleTest, ARequestIdInUseIsRefusedAndTheFirstGoesOn) {
 TEST_F(GuessedHandleTest, AnIdUsedByEveryVerbAtOnceGetsAnAnswerForEach) {
   const OpenedSpace handle = thief->open(record);
   constexpr std::uint64_t kId = 5;
-  const FrameType verbs[] = {FrameType::kMatch, FrameType::kTouch, FrameType::kPing, FrameType::kStats,
+  const FrameType verbs[] = {FrameType::kMatch, FrameType::kTouch, FrameType::kPing, FrameType::kAdmin,
                              FrameType::kGet};
   for (const FrameType verb : verbs) {
     switch (verb) {
       case FrameType::kMatch: thief->send(verb, kId, match_request(handle, chain)); break;
       case FrameType::kTouch: thief->send(verb, kId, prefix_request(handle, chain)); break;
-      case FrameType::kStats: thief->send(verb, kId, stats_request()); break;
+      case FrameType::kAdmin: thief->send(verb, kId, stats_request()); break;
       case FrameType::kGet: thief->send(verb, kId, get_request(handle, chain)); break;
       default: thief->send(verb, kId, ping_request()); break;
     }

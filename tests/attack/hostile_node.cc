@@ -240,12 +240,9 @@ std::vector<HostileNode::Reply> HostileNode::honest(Connection& connection, cons
       connection.regions[handle] = std::move(*mapped);
       return one(table_of([&](FlatBufferBuilder& b) { return wire::CreateRegionResponse(b, handle); }));
     }
-    case FrameType::kStats:
+    case FrameType::kAdmin:
       return one(table_of([](FlatBufferBuilder& b) {
-        const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "blocks", 1)};
-        const std::vector<flatbuffers::Offset<wire::NamespaceStat>> spaces = {
-            wire::CreateNamespaceStatDirect(b, "r", 1, 1)};
-        return wire::CreateStatsResponseDirect(b, &stats, &spaces);
+        return wire::CreateAdminResponseDirect(b, "{\"values\":{\"blocks\":1},\"namespaces\":[]}");
       }));
     default: return one(table_of([](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); }));
   }

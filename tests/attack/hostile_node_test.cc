@@ -120,7 +120,7 @@ class Scene {
     }
     call("touch", [&] { (void)client_->touch(space_, chain_, kDeadline); });
     call("drop", [&] { (void)client_->drop(space_, chain_, kDeadline); });
-    call("stats", [&] { (void)client_->stats(kDeadline); });
+    call("stats", [&] { (void)client_->ask({.path = "/stats.json"}, kDeadline); });
   }
 
   NamespaceRecord record_;
@@ -181,7 +181,7 @@ TEST_F(HostileNodeTest, EveryMisdeedInEveryAnswerHurtsNobody) {
   add_misdeeds(false, Memory::kOwn,
                {FrameType::kHello, FrameType::kOpen, FrameType::kMatch, FrameType::kGet, FrameType::kPut,
                 FrameType::kPutData, FrameType::kCancel, FrameType::kRelease, FrameType::kTouch, FrameType::kDrop,
-                FrameType::kStats, FrameType::kPing});
+                FrameType::kAdmin, FrameType::kPing});
   play_all();
 }
 
@@ -274,7 +274,7 @@ std::string play_in_c(Script script) {
 
 TEST_F(HostileNodeTest, EveryMisdeedThroughTheCAbiHurtsNobody) {
   for (const FrameType verb : {FrameType::kHello, FrameType::kOpen, FrameType::kGet, FrameType::kPut,
-                               FrameType::kPutData, FrameType::kStats}) {
+                               FrameType::kPutData, FrameType::kAdmin}) {
     for (int misdeed = 0; misdeed < kMisdeedCount; ++misdeed) {
       const Script script{.verb = verb, .misdeed = static_cast<Misdeed>(misdeed)};
       add(std::string("C, ") + frame_type_name(verb) + ", misdeed " + std::to_string(misdeed),

@@ -76,7 +76,7 @@ TEST_F(RequestFloodTest, GetsWithoutAPauseLeaveOthersTheirTurn) {
 TEST_F(RequestFloodTest, StatsWithoutAPauseLeaveOthersTheirTurn) {
   Attacker attacker = Attacker::greeted(node->unix_socket());
   for (int i = 0; i < 100; ++i) attacker.open(record_of(4096, "stats" + std::to_string(i)));
-  flood(attacker, repeated(frame_bytes(FrameType::kStats, 7, stats_request()), 100));
+  flood(attacker, repeated(frame_bytes(FrameType::kAdmin, 7, stats_request()), 100));
 }
 
 TEST_F(RequestFloodTest, WhoNeverReadsHisAnswersIsCutOffAndHisAnswersAreBounded) {
@@ -93,7 +93,7 @@ TEST_F(RequestFloodTest, WhoNeverReadsHisAnswersIsCutOffAndHisAnswersAreBounded)
     threads.emplace_back([&] {
       Bytes frames;
       for (std::uint64_t id = 0; id < 500; ++id) {
-        const Bytes stats = frame_bytes(FrameType::kStats, 2 * id, stats_request());
+        const Bytes stats = frame_bytes(FrameType::kAdmin, 2 * id, stats_request());
         const Bytes get = frame_bytes(FrameType::kGet, 2 * id + 1, get_request(space, chain));
         frames.insert(frames.end(), stats.begin(), stats.end());
         frames.insert(frames.end(), get.begin(), get.end());

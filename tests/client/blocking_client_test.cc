@@ -118,7 +118,7 @@ TEST_F(BlockingClientTest, NothingThatTakesLongIsDoneOnTheThreadThatKeepsDeadlin
   EXPECT_EQ(client->retain(space, chain, 5s).value(), 4u);
   EXPECT_EQ(client->unretain(space, chain, 5s).value(), 4u);
   EXPECT_TRUE(client->wait_open(space, 5s));
-  EXPECT_TRUE(client->stats(5s));
+  EXPECT_TRUE(client->ask({.path = "/stats.json"}, 5s));
   EXPECT_TRUE(client->ping(5s));
   EXPECT_EQ(client->nodes().size(), 1u);
   EXPECT_FALSE(client->is_quarantined(lent));
@@ -235,7 +235,7 @@ TEST_F(BlockingClientTest, InAForkedChildCallsFailAtOnceAndAClientOfItsOwnWorks)
     good &= client->lend(lent, 60s).error() == Errc::kForked;
     good &= client->free_memory(lent).error() == Errc::kForked;
     good &= client->touch(space, chain, 60s).error() == Errc::kForked;
-    good &= client->stats(60s).error() == Errc::kForked;
+    good &= client->ask({.path = "/stats.json"}, 60s).error() == Errc::kForked;
     good &= client->ping(60s).error() == Errc::kForked;
     good &= client->nodes().empty() && client->block_bytes(space) == 0;
     client->release(Lease{1});

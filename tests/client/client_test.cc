@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/client/client_fixture.h"
+#include "tests/client/said.h"
 
 namespace kv {
 namespace {
@@ -139,14 +140,19 @@ TEST_P(ClientTest, RetentionVerbsCountBlocksOverAllNodes) {
 TEST_P(ClientTest, StatsPingAndNodesTellOfEveryNode) {
   const NamespaceRecord record = test_record(4096);
   open(record);
-  const auto stats = loop.run(client->stats(5s)).value();
+  const auto stats = loop.run(client->ask({.path = "/stats.json"}, 5s)).value();
   ASSERT_EQ(stats.size(), GetParam().node_count);
-  for (const NodeStats& node : stats) {
-    EXPECT_FALSE(node.error);
-    EXPECT_FALSE(node.values.empty());
-    ASSERT_EQ(node.namespaces.size(), 1u);
-    EXPECT_EQ(node.namespaces[0].record, record.text());
+  for (const NodeAnswer& node : stats) {
+    const nlohmann::json told = said(node);
+    EXPECT_FALSE(told.at("values").empty());
+    ASSERT_EQ(told.at("namespaces").size(), 1u);
+    EXPECT_EQ(told["namespaces"][0]["record"], record.text());
   }
+  const auto one = loop.run(client->ask({.path = "/stats.json", .node = stats.back().name}, 5s)).value();
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(one[0].name, stats.back().name);
+  EXPECT_EQ(loop.run(client->ask({.path = "/stats.json", .node = "nobody"}, 5s)).error(), Errc::kNotFound);
+  EXPECT_EQ(loop.run(client->ask({.path = "/nowhere.json"}, 5s)).value()[0].error, Errc::kNotFound);
   const auto round_trips = loop.run(client->ping(5s)).value();
   ASSERT_EQ(round_trips.size(), GetParam().node_count);
   for (const auto round_trip : round_trips) EXPECT_GE(round_trip.count(), 0);

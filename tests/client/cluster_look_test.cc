@@ -21,13 +21,13 @@ std::vector<MemberWord> well() {
                    {"setting/etcd-lease-seconds", 10},
                    {"setting/copy-uses", 2},
                    {"setting/version", 1'002'003},
-                   {"hot_blocks", 32},
-                   {"hot/0/blocks", 32},
-                   {"hot/0/share", 0.4},
-                   {"hot/0/is_hot", 1},
-                   {"hot/0/last", 0xABCDEF},
-                   {"hot/0/namespace", 0x123456},
-                   {"hot/0/version", 99}};
+                   {"hot_blocks", 32}};
+    word.hot.push_back({{"blocks", 32},
+                        {"share", 0.4},
+                        {"is_hot", true},
+                        {"last", "000000abcdef"},
+                        {"namespace", "000000123456"},
+                        {"version", 99}});
     for (const char* other : {"a", "b", "c"}) {
       if (other != std::string(id)) word.values[std::string("cluster_node/") + other + "/reached"] = 1;
     }
@@ -59,7 +59,7 @@ TEST(ClusterLookTest, EachThingThatIsWrongIsNamedWithItsNodes) {
   words[1].values["cluster_lease_left_seconds"] = 2.5;
   words[2].values["setting/copy-uses"] = 0;
   words[0].values["setting/version"] = 1'003'000;
-  words[1].values["hot/0/is_hot"] = 0;
+  words[1].hot[0]["is_hot"] = false;
   const Findings findings = check_cluster(words);
   EXPECT_EQ(finding_of(findings, "clocks")->verdict, Verdict::kWarning);
   EXPECT_NE(finding_of(findings, "clocks")->found.find("b is 3.0 s ahead of"), std::string::npos);
@@ -126,13 +126,13 @@ TEST(ClusterLookTest, NodesThatSayNothingAreOfAnEarlierVersion) {
 
 TEST(ClusterLookTest, HotBeginningsAreLaidSideBySideTheMostUsedFirst) {
   auto words = well();
-  words[1].values["hot/0/share"] = 0.5;
-  words[1].values["hot/1/blocks"] = 3;
-  words[1].values["hot/1/share"] = 0.006;
-  words[1].values["hot/1/is_hot"] = 0;
-  words[1].values["hot/1/last"] = 5;
-  words[1].values["hot/1/namespace"] = 6;
-  words[1].values["hot/1/version"] = 0;
+  words[1].hot[0]["share"] = 0.5;
+  words[1].hot.push_back({{"blocks", 3},
+                          {"share", 0.006},
+                          {"is_hot", false},
+                          {"last", "000000000005"},
+                          {"namespace", "000000000006"},
+                          {"version", 0}});
   const auto list = hot_beginnings(words);
   ASSERT_EQ(list.size(), 2u);
   EXPECT_EQ(list[0].block_count, 32u);

@@ -2,20 +2,16 @@
 
 #include <gtest/gtest.h>
 
-#include <initializer_list>
+#include <map>
 #include <string>
-#include <utility>
 
 #include "tests/client/finding_of.h"
 
 namespace kv {
 namespace {
 
-NodeStats node_that_says(std::initializer_list<std::pair<std::string, double>> values) {
-  NodeStats node;
-  node.name = "n";
-  node.values = values;
-  return node;
+NodeStats node_that_says(const std::map<std::string, double>& values) {
+  return {.name = "n", .said = {{"values", values}}};
 }
 
 Verdict verdict_in(const Findings& findings, const std::string& check) {

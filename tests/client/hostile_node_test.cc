@@ -287,8 +287,9 @@ class HostileSession : public std::enable_shared_from_this<HostileSession> {
       case FrameType::kUnretain:
       case FrameType::kDrop:
         return reply(to, kFrameResponse, [&](Builder& builder) { return wire::CreateCountResponse(builder, 2); });
-      case FrameType::kStats:
-        return reply(to, kFrameResponse, [&](Builder& builder) { return wire::CreateStatsResponse(builder); });
+      case FrameType::kAdmin:
+        return reply(to, kFrameResponse,
+                     [&](Builder& builder) { return wire::CreateAdminResponseDirect(builder, "{}"); });
       default: return reply(to, kFrameResponse, [&](Builder& builder) { return wire::CreateEmptyResponse(builder); });
     }
   }
@@ -457,7 +458,8 @@ class Caller {
       case 7: co_await put(deadline); break;
       case 8: co_await lent(deadline); break;
       case 9: {
-        const auto stats = co_await client_.stats(deadline);
+        NodeQuestion question{.path = "/stats.json"};
+        const auto stats = co_await client_.ask(std::move(question), deadline);
         EXPECT_TRUE(stats);
         break;
       }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "tests/client/said.h"
 #include "tests/client/verbs_path.h"
 
 namespace kv {
@@ -34,11 +35,8 @@ class MessagePathTest : public VerbsPathTest {
     return got;
   }
   double messages() {
-    const auto stats = loop.run(client->stats(5s)).value();
-    for (const auto& [name, value] : stats[0].values) {
-      if (name == "rdma_messages") return value;
-    }
-    return -1;
+    const auto stats = loop.run(client->ask({.path = "/stats.json"}, 5s)).value();
+    return said(stats[0]).at("values").value("rdma_messages", -1.0);
   }
   std::size_t match() { return loop.run(client->match(small_space, names, {.deadline = 5s}))->block_count; }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/client/client_fixture.h"
+#include "tests/client/said.h"
 
 namespace kv {
 namespace {
@@ -226,8 +227,8 @@ TEST_P(SetClientTest, ALeaseIsTakenOverByTheGet) {
       loop.run(client->get_set(set, hashes, mine.to, {.deadline = 5s, .lease = match.lease})).value();
   EXPECT_EQ(got.landed_count, 9u);
   double leases = 0;
-  for (const NodeStats& node : loop.run(client->stats(5s)).value())
-    for (const auto& [key, value] : node.values) leases += key == "leases" ? value : 0;
+  const auto stats = loop.run(client->ask({.path = "/stats.json"}, 5s)).value();
+  for (const NodeAnswer& node : stats) leases += said(node).at("values").value("leases", 0.0);
   EXPECT_EQ(leases, 0);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "tests/client/real_nodes.h"
+#include "tests/client/said.h"
 #include "tests/fakes/virtual_clock.h"
 
 namespace kv {
@@ -117,13 +118,12 @@ TEST_F(ClientWhyTest, OfASetTheFirstNameInTheGivenOrderThatAnyNodeMissesIsExplai
 }
 
 TEST_F(ClientWhyTest, TheSlowLogOfEachNodeIsTold) {
-  const auto logs = loop.run(client->slow_log(false, 1s)).value();
+  const auto logs = loop.run(client->ask({.path = "/slowlog.json"}, 1s)).value();
   ASSERT_EQ(logs.size(), 3u);
-  for (const NodeSlowLog& log : logs) {
-    EXPECT_FALSE(log.error);
-    EXPECT_TRUE(log.is_kept);
-    EXPECT_EQ(log.threshold, 0us) << "off";
-    EXPECT_EQ(log.requests.size(), 0u);
+  for (const NodeAnswer& log : logs) {
+    const nlohmann::json told = said(log);
+    EXPECT_EQ(told.at("threshold_seconds"), 0) << "off";
+    EXPECT_EQ(told.at("requests").size(), 0u);
   }
 }
 

@@ -114,7 +114,7 @@ TEST_F(DeviceMemoryE2eTest, BlocksReachMemoryThatOurProcessorCannotTouch) {
     (void)get(client, chain, given, told, deadline);
     ASSERT_TRUE(client->remove_device_memory(memory.given(), kDeadline));
     std::ranges::fill(memory.own(), std::byte{0x5A});
-    ASSERT_TRUE(client->stats(kDeadline));  // the node has heard of it by now
+    ASSERT_TRUE(client->ask({.path = "/stats.json"}, kDeadline));  // the node has heard of it by now
     ASSERT_TRUE(std::ranges::all_of(memory.own(), [](std::byte byte) { return byte == std::byte{0x5A}; }));
     ASSERT_EQ(::mprotect(memory.given().data(), memory.given().size(), PROT_READ | PROT_WRITE), 0);
     ASSERT_TRUE(client->add_device_memory({.bytes = memory.given()}));

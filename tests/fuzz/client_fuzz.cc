@@ -358,12 +358,9 @@ struct Connection : std::enable_shared_from_this<Connection> {
       case FrameType::kRegionAdd:
         (void)stream->take_descriptor();
         return answer(type, id, 0, [&](FlatBufferBuilder& b) { return wire::CreateRegionResponse(b, 1); });
-      case FrameType::kStats:
+      case FrameType::kAdmin:
         return answer(type, id, 0, [&](FlatBufferBuilder& b) {
-          const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "blocks", 1)};
-          const std::vector<flatbuffers::Offset<wire::NamespaceStat>> spaces = {
-              wire::CreateNamespaceStatDirect(b, "r", 1, 1)};
-          return wire::CreateStatsResponseDirect(b, &stats, &spaces);
+          return wire::CreateAdminResponseDirect(b, scene.is_set ? "{\"values\":{}}" : "\x80");
         });
       case FrameType::kCancel: return;
       default: return answer(type, id, 0, [](FlatBufferBuilder& b) { return wire::CreateEmptyResponse(b); });
@@ -696,7 +693,8 @@ asio::awaitable<void> use(Scene& scene, Client& client, std::span<std::byte> len
           co_await use_contexts(scene, client, *space, kDeadline);
           break;
         }
-        const auto stats = co_await client.stats(kDeadline);
+        NodeQuestion question{.path = "/stats.json"};
+        const auto stats = co_await client.ask(std::move(question), kDeadline);
         (void)stats;
         break;
       }

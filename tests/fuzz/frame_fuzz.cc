@@ -97,14 +97,8 @@ void read_as_everything(std::span<const std::byte> bytes) {
   read<PrefixRequest>(bytes, &PrefixRequest::hashes);
   read<RegionAddRequest>(bytes, &RegionAddRequest::bytes);
   read<Error>(bytes, &Error::code, &Error::message);
-  if (const auto* stats = read_table<StatsResponse>(bytes)) {
-    if (stats->stats() != nullptr) {
-      for (const Stat* stat : *stats->stats()) use(stat->name());
-    }
-    if (stats->namespaces() != nullptr) {
-      for (const NamespaceStat* each : *stats->namespaces()) use(each->record());
-    }
-  }
+  read<AdminRequest>(bytes, &AdminRequest::path, &AdminRequest::query);
+  read<AdminResponse>(bytes, &AdminResponse::json);
 }
 
 }  // namespace

@@ -283,21 +283,18 @@ class HostileClient {
           return frame(
               FrameType::kClusterMap, [](FlatBufferBuilder& b) { return wire::CreateClusterMapRequest(b); }, id());
         }
-        if (input_.below(16) == 0) {
+        if (input_.below(8) == 0) {
           return frame(
-              FrameType::kClusterDrain,
+              FrameType::kAdmin,
               [&](FlatBufferBuilder& b) {
-                return wire::CreateClusterDrainRequestDirect(b, input_.below(2) == 0 ? nullptr : "node",
-                                                             input_.below(2) == 0);
-              },
-              id());
-        }
-        if (input_.below(16) == 0) {
-          return frame(
-              FrameType::kErase,
-              [&](FlatBufferBuilder& b) {
-                constexpr const char* kOwners[] = {nullptr, "", "tenant=", "tenant=a\n", "share=a\n", "tenant=a\nb\n"};
-                return wire::CreateOpenRequestDirect(b, kOwners[input_.below(std::size(kOwners))]);
+                constexpr const char* kPaths[] = {
+                    nullptr,         "",       "/stats.json", "/slowlog.json",   "/slowlog/reset",
+                    "/learned.json", "/drain", "/erase",      "/status/now.json"};
+                constexpr const char* kQueries[] = {nullptr,   "",         "after=00", "node=node&drain=true",
+                                                    "tenant=", "tenant=a", "share=a",  "tenant=a%0Ab",
+                                                    "a&b"};
+                const char* const path = kPaths[input_.below(std::size(kPaths))];
+                return wire::CreateAdminRequestDirect(b, path, kQueries[input_.below(std::size(kQueries))]);
               },
               id());
         }
@@ -411,10 +408,11 @@ class HostileClient {
       }
       case 18:
         return frame(
-            FrameType::kStats,
+            FrameType::kAdmin,
             [&](FlatBufferBuilder& b) {
-              const auto slow = static_cast<std::uint8_t>((is_set_ ? 1 : 0) + (reads_ ? 1 : 0));
-              return wire::CreateStatsRequest(b, false, slow);
+              return wire::CreateAdminRequestDirect(b, is_set_  ? "/slowlog.json"
+                                                       : reads_ ? "/slowlog/reset"
+                                                                : "/stats.json");
             },
             id());
       case 19:

@@ -16,6 +16,7 @@
 
 #include "store/node/access/audit.h"
 #include "store/node/access/tenant_figures.h"
+#include "tests/node/admin_question.h"
 #include "tests/node/node_world.h"
 #include "tests/node/policy_parts.h"
 #include "transport/token.h"
@@ -409,7 +410,7 @@ TEST_F(AccessTest, TheRolesAreEnoughForWhatTheyAreFor) {
   EXPECT_FALSE(keeper->ask(FrameType::kUnretain, 6, prefix_request(about)).is_error());
   EXPECT_EQ(keeper->ask(FrameType::kDrop, 7, prefix_request(about)).as<wire::CountResponse>().count(), 1u)
       << "the last one named, and what is behind it";
-  EXPECT_FALSE(keeper->ask(FrameType::kStats, 8, ping()).is_error());
+  EXPECT_FALSE(keeper->ask(FrameType::kAdmin, 8, admin_request("/stats.json")).is_error());
 }
 
 TEST_F(AccessTest, AChangedPolicyHoldsForTheNextRequestAndABadOneChangesNothing) {
@@ -587,8 +588,8 @@ TEST_F(AccessTest, ATenantHasSoManySessionsAndNoMore) {
   EXPECT_FALSE(fourth->ask(FrameType::kHello, 1, hello_request()).is_error());
   // They become another tenant's, of which there may be one only: those that are here stay.
   grant(kTenantRoles, "tenant = \"red\"\n[tenants.blue]\nsessions-max = 2\n[tenants.red]\nsessions-max = 1\n");
-  EXPECT_FALSE(is_denied(*first, FrameType::kStats));
-  EXPECT_FALSE(is_denied(*fourth, FrameType::kStats));
+  EXPECT_FALSE(is_denied(*first, FrameType::kAdmin));
+  EXPECT_FALSE(is_denied(*fourth, FrameType::kAdmin));
   EXPECT_EQ(access->tenants().find("blue")->stats().session_count, 0u);
   EXPECT_EQ(access->tenants().find("red")->stats().session_count, 2u);
 }
@@ -610,12 +611,10 @@ TEST_F(AccessTest, WhatATenantHoldsIsToldAndRefusalsNameTheLimit) {
   const Answer second = client->ask(FrameType::kOpen, 6, open_request(record_for("blue", "second")));
   EXPECT_EQ(second.error(), Errc::kOverQuota);
   EXPECT_THAT(second.message(), HasSubstr("namespaces-max"));
-  const Answer stats = client->ask(FrameType::kStats, 7, ping());
-  const auto* tenants = stats.as<wire::StatsResponse>().tenants();
-  ASSERT_TRUE(tenants != nullptr && tenants->size() == 1u);
-  EXPECT_EQ(tenants->Get(0)->name()->str(), "blue");
-  std::map<std::string, double> values;
-  for (const auto* stat : *tenants->Get(0)->stats()) values[stat->name()->str()] = stat->value();
+  const nlohmann::json stats = json_of(client->ask(FrameType::kAdmin, 7, admin_request("/stats.json")));
+  ASSERT_EQ(stats.at("tenants").size(), 1u);
+  EXPECT_EQ(stats["tenants"][0]["name"], "blue");
+  nlohmann::json values = stats["tenants"][0]["values"];
   EXPECT_EQ(values["tenant_memory_bytes"], 2.0 * kBlockBytes);
   EXPECT_EQ(values["tenant_memory_max_bytes"], 2.0 * kBlockBytes);
   EXPECT_EQ(values["tenant_refused_memory_blocks"], 2);
@@ -652,15 +651,14 @@ TEST_F(AccessTest, OperatorsActsAreLogged) {
   client->ask(FrameType::kTouch, 7, prefix_request(about));
   client->ask(FrameType::kDrop, 8, prefix_request(about));
   client->ask(FrameType::kDrop, 9, ping());
-  client->ask(FrameType::kClusterDrain, 10,
-              [](FlatBufferBuilder& b) { return wire::CreateClusterDrainRequestDirect(b, "another", true); });
+  client->ask(FrameType::kAdmin, 10, admin_request("/drain", "node=another&drain=true"));
   const std::string name = "namespace=" + to_hex(record.id().bytes) + " hashes=2";
   const std::string who = " who='loopback' (section all) peer=sim:node session=1 ";
   EXPECT_THAT(log.str(), AllOf(HasSubstr("audit: act=pin" + who + name + " result=ok count=2"),
                                HasSubstr("audit: act=unpin" + who + name + " result=ok count=2"),
                                HasSubstr("audit: act=drop" + who + name + " result=ok count=1"),
                                HasSubstr("audit: act=drop" + who + "result=refused why='"),
-                               HasSubstr("audit: act=cluster_drain" + who + "drain=true result=refused why='")));
+                               HasSubstr("audit: act=drain" + who + "drain=true result=refused why='")));
   EXPECT_THAT(log.str(), AllOf(Not(HasSubstr("act=touch")), Not(HasSubstr("act=put"))));
   grant(static_cast<Roles>(PolicyRole::kReader));
   EXPECT_TRUE(is_denied(*client, FrameType::kDrop));

@@ -71,8 +71,9 @@ TEST_F(AdminServerTest, OtherPathsAndMethodsAreRefused) {
 TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
   EXPECT_THAT(get("/status"), StartsWith("HTTP/1.1 404"));
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [](std::string_view path, std::string_view query, PeerAccess&) {
-    return query == "bad" ? std::nullopt : std::optional("[\"" + std::string(path) + "|" + std::string(query) + "\"]");
+  pages.answer = [](const AdminQuestion& question, PeerAccess&) {
+    if (question.query == "bad") return AdminAnswer{.why = Errc::kBadRequest};
+    return AdminAnswer{.json = "[\"" + question.path + "|" + question.query + "\"]"};
   };
   server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
   const std::string page = get("/status");
@@ -94,7 +95,7 @@ TEST_F(AdminServerTest, TheStatusPageIsServedWhereThereAreAnswersForIt) {
 
 TEST_F(AdminServerTest, AWebPageOfAnotherNameThatPointsHereReadsNothing) {
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [](std::string_view, std::string_view, PeerAccess&) { return std::optional(std::string("[]")); };
+  pages.answer = [](const AdminQuestion&, PeerAccess&) { return AdminAnswer{.json = "[]"}; };
   server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
   const auto status_for = [&](const std::string& host) {
     return exchange("GET /status/now.json HTTP/1.1\r\nHost: " + host + "\r\nConnection: close\r\n\r\n").substr(9, 3);
@@ -125,11 +126,13 @@ TEST_F(AdminServerTest, WithoutAPolicyNothingIsChangedFromBeyondTheLoopback) {
   if (!address) GTEST_SKIP() << "this machine has no address beside its loopback";
   int changes = 0, denied = 0;
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.denied = [&](Right) { ++denied; };
-  pages.config = [] { return std::string("{}"); };
-  pages.set_config = [&](std::string_view, const std::string&) {
+  pages.answer = [&](const AdminQuestion& question, PeerAccess& peer) {
+    if (const std::string why = peer.denial(question.path, rule_for(question.path)); !why.empty()) {
+      ++denied;
+      return AdminAnswer{.why = Failure(Errc::kPermissionDenied, why)};
+    }
     ++changes;
-    return AdminPages::Changed{.is_ok = true, .json = "{}"};
+    return AdminAnswer{.json = "{}"};
   };
   server = AdminServer::start("0.0.0.0", 0, std::move(pages)).value();
   const auto ask = [&](const asio::ip::address& at, const std::string& line) {
@@ -224,10 +227,10 @@ TEST_F(AdminServerTest, PagesThatAreWaitedForAreBounded) {
 TEST_F(AdminServerTest, NoProbeWaitsForAStatusPage) {
   std::promise<void> asked, go_on;
   AdminPages pages = {[] { return std::string(); }, [] { return true; }};
-  pages.status = [&](std::string_view, std::string_view, PeerAccess&) {
+  pages.answer = [&](const AdminQuestion&, PeerAccess&) {
     asked.set_value();
     go_on.get_future().wait();
-    return std::optional(std::string("[]"));
+    return AdminAnswer{.json = "[]"};
   };
   server = AdminServer::start("127.0.0.1", 0, std::move(pages)).value();
   auto slow = std::async(std::launch::async, [&, port = server->port()] {

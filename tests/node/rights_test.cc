@@ -17,6 +17,7 @@
 #include "store/node/admin.h"
 #include "store/node/events/event_answers.h"
 #include "store/node/status/status.h"
+#include "tests/node/admin_question.h"
 #include "tests/node/node_world.h"
 #include "tests/node/policy_parts.h"
 
@@ -62,12 +63,7 @@ std::string rights_table() {
     text += scope_of_tenant(rule.scope);
     text += " |\n";
   };
-  for (const VerbRule& each : kVerbRules) {
-    add(frame_type_name(each.verb), each.rule);
-    for (const ExtraRule& extra : kExtraRules) {
-      if (extra.name.starts_with(std::string(frame_type_name(each.verb)) + ".")) add(extra.name, extra.rule);
-    }
-  }
+  for (const VerbRule& each : kVerbRules) add(frame_type_name(each.verb), each.rule);
   for (const PageRule& each : kPageRules) add(each.path, each.rule);
   return text;
 }
@@ -164,6 +160,13 @@ class RightsTest : public NodeTest {
   static bool is_shown(const std::string& tenant, const std::string& owner) {
     return tenant.empty() || tenant == owner;
   }
+  static void expect_own(const std::string& answer, std::string_view path, const std::string& tenant,
+                         const std::string& who) {
+    for (const std::string owner : {"blue", "red"}) {
+      EXPECT_EQ(answer.find(mark_of(path, owner)) != std::string::npos, is_shown(tenant, owner))
+          << path << " by " << who << ": " << answer;
+    }
+  }
 
   // -- over the wire
   struct Cell {
@@ -225,9 +228,6 @@ class RightsTest : public NodeTest {
         });
       case FrameType::kHotRoots:
         return of_space([&](FlatBufferBuilder& b) { return wire::CreateHotRootsRequest(b, space, check()); });
-      case FrameType::kErase:
-        return of_space(
-            [&](FlatBufferBuilder& b) { return wire::CreateOpenRequestDirect(b, ("tenant=" + owner + "\n").c_str()); });
       case FrameType::kContext:
         return of_space([&](FlatBufferBuilder& b) {
           const auto name = b.CreateString("c");
@@ -242,46 +242,81 @@ class RightsTest : public NodeTest {
       default: return of_space(ping());  // an empty table: what is wrong with it is found out later
     }
   }
-  static std::string text_of(const wire::StatsResponse& stats) {
-    std::string text;
-    if (stats.stats() != nullptr) {
-      for (const auto* each : *stats.stats()) text += each->name()->str() + "\n";
+  /// A query that is right, so that a refusal is about rights.
+  std::string query_for(std::string_view path, const std::string& owner) const {
+    if (path == "/drain") return "node=" + node->node_id + "&drain=true";
+    return path == "/erase" ? "tenant=" + owner : "";
+  }
+  /// Words in an answer that is about this tenant too.
+  static std::string mark_of(std::string_view path, const std::string& owner) {
+    if (path == "/slowlog.json") return "slow-of-" + owner;
+    return path == "/stats.json" ? "tenant=" + owner : "\"tenant\":\"" + owner + "\"";
+  }
+  void log_slow_requests() {
+    node->slow.clear();
+    for (const std::string owner : {"blue", "red"})
+      node->slow.add({.took = 1s, .asker = owner, .identity = "slow-of-" + owner});
+  }
+
+  /// Over HTTP, and by the verb admin if it answers the path at once.
+  void ask_page(RawClient& client, const PageRule& each, Roles roles, const std::string& tenant,
+                const std::string& owner, const std::string& who) {
+    const bool is_here = is_allowed(roles, tenant, each.rule, owner);
+    const std::string path(each.path), query = query_for(path, owner);
+    log_slow_requests();
+    if (is_question(path) && !is_slow(path)) {
+      const Cell cell = ask_cell(client, FrameType::kAdmin, each.rule.right, admin_request(path, query));
+      EXPECT_NE(cell.is_denied, is_here) << path << " by " << who << ", of " << owner;
+      if (path == "/slowlog/reset") {
+        EXPECT_EQ(node->slow.told().requests.empty(), is_here) << who;
+        log_slow_requests();
+      }
+      if (is_here && each.rule.scope == Scope::kShown) expect_own(json_of(*cell.answer).dump(), path, tenant, who);
+      if (is_here && path == "/stats.json") expect_own_figures(json_of(*cell.answer), tenant, who);
     }
-    if (stats.namespaces() != nullptr) {
-      for (const auto* each : *stats.namespaces()) text += each->record()->str();
+    const std::string answer = page(path, query);
+    EXPECT_NE(answer.starts_with("HTTP/1.1 403"), is_here) << path << " by " << who << ", of " << owner << answer;
+    if (path == "/slowlog/reset") {
+      EXPECT_EQ(node->slow.told().requests.empty(), is_here) << who;
     }
-    if (stats.tenants() != nullptr) {
-      for (const auto* each : *stats.tenants()) text += "figures of " + each->name()->str() + "\n";
+    if (is_here && each.rule.scope == Scope::kShown) expect_own(answer, path, tenant, who);
+  }
+  static void expect_own_figures(const nlohmann::json& told, const std::string& tenant, const std::string& who) {
+    EXPECT_EQ(told.at("values").contains("capacity_bytes"), tenant.empty()) << who << told;
+    EXPECT_EQ(told.at("hot").empty(), !is_shown(tenant, "red")) << who << told;
+    for (const std::string owner : {"blue", "red"}) {
+      bool has_figures = false;
+      for (const nlohmann::json& one : told.at("tenants")) has_figures |= one.at("name") == owner;
+      EXPECT_EQ(has_figures, is_shown(tenant, owner)) << who << told;
     }
-    if (stats.slow() != nullptr && stats.slow()->requests() != nullptr) {
-      for (const auto* each : *stats.slow()->requests()) text += each->identity()->str() + "\n";
-    }
-    return text;
   }
 
   // -- over HTTP
   void serve_pages() {
     AdminPages pages{.metrics = [] { return std::string("kvstore_up 1\n"); }, .is_ready = [] { return true; }};
-    pages.status = [this](std::string_view path, std::string_view query, PeerAccess& peer) {
-      return status_->answer(path, query, peer);
+    pages.answer = [this](const AdminQuestion& question, PeerAccess& peer) {
+      return answer_admin(*node, question, peer);
     };
-    pages.events = [this](std::string_view path, std::string_view query, PeerAccess& peer) {
-      return events_->answer(path, query,
-                             [&](const NamespaceRecord& stored) { return peer.sees_blocks(owner_of(stored)); });
+    node->admin_parts["/status"] = [this](const AdminQuestion& asked, PeerAccess& peer) {
+      return AdminAnswer{.json = status_->answer(asked.path, asked.query, peer).value()};
     };
-    pages.config = [] { return std::string("{}"); };
-    pages.set_config = [](std::string_view, const std::string&) { return AdminPages::Changed{true, "{}"}; };
+    node->admin_parts["/events"] = [this](const AdminQuestion& asked, PeerAccess& peer) {
+      const auto may_see = [&](const NamespaceRecord& stored) { return peer.sees_blocks(owner_of(stored)); };
+      return AdminAnswer{.json = events_->answer(asked.path, asked.query, may_see).value()};
+    };
+    node->admin_parts["/config"] = [](const AdminQuestion&, PeerAccess&) { return AdminAnswer{.json = "{}"}; };
     StatusConfig config;
     config.is_ready = [] { return true; };
     status_ = std::make_unique<StatusAnswers>(*node, config);
     events_ = std::make_unique<EventAnswers>(*store, node->instance);
     admin_ = AdminServer::start("127.0.0.1", 0, std::move(pages), nullptr, access_.get()).value();
   }
-  std::string page(std::string_view path) {
+  std::string page(std::string_view path, const std::string& query = "") {
     asio::io_context io;
     asio::ip::tcp::socket socket(io);
     socket.connect({asio::ip::make_address("127.0.0.1"), admin_->port()});
-    const std::string request = (path == "/config/set" ? "POST " : "GET ") + std::string(path) +
+    const std::string request = (is_act(path) ? "POST " : "GET ") + std::string(path) + (query.empty() ? "" : "?") +
+                                query +
                                 " HTTP/1.1\r\nHost: localhost\r\nX-Kvstore-Config: test\r\nConnection: close\r\n\r\n";
     boost::system::error_code ignored;
     asio::write(socket, asio::buffer(request), ignored);
@@ -326,50 +361,11 @@ TEST_F(RightsTest, EveryCellOfTheTableHoldsForOnesOwnTenantAndForOthers) {
               << frame_type_name(each.verb) << " by " << who << ", of " << owner;
         }
       }
-      const auto stats = [&](bool learned, std::uint8_t slow) {
-        return [=](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b, learned, slow); };
-      };
-      const auto of = [&](ExtraAct act, bool learned, std::uint8_t slow) {
-        const Rule& rule = rule_for(act).rule;
-        const bool may_ask = is_allowed(roles, tenant, rule_for(FrameType::kStats), "");
-        const Right right = may_ask ? rule.right : rule_for(FrameType::kStats).right;
-        const Cell cell = ask_cell(*client, FrameType::kStats, right, stats(learned, slow));
-        EXPECT_NE(cell.is_denied, may_ask && is_allowed(roles, tenant, rule, ""))
-            << rule_for(act).name << " by " << who;
-        return cell;
-      };
-      of(ExtraAct::kReadLearned, true, 0);
-      const Cell slow = of(ExtraAct::kReadSlowLog, false, 1);
-      const Cell figures = ask_cell(*client, FrameType::kStats, Right::kObserve, stats(false, 0));
-      for (const std::string owner : {"blue", "red"}) {
-        if (slow.is_denied || figures.is_denied) continue;
-        const bool is_told = is_shown(tenant, owner);
-        const std::string lines = text_of(slow.answer->as<wire::StatsResponse>());
-        const std::string told = text_of(figures.answer->as<wire::StatsResponse>());
-        EXPECT_EQ(lines.find("slow-of-" + owner) != std::string::npos, is_told) << who << lines;
-        EXPECT_EQ(told.find("tenant=" + owner) != std::string::npos, is_told) << who << told;
-        EXPECT_EQ(told.find("figures of " + owner) != std::string::npos, is_told) << who << told;
-        EXPECT_EQ(told.find("\ncapacity_bytes\n") != std::string::npos, tenant.empty()) << who << told;
-        if (owner == "red") {
-          EXPECT_EQ(told.find("hot/0/last") != std::string::npos, is_told) << who;
-        }
-      }
       for (const PageRule& each : kPageRules) {
-        const std::string answer = page(each.path);
-        const bool is_here = is_allowed(roles, tenant, each.rule, "");
-        EXPECT_THAT(answer, testing::StartsWith(is_here ? "HTTP/1.1 200" : "HTTP/1.1 403"))
-            << each.path << " by " << who;
-        if (!is_here || each.rule.scope != Scope::kShown) continue;
-        for (const std::string owner : {"blue", "red"}) {
-          EXPECT_EQ(answer.find("\"tenant\":\"" + owner + "\"") != std::string::npos, is_shown(tenant, owner))
-              << each.path << " by " << who << ": " << answer;
-        }
-      }
-      // Last, since it takes the lines away.
-      const bool was_emptied = !of(ExtraAct::kEmptySlowLog, false, 2).is_denied;
-      EXPECT_EQ(node->slow.told().requests.empty(), was_emptied) << who;
-      for (const std::string owner : {"blue", "red"}) {
-        if (was_emptied) node->slow.add({.took = 1s, .asker = owner, .identity = "slow-of-" + owner});
+        const bool is_of_owner = each.rule.scope == Scope::kOwner;
+        for (const std::string& owner :
+             is_of_owner ? std::vector<std::string>{"blue", "red"} : std::vector{std::string()})
+          ask_page(*client, each, roles, tenant, owner, who);
       }
     }
   }
@@ -392,9 +388,8 @@ TEST_F(RightsTest, NamesOfBlocksThatChangesHideAreInNoOtherPage) {
     const std::string now = page("/status/now.json");
     EXPECT_THAT(now, HasSubstr("\"hot\":[]")) << "names of blocks";
     EXPECT_THAT(now, HasSubstr("\"tenant\":\"blue\"")) << "whoever may observe the node is told of all namespaces";
-    const Answer stats =
-        client->ask(FrameType::kStats, 5, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); });
-    EXPECT_THAT(text_of(stats.as<wire::StatsResponse>()), Not(HasSubstr("hot/0/last")));
+    const nlohmann::json stats = json_of(client->ask(FrameType::kAdmin, 5, admin_request("/stats.json")));
+    EXPECT_TRUE(stats.at("hot").empty()) << stats;
   }
   give(kNodeRole, "");
   EXPECT_THAT(page("/status/tree.json"), HasSubstr("\"tenant\":\"blue\"")) << "a node hands all of it on";
@@ -409,9 +404,9 @@ TEST_F(RightsTest, ARefusalSaysThatItIsForThoseWhoBelongToNoTenant) {
   give(kTenantRoles, "blue");
   const auto client = connect();
   client->ask(FrameType::kHello, 1, hello_request());
-  const Answer drain = client->ask(FrameType::kClusterDrain, 2, ping());
+  const Answer drain = client->ask(FrameType::kAdmin, 2, admin_request("/drain"));
   EXPECT_EQ(drain.error(), Errc::kPermissionDenied);
-  EXPECT_THAT(drain.message(), HasSubstr("cluster_drain: concerns the whole node, which is for those who belong to no "
+  EXPECT_THAT(drain.message(), HasSubstr("/drain: concerns the whole node, which is for those who belong to no "
                                          "tenant; 'loopback' (section all) belongs to 'blue'"));
 }
 

@@ -10,6 +10,7 @@
 
 #include "store/node/access/access.h"
 #include "store/node/session/session_wire.h"
+#include "tests/node/admin_question.h"
 #include "tests/node/limits_change.h"
 #include "tests/node/node_world.h"
 
@@ -182,27 +183,22 @@ TEST_F(MissSessionTest, NamespacesAreToldInPartsAndEachOnce) {
     }
   });
   std::set<std::string> told;
-  std::vector<std::uint8_t> after;
+  std::string query;
   std::size_t parts = 0;
   do {
-    const Answer answer = client->ask(FrameType::kStats, 300 + parts, [&](FlatBufferBuilder& b) {
-      return wire::CreateStatsRequestDirect(b, false, 0, after.empty() ? nullptr : &after);
-    });
+    const Answer answer = client->ask(FrameType::kAdmin, 300 + parts, admin_request("/stats.json", query));
     ++parts;
     EXPECT_LT(answer.table.size(), 600u << 10);
-    const auto& stats = answer.as<wire::StatsResponse>();
-    EXPECT_EQ(stats.stats()->size() > 0, after.empty()) << "figures come with the first part";
-    EXPECT_LE(stats.namespaces()->size(), Store::kSpacesPerCall);
-    for (const auto* each : *stats.namespaces()) EXPECT_TRUE(told.insert(each->record()->str()).second);
-    after.clear();
-    if (stats.next() != nullptr) after.assign(stats.next()->begin(), stats.next()->end());
-  } while (!after.empty() && parts < 100);
+    const nlohmann::json stats = json_of(answer);
+    EXPECT_EQ(stats.contains("values"), query.empty()) << "figures come with the first part";
+    EXPECT_LE(stats.at("namespaces").size(), Store::kSpacesPerCall);
+    for (const auto& each : stats["namespaces"]) EXPECT_TRUE(told.insert(each.at("record").get<std::string>()).second);
+    query = stats.contains("next") ? "after=" + stats["next"].get<std::string>() : "";
+  } while (!query.empty() && parts < 100);
   EXPECT_GT(parts, 4u);
   EXPECT_EQ(told, opened);
-  const std::vector<std::uint8_t> bad(15);
-  const Answer refused = client->ask(
-      FrameType::kStats, 500, [&](FlatBufferBuilder& b) { return wire::CreateStatsRequestDirect(b, false, 0, &bad); });
-  EXPECT_EQ(refused.error(), Errc::kBadRequest);
+  for (const char* const bad : {"after=0011", "x=1", "after"})
+    EXPECT_EQ(client->ask(FrameType::kAdmin, 500, admin_request("/stats.json", bad)).error(), Errc::kBadRequest) << bad;
 }
 
 // -- with a policy
@@ -272,27 +268,25 @@ TEST_F(MissAccessTest, ATenantHearsOfItsOwnNamespacesAndAnOperatorOfAll) {
 }
 
 TEST_F(MissAccessTest, WhyIsAskedByWhoMayReadAndTheSlowLogIsEmptiedByWhoMayOperate) {
-  const auto slow = [](std::uint8_t how) {
-    return [=](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b, false, how); };
-  };
+  const auto read = admin_request("/slowlog.json"), reset = admin_request("/slowlog/reset");
   node->slow.set({.threshold = 1ns, .count_max = 10});
   grant("\"writer\"", "");
   const auto client = connect();
   client->ask(FrameType::kHello, 1, hello_request());
   look_in(*client, record_of({{"tenant", "a"}}));
   EXPECT_EQ(why(*client, chain(1, 1)).error(), Errc::kPermissionDenied);
-  EXPECT_EQ(client->ask(FrameType::kStats, 3, slow(1)).error(), Errc::kPermissionDenied);
+  EXPECT_EQ(client->ask(FrameType::kAdmin, 3, read).error(), Errc::kPermissionDenied);
   grant("\"metrics\"", "");
-  EXPECT_FALSE(client->ask(FrameType::kStats, 4, slow(1)).is_error());
+  EXPECT_FALSE(client->ask(FrameType::kAdmin, 4, read).is_error());
   const double before = metric("kvstore_requests_denied_total{right=\"operate\"}");
   node->slow.add({});
-  const Answer denied = client->ask(FrameType::kStats, 5, slow(2));
+  const Answer denied = client->ask(FrameType::kAdmin, 5, reset);
   EXPECT_EQ(denied.error(), Errc::kPermissionDenied);
   EXPECT_THAT(denied.message(), HasSubstr("'operate'"));
   EXPECT_EQ(metric("kvstore_requests_denied_total{right=\"operate\"}"), before + 1);
   EXPECT_FALSE(node->slow.told().requests.empty()) << "nothing was emptied";
   grant("\"operator\"", "");
-  EXPECT_FALSE(client->ask(FrameType::kStats, 6, slow(2)).is_error());
+  EXPECT_FALSE(client->ask(FrameType::kAdmin, 6, reset).is_error());
   EXPECT_TRUE(node->slow.told().requests.empty());
 }
 
@@ -412,28 +406,22 @@ TEST_F(SlowSessionTest, TheLogIsToldOverTheWire) {
   request.session = 12;
   request.trace = *TraceContext::parse(kTrace);
   node->slow.add(request);
-  node->slow.add({.took = 1s, .verb = FrameType::kStats});
-  const Answer answer =
-      client->ask(FrameType::kStats, 9, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b, false, 1); });
-  const auto* const told = answer.as<wire::StatsResponse>().slow();
-  ASSERT_NE(told, nullptr);
-  EXPECT_EQ(answer.as<wire::StatsResponse>().stats(), nullptr) << "and nothing else";
-  EXPECT_EQ(told->threshold_us(), 1'000'000u);
-  EXPECT_EQ(told->count(), 2u);
-  ASSERT_EQ(told->requests()->size(), 2u);
-  EXPECT_EQ(told->requests()->Get(0)->verb()->str(), "stats") << "the latest first";
-  EXPECT_EQ(told->requests()->Get(0)->trace(), nullptr);
-  EXPECT_EQ(told->requests()->Get(0)->namespace_id(), nullptr);
-  const auto* const one = told->requests()->Get(1);
-  EXPECT_EQ(one->took_us(), 2'000'000u);
-  EXPECT_EQ(one->lock_us() + one->store_us() + one->room_us() + one->disk_us() + one->move_us() + one->client_us() +
-                one->other_us(),
-            one->took_us());
-  EXPECT_EQ(one->other_us(), 499'000u);
-  EXPECT_EQ(one->model()->str(), "m\\n");
-  EXPECT_EQ(one->bytes(), 99u);
-  EXPECT_TRUE(one->failed());
-  EXPECT_EQ(trace_of(one->trace()).text(), kTrace);
+  node->slow.add({.took = 1s, .verb = FrameType::kAdmin});
+  const nlohmann::json told = json_of(client->ask(FrameType::kAdmin, 9, admin_request("/slowlog.json")));
+  EXPECT_EQ(told.at("threshold_seconds"), 1.0);
+  EXPECT_EQ(told.at("count"), 2);
+  ASSERT_EQ(told.at("requests").size(), 2u);
+  EXPECT_EQ(told["requests"][0]["verb"], "admin") << "the latest first";
+  EXPECT_EQ(told["requests"][0]["traceparent"], "");
+  EXPECT_EQ(told["requests"][0]["namespace_id"], "");
+  const nlohmann::json one = told["requests"][1];
+  EXPECT_EQ(one.at("took_seconds"), 2.0);
+  EXPECT_EQ(one.at("phases").at("lock"), 0.1);
+  EXPECT_DOUBLE_EQ(one["phases"].at("other").get<double>(), 0.499);
+  EXPECT_EQ(one.at("model"), "m\\n");
+  EXPECT_EQ(one.at("bytes"), 99);
+  EXPECT_EQ(one.at("failed"), true);
+  EXPECT_EQ(one.at("traceparent"), kTrace);
 }
 
 }  // namespace

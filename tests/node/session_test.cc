@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "tests/node/admin_question.h"
 #include "tests/node/node_world.h"
 
 namespace kv {
@@ -391,20 +392,35 @@ TEST_F(SessionTest, PinBeyondTheLimitIsRefused) {
 TEST_F(SessionTest, StatsNameWhatTheStoreCountsAndItsNamespaces) {
   const auto client = greet();
   put(*client, chain(1, 3));
-  const auto answer =
-      client->ask(FrameType::kStats, 5, [](FlatBufferBuilder& b) { return wire::CreateStatsRequest(b); });
-  const auto& response = answer.as<wire::StatsResponse>();
-  std::map<std::string, double> values;
-  for (const auto* stat : *response.stats()) values[stat->name()->str()] = stat->value();
+  ASSERT_EQ(matched(*client, chain(1, 4)), 3u);
+  const nlohmann::json told = json_of(client->ask(FrameType::kAdmin, 5, admin_request("/stats.json")));
+  const nlohmann::json& values = told.at("values");
   EXPECT_EQ(values.at("blocks"), 3);
   EXPECT_EQ(values.at("stored_blocks"), 3);
   EXPECT_EQ(values.at("sessions"), 1);
-  EXPECT_EQ(values.at("capacity_bytes"), 32.0 * kBlockBytes);
+  EXPECT_EQ(values.at("capacity_bytes"), 32 * kBlockBytes);
   EXPECT_GE(values.at("uptime_seconds"), 0);
-  ASSERT_EQ(response.namespaces()->size(), 1u);
-  EXPECT_EQ(response.namespaces()->Get(0)->record()->str(), record.text());
-  EXPECT_EQ(response.namespaces()->Get(0)->block_count(), 3u);
-  EXPECT_EQ(response.namespaces()->Get(0)->total_bytes(), 3 * kBlockBytes);
+  EXPECT_EQ(told.at("hit_rate"), 0.75);
+  ASSERT_EQ(told.at("namespaces").size(), 1u);
+  EXPECT_EQ(told["namespaces"][0]["record"], record.text());
+  EXPECT_EQ(told["namespaces"][0]["block_count"], 3);
+  EXPECT_EQ(told["namespaces"][0]["total_bytes"], 3 * kBlockBytes);
+}
+
+TEST_F(SessionTest, QuestionsThatANodeDoesNotAnswerAreRefused) {
+  const auto client = greet();
+  const auto error = [&](const std::string& path, const std::string& query = "") {
+    return client->ask(FrameType::kAdmin, 5, admin_request(path, query)).error();
+  };
+  for (const char* const path : {"", "/nowhere", "/metrics", "/status", "/healthz"})
+    EXPECT_EQ(error(path), Errc::kNotFound) << path;
+  EXPECT_EQ(error("/status/now.json"), Errc::kUnsupported) << "it has no thread for slow answers";
+  EXPECT_EQ(error("/stats.json", std::string(kAdminQuestionBytesMax, 'a')), Errc::kTooLarge);
+  EXPECT_EQ(error("/drain", "node=node"), Errc::kBadRequest);
+  EXPECT_EQ(error("/drain", "node=another&drain=true"), Errc::kBadRequest);
+  EXPECT_EQ(error("/drain", "node=" + node->node_id + "&drain=true"), Errc::kUnsupported) << "it has no mover";
+  EXPECT_EQ(error("/erase", "tenant=a&share=b"), Errc::kBadRequest);
+  EXPECT_EQ(error("/erase", "tenant=a"), Errc::kUnsupported);
 }
 
 TEST_F(SessionTest, RequestsThatComeTogetherAreAllAnsweredInOrder) {

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "store/node/access/access.h"
+#include "tests/node/admin_question.h"
 #include "tests/node/node_world.h"
 #include "tests/node/policy_parts.h"
 
@@ -352,10 +353,9 @@ TEST_F(TenantSaltTest, TheSaltIsShownToNobody) {
   const auto blue = as("blue"), keeper = as("keeper");
   speak_of(*blue, plain);
   put(*blue, chain(1, 1));
-  const Answer stats = keeper->ask(FrameType::kStats, 7, ping());
-  const auto* spaces = stats.as<wire::StatsResponse>().namespaces();
-  ASSERT_TRUE(spaces != nullptr && spaces->size() == 1u);
-  const std::string text = spaces->Get(0)->record()->str();
+  const nlohmann::json stats = json_of(keeper->ask(FrameType::kAdmin, 7, admin_request("/stats.json")));
+  ASSERT_EQ(stats.at("namespaces").size(), 1u);
+  const auto text = stats["namespaces"][0]["record"].get<std::string>();
   EXPECT_THAT(text, AllOf(HasSubstr("node_tenant=blue"), Not(HasSubstr("node_salt"))));
   // And by what is shown an operator drops it.
   const auto shown = NamespaceRecord::parse(text).value();

@@ -190,94 +190,19 @@ void add_cluster(Frames& frames) {
         EXPECT_EQ(t.nodes()->Get(0)->state(), 0u);
         EXPECT_EQ(t.nodes()->Get(0)->phase(), 2u);
       });
-  frames.add<wire::ClusterDrainRequest>(
-      "cluster_drain.request", kRequest, 26,
-      [](auto& b) {
-        const auto id = b.CreateString("a");
-        return wire::CreateClusterDrainRequest(b, id, true);
-      },
-      [](const auto& t) {
-        EXPECT_EQ(t.node_id()->str(), "a");
-        EXPECT_TRUE(t.drain());
-      });
-  frames.add<wire::EmptyResponse>("cluster_drain.answer", kAnswer, 26, empty, nothing_more);
-  frames.add<wire::OpenRequest>(
-      "erase.request", kRequest, 28, [](auto& b) { return wire::CreateOpenRequestDirect(b, "tenant=research\n"); },
-      [](const auto& t) { EXPECT_EQ(t.record()->str(), "tenant=research\n"); });
-  frames.add<wire::StatsResponse>(
-      "erase.answer", kAnswer, 28,
-      [](auto& b) {
-        const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "erase_done", 1)};
-        return wire::CreateStatsResponseDirect(b, &stats);
-      },
-      [](const auto& t) {
-        EXPECT_EQ(t.stats()->Get(0)->name()->str(), "erase_done");
-        EXPECT_EQ(t.stats()->Get(0)->value(), 1);
-      });
 }
 
-void add_stats(Frames& frames) {
-  frames.add<wire::StatsRequest>(
-      "stats.request", kRequest, 14, [](auto& b) { return wire::CreateStatsRequest(b); }, nothing_more);
-  frames.add<wire::StatsResponse>(
-      "stats.answer", kAnswer, 14,
-      [](auto& b) {
-        const std::vector<flatbuffers::Offset<wire::Stat>> stats = {wire::CreateStatDirect(b, "blocks", 2)};
-        const std::vector<flatbuffers::Offset<wire::NamespaceStat>> spaces = {
-            wire::CreateNamespaceStatDirect(b, kRecord.c_str(), 2, 131072)};
-        return wire::CreateStatsResponseDirect(b, &stats, &spaces);
-      },
+void add_admin(Frames& frames) {
+  frames.add<wire::AdminRequest>(
+      "admin.request", kRequest, 14,
+      [](auto& b) { return wire::CreateAdminRequestDirect(b, "/erase", "tenant=research"); },
       [](const auto& t) {
-        EXPECT_EQ(t.stats()->Get(0)->name()->str(), "blocks");
-        EXPECT_EQ(t.stats()->Get(0)->value(), 2.0);
-        EXPECT_EQ(t.namespaces()->Get(0)->block_count(), 2u);
+        EXPECT_EQ(t.path()->str(), "/erase");
+        EXPECT_EQ(t.query()->str(), "tenant=research");
       });
-  frames.add<wire::StatsRequest>(
-      "stats.learned", kRequest, 31,
-      [](auto& b) {
-        wire::StatsRequestBuilder stats(b);
-        stats.add_learned(true);
-        return stats.Finish();
-      },
-      [](const auto& t) { EXPECT_TRUE(t.learned()); });
-  frames.add<wire::StatsResponse>(
-      "stats.learned_answer", kAnswer, 31,
-      [](auto& b) {
-        const std::vector<std::uint8_t> counts = {'K', 'V', 'Y', 'C', 1, 40, 0, 0};
-        const auto learned = b.CreateVector(counts);
-        wire::StatsResponseBuilder stats(b);
-        stats.add_learned(learned);
-        return stats.Finish();
-      },
-      [](const auto& t) {
-        ASSERT_NE(t.learned(), nullptr);
-        ASSERT_EQ(t.learned()->size(), 8u);
-        EXPECT_EQ(t.learned()->Get(5), 40u);
-        EXPECT_EQ(t.stats(), nullptr);
-      });
-  frames.add<wire::StatsRequest>(
-      "stats.slow", kRequest, 14, [](auto& b) { return wire::CreateStatsRequest(b, false, 2); },
-      [](const auto& t) { EXPECT_EQ(t.slow(), 2); });
-  frames.add<wire::StatsResponse>(
-      "stats.slow_answer", kAnswer, 14,
-      [](auto& b) {
-        wire::Trace trace;
-        std::memset(static_cast<void*>(&trace), 0x5A, sizeof trace);
-        const std::vector<std::uint8_t> name(16, 9);
-        const std::vector<flatbuffers::Offset<wire::SlowRequest>> requests = {wire::CreateSlowRequestDirect(
-            b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, "get", 11, 12, true, &name, "m", "t", 13, "me", "tcp:1.2.3.4:5", &trace)};
-        const auto slow = wire::CreateSlowLogDirect(b, 100'000, 1, &requests);
-        return wire::CreateStatsResponse(b, 0, 0, 0, 0, slow);
-      },
-      [](const auto& t) {
-        ASSERT_NE(t.slow(), nullptr);
-        EXPECT_EQ(t.slow()->threshold_us(), 100'000u);
-        const auto* const one = t.slow()->requests()->Get(0);
-        EXPECT_EQ(one->other_us(), 10u);
-        EXPECT_EQ(one->verb()->str(), "get");
-        EXPECT_EQ(one->peer()->str(), "tcp:1.2.3.4:5");
-        EXPECT_EQ(one->trace()->bytes()->Get(0), 0x5A);
-      });
+  frames.add<wire::AdminResponse>(
+      "admin.answer", kAnswer, 14, [](auto& b) { return wire::CreateAdminResponseDirect(b, "{\"erase_done\":1}"); },
+      [](const auto& t) { EXPECT_EQ(t.json()->str(), "{\"erase_done\":1}"); });
 }
 
 }  // namespace
@@ -286,7 +211,7 @@ void add_session_frames(Frames& frames) {
   add_sessions(frames);
   add_regions(frames);
   add_cluster(frames);
-  add_stats(frames);
+  add_admin(frames);
 }
 
 }  // namespace kv::golden

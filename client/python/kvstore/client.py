@@ -6,15 +6,17 @@ Every call is one entry into C++. It holds the GIL only to check arguments and t
 from __future__ import annotations
 
 import atexit
+import json
 import logging
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from time import monotonic, sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote, urlencode
 
 from . import _kvstore
 from ._access import Node, access_of
@@ -255,9 +257,38 @@ class Client:
 
     # -- nodes
 
+    def ask(
+        self, path: str, query: Mapping[str, str] | None = None, *, node: str = "", deadline: Seconds | None = None
+    ) -> list[dict[str, Any]]:
+        """Asks all nodes, or the one called ``node``, a question of docs/wire.md, such as ``/slowlog.json``. For each: name, error or None,
+        answer (None after an error).
+        """
+        words = urlencode(query or {}, quote_via=quote)
+        told = self._native.ask(path, words, node, self._deadline(deadline)).result(-1)
+        return [
+            {
+                "name": each["name"],
+                "error": each["error"],
+                "answer": None if each["error"] else json.loads(each["json"]),
+            }
+            for each in told
+        ]
+
     def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
-        """For each node: name, error or None, values, namespaces."""
-        return self._native.stats(self._deadline(deadline)).result(-1)
+        """The figures of each node (``/stats.json`` in docs/wire.md): name, error or None, values, hit_rate, namespaces, ..."""
+        nodes = []
+        for each in self.ask("/stats.json", deadline=deadline):
+            told = each["answer"] or {}
+            node = {"name": each["name"], "error": each["error"], "values": {}, "namespaces": [], **told}
+            for _ in range(4096):  # an answer has some of the namespaces
+                if "next" not in told:
+                    break
+                (more,) = self.ask("/stats.json", {"after": told["next"]}, node=node["name"], deadline=deadline)
+                told = more["answer"] or {}
+                node["namespaces"] += told.get("namespaces", [])
+            node.pop("next", None)
+            nodes.append(node)
+        return nodes
 
     def ping(self, *, deadline: Seconds | None = None) -> list[float | None]:
         """Round-trip seconds per node; None without an answer, and then :meth:`nodes` gives the reason."""

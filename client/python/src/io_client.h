@@ -58,7 +58,7 @@ class ReadyQueue {
 
 /// The result of a call. `monostate`: its answer is its error alone.
 using Outcome = std::variant<std::monostate, Space, MatchResult, GetResult, PutResult, std::size_t, DropResult,
-                             std::vector<NodeStats>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
+                             std::vector<NodeAnswer>, std::vector<std::chrono::nanoseconds>, std::vector<NodeStatus>,
                              std::string, std::span<std::byte>, bool, NumaStatus, SetMatchResult, SetGetResult,
                              SetPutResult, LoadResult, MissReport, NamedContext, ContextList>;
 

@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from kvstore.tools import main
-from kvstore.tools.status import lookups
 from kvstore.tools.text import bytes_text, parse_bytes, seconds_text, table
 
 LLAMA = {
@@ -31,13 +30,6 @@ def test_status(node, capsys):
     assert json.loads(capsys.readouterr().out)["nodes"][0]["values"]["capacity_bytes"] > 0
     assert main(["status", "-e", "unix:///nowhere", "--deadline", "0.2"]) == 1
     assert "down: " in capsys.readouterr().out
-
-
-def test_the_hit_rate_is_of_matches_and_of_gets_only_where_nobody_matches():
-    gets = {"get_hit_blocks": 6, "get_disk_blocks": 2, "get_miss_blocks": 2}
-    assert lookups(gets) == (8, 10)
-    assert lookups({**gets, "match_hit_blocks": 3, "match_disk_blocks": 1, "match_miss_blocks": 6}) == (4, 10)
-    assert lookups({}) == (0, 0)
 
 
 def test_doctor(node, capsys):

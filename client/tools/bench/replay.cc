@@ -211,7 +211,7 @@ struct ReplayClient {
         space(answer_of(client.open(record, options.node.deadline), "cannot open a namespace at the node")),
         memory(client, transport, memory_bytes) {}
   std::vector<NodeStats> stats(const ReplayOptions& options) {
-    return answer_of(client.run(client->stats(options.node.deadline)), "stats");
+    return answer_of(ask_stats(client, options.node.deadline), "stats");
   }
 
   ToolClient client;

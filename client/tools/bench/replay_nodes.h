@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "client/tools/tool_client.h"
+#include "client/tools/node_stats.h"
 
 namespace kv {
 

@@ -16,6 +16,7 @@
 #include "base/assert.h"
 #include "client/tools/bench/run_thread.h"
 #include "client/tools/json_text.h"
+#include "client/tools/node_stats.h"
 #include "client/tools/options.h"
 
 namespace kv {
@@ -31,12 +32,10 @@ struct CpuTimes {
 CpuTimes cpu_times(ToolClient& client, std::chrono::microseconds deadline) {
   CpuTimes times;
   times.client = static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
-  const auto stats = client.run(client->stats(deadline));
+  const auto stats = ask_stats(client, deadline);
   if (!stats) return times;
   for (const NodeStats& node : *stats) {
-    for (const auto& [name, value] : node.values) {
-      if (name == "cpu_seconds") times.node = times.node.value_or(0) + value;
-    }
+    if (has_stat(node, "cpu_seconds")) times.node = times.node.value_or(0) + stat(node, "cpu_seconds");
   }
   return times;
 }

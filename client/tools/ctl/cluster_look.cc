@@ -180,9 +180,7 @@ void check_hot(const std::vector<MemberWord>& words, Findings& findings) {
 }  // namespace
 
 MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at) {
-  MemberWord word{id, !said.error, {}, asked_at};
-  if (word.has_answered) word.values.insert(said.values.begin(), said.values.end());
-  return word;
+  return {id, !said.error, values_in(said.said, "values"), asked_at, rows_in(said.said, "hot")};
 }
 
 std::map<std::string, std::uint64_t> unmoved_paths(const std::map<std::string, double>& values) {
@@ -209,19 +207,17 @@ double HotBeginning::share() const {
 }
 
 std::vector<HotBeginning> hot_beginnings(const std::vector<MemberWord>& words) {
-  std::map<std::pair<std::uint64_t, std::uint64_t>, HotBeginning> found;
+  std::map<std::pair<std::string, std::string>, HotBeginning> found;
   for (const MemberWord& word : words) {
-    for (std::size_t i = 0;; ++i) {
-      const std::string prefix = "hot/" + std::to_string(i) + "/";
-      if (!word.values.contains(prefix + "last")) break;
-      const auto whole = [&](const char* name) { return static_cast<std::uint64_t>(value_of(word, prefix + name)); };
-      HotBeginning& one = found[{whole("namespace"), whole("last")}];
-      one.space = whole("namespace");
-      one.last = whole("last");
-      one.block_count = whole("blocks");
-      const bool is_hot = whole("is_hot") != 0;
+    for (const nlohmann::json& row : word.hot) {
+      const std::string space = text_in(row, "namespace"), last = text_in(row, "last");
+      HotBeginning& one = found[{space, last}];
+      one.space = space;
+      one.last = last;
+      one.block_count = count_in(row, "blocks");
+      const bool is_hot = number_in(row, "is_hot") != 0;
       one.is_hot = one.is_hot || is_hot;
-      one.words.push_back({word.id, value_of(word, prefix + "share"), is_hot, whole("version")});
+      one.words.push_back({word.id, number_in(row, "share"), is_hot, count_in(row, "version")});
     }
   }
   std::vector<HotBeginning> list;

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "client/client.h"
 #include "client/tools/ctl/doctor.h"
+#include "client/tools/node_stats.h"
 
 namespace kv {
 
@@ -16,6 +16,7 @@ struct MemberWord {
   bool has_answered = false;
   std::map<std::string, double> values;  ///< Of its stats.
   double asked_at = 0;                   ///< By this machine's wall clock, in seconds.
+  std::vector<nlohmann::json> hot = {};  ///< Its common beginnings of matches.
 };
 MemberWord word_of(const std::string& id, const NodeStats& said, double asked_at);
 
@@ -26,7 +27,7 @@ std::string unmoved_text(const std::map<std::string, std::uint64_t>& unmoved);
 
 /// Blocks that many prompts begin with, named by the last block.
 struct HotBeginning {
-  std::uint64_t space = 0, last = 0;  ///< The first 48 bits of the namespace's id, and of the last block's hash.
+  std::string space, last;  ///< The first 12 digits of the namespace's id, and of the last block's hash.
   std::uint64_t block_count = 0;
   bool is_hot = false;  ///< On some node.
   struct Word {

@@ -2,7 +2,7 @@
 // through client/tools/tool_client.h, and prints a table for people or a JSON document for scripts.
 //
 //   ctl.cc            main(), and the mapping of results to exit status
-//   ctl_status.cc     status, namespaces, top; node_counts.h: a node's values by name
+//   ctl_status.cc     status, namespaces, top
 //   ctl_curve.cc      curve
 //   ctl_tenants.cc    tenants
 //   ctl_erase.cc      erase
@@ -28,7 +28,7 @@
 #include <utility>
 
 #include "client/tools/ctl/cluster_look.h"
-#include "client/tools/ctl/node_counts.h"
+#include "client/tools/node_stats.h"
 #include "client/tools/text_table.h"
 #include "client/tools/tool_client.h"
 

@@ -52,11 +52,11 @@ nlohmann::json json_of(const MissReport& report) {
 std::vector<std::string> look_elsewhere(ToolClient& client, const BlockOptions& options, const NamespaceRecord& own,
                                         std::span<const std::uint32_t> tokens, nlohmann::json& found) {
   std::vector<std::string> lines;
-  const auto stats = client.run(client->stats(options.node.deadline));
+  const auto stats = ask_stats(client, options.node.deadline);
   if (!stats) return lines;
   std::set<std::string> records;
   for (const NodeStats& node : *stats) {
-    for (const NodeStats::Namespace& space : node.namespaces) records.insert(space.record);
+    for (const nlohmann::json& space : rows_in(node.said, "namespaces")) records.insert(text_in(space, "record"));
   }
   for (const std::string& text : records) {
     const auto record = NamespaceRecord::parse(text);

@@ -31,15 +31,16 @@ NamespaceRecord parse_record(const std::string& text, const std::string& origin)
 /// its model) selects among the nodes' records. Two candidates are an error, since drop may follow.
 NamespaceRecord find_record(ToolClient& client, const ConnectionOptions& node, const ChainOptions& options) {
   if (!options.record_file.empty()) return parse_record(read_text(options.record_file), options.record_file);
-  const auto stats = answer_of(client.run(client->stats(node.deadline)));
+  const auto stats = answer_of(ask_stats(client, node.deadline));
   std::map<std::string, NamespaceRecord> found;  // by text, since several nodes may hold the same record
   for (const NodeStats& each : stats) {
     // A warning, not an error: another node may have the namespace. Drop asks every node again.
     if (each.error) std::cerr << "kvstorectl: " << each.name << ": " << describe(each.error) << '\n';
-    for (const NodeStats::Namespace& space : each.namespaces) {
-      NamespaceRecord record = parse_record(space.record, each.name);
+    for (const nlohmann::json& space : rows_in(each.said, "namespaces")) {
+      const std::string text = text_in(space, "record");
+      NamespaceRecord record = parse_record(text, each.name);
       if (to_hex(record.id().bytes).starts_with(options.space) || record.field("model") == options.space) {
-        found.emplace(space.record, std::move(record));
+        found.emplace(text, std::move(record));
       }
     }
   }

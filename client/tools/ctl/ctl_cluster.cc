@@ -54,7 +54,7 @@ CtlCluster ask_map(CtlOptions& options) {
 ClusterReport ask_all(CtlOptions& options) {
   CtlCluster cluster = ask_map(options);
   ToolClient client(std::move(cluster.config));
-  auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  auto stats = answer_of(ask_stats(client, options.node.deadline));
   const std::vector<NodeStatus> links = client->nodes();
   ClusterReport report{std::move(cluster.map), {}};
   KV_ASSERT(stats.size() == report.map.nodes.size() && links.size() == stats.size());
@@ -64,7 +64,7 @@ ClusterReport ask_all(CtlOptions& options) {
     one.member = report.map.nodes[i];
     one.endpoint = links[i].endpoint;
     if (said.error) one.error_text = links[i].last_error_text.empty() ? describe(said.error) : links[i].last_error_text;
-    one.unmoved = unmoved_paths({said.values.begin(), said.values.end()});
+    one.unmoved = unmoved_paths(values_in(said.said, "values"));
     one.said = std::move(said);
   }
   return report;
@@ -331,12 +331,16 @@ void run_cluster_drain(DrainOptions options, bool drain) {
   ToolClient client(seed_config(options.node));
   if (const auto learned = client.run(client->learn_cluster(options.node.deadline)); !learned)
     throw ToolFailed(describe(learned.error()));
-  const auto asked = client.run(client->drain_node(options.node_id, drain, options.node.deadline));
-  if (!asked) {
+  NodeQuestion question{.path = "/drain",
+                        .query = parameter("node", options.node_id) + (drain ? "&drain=true" : "&drain=false"),
+                        .node = options.node_id};
+  const auto asked = ask_nodes(client, std::move(question), options.node.deadline);
+  const error_code error = asked ? asked->front().error : asked.error();
+  if (error) {
     throw ToolFailed(options.node_id + ": " +
-                     (asked.error() == Errc::kUnsupported
+                     (error == Errc::kUnsupported
                           ? "hands nothing over: it is of an earlier version, or has a --move-rate of 0"
-                          : describe(asked.error())));
+                          : describe(error)));
   }
   const std::string unmoved =
       options.waits ? wait_for_state(options, options.node_id, drain, options.wait_seconds) : "";
@@ -368,7 +372,7 @@ std::vector<MemberWord> ask_members(CtlOptions& options) {
   ToolClient client(std::move(cluster.config));
   (void)client.run(client->ping(options.node.deadline));  // connects first, so that `asked_at` is close to the answer
   const double asked_at = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  const auto stats = answer_of(ask_stats(client, options.node.deadline));
   KV_ASSERT(stats.size() == cluster.map.nodes.size());
   std::vector<MemberWord> words;
   for (std::size_t i = 0; i < stats.size(); ++i) words.push_back(word_of(cluster.map.nodes[i].id, stats[i], asked_at));

@@ -32,9 +32,8 @@ void run_cluster_hot(HotOptions options) {
       document["nodes"].push_back(node);
     }
     for (const HotBeginning& one : list) {
-      nlohmann::json entry = {{"namespace", hex_48(one.space)}, {"last_block", hex_48(one.last)},
-                              {"blocks", one.block_count},      {"hot", one.is_hot},
-                              {"share", one.share()},           {"nodes", nlohmann::json::array()}};
+      nlohmann::json entry = {{"namespace", one.space}, {"last_block", one.last}, {"blocks", one.block_count},
+                              {"hot", one.is_hot},      {"share", one.share()},   {"nodes", nlohmann::json::array()}};
       for (const HotBeginning::Word& word : one.words) {
         entry["nodes"].push_back(
             {{"id", word.node}, {"share", word.share}, {"hot", word.is_hot}, {"version", word.version}});
@@ -53,7 +52,7 @@ void run_cluster_hot(HotOptions options) {
       const std::string named = hex_48(word.version);
       version = version.empty() || version == named ? named : "differs";
     }
-    table.add({hex_48(one.space), hex_48(one.last), std::to_string(one.block_count), format_share(one.share()),
+    table.add({one.space, one.last, std::to_string(one.block_count), format_share(one.share()),
                nodes.empty() ? "-" : nodes, version.empty() ? "-" : version});
   }
   table.print(std::cout);

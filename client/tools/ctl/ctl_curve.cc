@@ -19,32 +19,28 @@ struct CurveOptions : CtlOptions {
 };
 
 struct CurvePoint {
-  double blocks, scale, lru, lru_error;
-  bool has_disk;
+  double blocks = 0, scale = 0, lru = 0, lru_error = 0;
+  bool has_disk = false;
   std::optional<double> own, own_error;  ///< Absent where the policy is LRU.
 
   double best() const { return own.value_or(lru); }
 };
 
 /// In the node's order: by tier, then by capacity. Empty: the node is empty, or keeps no sample.
-std::vector<CurvePoint> points_of(const NodeStats& node) {
+std::vector<CurvePoint> points_of(const nlohmann::json& curve) {
   std::vector<CurvePoint> points;
-  for (std::size_t i = 0;; ++i) {
-    const auto name = [&](const char* of) { return "curve_" + std::to_string(i) + "_" + of; };
-    if (!has_stat(node, name("blocks"))) return points;
-    CurvePoint point{.blocks = stat(node, name("blocks")),
-                     .scale = stat(node, name("scale")),
-                     .lru = stat(node, name("lru")),
-                     .lru_error = stat(node, name("lru_error")),
-                     .has_disk = stat(node, name("has_disk")) != 0,
-                     .own = {},
-                     .own_error = {}};
-    if (has_stat(node, name("own"))) {
-      point.own = stat(node, name("own"));
-      point.own_error = stat(node, name("own_error"));
-    }
-    points.push_back(point);
+  for (const nlohmann::json& row : rows_in(curve, "points")) {
+    CurvePoint& point = points.emplace_back();
+    point.blocks = number_in(row, "blocks");
+    point.scale = number_in(row, "scale");
+    point.lru = number_in(row, "lru");
+    point.lru_error = number_in(row, "lru_error");
+    point.has_disk = number_in(row, "has_disk") != 0;
+    if (!row.contains("own")) continue;
+    point.own = number_in(row, "own");
+    point.own_error = number_in(row, "own_error");
   }
+  return points;
 }
 
 /// The policy's gain from more blocks of a tier, interpolated over log(capacity); nullopt beyond the curve.
@@ -77,13 +73,14 @@ void print_gain(const std::vector<CurvePoint>& points, bool has_disk, const Curv
   }
 }
 
-void print_curve(const NodeStats& node, const std::vector<CurvePoint>& points, const CurveOptions& options) {
-  const double block_bytes = stat(node, "curve_block_bytes");
+void print_curve(const std::string& name, const nlohmann::json& curve, const std::vector<CurvePoint>& points,
+                 const CurveOptions& options) {
+  const double block_bytes = number_in(curve, "block_bytes");
   const bool has_disk = std::ranges::any_of(points, &CurvePoint::has_disk);
-  std::cout << node.name << ": found " << format_share(stat(node, "curve_memory_hit_rate")) << " in memory";
-  if (has_disk) std::cout << ", " << format_share(stat(node, "curve_hit_rate")) << " with the disk,";
-  std::cout << " of " << count_text(node, "curve_asked_blocks") << " blocks asked for in the last hour or so; sampled "
-            << count_text(node, "curve_sampled_blocks") << ", one in " << count_text(node, "curve_one_in") << "\n";
+  std::cout << name << ": found " << format_share(number_in(curve, "memory_hit_rate")) << " in memory";
+  if (has_disk) std::cout << ", " << format_share(number_in(curve, "hit_rate")) << " with the disk,";
+  std::cout << " of " << count_text(curve, "asked_blocks") << " blocks asked for in the last hour or so; sampled "
+            << count_text(curve, "sampled_blocks") << ", one in " << count_text(curve, "one_in") << "\n";
   TextTable table({"capacity", "of", "blocks", "bytes", "LRU", "+-", "this node's policy", "+-"});
   for (const CurvePoint& point : points) {
     table.add({format_number(point.scale, 2) + " x", point.has_disk ? "memory and disk" : "memory",
@@ -98,16 +95,17 @@ void print_curve(const NodeStats& node, const std::vector<CurvePoint>& points, c
   if (has_disk) print_gain(points, true, options, block_bytes);
 }
 
-nlohmann::json curve_json(const NodeStats& node, const std::vector<CurvePoint>& points, const CurveOptions& options) {
-  const double block_bytes = stat(node, "curve_block_bytes");
+nlohmann::json curve_json(const NodeStats& node, const nlohmann::json& curve, const std::vector<CurvePoint>& points,
+                          const CurveOptions& options) {
+  const double block_bytes = number_in(curve, "block_bytes");
   nlohmann::json entry = {{"name", node.name},
                           {"answers", !node.error},
                           {"block_bytes", block_bytes},
-                          {"one_in", stat(node, "curve_one_in")},
-                          {"asked_blocks", stat(node, "curve_asked_blocks")},
-                          {"sampled_blocks", stat(node, "curve_sampled_blocks")},
-                          {"memory_hit_rate", stat(node, "curve_memory_hit_rate")},
-                          {"hit_rate", stat(node, "curve_hit_rate")},
+                          {"one_in", number_in(curve, "one_in")},
+                          {"asked_blocks", number_in(curve, "asked_blocks")},
+                          {"sampled_blocks", number_in(curve, "sampled_blocks")},
+                          {"memory_hit_rate", number_in(curve, "memory_hit_rate")},
+                          {"hit_rate", number_in(curve, "hit_rate")},
                           {"more_bytes", options.more_bytes},
                           {"points", nlohmann::json::array()}};
   for (const CurvePoint& point : points) {
@@ -129,13 +127,14 @@ nlohmann::json curve_json(const NodeStats& node, const std::vector<CurvePoint>& 
 
 void run_curve(CurveOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  const auto stats = answer_of(ask_stats(client, options.node.deadline));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
   bool is_first = true;
   for (const NodeStats& node : stats) {
-    const std::vector<CurvePoint> points = points_of(node);
+    const nlohmann::json curve = node.said.value("curve", nlohmann::json::object());
+    const std::vector<CurvePoint> points = points_of(curve);
     if (options.json) {
-      document["nodes"].push_back(curve_json(node, points, options));
+      document["nodes"].push_back(curve_json(node, curve, points, options));
     } else {
       if (!std::exchange(is_first, false)) std::cout << '\n';
       if (node.error) {
@@ -144,7 +143,7 @@ void run_curve(CurveOptions options) {
         std::cout << node.name
                   << ": nothing was stored yet, or it keeps no sample (--curve=false, or an older version)\n";
       } else {
-        print_curve(node, points, options);
+        print_curve(node.name, curve, points, options);
       }
     }
   }

@@ -211,7 +211,7 @@ std::string space_name(const NamespaceRecord& record) {
 struct Use {
   NamespaceRecord record;
   std::uint64_t stored = 0, lookups = 0, empty_lookups = 0;
-  std::uint32_t roots = 0, stored_only = 0, asked_only = 0;
+  std::uint64_t roots = 0, stored_only = 0, asked_only = 0;
 };
 /// By record: a chain's parts lie on several nodes.
 using Uses = std::map<std::string, Use>;
@@ -219,16 +219,17 @@ using Uses = std::map<std::string, Use>;
 Uses uses_of(const std::vector<NodeStats>& nodes) {
   Uses spaces;
   for (const NodeStats& node : nodes) {
-    for (const NodeStats::Namespace& one : node.namespaces) {
-      auto record = NamespaceRecord::parse(one.record);
+    for (const nlohmann::json& one : rows_in(node.said, "namespaces")) {
+      const std::string text = text_in(one, "record");
+      auto record = NamespaceRecord::parse(text);
       if (!record) continue;
-      Use& use = spaces.try_emplace(one.record, Use{.record = *std::move(record)}).first->second;
-      use.stored += one.stored_blocks;
-      use.lookups += one.lookups;
-      use.empty_lookups += one.empty_lookups;
-      use.roots += one.roots;
-      use.stored_only += one.roots_stored_only;
-      use.asked_only += one.roots_asked_only;
+      Use& use = spaces.try_emplace(text, Use{.record = *std::move(record)}).first->second;
+      use.stored += count_in(one, "stored_blocks");
+      use.lookups += count_in(one, "lookups");
+      use.empty_lookups += count_in(one, "empty_lookups");
+      use.roots += count_in(one, "roots");
+      use.stored_only += count_in(one, "roots_stored_only");
+      use.asked_only += count_in(one, "roots_asked_only");
     }
   }
   return spaces;
@@ -366,7 +367,7 @@ Findings check_all(DoctorOptions& options) {
   ToolClient client(ctl_config(options.node));
   // All nodes of a cluster, whichever was named.
   for (std::size_t i = 0, count = client->nodes().size(); i < count; ++i) check_node(client, options, i, findings);
-  if (const auto stats = client.run(client->stats(options.node.deadline))) {
+  if (const auto stats = ask_stats(client, options.node.deadline)) {
     for (const NodeStats& node : *stats) {
       if (node.error != Errc::kPermissionDenied) continue;
       findings.push_back({"counters of " + node.name, Verdict::kNote, describe(node.error),

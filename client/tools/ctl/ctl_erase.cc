@@ -25,32 +25,31 @@ bool is_final(error_code error) {
          error == Errc::kDiskFailed;
 }
 
-std::string state_of(const NodeErasure& node, bool is_over) {
+std::string state_of(const NodeSaid& node, bool is_over) {
   if (node.error) return describe(node.error) + (node.error == Errc::kDiskFailed ? " (the node's log says why)" : "");
   if (is_over) return "gone";
-  if (stat(node, "erase_waits_for") > 0) return "waits for " + count_text(node, "erase_waits_for") + " others";
-  if (stat(node, "erase_files") > 0)
-    return "file " + count_text(node, "erase_files_looked_at") + " of " + count_text(node, "erase_files");
+  if (number_in(node.said, "erase_waits_for") > 0)
+    return "waits for " + count_text(node.said, "erase_waits_for") + " others";
+  if (number_in(node.said, "erase_files") > 0)
+    return "file " + count_text(node.said, "erase_files_looked_at") + " of " + count_text(node.said, "erase_files");
   return "dropping";
 }
 
-nlohmann::json json_of(const NodeErasure& node, bool is_over) {
-  nlohmann::json values = nlohmann::json::object();
-  for (const auto& [name, value] : node.values) values[name] = value;
-  return {{"node", node.name}, {"gone", is_over}, {"state", state_of(node, is_over)}, {"values", std::move(values)}};
+nlohmann::json json_of(const NodeSaid& node, bool is_over) {
+  return {{"node", node.name}, {"gone", is_over}, {"state", state_of(node, is_over)}, {"values", node.said}};
 }
 
-void print(const std::map<std::string, NodeErasure>& last, const std::map<std::string, bool>& over,
+void print(const std::map<std::string, NodeSaid>& last, const std::map<std::string, bool>& over,
            const EraseOptions& options) {
   nlohmann::json nodes = nlohmann::json::array();
   TextTable table({"node", "state", "namespaces", "blocks", "files rewritten", "of", "given back", "stored since"});
   for (const auto& [name, node] : last) {
     nodes.push_back(json_of(node, over.at(name)));
-    const bool has_disk = stat(node, "erase_has_disk") > 0;
-    table.add({name, state_of(node, over.at(name)), count_text(node, "erase_namespaces"),
-               count_text(node, "erase_blocks"), has_disk ? count_text(node, "erase_files_rewritten") : "-",
-               has_disk ? count_text(node, "erase_files") : "-",
-               has_disk ? bytes_text(node, "erase_given_back_bytes") : "-", count_text(node, "erase_blocks_left")});
+    const auto count = [&said = node.said](std::string_view what) { return count_text(said, what); };
+    const bool has_disk = number_in(node.said, "erase_has_disk") > 0;
+    table.add({name, state_of(node, over.at(name)), count("erase_namespaces"), count("erase_blocks"),
+               has_disk ? count("erase_files_rewritten") : "-", has_disk ? count("erase_files") : "-",
+               has_disk ? bytes_text(node.said, "erase_given_back_bytes") : "-", count("erase_blocks_left")});
   }
   print_answer(options.json, {{options.is_share ? "share" : "tenant", options.name}, {"nodes", nodes}}, table);
 }
@@ -62,19 +61,19 @@ void run_erase(EraseOptions options) {
       options.is_sure);
   ToolClient client(ctl_config(options.node));
   const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.wait_seconds);
-  std::map<std::string, NodeErasure> last;
-  std::map<std::string, bool> over;  ///< By node: its erasure is complete.
-  const TenantOrShare owner{options.name, options.is_share};
+  std::map<std::string, NodeSaid> last;
+  std::map<std::string, bool> over;   ///< By node: its erasure is complete.
   std::map<std::string, int> silent;  ///< Missing answers in a row.
   constexpr int kSilentMax = 10;
   std::string said;
   for (;;) {
-    const auto asked = answer_of(client.run(client->erase(owner, options.node.deadline)));
+    const std::string query = parameter(options.is_share ? "share" : "tenant", options.name);
+    const auto asked = answer_of(ask_nodes(client, {.path = "/erase", .query = query}, options.node.deadline));
     bool is_final_everywhere = true;
     std::string progress;
-    for (const NodeErasure& node : asked) {
+    for (const NodeSaid& node : asked) {
       if (over[node.name]) continue;  // asking a finished node would start over
-      over[node.name] = !node.error && stat(node, "erase_done") > 0;
+      over[node.name] = !node.error && number_in(node.said, "erase_done") > 0;
       last[node.name] = node;
       silent[node.name] = node.error && node.error != Errc::kBusy ? silent[node.name] + 1 : 0;
       is_final_everywhere =

@@ -1,6 +1,7 @@
 // kvstorectl slowlog: slow requests, and the phases of their time.
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <utility>
 
 #include "client/tools/ctl/ctl.h"
@@ -15,82 +16,54 @@ struct SlowLogOptions : CtlOptions {
   std::string what;  ///< "reset", or empty.
 };
 
-using Request = NodeSlowLog::Request;
-
-double seconds_of(std::chrono::microseconds time) { return std::chrono::duration<double>(time).count(); }
-
 /// "2026-11-26 04:12:07.120", in UTC.
-std::string date_text(std::chrono::microseconds since_1970) {
-  const std::string ms = std::to_string(1000 + since_1970.count() / 1000 % 1000);  // the 1 keeps leading zeros
-  return format_utc(since_1970, "%Y-%m-%d %H:%M:%S.") + ms.substr(1);
+std::string date_text(double since_1970) {
+  const auto time = std::chrono::microseconds(static_cast<std::int64_t>(since_1970 * 1e6));
+  const std::string ms = std::to_string(1000 + time.count() / 1000 % 1000);  // the 1 keeps leading zeros
+  return format_utc(time, "%Y-%m-%d %H:%M:%S.") + ms.substr(1);
 }
 
 /// The notable phases, the longest first: "disk 0.21 s, client 0.04 s".
-std::string phases_text(const Request& request) {
-  std::vector<std::pair<std::chrono::microseconds, const char*>> phases = {
-      {request.lock, "lock"}, {request.store, "store"},   {request.room, "room"},  {request.disk, "disk"},
-      {request.move, "move"}, {request.client, "client"}, {request.other, "other"}};
-  std::ranges::sort(phases, std::greater<>{});
+std::string phases_text(const nlohmann::json& request) {
+  const std::map<std::string, double> named = values_in(request, "phases");
+  std::vector<std::pair<std::string, double>> phases(named.begin(), named.end());
+  std::ranges::sort(phases, std::greater<>{}, &std::pair<std::string, double>::second);
   std::string text;
-  for (const auto& [time, name] : phases) {
-    if (time * 20 < request.took) continue;
-    text += (text.empty() ? "" : ", ") + std::string(name) + " " + format_seconds(seconds_of(time));
+  for (const auto& [name, seconds] : phases) {
+    if (seconds * 20 < number_in(request, "took_seconds")) continue;
+    text += (text.empty() ? "" : ", ") + name + " " + format_seconds(seconds);
   }
   return text;
 }
 
-nlohmann::json json_of(const Request& request) {
-  return {{"number", request.number},
-          {"began", seconds_of(request.began)},
-          {"took_seconds", seconds_of(request.took)},
-          {"phases",
-           {{"lock", seconds_of(request.lock)},
-            {"store", seconds_of(request.store)},
-            {"room", seconds_of(request.room)},
-            {"disk", seconds_of(request.disk)},
-            {"move", seconds_of(request.move)},
-            {"client", seconds_of(request.client)},
-            {"other", seconds_of(request.other)}}},
-          {"verb", request.verb},
-          {"blocks", request.blocks},
-          {"bytes", request.bytes},
-          {"failed", request.failed},
-          {"namespace_id", request.namespace_id},
-          {"model", request.model},
-          {"tenant", request.tenant},
-          {"session", request.session},
-          {"identity", request.identity},
-          {"peer", request.peer},
-          {"traceparent", request.traceparent}};
-}
-
 void run_slowlog(SlowLogOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto logs = answer_of(client.run(client->slow_log(options.what == "reset", options.node.deadline)));
+  const auto logs = answer_of(
+      ask_nodes(client, {.path = options.what == "reset" ? "/slowlog/reset" : "/slowlog.json"}, options.node.deadline));
   nlohmann::json document = {{"nodes", nlohmann::json::array()}};
   TextTable table({"node", "began (UTC)", "verb", "took", "where", "blocks", "bytes", "model", "client"});
-  for (const NodeSlowLog& node : logs) {
+  for (const NodeSaid& node : logs) {
     nlohmann::json entry = {{"name", node.name}, {"requests", nlohmann::json::array()}};
     if (node.error) {
       entry["error"] = describe(node.error);
       std::cerr << node.name << ": " << describe(node.error) << '\n';
-    } else if (!node.is_kept) {
-      std::cerr << node.name << ": keeps no slow log; it is older than this program\n";
-    } else if (node.threshold.count() == 0 && !options.json) {
+    } else if (number_in(node.said, "threshold_seconds") == 0 && !options.json) {
       std::cerr << node.name << ": the slow log is off (slow-log-seconds)\n";
     }
-    entry["threshold_seconds"] = seconds_of(node.threshold);
-    entry["count"] = node.count;
+    entry["threshold_seconds"] = number_in(node.said, "threshold_seconds");
+    entry["count"] = count_in(node.said, "count");
     std::size_t shown = 0;
-    for (const Request& request : node.requests) {
+    for (const nlohmann::json& request : rows_in(node.said, "requests")) {
       if (shown++ == options.count) break;
-      entry["requests"].push_back(json_of(request));
-      std::string who = request.identity + " " + request.peer;
-      if (!request.tenant.empty()) who += ", tenant " + request.tenant;
-      if (!request.traceparent.empty()) who += ", trace " + request.traceparent.substr(3, 32);
-      table.add({node.name, date_text(request.began), request.verb + (request.failed ? " (failed)" : ""),
-                 format_seconds(seconds_of(request.took)), phases_text(request), format_count(request.blocks),
-                 format_bytes(request.bytes), request.model, who});
+      entry["requests"].push_back(request);
+      const std::string tenant = text_in(request, "tenant"), trace = text_in(request, "traceparent");
+      std::string who = text_in(request, "identity") + " " + text_in(request, "peer");
+      if (!tenant.empty()) who += ", tenant " + tenant;
+      if (trace.size() > 3) who += ", trace " + trace.substr(3, 32);
+      table.add({node.name, date_text(number_in(request, "began")),
+                 text_in(request, "verb") + (number_in(request, "failed") != 0 ? " (failed)" : ""),
+                 format_seconds(number_in(request, "took_seconds")), phases_text(request),
+                 count_text(request, "blocks"), bytes_text(request, "bytes"), text_in(request, "model"), who});
     }
     document["nodes"].push_back(std::move(entry));
   }

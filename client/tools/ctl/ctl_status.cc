@@ -60,18 +60,8 @@ std::string count_cell(const NodeStats& stats, std::string_view name) {
 
 std::string fraction_cell(double part, double whole) { return whole > 0 ? format_share(part / whole) : "-"; }
 
-/// Since the node's start; `kvstorectl top` has the rate of the last interval.
-std::string hit_rate_cell(const NodeStats& stats) {
-  const LookupCounts lookups = lookups_since_start(stats);
-  return fraction_cell(lookups.found, lookups.asked);
-}
-
-nlohmann::json hit_rate_json(const LookupCounts& lookups) {
-  return lookups.asked > 0 ? nlohmann::json(lookups.found / lookups.asked) : nlohmann::json();
-}
-
 std::vector<NodeStats> fetch_stats(ToolClient& client, const ConnectionOptions& node) {
-  return answer_of(client.run(client->stats(node.deadline)));
+  return answer_of(ask_stats(client, node.deadline));
 }
 
 const NodeStatus* find_status(const std::vector<NodeStatus>& nodes, const std::string& name) {
@@ -90,10 +80,11 @@ nlohmann::json status_json(const std::vector<NodeStats>& stats, const std::vecto
       entry["node_id"] = status->node_id;
       entry["transport"] = status->peer_transport;
     }
-    entry["hit_rate"] = hit_rate_json(lookups_since_start(node));
-    entry["stats"] = nlohmann::json::object();
-    for (const auto& [name, value] : node.values) entry["stats"][name] = value;
-    entry["namespace_count"] = node.namespaces.size();
+    entry["hit_rate"] = node.said.value("hit_rate", nlohmann::json());
+    entry["stats"] = values_of(node);
+    for (const char* const part : {"curve", "hot", "pool"})
+      if (node.said.contains(part)) entry[part] = node.said[part];
+    entry["namespace_count"] = rows_in(node.said, "namespaces").size();
     document["nodes"].push_back(entry);
   }
   return document;
@@ -149,14 +140,11 @@ void print_rdma(const std::vector<NodeStats>& stats) {
 
 /// Sources of learned reuse: one line per node that another one learns from; no table if nodes learn alone.
 void print_pool(const std::vector<NodeStats>& stats) {
-  constexpr std::string_view kPrefix = "pool_node/", kUses = "/uses";
   TextTable table({"learns", "from", "uses told", "counted", "age"});
   for (const NodeStats& node : stats) {
-    for (const auto& [name, value] : node.values) {
-      if (!name.starts_with(kPrefix) || !name.ends_with(kUses)) continue;
-      const std::string stem = name.substr(0, name.size() - kUses.size());
-      table.add({node.name, stem.substr(kPrefix.size()), format_count(static_cast<std::uint64_t>(value)),
-                 fraction_cell(stat(node, stem + "/weight"), 1), format_seconds(stat(node, stem + "/age_seconds"))});
+    for (const nlohmann::json& from : rows_in(node.said, "pool")) {
+      table.add({node.name, text_in(from, "name"), count_text(from, "uses"),
+                 fraction_cell(number_in(from, "weight"), 1), format_seconds(number_in(from, "age_seconds"))});
     }
   }
   print_below(table);
@@ -174,11 +162,13 @@ void print_status(const std::vector<NodeStats>& stats, const std::vector<NodeSta
       continue;
     }
     const double used = stat(node, "allocated_bytes"), capacity = stat(node, "capacity_bytes");
+    const double hit_rate = number_in(node.said, "hit_rate", -1);  // since its start; `kvstorectl top`: of an interval
     table.add({node.name, stat(node, "draining") != 0 ? "draining" : "serving", status ? status->peer_transport : "-",
                has_stat(node, "uptime_seconds") ? format_seconds(stat(node, "uptime_seconds")) : "-",
                count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
-               format_bytes(static_cast<std::uint64_t>(capacity)), fraction_cell(used, capacity), hit_rate_cell(node),
-               count_cell(node, "evicted_blocks"), count_cell(node, "leases"), count_cell(node, "sessions")});
+               format_bytes(static_cast<std::uint64_t>(capacity)), fraction_cell(used, capacity),
+               hit_rate < 0 ? "-" : fraction_cell(hit_rate, 1), count_cell(node, "evicted_blocks"),
+               count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(std::cout);
   print_disks(stats);
@@ -201,13 +191,14 @@ void run_namespaces(CtlOptions options) {
   nlohmann::json document = {{"namespaces", nlohmann::json::array()}};
   TextTable table({"node", "id", "model", "block tokens", "block size", "blocks", "bytes", "other fields"});
   for (const NodeStats& node : stats) {
-    for (const NodeStats::Namespace& space : node.namespaces) {
+    for (const nlohmann::json& space : rows_in(node.said, "namespaces")) {
       std::string other;
-      const auto record = NamespaceRecord::parse(space.record);
+      const std::string text = text_in(space, "record");
+      const auto record = NamespaceRecord::parse(text);
       const std::string id = record ? to_hex(record->id().bytes) : "?";
       // A record has one field per line; fields with their own column are omitted from the last one.
-      for (std::size_t begin = 0, end; (end = space.record.find('\n', begin)) != std::string::npos; begin = end + 1) {
-        const std::string line = space.record.substr(begin, end - begin);
+      for (std::size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+        const std::string line = text.substr(begin, end - begin);
         const std::string key = line.substr(0, line.find('='));
         if (key == "model" || key == "block_size" || key == "block_bytes" || key == "block_bytes_max") continue;
         other += (other.empty() ? "" : " ") + line;
@@ -217,20 +208,15 @@ void run_namespaces(CtlOptions options) {
                  : record->is_set() ? "-"
                                     : std::to_string(record->block_size()),
                  !record ? "?" : (record->is_set() ? "to " : "") + format_bytes(record->block_bytes()),
-                 format_count(space.block_count), format_bytes(space.total_bytes), other});
-      document["namespaces"].push_back({{"node", node.name},
-                                        {"id", id},
-                                        {"record", space.record},
-                                        {"kind", record && record->is_set() ? "set" : "chain"},
-                                        {"block_bytes", record ? record->block_bytes() : 0},
-                                        {"bytes", space.total_bytes},
-                                        {"block_count", space.block_count},
-                                        {"stored_blocks", space.stored_blocks},
-                                        {"lookups", space.lookups},
-                                        {"empty_lookups", space.empty_lookups},
-                                        {"roots", space.roots},
-                                        {"roots_stored_only", space.roots_stored_only},
-                                        {"roots_asked_only", space.roots_asked_only}});
+                 count_text(space, "block_count"), bytes_text(space, "total_bytes"), other});
+      nlohmann::json entry = space;
+      entry.erase("total_bytes");
+      entry["bytes"] = count_in(space, "total_bytes");
+      entry["node"] = node.name;
+      entry["id"] = id;
+      entry["kind"] = record && record->is_set() ? "set" : "chain";
+      entry["block_bytes"] = record ? record->block_bytes() : 0;
+      document["namespaces"].push_back(std::move(entry));
     }
     if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
   }
@@ -303,7 +289,8 @@ nlohmann::json top_json(const TopSample& before, const TopSample& now) {
     for (const std::string_view name : kTopRates) {
       entry[std::string(name) + "_per_second"] = rate_of(before.stats[i], node, name, seconds);
     }
-    entry["hit_rate"] = hit_rate_json(lookups_between(before.stats[i], node));
+    const LookedUp lookups = lookups_between(before.stats[i], node);
+    entry["hit_rate"] = lookups.asked() > 0 ? nlohmann::json(lookups.found() / lookups.asked()) : nlohmann::json();
     document["nodes"].push_back(entry);
   }
   return document;
@@ -321,14 +308,14 @@ void print_top(const TopSample& before, const TopSample& now) {
       continue;
     }
     const auto rate = [&](std::string_view name) { return rate_of(before.stats[i], node, name, seconds); };
-    const LookupCounts lookups = lookups_between(before.stats[i], node);
+    const LookedUp lookups = lookups_between(before.stats[i], node);
     const double used = stat(node, "allocated_bytes");
-    table.add({node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
-               fraction_cell(used, stat(node, "capacity_bytes")),
-               format_number(seconds > 0 ? lookups.asked / seconds : 0, 0), fraction_cell(lookups.found, lookups.asked),
-               format_number(rate("get_hit_blocks") + rate("get_disk_blocks"), 0),
-               format_number(rate("stored_blocks"), 0), format_number(rate("evicted_blocks"), 0),
-               count_cell(node, "leases"), count_cell(node, "sessions")});
+    table.add(
+        {node.name, count_cell(node, "blocks"), format_bytes(static_cast<std::uint64_t>(used)),
+         fraction_cell(used, stat(node, "capacity_bytes")),
+         format_number(seconds > 0 ? lookups.asked() / seconds : 0, 0), fraction_cell(lookups.found(), lookups.asked()),
+         format_number(rate("get_hit_blocks") + rate("get_disk_blocks"), 0), format_number(rate("stored_blocks"), 0),
+         format_number(rate("evicted_blocks"), 0), count_cell(node, "leases"), count_cell(node, "sessions")});
   }
   table.print(std::cout);
 }

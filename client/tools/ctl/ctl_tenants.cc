@@ -10,22 +10,22 @@ namespace kv {
 namespace {
 
 /// "3 GiB, 2 GiB to 10 GiB": held, guaranteed and at most. A node does not report a limit that is not set.
-std::string bytes_cell(const NodeStats::Tenant& tenant, const std::string& what) {
+std::string bytes_cell(const nlohmann::json& tenant, const std::string& what) {
   const std::string least = "tenant_" + what + "_guaranteed_bytes", most = "tenant_" + what + "_max_bytes";
   return bytes_text(tenant, "tenant_" + what + "_bytes") +
-         (stat(tenant, least) > 0 ? ", " + bytes_text(tenant, least) : "") +
-         (has_stat(tenant, most) ? " to " + bytes_text(tenant, most) : "");
+         (number_in(tenant, least) > 0 ? ", " + bytes_text(tenant, least) : "") +
+         (tenant.contains(most) ? " to " + bytes_text(tenant, most) : "");
 }
 
 /// "3 of 10".
-std::string count_of_cell(const NodeStats::Tenant& tenant, const std::string& what) {
+std::string count_of_cell(const nlohmann::json& tenant, const std::string& what) {
   const std::string count = "tenant_" + what, most = count + "_max";
-  if (!has_stat(tenant, count)) return "-";
-  return count_text(tenant, count) + (has_stat(tenant, most) ? " of " + count_text(tenant, most) : "");
+  if (!tenant.contains(count)) return "-";
+  return count_text(tenant, count) + (tenant.contains(most) ? " of " + count_text(tenant, most) : "");
 }
 
 /// Refusals by limit, without zero counts.
-std::string refused_cell(const NodeStats::Tenant& tenant) {
+std::string refused_cell(const nlohmann::json& tenant) {
   constexpr std::pair<const char*, const char*> kRefusals[] = {
       {"tenant_refused_memory_blocks", "blocks (memory)"},
       {"tenant_refused_leases", "leases"},
@@ -36,29 +36,29 @@ std::string refused_cell(const NodeStats::Tenant& tenant) {
       {"tenant_refused_sessions", "sessions"}};
   std::string cell;
   for (const auto& [name, word] : kRefusals) {
-    if (stat(tenant, name) > 0) cell += (cell.empty() ? "" : ", ") + count_text(tenant, name) + " " + word;
+    if (number_in(tenant, name) > 0) cell += (cell.empty() ? "" : ", ") + count_text(tenant, name) + " " + word;
   }
   return cell.empty() ? "nothing" : cell;
 }
 
 void run_tenants(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
-  const auto stats = answer_of(client.run(client->stats(options.node.deadline)));
+  const auto stats = answer_of(ask_stats(client, options.node.deadline));
   nlohmann::json document = {{"tenants", nlohmann::json::array()}};
   TextTable table({"node", "tenant", "memory", "disk", "pinned", "namespaces", "leases", "sessions", "refused"});
   for (const NodeStats& node : stats) {
-    for (const NodeStats::Tenant& tenant : node.tenants) {
-      const std::string name = tenant.name.empty() ? "(none)" : tenant.name;
-      table.add({node.name, name, bytes_cell(tenant, "memory"), bytes_cell(tenant, "disk"),
-                 bytes_cell(tenant, "pinned"), count_of_cell(tenant, "namespaces"), count_of_cell(tenant, "leases"),
-                 count_of_cell(tenant, "sessions"), refused_cell(tenant)});
-      nlohmann::json values = nlohmann::json::object();
-      for (const auto& [value_name, value] : tenant.values) values[value_name] = value;
-      document["tenants"].push_back({{"node", node.name}, {"tenant", tenant.name}, {"values", std::move(values)}});
+    const std::vector<nlohmann::json> tenants = rows_in(node.said, "tenants");
+    for (const nlohmann::json& tenant : tenants) {
+      const std::string name = text_in(tenant, "name");
+      const nlohmann::json values = tenant.value("values", nlohmann::json::object());
+      table.add({node.name, name.empty() ? "(none)" : name, bytes_cell(values, "memory"), bytes_cell(values, "disk"),
+                 bytes_cell(values, "pinned"), count_of_cell(values, "namespaces"), count_of_cell(values, "leases"),
+                 count_of_cell(values, "sessions"), refused_cell(values)});
+      document["tenants"].push_back({{"node", node.name}, {"tenant", name}, {"values", values}});
     }
     if (node.error) {
       std::cerr << node.name << ": " << describe(node.error) << '\n';
-    } else if (node.tenants.empty() && !options.json) {
+    } else if (tenants.empty() && !options.json) {
       std::cerr << node.name << ": no policy-file, so tenants are not told apart; or nothing was opened yet\n";
     }
   }

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "client/client.h"
+#include "client/tools/node_stats.h"
 
 namespace kv {
 

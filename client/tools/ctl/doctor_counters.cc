@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "client/tools/ctl/node_counts.h"
 #include "client/tools/text_table.h"
 
 namespace kv {

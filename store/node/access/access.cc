@@ -161,6 +161,12 @@ void PeerAccess::identify(PeerIdentity peer) {
   version_ = 0;
 }
 
+std::unique_ptr<PeerAccess> PeerAccess::again() const {
+  auto other = std::make_unique<PeerAccess>(control_);
+  other->identify(peer_);
+  return other;
+}
+
 const AccessGrant& PeerAccess::grant() {
   if (control_ == nullptr) return grant_;
   // The version first: a policy that arrives in between is then noticed at the next call.
@@ -194,10 +200,15 @@ void PeerAccess::moved(std::uint64_t bytes) {
 }
 
 std::string PeerAccess::who() const {
+  if (!is_watched()) return peer_.is_here ? "loopback" : "network";
   return peer_.text() + (grant_.section.empty() ? " (no section of the policy)" : " (section " + grant_.section + ")");
 }
 
 std::string PeerAccess::denial(std::string_view what, const Rule& rule) {
+  if (rule.is_local && !is_watched() && !peer_.is_here) {
+    return "without a policy (policy-file) nothing is changed from beyond this machine's loopback: run kvstorectl "
+           "there, or give the node a policy";
+  }
   const AccessGrant& own = grant();
   if (!has_right(own.roles, rule.right)) {
     return fmt::format("{}: the right '{}' is missing (roles with it: {}); {} has: {}", what, right_name(rule.right),

@@ -101,6 +101,7 @@ class PeerAccess {
   PeerAccess& operator=(const PeerAccess&) = delete;
 
   void identify(PeerIdentity peer);
+  std::unique_ptr<PeerAccess> again() const;  ///< The same peer, for another thread.
   /// Why the peer may not do `what`, with the missing right and the peer's name; empty: it may, except for checks that
   /// depend on the blocks' owner (Scope::kOwner: space_denial; Scope::kShown: sees). The only place that checks a rule
   /// against a peer, for the wire and the admin server alike.

@@ -115,7 +115,9 @@ TokenHash token_hash(std::string_view token) {
 }
 
 PeerIdentity PeerIdentity::of(const Stream& stream) {
-  return {.protection = stream.protection(), .names = stream.peer_names(), .user = stream.peer_user()};
+  PeerIdentity peer{.protection = stream.protection(), .names = stream.peer_names(), .user = stream.peer_user()};
+  peer.is_here = peer.protection == Stream::Protection::kLocal;
+  return peer;
 }
 
 std::string PeerIdentity::text() const {

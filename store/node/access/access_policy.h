@@ -43,6 +43,7 @@ struct PeerIdentity {
   std::vector<std::string> names = {};              ///< Of its certificate, as Stream::peer_names().
   std::optional<Stream::User> user = std::nullopt;  ///< Of a Unix socket.
   std::optional<TokenHash> token = std::nullopt;
+  bool is_here = false;  ///< On this machine: from a loopback address or through a Unix socket.
 
   static PeerIdentity of(const Stream& stream);  ///< Without a token.
   std::string text() const;                      ///< For log lines: 'uri:spiffe://...', 'unix:uid=7,gid=7', 'a token'.

@@ -9,9 +9,6 @@ constexpr bool is_whole() {
   for (std::size_t i = 0; i < kVerbRules.size(); ++i) {
     if (kVerbRules[i].verb != static_cast<FrameType>(i + 1) || kVerbRules[i].rule.right == Right::kNobody) return false;
   }
-  for (std::size_t i = 0; i < kExtraRules.size(); ++i) {
-    if (kExtraRules[i].act != static_cast<ExtraAct>(i) || kExtraRules[i].rule.right == Right::kNobody) return false;
-  }
   for (const PageRule& each : kPageRules) {
     if (each.path.empty() || each.rule.right == Right::kNobody) return false;
   }

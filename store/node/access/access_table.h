@@ -82,6 +82,7 @@ constexpr bool has_right(Roles roles, Right right) {
 struct Rule {
   Right right = Right::kNobody;
   Scope scope = Scope::kNobody;
+  bool is_local = false;  ///< On a node without a policy: for peers on its own machine.
 };
 struct VerbRule {
   FrameType verb{};
@@ -109,7 +110,7 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kDrop, {Right::kOperate, Scope::kOwner}},
     {FrameType::kRegionAdd, {Right::kBlocks, Scope::kNobody}},
     {FrameType::kRegionRemove, {Right::kBlocks, Scope::kNobody}},
-    {FrameType::kStats, {Right::kObserve, Scope::kShown}},
+    {FrameType::kAdmin, {Right::kEverybody, Scope::kNobody}},  // each path has its own rule, below
     {FrameType::kPing, {Right::kEverybody, Scope::kNobody}},
     {FrameType::kVerbsConnect, {Right::kBlocks, Scope::kNobody}},
     {FrameType::kSetMatch, {Right::kRead, Scope::kOwner}},
@@ -117,25 +118,11 @@ inline constexpr std::array<VerbRule, kFrameTypeMax> kVerbRules = {{
     {FrameType::kSetPut, {Right::kWrite, Scope::kOwner}},
     {FrameType::kHotRoots, {Right::kBlocks, Scope::kOwner}},
     {FrameType::kClusterMap, {Right::kMember, Scope::kNobody}},
-    {FrameType::kClusterDrain, {Right::kOperate, Scope::kNode}},
-    {FrameType::kErase, {Right::kOperate, Scope::kOwner}},
     {FrameType::kContext, {Right::kOperate, Scope::kOwner}},  // of the peer's tenant, or without a tenant
 }};
 // clang-format on
-/// Optional parts of a request with a right of their own, besides the rule of their verb.
-enum class ExtraAct : std::uint8_t { kReadSlowLog, kEmptySlowLog, kReadLearned };
-struct ExtraRule {
-  ExtraAct act{};
-  std::string_view name;  ///< The verb, its field, and the value.
-  Rule rule;
-};
-inline constexpr std::array<ExtraRule, 3> kExtraRules = {{
-    {ExtraAct::kReadSlowLog, "stats.slow: 1", {Right::kObserve, Scope::kShown}},
-    {ExtraAct::kEmptySlowLog, "stats.slow: 2", {Right::kOperate, Scope::kNode}},
-    {ExtraAct::kReadLearned, "stats.learned", {Right::kObserve, Scope::kNode}},
-}};
-/// Pages of the admin server. A path without a row is not served.
-inline constexpr std::array<PageRule, 12> kPageRules = {{
+/// Paths of the admin server, and of the verb admin. A path without a row is not served.
+inline constexpr std::array<PageRule, 18> kPageRules = {{
     {"/metrics", {Right::kObserve, Scope::kNode}},
     {"/status", {Right::kEverybody, Scope::kNobody}},  // the same on every node: the three below have the data
     {"/status/now.json", {Right::kObserve, Scope::kNode}},
@@ -143,8 +130,14 @@ inline constexpr std::array<PageRule, 12> kPageRules = {{
     {"/status/tree.json", {Right::kObserve, Scope::kShown}},
     {"/events.json", {Right::kObserve, Scope::kShown}},
     {"/events/blocks.json", {Right::kObserve, Scope::kShown}},
+    {"/stats.json", {Right::kObserve, Scope::kShown}},
+    {"/slowlog.json", {Right::kObserve, Scope::kShown}},
+    {"/slowlog/reset", {Right::kOperate, Scope::kNode}},
+    {"/learned.json", {Right::kObserve, Scope::kNode}},
+    {"/drain", {Right::kOperate, Scope::kNode}},
+    {"/erase", {Right::kOperate, Scope::kOwner}},
     {"/config/list.json", {Right::kObserve, Scope::kNode}},
-    {"/config/set", {Right::kOperate, Scope::kNode}},
+    {"/config/set", {Right::kOperate, Scope::kNode, /*is_local=*/true}},
     {"/healthz", {Right::kEverybody, Scope::kNobody}},
     {"/readyz", {Right::kEverybody, Scope::kNobody}},
     {"/", {Right::kEverybody, Scope::kNobody}},
@@ -160,6 +153,12 @@ constexpr Rule rule_for(std::string_view path) {
   }
   return {};
 }
-constexpr const ExtraRule& rule_for(ExtraAct act) { return kExtraRules[static_cast<std::size_t>(act)]; }
+/// Whether the path changes something: over HTTP by POST alone.
+constexpr bool is_act(std::string_view path) { return rule_for(path).right == Right::kOperate; }
+/// Whether the path is answered by JSON, over HTTP and by the verb admin. All others are pages of the admin server
+/// alone.
+constexpr bool is_question(std::string_view path) {
+  return is_act(path) || (path.ends_with(".json") && rule_for(path).right != Right::kNobody);
+}
 
 }  // namespace kv

@@ -348,8 +348,31 @@ void Daemon::make_status() {
                            .numa = [this] { return numa_->look(*store_); },
                            .is_ready = [this] { return is_ready(); }});
   events_ = std::make_unique<EventAnswers>(*store_, node_->instance);
+  open_answers();
   metrics_->watch([this] { return node_->pool.stats(clock_.now()); });
   metrics_->watch([this] { return settings_->stats(); });
+}
+
+/// What the node alone cannot answer; on the wire they are slow.
+void Daemon::open_answers() {
+  node_->aside = std::make_unique<asio::thread_pool>(1);
+  const auto given = [](std::optional<std::string> json) {
+    if (json) return AdminAnswer{.json = *std::move(json)};
+    return AdminAnswer{.why = Failure(Errc::kBadRequest, "the page does not know what stands behind the '?'")};
+  };
+  node_->admin_parts["/status"] = [this, given](const AdminQuestion& asked, PeerAccess& peer) {
+    return given(status_->answer(asked.path, asked.query, peer));
+  };
+  node_->admin_parts["/config"] = [this](const AdminQuestion& asked, PeerAccess& peer) {
+    return is_act(asked.path) ? answer_set(*settings_, asked.query, peer.who())
+                              : AdminAnswer{.json = settings_->list_json()};
+  };
+  if (options_.store.event_count_max == 0) return;
+  node_->admin_parts["/events"] = [this, given](const AdminQuestion& asked, PeerAccess& peer) {
+    return given(events_->answer(asked.path, asked.query, [&peer](const NamespaceRecord& stored) {
+      return peer.sees_blocks(owner_of(stored));
+    }));
+  };
 }
 
 void Daemon::keep_capacity() {
@@ -366,17 +389,8 @@ void Daemon::open_admin() {
       .is_ready = [this] { return is_ready(); },
       .why_not_ready = [this] { return ready_ ? std::string("draining, or not on the map yet") : watch_->text(); },
       .denied = [this](Right right) { metrics_->request_denied(right); },
-      .status = [this](std::string_view path, std::string_view query,
-                       PeerAccess& peer) { return status_->answer(path, query, peer); },
-      .config = [this] { return settings_->list_json(); },
-      .set_config = [this](std::string_view query,
-                           const std::string& who) { return answer_set(*settings_, query, who); }};
-  if (options_.store.event_count_max > 0) {
-    pages.events = [this](std::string_view path, std::string_view query, PeerAccess& peer) {
-      return events_->answer(path, query,
-                             [&peer](const NamespaceRecord& stored) { return peer.sees_blocks(owner_of(stored)); });
-    };
-  }
+      .answer = [this](const AdminQuestion& question,
+                       PeerAccess& peer) { return answer_admin(*node_, question, peer); }};
   admin_->open(std::move(pages));
 }
 

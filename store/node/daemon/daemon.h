@@ -87,6 +87,7 @@ class Daemon {
   void watch_rdma();
   void watch_cluster();
   void make_status();
+  void open_answers();
   void keep_capacity();
   void open_admin();
   void make_server();

@@ -84,7 +84,7 @@ void wire_up(Settings& settings, const LiveParts& parts) {
   settings.on_demand({"spill-save"});
 }
 
-AdminPages::Changed answer_set(Settings& settings, std::string_view query, const std::string& who) {
+AdminAnswer answer_set(Settings& settings, std::string_view query, const std::string& who) {
   constexpr std::string_view kWrite = "_write";
   Settings::Outcome outcome;
   auto assignments = parse_assignments(query);
@@ -105,8 +105,9 @@ AdminPages::Changed answer_set(Settings& settings, std::string_view query, const
   }
   nlohmann::json document = {{"changed", outcome.changed}, {"notes", outcome.notes}};
   if (!outcome.wrong.empty()) document["wrong"] = outcome.wrong;
-  return {outcome.wrong.empty(),
-          document.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace)};
+  AdminAnswer answer{.json = document.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace)};
+  if (!outcome.wrong.empty()) answer.why = Failure(Errc::kBadRequest, outcome.wrong);
+  return answer;
 }
 
 }  // namespace kv

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "store/node/admin.h"
 #include "store/node/context_warmer.h"
 #include "store/node/live/capacity.h"
 #include "store/node/live/settings.h"
 #include "store/node/server.h"
 #include "store/node/spill/spill_driver.h"
+#include "store/node/status/admin_answers.h"
 
 namespace kv {
 
@@ -27,8 +27,8 @@ struct LiveParts {
 };
 void wire_up(Settings& settings, const LiveParts& parts);
 
-/// Answers POST /config/set: "NAME=VALUE&...", with `_write=1` to write the file too. Each requested option is a line
+/// Answers /config/set: "NAME=VALUE&...", with `_write=1` to write the file too. Each requested option is a line
 /// of the audit log. JSON: `changed`, `notes`, and `wrong` after an error.
-AdminPages::Changed answer_set(Settings& settings, std::string_view query, const std::string& who);
+AdminAnswer answer_set(Settings& settings, std::string_view query, const std::string& who);
 
 }  // namespace kv

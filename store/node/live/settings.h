@@ -1,6 +1,6 @@
 // store/node/live/: options that an operator changes while the node serves. Start here.
 //
-//     kvstorectl config set NAME=VALUE -> admin server  -> Settings: checked as at the start -> the part concerned
+//     kvstorectl config set NAME=VALUE -> /config/set   -> Settings: checked as at the start -> the part concerned
 //     SIGHUP                           -> the TOML file -> Settings: the same                -> the part concerned
 //
 // Files, in reading order:

@@ -16,7 +16,7 @@ namespace kv {
 /// Counters since start and gauges now. Thread safety: any thread.
 struct MoveBoard {
   std::atomic<bool> is_here{false};       ///< The node has a mover.
-  std::atomic<bool> drain_wanted{false};  ///< An operator asked for a drain (cluster_drain), and did not cancel it.
+  std::atomic<bool> drain_wanted{false};  ///< An operator asked for a drain (/drain), and did not cancel it.
   /// digest_of() the last cluster state for which this node has moved its blocks; 53 bits, for a double. Or 0.
   std::atomic<std::uint64_t> settled{0};
   std::atomic<std::uint64_t> moved_blocks{0}, moved_bytes{0}, failed_paths{0};

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
@@ -567,14 +568,15 @@ asio::awaitable<bool> Mover::have_others_settled() {
     if (member.id != config_.node_id && member.state == Member::State::kServing) serving.push_back(member.id);
   }
   if (serving.empty() || !target_) co_return true;
-  const auto digest = static_cast<double>(digest_);
-  const auto stats = co_await mover().client->stats(kStatsDeadline);
-  if (!stats) co_return false;
-  for (const NodeStats& said : *stats) {
+  const nlohmann::json::json_pointer settled("/values/cluster_settled");
+  NodeQuestion question{.path = "/stats.json"};
+  const auto answers = co_await mover().client->ask(std::move(question), kStatsDeadline);
+  if (!answers) co_return false;
+  for (const NodeAnswer& said : *answers) {
     if (said.error || std::ranges::find(serving, said.name) == serving.end()) continue;
-    const auto settled = std::ranges::find(said.values, "cluster_settled", &std::pair<std::string, double>::first);
+    const auto answer = nlohmann::json::parse(said.json, nullptr, /*allow_exceptions=*/false);
     // A node without a mover does not report the value.
-    if (settled != said.values.end() && settled->second != digest) co_return false;
+    if (answer.contains(settled) && !(answer.at(settled) == digest_)) co_return false;
   }
   co_return true;
 }

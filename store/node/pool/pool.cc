@@ -3,9 +3,12 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/hex.h"
 #include "base/printable.h"
 #include "store/node/counts_copy.h"
 #include "store/node/membership/member_text.h"
@@ -21,6 +24,16 @@ NodeConfig to_ask(const std::string& name, const std::string& endpoint) {
   node.name = name;
   node.endpoint = endpoint;
   return node;
+}
+
+/// The bytes of an answer to /learned.json; empty: the node does not learn, or does not share. Other answers are bytes
+/// that read_yield_counts() refuses.
+std::string learned_in(const std::string& answer) {
+  const auto said = nlohmann::json::parse(answer, nullptr, /*allow_exceptions=*/false);
+  if (!said.is_object() || !said.contains("learned") || !said["learned"].is_string()) return "?";
+  const auto& digits = said["learned"].get_ref<const std::string&>();
+  std::string bytes(digits.size() / 2, '\0');
+  return from_hex(digits, std::as_writable_bytes(std::span(bytes))) ? bytes : "?";
 }
 
 }  // namespace
@@ -130,13 +143,15 @@ asio::awaitable<void> Pool::exchange() {
   if (client_) {
     co_await pause(std::min<Duration>(kTellFirst, config_.period / 4));
     if (stops_) co_return;
-    const auto answers = co_await client_->learned(kDeadline);
+    NodeQuestion question{.path = "/learned.json"};
+    const auto answers = co_await client_->ask(std::move(question), kDeadline);
     const TimePoint now = clock_.now();
     if (answers) {
-      for (const NodeLearned& answer : *answers) {
+      for (const NodeAnswer& answer : *answers) {
         round.failed += answer.error ? 1 : 0;
-        if (answer.error || answer.learned.empty()) continue;
-        auto counts = read_yield_counts(answer.learned);
+        const std::string learned = answer.error ? std::string() : learned_in(answer.json);
+        if (learned.empty()) continue;
+        auto counts = read_yield_counts(learned);
         if (!counts) {
           ++round.refused;
           spdlog::warn("pool: node {}: {}", printable(answer.name), counts.error().text);

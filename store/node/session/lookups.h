@@ -1,4 +1,4 @@
-// store/node/session/lookups.h: requests without block transfers, such as match, release, touch and stats.
+// store/node/session/lookups.h: requests without block transfers, such as match, release and touch.
 #pragma once
 
 #include <cstddef>
@@ -33,16 +33,10 @@ class Lookups {
                  std::span<const BlockHash> hashes);  ///< touch, retain, unretain
   void on_hot_roots(const Frame& frame);
   void on_cluster_map(const Frame& frame);
-  void on_cluster_drain(const Frame& frame);
-  void on_erase(const Frame& frame);
-  void on_stats(const Frame& frame);
 
   TimePoint lease_until() const { return lease_until_; }  ///< The client may hold a lease until then.
 
  private:
-  bool permits(const Frame& frame, ExtraAct act);
-  void tell_learned(const Frame& frame);  ///< PoolBoard.
-  void tell_slow_log(const Frame& frame, bool empties);
   /// Counts the match, if this node is responsible for it. Returns the version of the namespace's hot root.
   std::uint64_t count_beginning(const wire::MatchRequest& request, const OpenSpace& space);
   Result<Store::SetMatch> match_set(const OpenSpace& space, std::span<const BlockHash> hashes,

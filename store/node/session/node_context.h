@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <boost/asio/thread_pool.hpp>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,6 +26,7 @@
 #include "store/node/session/table_budget.h"
 #include "store/node/slow_log.h"
 #include "store/node/spill/spill.h"
+#include "store/node/status/admin_answers.h"
 
 namespace kv {
 
@@ -61,6 +64,10 @@ struct NodeContext {
   std::vector<std::pair<std::string, double>> settings{};  ///< Should be equal on all nodes of a cluster.
   PoolBoard pool{};
   SlowLog slow{SlowLogConfig{.threshold = Duration::zero()}};  ///< Off until it is configured.
+  /// Answer further questions of people and tools, by the first word of the path: "/status", "/config", "/events".
+  /// Filled before the first session.
+  std::map<std::string, AdminPart, std::less<>> admin_parts{};
+  std::unique_ptr<boost::asio::thread_pool> aside{};  ///< Makes slow answers; nullptr: they are refused on the wire.
 };
 
 }  // namespace kv

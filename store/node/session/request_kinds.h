@@ -34,7 +34,7 @@ inline bool counts_for_tenant(FrameType type) {
     case FrameType::kDrop:
     case FrameType::kHotRoots:
     case FrameType::kContext:
-    case FrameType::kStats: return true;
+    case FrameType::kAdmin: return true;
     default: return is_of_blocks(type);
   }
 }

@@ -46,6 +46,7 @@ Session::Session(NodeContext& node_context, SessionId session_id, std::unique_pt
       spaces_(*this),
       regions_(*this, rdma_),
       lookups_(*this, spaces_),
+      questions_(*this),
       drops_(*this),
       draining_(executor),
       table_room_(*node.tables, stream->peer_group(),
@@ -130,6 +131,8 @@ asio::awaitable<void> Session::read() {
     }
     const bool goes_on = co_await handle(*frame);  // named: GCC 12 miscompiles `if (!co_await ...)` in a loop
     if (!goes_on) break;
+    if (frame->header.type == FrameType::kAdmin)
+      frames_in_turn = kTurnFrames;            // its answer took as long as many others
     if (!reader_.has_frame()) writer.flush();  // the answers to requests that came together leave together
     if (writer.queued_bytes() > queued_bytes_max()) {
       writer.flush();
@@ -372,11 +375,9 @@ void Session::serve(const Frame& frame) {
     case FrameType::kRegionAdd: regions_.on_add(frame); break;
     case FrameType::kRegionRemove: on_region_remove(frame); break;
     case FrameType::kVerbsConnect: rdma_.on_connect(frame); break;
-    case FrameType::kStats: lookups_.on_stats(frame); break;
+    case FrameType::kAdmin: questions_.on_admin(frame, self()); break;
     case FrameType::kHotRoots: lookups_.on_hot_roots(frame); break;
     case FrameType::kClusterMap: lookups_.on_cluster_map(frame); break;
-    case FrameType::kClusterDrain: lookups_.on_cluster_drain(frame); break;
-    case FrameType::kErase: lookups_.on_erase(frame); break;
     case FrameType::kContext: answer_context(*this, spaces_, frame); break;
     case FrameType::kPing: replies.reply_empty(type, frame.header.request_id); break;
   }
@@ -494,8 +495,9 @@ bool Session::on_hello(const Frame& frame) {
 bool Session::permit(const Frame& frame) {
   const FrameType type = frame.header.type;
   const std::uint64_t request_id = frame.header.request_id;
-  const auto [right, scope] = rule_for(type);
-  if (const std::string why = access.denial(frame_type_name(type), {right, scope}); !why.empty()) {
+  const Rule rule = rule_for(type);
+  const Right right = rule.right;
+  if (const std::string why = access.denial(frame_type_name(type), rule); !why.empty()) {
     if (type != FrameType::kPutData) {
       deny(frame, right, why);
       return false;

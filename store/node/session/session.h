@@ -13,6 +13,7 @@
 //   read_ahead.h       blocks that lie on disk; prefetch.h brings some before a request for them
 //   space_door.h       namespaces; space_handles.h has the numbers by which clients refer to them
 //   lookups.h          requests without block transfers; drops.h those that erase
+//   questions.h        what people and tools ask; the answers are those of the admin port
 //   misses.h           why a chain is not found
 //   contexts.h         prefixes that are kept by name
 //   slow_requests.h    a request's entry in the slow log
@@ -39,6 +40,7 @@
 #include "store/node/session/node_context.h"
 #include "store/node/session/prefetch.h"
 #include "store/node/session/put.h"
+#include "store/node/session/questions.h"
 #include "store/node/session/region_table.h"
 #include "store/node/session/session_core.h"
 #include "store/node/session/session_rdma.h"
@@ -134,6 +136,7 @@ class Session final : public SessionCore, private Put::Listener {
   SpaceDoor spaces_;
   RegionTable regions_;
   Lookups lookups_;
+  Questions questions_;
   Drops drops_;
   DrainBound draining_;
 

@@ -9,6 +9,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "store/node/status/figures.h"
+
 namespace kv {
 namespace {
 
@@ -17,14 +19,14 @@ using Point = History::Point;
 
 constexpr double kNothing = std::numeric_limits<double>::quiet_NaN();
 
-/// A value between two points. Rates are per second. Lookups are those of match, or of get if clients only get.
+/// A value between two points. Rates are per second.
 struct Series {
   enum class Kind : std::uint8_t { kGauge, kRate, kLookups, kQuantile };
 
   const char* name;
   Kind kind;
   double Point::*value = nullptr;
-  double Point::*of_gets = nullptr;                     ///< kLookups
+  double LookedUp::*lookups = nullptr;                  ///< kLookups
   std::vector<std::uint64_t> Point::*counts = nullptr;  ///< kQuantile
   double share = 0;                                     ///< kQuantile
 };
@@ -34,9 +36,9 @@ const std::array kSeries = {
     Series{"memory_bytes", Kind::kGauge, &Point::memory_bytes},
     Series{"disk_bytes", Kind::kGauge, &Point::disk_bytes},
     Series{"sessions", Kind::kGauge, &Point::sessions},
-    Series{"found_memory", Kind::kLookups, &Point::match_memory, &Point::get_memory},
-    Series{"found_disk", Kind::kLookups, &Point::match_disk, &Point::get_disk},
-    Series{"missed", Kind::kLookups, &Point::match_missed, &Point::get_missed},
+    Series{.name = "found_memory", .kind = Kind::kLookups, .lookups = &LookedUp::memory},
+    Series{.name = "found_disk", .kind = Kind::kLookups, .lookups = &LookedUp::disk},
+    Series{.name = "missed", .kind = Kind::kLookups, .lookups = &LookedUp::missed},
     Series{"requests", Kind::kRate, &Point::requests},
     Series{"bytes_out", Kind::kRate, &Point::bytes_out},
     Series{"bytes_in", Kind::kRate, &Point::bytes_in},
@@ -76,12 +78,8 @@ double value_of(const Series& series, const Point& before, const Point& after) {
   switch (series.kind) {
     case Kind::kGauge: return after.*series.value;
     case Kind::kRate: return rate_of(series.value);
-    case Kind::kLookups: {
-      const auto matched = [](const Point& point) {
-        return point.match_memory + point.match_disk + point.match_missed;
-      };
-      return rate_of(matched(after) > matched(before) ? series.value : series.of_gets);
-    }
+    case Kind::kLookups:
+      return rate(0, lookups_between(before.lookups, after.lookups).*series.lookups, before.at, after.at);
     case Kind::kQuantile: return quantile(before.*series.counts, after.*series.counts, series.share);
   }
   return kNothing;
@@ -106,12 +104,7 @@ void History::add(const StoreStats& store, const NodeMetrics::Totals& node, Time
                     .memory_bytes = number(store.allocated_bytes),
                     .disk_bytes = number(store.disk_only_bytes),
                     .sessions = number(node.sessions),
-                    .match_memory = number(store.match_hit_blocks),
-                    .match_disk = number(store.match_disk_blocks),
-                    .match_missed = number(store.match_miss_blocks),
-                    .get_memory = number(store.get_hit_blocks),
-                    .get_disk = number(store.get_disk_blocks),
-                    .get_missed = number(store.get_miss_blocks),
+                    .lookups = lookup_counts(store),
                     .requests = number(node.request_count),
                     .bytes_out = number(node.bytes_out),
                     .bytes_in = number(node.bytes_in),

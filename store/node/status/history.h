@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lookup_counts.h"
 #include "store/node/metrics.h"
 #include "store/store.h"
 
@@ -34,7 +35,7 @@ class History {
   struct Point {
     TimePoint at{};
     double memory_bytes = 0, disk_bytes = 0, sessions = 0;
-    double match_memory = 0, match_disk = 0, match_missed = 0, get_memory = 0, get_disk = 0, get_missed = 0;
+    LookupCounts lookups{};
     double requests = 0, bytes_out = 0, bytes_in = 0, stored = 0, evicted = 0, spilled = 0;
     std::vector<std::uint64_t> match_seconds, get_seconds;  ///< As in NodeMetrics::Totals.
   };

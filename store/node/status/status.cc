@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/node/status/figures.h"
 #include "store/node/status/record_fields.h"
 #include "store/node/status/tree_query.h"
 #include "store/tree_sample.h"
@@ -127,17 +128,6 @@ json numa_json(const NumaLook& look) {
   return {{"nodes", look.node_count}, {"chosen", look.chosen}, {"shares", shares}};
 }
 
-/// The median age at eviction, from counts by powers of two; null before the first eviction.
-json eviction_age(const StoreStats& stats) {
-  std::uint64_t total = 0, below = 0;
-  for (const std::uint64_t count : stats.eviction_age_log2_ms) total += count;
-  for (std::size_t i = 0; total > 0 && i < stats.eviction_age_log2_ms.size(); ++i) {
-    below += stats.eviction_age_log2_ms[i];
-    if (below * 2 >= total) return std::ldexp(1.5e-3, static_cast<int>(i));
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 StatusAnswers::StatusAnswers(NodeContext& node, StatusConfig config) : node_(node), config_(std::move(config)) {}
@@ -169,6 +159,7 @@ std::string StatusAnswers::now_json(PeerAccess& peer) {
   const StoreStats stats = node_.store.with([](Store& each) { return each.stats(); });
   const NodeMetrics::Totals totals = node_.metrics.totals();
   const TimePoint now = node_.clock.now();
+  const std::optional<double> age = eviction_age_p50_seconds(stats);
   json result;
   result["node"] = {{"id", node_.node_id},
                     {"version", config_.version},
@@ -188,7 +179,7 @@ std::string StatusAnswers::now_json(PeerAccess& peer) {
                       {"staged_blocks", stats.staged_count},      {"leases", stats.lease_count},
                       {"leased_bytes", stats.leased_bytes},       {"index_used_bytes", stats.index_used_bytes},
                       {"index_bytes_max", stats.index_bytes_max}, {"stored_blocks", stats.stored_blocks},
-                      {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", eviction_age(stats)}};
+                      {"evicted_blocks", stats.evicted_blocks},   {"eviction_age_s", age ? json(*age) : json()}};
   if (config_.numa) result["numa"] = numa_json(config_.numa());
   if (node_.spill != nullptr) {
     bool is_on = false;

@@ -1,4 +1,5 @@
-// store/node/status/: the status page: a node's contents and activity, for people. Start here.
+// store/node/status/: a node's contents and activity, for people and tools: the status page, and other answers as JSON.
+// Start here.
 //
 //     GET /status                the page itself (store/node/page/), the same on every node: no data, so for everybody
 //     GET /status/now.json       the present state }
@@ -6,7 +7,9 @@
 //     GET /status/tree.json      the radix trees   }
 //
 // Accesses the Store through LockedStore only, and serves no HTTP: admin.h sends the answers. Files, in reading order:
+//   admin_answers.h  every question of people and tools, and who may ask it: over HTTP, and on the wire
 //   status.h         the page's data, as JSON (this file)
+//   figures.h        figures made from the Store's counters, each with one definition
 //   history.h        points of the last hour and the last day
 //   tree_query.h     the requested part of the trees
 //   record_fields.h  the fields of a namespace's record, without its salt

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from ..client import Client
@@ -15,16 +14,6 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("status", help="what the nodes hold, and whether they serve")
     add_node_options(parser)
     parser.set_defaults(run=run)
-
-
-def lookups(values: Mapping[str, float]) -> tuple[float, float]:
-    """Blocks found and blocks asked for by matches, as in the status page's hit rate; without matches, by gets."""
-    for verb in ("match", "get"):
-        found = values.get(f"{verb}_hit_blocks", 0) + values.get(f"{verb}_disk_blocks", 0)
-        asked = found + values.get(f"{verb}_miss_blocks", 0)
-        if asked:
-            return found, asked
-    return 0, 0
 
 
 def run(given: argparse.Namespace) -> int:
@@ -43,7 +32,6 @@ def run(given: argparse.Namespace) -> int:
             continue
         values = node["values"]
         used, capacity = values.get("allocated_bytes", 0), values.get("capacity_bytes", 0)
-        found, asked = lookups(values)
         rows.append(
             [
                 node["name"],
@@ -53,7 +41,7 @@ def run(given: argparse.Namespace) -> int:
                 f"{int(values.get('blocks', 0)):,}",
                 bytes_text(used),
                 bytes_text(capacity),
-                f"{100 * found / asked:.1f} %" if asked else "-",
+                "-" if node.get("hit_rate") is None else f"{100 * node['hit_rate']:.1f} %",
                 f"{int(values.get('evicted_blocks', 0)):,}",
                 f"{int(values.get('sessions', 0)):,}",
             ]

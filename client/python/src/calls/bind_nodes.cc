@@ -1,4 +1,9 @@
 // Calls about the nodes and the client itself.
+#include <nanobind/stl/string.h>
+
+#include <string>
+#include <utility>
+
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/waits.h"
 
@@ -23,7 +28,17 @@ PyCall of_client(PyClient& self) {
 
 void bind_nodes(nb::class_<PyClient>& client) {
   using namespace nb::literals;
-  client.def("stats", &of_nodes<&Client::stats>, "deadline"_a)
+  client
+      .def(
+          "ask",
+          [](PyClient& self, std::string path, std::string query, std::string node, double deadline) {
+            NodeQuestion question{.path = std::move(path), .query = std::move(query), .node = std::move(node)};
+            return self.start(self.begin(),
+                              [asked = std::move(question), time = deadline_of(deadline)](Client& client, Call& state) {
+                                return client.ask(asked, time, state.control());
+                              });
+          },
+          "path"_a, "query"_a, "node"_a, "deadline"_a)
       .def("ping", &of_nodes<&Client::ping>, "deadline"_a)
       .def("nodes", &of_client<&Client::nodes>)
       .def("metrics_text", &of_client<&Client::metrics_text>)

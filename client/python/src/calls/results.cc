@@ -25,26 +25,13 @@ struct OutcomeToPython {
     }
     return seconds;
   }
-  nb::object operator()(const std::vector<NodeStats>& nodes) const {
+  nb::object operator()(const std::vector<NodeAnswer>& nodes) const {
     nb::list list;
-    for (const NodeStats& node : nodes) {
-      nb::dict values, entry;
-      for (const auto& [name, value] : node.values) values[name.c_str()] = value;
-      nb::list spaces;
-      for (const NodeStats::Namespace& space : node.namespaces) {
-        nb::dict one;
-        one["record"] = space.record;
-        one["block_count"] = space.block_count;
-        one["total_bytes"] = space.total_bytes;
-        one["stored_blocks"] = space.stored_blocks;
-        one["lookups"] = space.lookups;
-        one["empty_lookups"] = space.empty_lookups;
-        spaces.append(one);
-      }
+    for (const NodeAnswer& node : nodes) {
+      nb::dict entry;
       entry["name"] = node.name;
       entry["error"] = node.error ? nb::object(nb::str(failure_of(node.error).text.c_str())) : nb::none();
-      entry["values"] = values;
-      entry["namespaces"] = spaces;
+      entry["json"] = node.json;
       list.append(entry);
     }
     return list;
