@@ -45,6 +45,7 @@ void add_node_options(CLI::App& app, ConnectionOptions& options, bool with_trans
                  "Default: " +
                      std::string(kDefaultUnix) + " if it is there, else " + kDefaultTcp)
       ->delimiter(',')
+      ->allow_extra_args(false)  // a word behind the URL belongs to the command
       ->envname("KVSTORE_ENDPOINTS")
       ->type_name("URL");
   app.add_option(

@@ -179,16 +179,20 @@ void AttackTest::expect_nothing_left() {
 
   e2e::TestClient cleaner(node->unix_socket(), Transport::kUnix, e2e::make_record(Bystander::kBlockBytes, "bystander1"),
                           1);
-  const auto stats = cleaner->ask({.path = "/stats.json"}, e2e::kDeadline);
-  ASSERT_TRUE(stats && stats->size() == 1 && !stats->at(0).error);
-  const auto said = nlohmann::json::parse(stats->at(0).json);
-  for (const nlohmann::json& each : said.at("namespaces")) {
-    const auto record = NamespaceRecord::parse(each.at("record").get<std::string>());
-    ASSERT_TRUE(record) << record.error();
-    const auto space = cleaner->open(*record, e2e::kDeadline);
-    ASSERT_TRUE(space) << space.error().message();
-    EXPECT_TRUE(cleaner->drop(*space, {}, e2e::kDeadline));
-  }
+  std::string after;
+  do {
+    const auto stats = cleaner->ask({.path = "/stats.json", .query = after}, e2e::kDeadline);
+    ASSERT_TRUE(stats && stats->size() == 1 && !stats->at(0).error);
+    const auto said = nlohmann::json::parse(stats->at(0).json);
+    after = said.contains("next") ? "after=" + said["next"].get<std::string>() : "";
+    for (const nlohmann::json& each : said.at("namespaces")) {
+      const auto record = NamespaceRecord::parse(each.at("record").get<std::string>());
+      ASSERT_TRUE(record) << record.error();
+      const auto space = cleaner->open(*record, e2e::kDeadline);
+      ASSERT_TRUE(space) << space.error().message();
+      EXPECT_TRUE(cleaner->drop(*space, {}, e2e::kDeadline));
+    }
+  } while (!after.empty());
   becomes("kvstore_allocated_bytes", 0);
 }
 

@@ -28,6 +28,12 @@ namespace {
 
 using nlohmann::json;
 
+/// The line of the log about an act: the answer adds to both.
+struct ActLine {
+  std::string target;
+  std::string result = "ok";  ///< Of an act that is not refused.
+};
+
 AdminAnswer given(const json& document) {
   return {.json = document.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace)};
 }
@@ -193,7 +199,7 @@ void add_node(NodeContext& node, json& document) {
 
 /// Every observer gets the clocks, the cluster, hot beginnings, and what it sees of tenants and namespaces; one without
 /// a tenant gets everything. With `after` the answer has more namespaces alone.
-AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, std::string&) {
+AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine&) {
   Query query(question);
   const std::string digits = query.take("after");
   NamespaceId after{};
@@ -219,7 +225,7 @@ AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAcc
 }
 
 /// A line names the requester and its address: a tenant sees only its own clients.
-AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, std::string&) {
+AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine&) {
   if (!question.query.empty()) return Query(question).bad("none");
   SlowLog::Told told = node.slow.told();
   if (is_act(question.path)) node.slow.clear();
@@ -257,17 +263,17 @@ AdminAnswer tell_slow_log(NodeContext& node, const AdminQuestion& question, Peer
   return given({{"threshold_seconds", seconds(told.threshold)}, {"count", told.count}, {"requests", rows}});
 }
 
-AdminAnswer tell_learned(NodeContext& node, const AdminQuestion& question, PeerAccess&, std::string&) {
+AdminAnswer tell_learned(NodeContext& node, const AdminQuestion& question, PeerAccess&, ActLine&) {
   if (!question.query.empty()) return Query(question).bad("none");
   const auto told = node.pool.told();
   return given({{"learned", to_hex(std::as_bytes(std::span(*told)))}});
 }
 
 /// Records the request for the mover, which checks periodically.
-AdminAnswer drain(NodeContext& node, const AdminQuestion& question, PeerAccess&, std::string& target) {
+AdminAnswer drain(NodeContext& node, const AdminQuestion& question, PeerAccess&, ActLine& line) {
   Query query(question);
   const std::string wanted = query.take("node"), how = query.take("drain");
-  target += "drain=" + printable(how.substr(0, 8));
+  line.target += "drain=" + printable(how.substr(0, 8));
   if (!query.is_read() || (how != "true" && how != "false")) return query.bad("node=ID&drain=true, or drain=false");
   if (wanted != node.node_id) {  // another one behind a shared address
     return refused(Errc::kBadRequest, fmt::format("/drain: node '{}', this node is '{}'",
@@ -281,7 +287,7 @@ AdminAnswer drain(NodeContext& node, const AdminQuestion& question, PeerAccess&,
 }
 
 /// Begins the erasure, or reports its progress: it may take as long as reading the whole disk, so requests do not wait.
-AdminAnswer erase(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, std::string& target) {
+AdminAnswer erase(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine& line) {
   constexpr std::size_t kNameBytesMax = 1024;  // of a record's value
   Query query(question);
   const std::string tenant = query.take("tenant"), share = query.take("share");
@@ -290,7 +296,7 @@ AdminAnswer erase(NodeContext& node, const AdminQuestion& question, PeerAccess& 
       name.find('\n') != std::string::npos)
     return query.bad("tenant=NAME or share=NAME");
   const std::string owner = (share.empty() ? "" : "share:") + name;
-  target += fmt::format("owner='{}'", printable(owner));
+  line.target += fmt::format("owner='{}'", printable(owner));
   if (const std::string why = peer.erase_denial(owner_named(owner)); !why.empty()) {
     node.metrics.request_denied(Right::kOperate);
     return refused(Errc::kPermissionDenied, "/erase: " + why);
@@ -299,13 +305,14 @@ AdminAnswer erase(NodeContext& node, const AdminQuestion& question, PeerAccess& 
   const auto progress = node.eraser->ask(owner);
   if (!progress) return refused(progress.error(), "/erase: what too many others have waits to be erased");
   if (!progress->trouble.empty()) return refused(Errc::kDiskFailed, "/erase: " + progress->trouble);
+  line.result += fmt::format(" done={} blocks={}", progress->is_done, progress->blocks);
   return given(object_of(progress->values(node.clock.now())));
 }
 
-/// The questions that every node answers. An act adds to `target`, for the line in the log.
+/// The questions that every node answers.
 struct Own {
   std::string_view path;
-  AdminAnswer (*answer)(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, std::string& target);
+  AdminAnswer (*answer)(NodeContext& node, const AdminQuestion& question, PeerAccess& peer, ActLine& line);
 };
 constexpr Own kOwn[] = {{"/stats.json", tell_stats},
                         {"/slowlog.json", tell_slow_log},
@@ -347,11 +354,11 @@ AdminAnswer answer_admin(NodeContext& node, const AdminQuestion& question, PeerA
   }
   AdminAnswer answer;
   if (own != nullptr) {
-    std::string target = question.from;
-    answer = own->answer(node, question, peer, target);
+    ActLine line{.target = question.from};
+    answer = own->answer(node, question, peer, line);
     if (is_act(question.path) && peer.is_watched()) {
-      audit_page(question.path.substr(1), peer.who(), target,
-                 answer.json.empty() ? "refused why='" + answer.why.text + "'" : "ok");
+      audit_page(question.path.substr(1), peer.who(), line.target,
+                 answer.json.empty() ? "refused why='" + answer.why.text + "'" : line.result);
     }
   } else {
     answer = (*part)(question, peer);
