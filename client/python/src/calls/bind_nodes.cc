@@ -24,21 +24,19 @@ PyCall of_client(PyClient& self) {
   return self.ask([](Client& client) { return (client.*question)(); });
 }
 
+PyCall ask(PyClient& self, std::string path, std::string query, std::string node, double deadline) {
+  NodeQuestion question{.path = std::move(path), .query = std::move(query), .node = std::move(node)};
+  return self.start(self.begin(),
+                    [asked = std::move(question), time = deadline_of(deadline)](Client& client, Call& state) {
+                      return client.ask(asked, time, state.control());
+                    });
+}
+
 }  // namespace
 
 void bind_nodes(nb::class_<PyClient>& client) {
   using namespace nb::literals;
-  client
-      .def(
-          "ask",
-          [](PyClient& self, std::string path, std::string query, std::string node, double deadline) {
-            NodeQuestion question{.path = std::move(path), .query = std::move(query), .node = std::move(node)};
-            return self.start(self.begin(),
-                              [asked = std::move(question), time = deadline_of(deadline)](Client& client, Call& state) {
-                                return client.ask(asked, time, state.control());
-                              });
-          },
-          "path"_a, "query"_a, "node"_a, "deadline"_a)
+  client.def("ask", &ask, "path"_a, "query"_a, "node"_a, "deadline"_a)
       .def("ping", &of_nodes<&Client::ping>, "deadline"_a)
       .def("nodes", &of_client<&Client::nodes>)
       .def("metrics_text", &of_client<&Client::metrics_text>)
