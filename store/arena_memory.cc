@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "base/assert.h"
 
@@ -92,15 +96,43 @@ error_code ArenaMemory::commit(std::size_t bytes) {
   if (page_bytes_ == kSmallPageBytes && wants_huge_) madvise(fresh, end - before, MADV_HUGEPAGE);
   madvise(fresh, end - before, MADV_DONTDUMP);
   committed_bytes_ = end;
-  for (std::size_t at = before; touch_ && at < end; at += kTouchStepBytes) {
-    const std::size_t step = std::min(kTouchStepBytes, end - at);
-    if (const error_code why = touch_pages(base_ + at, step, page_bytes_)) {
-      if (before > 0) discard(before);
-      return why;
+  const error_code why = touch_ ? touch(before, bytes) : error_code();
+  if (why && before > 0) discard(before);
+  return why;
+}
+
+/// Zeroing pages is the cost, and one processor has not the bandwidth. The threads take steps in turn, so that they end
+/// together. They inherit this thread's choice of NUMA nodes.
+error_code ArenaMemory::touch(std::size_t from, std::size_t bytes) const {
+  const std::size_t to = whole_pages(bytes, page_bytes_);
+  std::mutex mutex;  // of the three below
+  std::size_t next = from, touched = from;
+  error_code why;
+  const auto take_steps = [&] {
+    std::unique_lock lock(mutex);
+    while (next < to && !why) {
+      const std::size_t at = next, step = std::min(kTouchStepBytes, to - at);
+      next += step;
+      lock.unlock();
+      const error_code failed = touch_pages(base_ + at, step, page_bytes_);
+      lock.lock();
+      if (failed) why = failed;
+      touched += step;
+      if (progress_ && !why) progress_(std::min(touched, bytes));
     }
-    if (progress_) progress_(std::min(at + step, bytes));
+  };
+  const std::size_t steps = (to - from + kTouchStepBytes - 1) / kTouchStepBytes;
+  std::vector<std::jthread> helpers;
+  while (helpers.size() + 1 < std::min<std::size_t>(steps, std::thread::hardware_concurrency())) {
+    try {
+      helpers.emplace_back(take_steps);
+    } catch (const std::system_error&) {
+      break;  // the limit of threads is reached: fewer do the work
+    }
   }
-  return {};
+  take_steps();
+  helpers.clear();
+  return why;
 }
 
 void ArenaMemory::discard(std::size_t bytes) {
