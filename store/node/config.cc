@@ -352,12 +352,6 @@ std::vector<OptionRow> all_rows(Given& given) {
 
 // -- from the command line to the rows
 
-std::optional<NodeOptions> refuse(const std::string& message, int* exit_code) {
-  std::cerr << "kvstore-node: " << message << "\nRun with --help for more information.\n";
-  *exit_code = 2;
-  return std::nullopt;
-}
-
 /// Returns "", or the error.
 std::string take_switches(const OptionSources& sources, NodeOptions& options) {
   NodeOptions::Autotune& autotune = options.autotune;
@@ -394,7 +388,7 @@ bool read_given(int argc, const char* const* argv, Given& given, int* exit_code,
     *wrong = sources.unknown_variables.front();
   given.file = sources.file;
   given.unknown_variables = std::move(sources.unknown_variables);
-  if (!wrong->empty()) *exit_code = 2;
+  if (!wrong->empty()) *exit_code = kExitBadConfig;
   return wrong->empty();
 }
 
@@ -782,7 +776,12 @@ std::optional<NodeOptions> parse_options(int argc, const char* const* argv, int*
   const auto given = GivenOptions::read(argc, argv, exit_code, &wrong);
   if (!given && wrong.empty()) return std::nullopt;  // --help, --version
   auto options = given ? given->options(&wrong) : std::nullopt;
-  return options ? std::move(options) : refuse(wrong, exit_code);
+  if (options) return options;
+  std::cerr << "kvstore-node: " << wrong << "\nRun with --help for more information.\n";
+  std::string ignored;
+  const auto text_alone = given ? given->options(&ignored, /*reads_files=*/false) : std::nullopt;
+  *exit_code = text_alone && !text_alone->check_only ? kExitNotNow : kExitBadConfig;
+  return std::nullopt;
 }
 
 }  // namespace kv

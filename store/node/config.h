@@ -121,6 +121,10 @@ class GivenOptions {
   std::unique_ptr<Given> given_;
 };
 
+/// Exit statuses of a node that does not start: for a supervisor, which must not start the first again.
+inline constexpr int kExitBadConfig = 2;  ///< The text is wrong, and stays so.
+inline constexpr int kExitNotNow = 1;     ///< A file, a disk, memory or a service is not there, or not yet.
+
 /// Parses the command line, which may name a TOML file, and the environment. A flag wins over the environment, the
 /// environment over the file. Returns nullopt and sets `*exit_code` when the process should end: after --help or
 /// --version, or after an error, printed on stderr with the option, its value, the allowed values and its origin.

@@ -6,7 +6,7 @@
 #   tests/debian/packages.sh python      the wheel in build/wheels against the packaged node
 #   tests/debian/packages.sh container   what the second stage of deploy/kubernetes/Containerfile runs, with the packages in /packages
 #
-# There is no systemd in a chroot. A stand-in for systemctl does what the unit says: ExecStartPre and ExecStart as its user, in its
+# There is no systemd in a chroot. A stand-in for systemctl does what the unit says: ExecStart as its user, in its
 # directories, with no capability; SIGTERM at a stop. So a start, a restart and a stop are the packages' own doing. Sandboxing is not.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -68,7 +68,6 @@ start() {
   install -d -o kvstore -g kvstore -m "$(value RuntimeDirectoryMode)" "/run/$(value RuntimeDirectory)"
   [ -d "/var/lib/$(value StateDirectory)" ] ||
     install -d -o kvstore -g kvstore -m "$(value StateDirectoryMode)" "/var/lib/$(value StateDirectory)"
-  as_the_unit "$(value ExecStartPre)" > /dev/null || exit 1
   (
     # Nobody who waits for the end of a pipe shall wait for the node.
     exec < /dev/null > /var/log/kvstore-node.log 2>&1

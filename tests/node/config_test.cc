@@ -471,7 +471,9 @@ TEST_F(ConfigTest, EveryMistakeIsToldWithOptionValuePlaceAndWhatIsAllowed) {
     if (!each.variable.empty()) ::setenv(each.variable.c_str(), each.value.c_str(), 1);
     EXPECT_FALSE(parse(flags)) << testing::PrintToString(each.told);
     if (!each.variable.empty()) ::unsetenv(each.variable.c_str());
-    EXPECT_EQ(exit_code, 2) << testing::PrintToString(each.told);
+    // A supervisor reads a file again later: it may be on a disk that is not there yet.
+    const bool is_of_file = each.told[0].starts_with("tls-") || each.told[0].starts_with("policy-file");
+    EXPECT_EQ(exit_code, is_of_file ? kExitNotNow : kExitBadConfig) << testing::PrintToString(each.told);
     for (std::string word : each.told) {
       if (word.starts_with(kFile)) word.replace(0, std::string(kFile).size(), path);
       EXPECT_THAT(error, HasSubstr(word));
