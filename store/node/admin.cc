@@ -181,7 +181,9 @@ struct AdminServer::Impl {
       response.set(http::field::content_type, "text/plain; version=0.0.4; charset=utf-8");
       response.body() = pages.metrics();
     } else if (path == "/healthz") {
-      response.body() = "ok\n";
+      const std::string why = pages.why_unhealthy();
+      if (!why.empty()) response.result(http::status::service_unavailable);
+      response.body() = (why.empty() ? "ok" : why) + "\n";
     } else if (path == "/readyz") {
       const bool ready = pages.is_ready();
       if (!ready) response.result(http::status::service_unavailable);
@@ -191,7 +193,7 @@ struct AdminServer::Impl {
     } else {
       KV_ASSERT(path == "/");  // the table's last one
       response.body() =
-          "kvstore-node\n/status   a page to look at\n/metrics  Prometheus metrics\n/healthz  the process runs\n"
+          "kvstore-node\n/status   a page to look at\n/metrics  Prometheus metrics\n/healthz  its threads take work\n"
           "/readyz   it takes work\n";
     }
     response.keep_alive(request.keep_alive());

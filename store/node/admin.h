@@ -20,6 +20,7 @@ struct AdminPages {
   std::function<std::string()> metrics;  ///< Prometheus text. Absent while the node starts, with health pages only.
   std::function<bool()> is_ready;        ///< Accepts work: false while starting and while draining.
   std::function<std::string()> why_not_ready = [] { return std::string("starting or draining"); };
+  std::function<std::string()> why_unhealthy = [] { return std::string(); };  ///< Empty: the process works.
   std::function<void(Right)> denied = {};  ///< Called for each page that the policy denies.
   /// Answers the paths that are questions, and checks their rights. Absent: these and the status page are not served.
   std::function<AdminAnswer(const AdminQuestion& question, PeerAccess& peer)> answer = {};
@@ -27,7 +28,7 @@ struct AdminPages {
 
 /// Serves until destroyed. Bounds: the size (8 KiB) and time (5 s) of requests, the number of connections (64: a new
 /// one ends another, see AdminConnections), handshakes a second, and pages in progress.
-///   1. Answers to /healthz and /readyz depend neither on clients nor on other pages. `is_ready` and `why_not_ready`
+///   1. Answers to /healthz and /readyz depend neither on clients nor on other pages. The functions that these need
 ///      are called on the server's thread, `metrics` on a second, all others on a third; one call of each at a time.
 /// Thread safety: one thread makes, opens and destroys it; port() from any.
 class AdminServer {

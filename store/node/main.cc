@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/standard_streams.h"
 #include "store/node/config.h"
 #include "store/node/daemon/daemon.h"
 #include "store/node/machine/autotune.h"
@@ -48,6 +49,7 @@ int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>&
 }  // namespace
 
 int main(int argc, char** argv) {
+  kv::open_standard_streams();
   // For the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
   ::umask(0077);
   if (argc > 1 && std::string_view(argv[1]) == "spill")

@@ -1,11 +1,15 @@
 #include "store/node/server.h"
 
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
 #include <set>
 #include <utility>
 
@@ -18,6 +22,7 @@ namespace kv {
 namespace {
 
 constexpr int kHandshakeNiceness = 5;  ///< New connections yield to running sessions.
+constexpr Duration kRoundPause = 1s;
 
 }  // namespace
 
@@ -29,6 +34,7 @@ struct Server::Thread {
   std::set<Session*> sessions;
   std::set<Stream*> handshakes;
   std::thread thread;
+  std::atomic<std::chrono::steady_clock::time_point> came_round{std::chrono::steady_clock::now()};
 };
 
 Server::Server(NodeContext& node, ServerConfig config)
@@ -212,10 +218,30 @@ void Server::refuse(Stream& stream, Thread& thread, const std::string& peer, Ses
 
 void Server::start() {
   KV_ASSERT(!stopping_ && !threads_.front()->thread.joinable());
-  for (auto& thread : threads_) thread->thread = std::thread([this, each = thread.get()] { run_thread(*each); });
+  for (auto& thread : threads_) {
+    asio::co_spawn(thread->context, come_round(*thread), BorderOf{NodeThread::kIo});
+    thread->thread = std::thread([this, each = thread.get()] { run_thread(*each); });
+  }
+}
+
+asio::awaitable<void> Server::come_round(Thread& thread) {
+  asio::steady_timer timer(thread.context);
+  while (true) {
+    thread.came_round = std::chrono::steady_clock::now();
+    timer.expires_after(kRoundPause);
+    co_await timer.async_wait(asio::use_awaitable);
+  }
+}
+
+Duration Server::stalled_for() const {
+  if (stopping_) return Duration::zero();
+  auto first = std::chrono::steady_clock::time_point::max();
+  for (const auto& thread : threads_) first = std::min(first, thread->came_round.load());
+  return std::chrono::steady_clock::now() - first;
 }
 
 void Server::run_thread(Thread& thread) {
+  ::pthread_setname_np(::pthread_self(), "io");
   asio::io_context& context = thread.context;
   if (config_.busy_poll.count() == 0) return run_within_border(NodeThread::kIo, context);
   BusyPoll busy_poll(context, config_.busy_poll);

@@ -21,7 +21,7 @@
 //   admin.h          metrics, readiness and options over HTTP
 //   live/            options changed while the node serves
 //   machine/         this machine's resources: NUMA nodes, limits, disks; --autotune
-//   log_format.h     the form of a log line
+//   log_format.h     the form of a log line; log_writer.h: the thread that writes them
 //   log_limit.h      how many lines a client can cause
 #pragma once
 
@@ -50,7 +50,7 @@ struct ServerConfig {
 /// One io_context for each I/O thread. A session lives on one of them; new sessions are dealt out in turn.
 ///   1. Members of an I/O thread are touched on that thread only.
 ///   2. After stop() all sessions are gone, and this server's code has finished.
-/// Thread safety: all calls from one thread, except begin_verbs() and set_limits(): any.
+/// Thread safety: all calls from one thread, except begin_verbs(), set_limits() and stalled_for(): any.
 class Server {
  public:
   Server(NodeContext& node, ServerConfig config);
@@ -63,12 +63,15 @@ class Server {
   void begin_verbs(VerbsNode& verbs);
   /// Any thread.
   void set_limits(const SessionTableConfig& sessions, std::size_t handshakes_max, double handshakes_per_second);
+  /// How long ago the I/O thread that is furthest behind last took new work. Zero once stop() has begun.
+  Duration stalled_for() const;
   /// Stops accepting, lets running transfers end for up to `timeout`, ends all sessions and joins the threads.
   void stop(Duration timeout);
 
  private:
   struct Thread;
 
+  static asio::awaitable<void> come_round(Thread& thread);
   asio::awaitable<void> accept(Listener& listener, Thread& home);
   void take_in(Thread& thread, std::unique_ptr<Stream> stream);
   void begin_handshake(Thread& thread, std::unique_ptr<Stream> stream);

@@ -7,6 +7,8 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "store/node/log_writer.h"
+
 namespace kv {
 namespace {
 
@@ -23,13 +25,14 @@ std::string memory_text(std::uint64_t bytes, std::uint64_t of) {
 
 }  // namespace
 
-StartWatch::StartWatch(std::uint64_t memory_bytes) : memory_bytes_(memory_bytes) {
+StartWatch::StartWatch(std::uint64_t memory_bytes, LogWriter& log) : memory_bytes_(memory_bytes), log_(log) {
   tell_systemd();
   thread_ = std::thread([this] {
     boost::asio::signal_set signals(context_, SIGTERM, SIGINT);
     signals.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
       spdlog::info("signal {}: ended while {}", signal, text());
+      log_.finish();
       std::_Exit(0);  // the main thread may be in an endless call
     });
     context_.run();

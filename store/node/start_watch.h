@@ -11,6 +11,8 @@
 
 namespace kv {
 
+class LogWriter;
+
 /// Touching much memory, asking for keys and registering with RDMA devices take the main thread minutes. The watch
 ///   1. reports progress: text(), for /readyz and the log;
 ///   2. asks systemd for more time after each step, or it would kill a large node in a loop;
@@ -18,7 +20,7 @@ namespace kv {
 /// Thread safety: all calls from any thread.
 class StartWatch {
  public:
-  explicit StartWatch(std::uint64_t memory_bytes);  ///< Total to be touched.
+  StartWatch(std::uint64_t memory_bytes, LogWriter& log);  ///< Total to be touched; `log` outlives this.
   ~StartWatch();
   void finish();  ///< The node serves: signals have another handler from here on.
 
@@ -30,6 +32,7 @@ class StartWatch {
   void tell_systemd();
 
   const std::uint64_t memory_bytes_;
+  LogWriter& log_;
   mutable std::mutex mutex_;  ///< Guards the members below.
   std::uint64_t touched_bytes_ = 0, logged_bytes_ = 0;
   std::string phase_;

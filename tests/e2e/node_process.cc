@@ -51,6 +51,17 @@ pid_t start_program(const std::vector<std::string>& arguments, const std::vector
   ::_exit(127);
 }
 
+/// Whether the thread of this name has nothing to do, or is not there.
+bool sleeps(pid_t pid, const std::string& name) {
+  std::error_code gone;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+    const std::string status = read_file(each.path() / "stat");  // "12 (name) S ..."
+    if (const std::size_t at = status.find(" (" + name + ") "); at != std::string::npos)
+      return std::string("STtZX").find(status[at + name.size() + 4]) != std::string::npos;
+  }
+  return true;
+}
+
 int wait_for(pid_t pid) {
   int status = 0;
   while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -169,7 +180,10 @@ int NodeProcess::wait() {
   return status;
 }
 
-std::string NodeProcess::log() const { return read_file(directory_.path() + "/log"); }
+std::string NodeProcess::log() const {
+  if (pid_ > 0) eventually([this] { return sleeps(pid_, "log"); });
+  return read_file(directory_.path() + "/log");
+}
 
 bool NodeProcess::logs(const std::string& text) const {
   return eventually([&] { return log().find(text) != std::string::npos; });

@@ -65,9 +65,9 @@ class NodeProcess {
   const std::string& admin() const { return admin_; }       ///< 127.0.0.1:PORT, or as the options say.
 
   pid_t pid() const { return pid_; }
-  void signal(int number) const;  ///< SIGSTOP: returns once its last thread stands still.
-  int wait();                     ///< Until it ends; its exit status, or 128 + signal.
-  std::string log() const;
+  void signal(int number) const;             ///< SIGSTOP: returns once its last thread stands still.
+  int wait();                                ///< Until it ends; its exit status, or 128 + signal.
+  std::string log() const;                   ///< With all lines so far: the node writes them on a thread of its own.
   bool logs(const std::string& text) const;  ///< Waits for it: a metric or an answer may come before the line.
 
   using Page = e2e::Page;

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -25,6 +26,7 @@
 #include "store/node/live/live_options.h"
 #include "store/node/locked_store.h"
 #include "store/node/log_format.h"
+#include "store/node/log_writer.h"
 #include "store/node/machine/room.h"
 #include "store/node/membership/membership_thread.h"
 #include "store/node/metrics.h"
@@ -42,6 +44,7 @@ namespace {
 constexpr Duration kLearnPauseMin = 5ms, kLearnPauseMax = 40ms;  ///< Between rounds of learning, by the work left.
 constexpr int kLearnedAtOnce = 64;                               ///< Slices of a round, at most; some 30 us each.
 constexpr Duration kHousekeepingPause = 250ms;                   ///< Leases must end by time even if the Store is idle.
+constexpr Duration kStalledFrom = 20s;    ///< Longer than any step of an I/O thread, however busy the machine.
 constexpr Duration kFileCheckPause = 2s;  ///< Between two checks of the certificate and policy files.
 
 /// Each session is a descriptor, and RocksDB keeps its files open: raises the limit to the maximum allowed.
@@ -51,13 +54,6 @@ void raise_descriptor_limit() {
     limit.rlim_cur = limit.rlim_max;
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
-}
-
-/// Flushed with each line from info on: the last lines before a crash matter most.
-void set_up_log(const NodeOptions& options) {
-  spdlog::set_level(spdlog::level::from_str(options.log_level));
-  spdlog::set_formatter(std::make_unique<LogFormatter>(options.log_json));
-  spdlog::flush_on(spdlog::level::info);
 }
 
 bool is_serving(const ClusterView& view, const std::string& id) {
@@ -145,7 +141,8 @@ bool Daemon::start(GivenOptions given, ReadOptions read) {
 
 /// Catches signals before anything that takes long, so that none is lost meanwhile.
 bool Daemon::prepare(GivenOptions given, ReadOptions read) {
-  set_up_log(options_);
+  spdlog::set_level(spdlog::level::from_str(options_.log_level));
+  log_ = std::make_unique<LogWriter>(STDOUT_FILENO, std::make_unique<LogFormatter>(options_.log_json));
   raise_descriptor_limit();  // before any code reads the limit
   numa_ = NumaPlacement::settle(options_.numa_nodes);
   if (!numa_) return false;
@@ -177,7 +174,7 @@ std::optional<StoreConfig> Daemon::plan_store() {
     spdlog::warn("huge pages: {}, and the capacity is {}: it takes ordinary pages", huge.why_not, capacity);
     config.arena.huge_pages = false;
   }
-  watch_ = std::make_unique<StartWatch>(capacity);
+  watch_ = std::make_unique<StartWatch>(capacity, *log_);
   config.arena.progress = [this](std::size_t touched) { watch_->touched(touched); };
   return config;
 }
@@ -265,7 +262,9 @@ void Daemon::watch_requests() {
   metrics_->watch([this] { return node_->lent->stats(); });
   metrics_->watch([this] {
     return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", node_->log.suppressed_count(), true,
-                                            "Log lines that clients caused and that were not written"}};
+                                            "Log lines that clients caused and that were not written"},
+                                           {"log_lines_lost", log_->lost_count(), true,
+                                            "Log lines that did not fit behind a reader that stalls or is gone"}};
   });
 }
 
@@ -388,6 +387,7 @@ void Daemon::open_admin() {
       .metrics = [this] { return metrics_->text(); },
       .is_ready = [this] { return is_ready(); },
       .why_not_ready = [this] { return ready_ ? std::string("draining, or not on the map yet") : watch_->text(); },
+      .why_unhealthy = [this] { return why_unhealthy(); },
       .denied = [this](Right right) { metrics_->request_denied(right); },
       .answer = [this](const AdminQuestion& question,
                        PeerAccess& peer) { return answer_admin(*node_, question, peer); }};
@@ -518,6 +518,14 @@ bool Daemon::has_cluster() const { return !options_.etcd.endpoints.empty(); }
 bool Daemon::has_joined() const {
   const MembershipThread* const at_work = membership_;
   return at_work != nullptr && at_work->status().is_joined && is_serving(*node_->cluster.view(), node_->node_id);
+}
+
+std::string Daemon::why_unhealthy() const {
+  if (!ready_) return "";
+  const Duration stalled = server_->stalled_for();
+  if (stalled < kStalledFrom) return "";
+  return fmt::format("an I/O thread has taken no work for {} s",
+                     std::chrono::floor<std::chrono::seconds>(stalled).count());
 }
 
 bool Daemon::is_ready() const { return ready_ && !node_->draining && (!has_cluster() || has_joined()); }

@@ -29,6 +29,7 @@ class DiskPart;
 class EventAnswers;
 class GivenOptions;
 class LockedStore;
+class LogWriter;
 class MainLoop;
 class MembershipThread;
 class Network;
@@ -106,8 +107,10 @@ class Daemon {
   bool has_cluster() const;
   bool has_joined() const;
   bool is_ready() const;
+  std::string why_unhealthy() const;  ///< Empty: it is healthy.
 
   const NodeOptions& options_;
+  std::unique_ptr<LogWriter> log_;  ///< Ends last: all parts write to it.
   std::unique_ptr<NumaPlacement> numa_;
   std::unique_ptr<MainLoop> loop_;
   bool has_config_file_ = false;
@@ -131,9 +134,9 @@ class Daemon {
   std::unique_ptr<StatusAnswers> status_;
   std::unique_ptr<EventAnswers> events_;
   std::unique_ptr<CapacityKeeper> keeper_;  ///< Outlives the admin server, whose scrapes read it.
-  std::unique_ptr<AdminServer> admin_;      ///< Ends before the objects that its pages read.
   std::unique_ptr<Network> tls_network_;    ///< nullptr: without TLS.
   std::unique_ptr<Server> server_;
+  std::unique_ptr<AdminServer> admin_;             ///< Ends before the objects that its pages read.
   std::unique_ptr<RdmaPart, StopRdma> stop_rdma_;  ///< RDMA reports devices to the server: it stops before that ends.
   std::vector<std::string> endpoints_;             ///< With the actual ports.
   std::unique_ptr<ClusterPart> cluster_;
