@@ -4,6 +4,7 @@
 //   module.cc           the module, and its parts
 //   errors.h            errors as exceptions
 //   without_gil.h       running without the GIL
+//   ending_threads.cc   threads that Python ends at its shutdown
 //   buffers.h           Python objects' memory: checked, held, used without a copy
 //   numpy_arrays.h      results as NumPy arrays
 //   io_client.h         the C++ client on a thread of its own; calls that are started, and report their end
