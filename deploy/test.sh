@@ -10,7 +10,8 @@
 #                                where there are none). KV_BUILD names another build folder than build/release
 #   deploy/test.sh --python      builds the Python package into an environment of its own and runs its tests, mypy and ruff (skipped where
 #                                pip finds no packages). KV_PYTHON names the interpreter; if it has nanobind, scikit-build-core and
-#                                pytest it is used as it is, with torch and transformers if it has those
+#                                pytest it is used as it is, with torch and transformers if it has those. Then tests of processes and
+#                                of the interpreter's end with a newer Python (KV_NEWER_PYTHON; skipped where there is none)
 #   deploy/test.sh --observe     alerts, recording rules and dashboards: Prometheus and Alertmanager on nodes under load, and
 #                                deploy/observe.sh (skipped where they cannot be installed). KVSTORE_TRACES names a folder with a trace
 #   deploy/test.sh --page        the status page in a real Chromium, on nodes with 0, 10 and a million blocks (skipped where Chromium cannot

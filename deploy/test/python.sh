@@ -1,19 +1,20 @@
 # shellcheck shell=bash disable=SC2154  # deploy/test.sh has the other names
 # deploy/test/python.sh: the Python package. Sourced by deploy/test.sh.
 
-# python_environment: prints the interpreter that has what the package's tests need; or says why there is none, and fails
+# python_environment [PYTHON FOLDER]: prints the interpreter that has what the package's tests need, in an environment in FOLDER if needed;
+# or says why there is none, and fails
 python_environment() {
-  local python=${KV_PYTHON:-python3} needed=(nanobind scikit_build_core numpy pytest hypothesis)
+  local python=${1:-${KV_PYTHON:-python3}} folder=${2:-$root/build/python/venv}
+  local needed=(nanobind scikit_build_core numpy pytest hypothesis)
   command -v "$python" > /dev/null || { echo "there is no $python"; return 1; }
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "$python is older than 3.10"; return 1; }
   local include
   include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
   [ -f "$include/Python.h" ] || { echo "$python has no headers: apt-get install python3-dev"; return 1; }
-  if [ -n "${KV_PYTHON:-}" ] && "$python" -c "import $(IFS=,; echo "${needed[*]}")" 2> /dev/null; then
+  if [[ -n "${1:-${KV_PYTHON:-}}" ]] && "$python" -c "import $(IFS=,; echo "${needed[*]}")" 2> /dev/null; then
     echo "$python"
     return
   fi
-  local folder=$root/build/python/venv
   "$python" -m venv --system-site-packages "$folder" > "$logs/python-venv.log" 2>&1 ||
     { echo "no virtual environment: apt-get install python3-venv"; return 1; }
   if ! "$folder/bin/python" -c "import $(IFS=,; echo "${needed[*]}")" 2> /dev/null; then
@@ -21,6 +22,15 @@ python_environment() {
       "${needed[@]//_/-}" mypy ruff >> "$logs/python-venv.log" 2>&1 || { echo "pip finds no packages"; return 1; }
   fi
   echo "$folder/bin/python"
+}
+
+# newer_python VERSION: prints the newest interpreter on PATH or of pyenv that is newer than VERSION, or KV_NEWER_PYTHON; or fails
+newer_python() {
+  local python version
+  for python in ${KV_NEWER_PYTHON:-python3.14 python3.13 python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python3.1?}; do
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2> /dev/null) || continue
+    [ "$version" = "$1" ] || printf '%s %s\n%s\n' "$version" "$python" "$1"
+  done | sort -V | tail -n 1 | grep ' ' | cut -d ' ' -f 2
 }
 
 # install_package STEP SITE PYTHON [OPTION...]: builds the package with pip's further options into SITE, which is no environment: that may
@@ -87,6 +97,22 @@ step_python() {
       skip_step "python $tool" "${tool%% *} is not installed"
     fi
   done
+  step_python_newer
+}
+
+# How the interpreter ends its threads differs from version to version.
+step_python_newer() {
+  begin 'python_newer: the package in a newer Python'
+  if cut python_newer; then return; fi
+  local python newer
+  python=$(python_environment) || { skip_step python_newer "$python"; return; }
+  newer=$(newer_python "$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')") ||
+    { skip_step python_newer "there is no Python newer than $("$python" --version): KV_NEWER_PYTHON names one"; return; }
+  newer=$(python_environment "$newer" "$root/build/python/venv-newer") || { skip_step python_newer "$newer"; return; }
+  build release kvstore-node || return 0
+  local site=$root/build/python/newer-site
+  install_package python_newer "$site" "$newer" || return 0
+  pytest_step python_newer client/python/tests "$site" "$newer" 600 -k 'interpreter_end or processes'
 }
 
 # The interpreter is not instrumented: the runtime is loaded before it, and what Python keeps to its end is no leak of ours. Memory is
