@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <iostream>
 #include <map>
-#include <thread>
 
 #include "base/assert.h"
 #include "base/numa.h"
@@ -15,6 +14,7 @@
 #include "base/spelling.h"
 #include "store/count_pool.h"
 #include "store/node/access/access.h"
+#include "store/node/machine/processors.h"
 #include "store/node/machine/spill_place.h"
 #include "store/node/membership/member_text.h"
 #include "store/node/option_table.h"
@@ -279,7 +279,8 @@ std::vector<OptionRow> session_rows(Given& given) {
   NodeOptions& o = given.options;
   return {
       fixed("sessions live on the threads that there are",
-            {"threads", &o.threads, IntegerLimits{0, 1024}, "I/O threads (default: one per core)"}),
+            {"threads", &o.threads, IntegerLimits{0, 1024},
+             "I/O threads (default: one for each processor that affinity mask and control group allow)"}),
       {"busy-poll-us", &o.busy_poll, IntegerLimits{0, 1000000},
        "Spin this long for the next request before sleeping; costs CPU, saves wake-ups"},
       live({"session-count-max", &o.sessions.count_max, IntegerLimits{1, 1000000},
@@ -585,8 +586,6 @@ std::string set_rdma(Given& given) {
              "cannot be given back; allowed: rdma without capacity-max, or capacity-max without rdma";
     options.rdma = NodeOptions::Rdma::kOff;
   }
-  // One thread reads about as fast as two devices of 100 Gbit/s write.
-  options.verbs.verify_thread_count = std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
   return "";
 }
 
@@ -631,21 +630,16 @@ std::string set_cluster(Given& given) {
   return (is_advertised ? "advertise" : "listen") + why.substr(std::string("endpoints").size());
 }
 
-/// One thread for each allowed processor, of the chosen NUMA nodes if there are any.
-std::size_t threads_of(const NumaChoice& numa) {
-  if (numa.processors.empty()) return std::max(1u, std::thread::hardware_concurrency());
-  const std::vector<unsigned> allowed = allowed_processors();
-  const auto count =
-      std::ranges::count_if(numa.processors, [&](unsigned each) { return std::ranges::binary_search(allowed, each); });
-  return std::max<std::size_t>(1, static_cast<std::size_t>(count));
-}
-
 /// Fills in values of 0 from the machine.
 std::string set_machine(Given& given) {
   NodeOptions& options = given.options;
   const auto numa = choose_numa(NumaTopology::read(), options.numa_nodes);
   if (!numa) return "numa-nodes: " + numa.error().text;
-  if (options.threads == 0) options.threads = threads_of(*numa);
+  const ProcessorShare share = processor_share(read_processor_facts(), *numa);
+  options.threads_why = options.threads > 0 ? "given" : share.why;
+  if (options.threads == 0) options.threads = share.count;
+  // One thread reads about as fast as two devices of 100 Gbit/s write.
+  options.verbs.verify_thread_count = static_cast<unsigned>(std::clamp<std::size_t>(share.count / 4, 1, 8));
   if (options.region_bytes_max_node > 0) return "";
   // Clients have touched the memory they lend, so all of it fits into the machine beside the arena. A client that
   // offers more has not touched it, and a copy into it would take memory from everyone.

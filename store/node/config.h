@@ -27,6 +27,7 @@ struct NodeOptions {
   std::string admin_host = "127.0.0.1";  ///< Empty: without admin server.
   std::uint16_t admin_port = 7401;
   std::size_t threads = 0;  ///< I/O threads; never 0 after parse_options.
+  std::string threads_why;  ///< For the start line: "given", or how the default was chosen.
   std::chrono::microseconds busy_poll{0};
   SessionTableConfig sessions;
   std::uint64_t region_bytes_max_node = 0;  ///< Never 0 after parse_options.

@@ -36,7 +36,8 @@ int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>&
     return 2;
   }
   std::cout << "configuration is valid: node-id " << options.node_id << ", capacity "
-            << options.store.arena.capacity_bytes << " bytes, " << options.threads << " I/O threads, listening on";
+            << options.store.arena.capacity_bytes << " bytes, " << options.threads << " I/O threads ("
+            << options.threads_why << "), listening on";
   for (const auto& endpoint : options.listen) std::cout << " " << endpoint.to_string();
   std::cout << "\n";
   for (const std::string& path : options.spill_paths) {

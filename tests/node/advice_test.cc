@@ -22,7 +22,7 @@ MachineFacts good_machine() {
   facts.memory_available_bytes = 64 * kGibi;
   facts.huge_pages = {8192, 8192};
   facts.shmem_huge = "always within_size [advise] never deny force";
-  facts.processor_count = 8;
+  facts.allowed_processors = {0, 1, 2, 3, 4, 5, 6, 7};
   facts.locked_memory = MachineFacts::Limit{};
   facts.files = MachineFacts::Limit{1024, 65536};
   facts.tcp_receive_max = facts.tcp_send_max = facts.socket_send_max = 4 * kMebi;
@@ -212,7 +212,7 @@ TEST(AdviceTest, SharedMemoryWithoutTransparentHugePagesIsTold) {
 
 TEST(AdviceTest, ThreadsAreNoMoreThanProcessors) {
   MachineFacts facts = good_machine();
-  facts.processor_count = 7;
+  facts.allowed_processors.pop_back();
   expect_set(advice_of(facts, good_wishes(), "threads"), "threads", "7");
   facts.group_processors = 0.3;
   expect_set(advice_of(facts, good_wishes(), "threads"), "threads", "1");

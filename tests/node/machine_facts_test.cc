@@ -48,7 +48,8 @@ TEST(MachineFactsTest, MemoryPagesAndSocketsAreRead) {
   EXPECT_EQ(facts.tcp_send_max, std::nullopt) << "two numbers of three";
   EXPECT_EQ(facts.socket_send_max, 212992u);
   EXPECT_TRUE(facts.ignores_locked_limit);
-  EXPECT_GT(facts.processor_count, 0u) << "of this process";
+  EXPECT_FALSE(facts.allowed_processors.empty()) << "of this process";
+  EXPECT_GE(facts.machine_processor_count, facts.allowed_processors.size());
   EXPECT_TRUE(facts.files && facts.files->hard > 0);
 }
 

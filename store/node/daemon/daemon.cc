@@ -111,8 +111,8 @@ bool Daemon::start(GivenOptions given, ReadOptions read) {
   if (!config || !open_access() || !open_tls()) return false;
   // Before the memory, which takes minutes to touch: a probe would otherwise report the starting node as dead.
   if (!start_admin()) return false;
-  spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={}{}", options_.node_id, KV_VERSION,
-               config->arena.capacity_bytes, options_.threads, admin_text_);
+  spdlog::info("starting: node_id={} version={} capacity_bytes={} threads={} ({}){}", options_.node_id, KV_VERSION,
+               config->arena.capacity_bytes, options_.threads, options_.threads_why, admin_text_);
   if (!make_store(*config)) return false;
   make_context();
   if (!open_disk()) return false;

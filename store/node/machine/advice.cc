@@ -6,6 +6,8 @@
 #include <cmath>
 #include <map>
 
+#include "store/node/machine/processors.h"
+
 namespace kv {
 namespace {
 
@@ -160,15 +162,11 @@ class Adviser {
   }
 
   void threads() {
-    if (facts_.processor_count == 0)
+    if (facts_.allowed_processors.empty())
       return unknown("threads", "the kernel does not say on which processors it may run");
-    std::size_t useful = facts_.processor_count;
-    std::string measured = std::to_string(useful) + (useful == 1 ? " processor" : " processors");
-    if (facts_.group_processors) {
-      measured += ", of which the control group allows " + fmt::format("{:.2f}", *facts_.group_processors);
-      useful = std::clamp<std::size_t>(static_cast<std::size_t>(std::ceil(*facts_.group_processors)), 1, useful);
-    }
-    measured += "; " + std::to_string(wishes_.threads) + (wishes_.threads == 1 ? " I/O thread" : " I/O threads");
+    const auto [useful, why] = processor_share(facts_, NumaChoice{});
+    const std::string measured =
+        why + "; " + std::to_string(wishes_.threads) + (wishes_.threads == 1 ? " I/O thread" : " I/O threads");
     if (wishes_.threads <= useful) return fine("threads", measured);
     set(Kind::kSet, "threads", measured,
         "threads beyond the processors wait for one another's turns, and a control group's share is used up early in "

@@ -1,12 +1,14 @@
 #include "store/node/machine/facts.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace kv {
 namespace {
@@ -212,10 +214,21 @@ MachineFacts read_memory_facts(const std::string& root) {
   return facts;
 }
 
+MachineFacts read_processor_facts(const std::string& root) {
+  MachineFacts facts;
+  facts.group_processors = group_processors(group_paths(root));
+  facts.allowed_processors = allowed_processors();
+  if (const long online = ::sysconf(_SC_NPROCESSORS_ONLN); online > 0)
+    facts.machine_processor_count = static_cast<std::size_t>(online);
+  return facts;
+}
+
 MachineFacts read_machine_facts(const std::string& root) {
   MachineFacts facts = read_memory_facts(root);
-  facts.group_processors = group_processors(group_paths(root));
-  facts.processor_count = allowed_processors().size();
+  MachineFacts processors = read_processor_facts(root);
+  facts.group_processors = processors.group_processors;
+  facts.allowed_processors = std::move(processors.allowed_processors);
+  facts.machine_processor_count = processors.machine_processor_count;
   facts.locked_memory = limit_of(RLIMIT_MEMLOCK);
   facts.files = limit_of(RLIMIT_NOFILE);
   facts.ignores_locked_limit = has_ipc_lock(root);

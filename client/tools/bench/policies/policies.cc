@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "base/numa.h"
 #include "client/tools/bench/policies/block_trace.h"
 #include "client/tools/bench/policies/optimum.h"
 #include "client/tools/bench/policies/policy_run.h"
@@ -40,7 +41,7 @@ struct PoliciesOptions {
   double wrong_hints = 0;
   std::vector<ReuseHint> hints;  ///< Of each request.
   std::uint64_t seed = 0;
-  unsigned thread_count = std::max(1u, std::thread::hardware_concurrency());
+  unsigned thread_count = static_cast<unsigned>(std::max<std::size_t>(1, allowed_processors().size()));
   bool json = false;
   HitCurveConfig curve{.is_on = false, .one_in = 100, .block_count_max = 16'384};
 };
