@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/busy_poll.h"
+#include "transport/both_families.h"
 #include "transport/connect_first.h"
 #include "transport/forked.h"
 #include "transport/resolver.h"
@@ -254,11 +255,7 @@ Stream::Protection protection_of(const GenericEndpoint& remote) {
   using Protection = Stream::Protection;
   if (remote.protocol().family() == AF_UNIX) return Protection::kLocal;
   if (remote.size() > asio::ip::tcp::endpoint().capacity()) return Protection::kNone;
-  const asio::ip::address address = tcp_of(remote).address();
-  const bool is_mapped = address.is_v6() && address.to_v6().is_v4_mapped();
-  const bool is_local =
-      is_mapped ? asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback() : address.is_loopback();
-  return is_local ? Protection::kLocal : Protection::kNone;
+  return unmapped(tcp_of(remote).address()).is_loopback() ? Protection::kLocal : Protection::kNone;
 }
 
 /// Without a lookup, which may block. An error: the host is a name. "localhost" means both loopback addresses.
@@ -311,7 +308,7 @@ class SocketListener final : public Listener {
       protection = ignored ? Stream::Protection::kNone : protection_of(remote);
       if (!ignored) {
         const asio::ip::tcp::endpoint tcp = tcp_of(remote);
-        group = "tcp:" + tcp.address().to_string();
+        group = "tcp:" + unmapped(tcp.address()).to_string();
         peer = group + ":" + std::to_string(tcp.port());
       }
     }
@@ -356,12 +353,18 @@ class SocketNetwork final : public Network {
     if (!is_spoken(endpoint)) return error_code(Errc::kUnsupported);
     const auto addresses = resolve_numeric(endpoint);
     if (!addresses) return addresses.error();
-    const GenericEndpoint address = addresses->front();
+    GenericEndpoint address = addresses->front();
     const bool is_unix = endpoint.scheme == Endpoint::Scheme::kUnix;
     if (is_unix && is_stale(endpoint.host)) ::unlink(endpoint.host.c_str());
     boost::system::error_code error;
     Acceptor acceptor(executor);
-    acceptor.open(address.protocol(), error);
+    if (is_unix) {
+      acceptor.open(address.protocol(), error);
+    } else {
+      asio::ip::tcp::endpoint tcp = tcp_of(address);
+      open_for(acceptor, tcp, error);
+      address = tcp;
+    }
     if (error) return error;
     // A restart must not wait for the connections of the previous run (TIME_WAIT).
     if (!is_unix) acceptor.set_option(asio::socket_base::reuse_address(true), error);

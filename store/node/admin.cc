@@ -21,6 +21,7 @@
 #include "store/node/handshake_rate.h"
 #include "store/node/status/page.h"
 #include "store/node/thread_border.h"
+#include "transport/both_families.h"
 #include "transport/tls/tls_identity.h"
 
 namespace kv {
@@ -54,11 +55,6 @@ struct Peer {
   std::chrono::system_clock::time_point certificate_end = std::chrono::system_clock::time_point::max();
 };
 
-bool is_loopback(const asio::ip::address& address) {
-  if (address.is_v6() && address.to_v6().is_v4_mapped())  // an IPv4 peer of a listener on [::]
-    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
-  return address.is_loopback();
-}
 }  // namespace
 
 struct AdminServer::Impl {
@@ -264,8 +260,9 @@ struct AdminServer::Impl {
   asio::awaitable<void> serve(tcp::socket socket) {
     beast::error_code ignored;
     const auto remote = socket.remote_endpoint(ignored);
-    const std::string address = remote.address().to_string();
-    Peer peer{.identity = {}, .is_loopback = !ignored && is_loopback(remote.address())};
+    const asio::ip::address from = unmapped(remote.address());
+    const std::string address = from.to_string();
+    Peer peer{.identity = {}, .is_loopback = !ignored && from.is_loopback()};
     if (tls) {
       // Handshakes for newcomers would take time from present clients: above the rate, close at once without a message.
       if (handshakes.take(address, clock.now()) != HandshakeRate::Verdict::kBegin) co_return;
@@ -343,9 +340,9 @@ Result<std::unique_ptr<AdminServer>> AdminServer::start(const std::string& host,
   KV_ASSERT(pages.is_ready && pages.why_not_ready);
   auto impl = std::make_unique<Impl>(std::move(pages), std::move(tls), access, clock);
   boost::system::error_code error;
-  const tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
+  tcp::endpoint endpoint(asio::ip::make_address(host, error), port);
   if (error) return error;
-  impl->acceptor.open(endpoint.protocol(), error);
+  open_for(impl->acceptor, endpoint, error);
   if (!error) impl->acceptor.set_option(asio::socket_base::reuse_address(true), error);
   if (!error) impl->acceptor.bind(endpoint, error);
   if (!error) impl->acceptor.listen(asio::socket_base::max_listen_connections, error);

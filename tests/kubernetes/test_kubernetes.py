@@ -177,8 +177,8 @@ def test_no_variable_of_kubernetes_own_is_taken_for_an_option(folder: str) -> No
 def test_ports_are_those_of_the_configuration_and_all_others_go_by_their_names(folder: str) -> None:
     ports = {each["name"]: each["containerPort"] for each in container(folder)["ports"]}
     text = config_text(folder)
-    assert re.search(rf'"(?:tls|tcp)://0\.0\.0\.0:{ports["kvstore"]}"', text)
-    assert f'admin = "0.0.0.0:{ports["admin"]}"' in text
+    assert re.search(rf'"(?:tls|tcp)://\[::\]:{ports["kvstore"]}"', text)
+    assert f'admin = "[::]:{ports["admin"]}"' in text
     for each in one(folder, "Service")["spec"]["ports"]:
         assert each["port"] == ports[each["targetPort"]]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
