@@ -55,6 +55,7 @@ Result<Endpoint, Failure> parse_endpoint(std::string_view text) {
   if (!text.starts_with("tcp://") && !text.starts_with("tls://")) return fail("unknown scheme");
   if (text.starts_with("tls://")) endpoint.scheme = Endpoint::Scheme::kTls;
   std::string_view rest = text.substr(6);
+  if (rest.ends_with('/')) rest.remove_suffix(1);  // as in a URL
   // The last colon: IPv6 addresses, in brackets, have more.
   const std::size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos) return fail("the port is missing");

@@ -1,6 +1,7 @@
 #include "store/node/admin.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -14,6 +15,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl.hpp>
+#include <optional>
 #include <thread>
 
 #include "base/assert.h"
@@ -155,11 +157,54 @@ struct AdminServer::Impl {
     response.body() = status_page().html;
   }
 
+  /// Where a request was no such, the answer that ends the connection; without a status there is nobody to tell.
+  static std::optional<http::response<http::string_body>> refusal_of(const beast::error_code& error) {
+    if (error.category() != make_error_code(http::error::bad_target).category() ||
+        error == http::error::end_of_stream || error == http::error::partial_message)
+      return std::nullopt;
+    const bool is_large = error == http::error::header_limit || error == http::error::buffer_overflow;
+    const bool has_body = error == http::error::unexpected_body || error == http::error::body_limit;
+    http::response<http::string_body> response(is_large   ? http::status::request_header_fields_too_large
+                                               : has_body ? http::status::payload_too_large
+                                               : error == http::error::bad_version
+                                                   ? http::status::http_version_not_supported
+                                                   : http::status::bad_request,
+                                               11);
+    response.set(http::field::content_type, "text/plain; charset=utf-8");
+    response.body() = is_large   ? "the request line and headers take more than 8 KiB\n"
+                      : has_body ? "a request has no body here; values stand in the query, behind '?'\n"
+                                 : "this is no request of HTTP/1.1: " + error.message() + "\n";
+    response.keep_alive(false);
+    response.prepare_payload();
+    return response;
+  }
+
+  /// Reads what a refused client still sends, within bounds: closing with unread bytes would take the answer from it.
+  template <class AnyStream>
+  static asio::awaitable<void> read_rest(AnyStream& stream) {
+    std::array<char, 4096> rest;
+    for (int i = 0; i < 256; ++i) {
+      const auto [error, count] = co_await stream.async_read_some(asio::buffer(rest), kAwait);
+      if (error) co_return;
+    }
+  }
+
+  /// A proxy may be sent, and pass on, the whole URL.
+  static std::string_view target_of(const http::request<http::empty_body>& request) {
+    std::string_view target(request.target().data(), request.target().size());
+    for (const std::string_view scheme : {"http://", "https://"}) {
+      if (!target.starts_with(scheme)) continue;
+      const std::size_t path = target.find('/', scheme.size());
+      return path == std::string_view::npos ? "/" : target.substr(path);
+    }
+    return target;
+  }
+
   http::response<http::string_body> answer(const http::request<http::empty_body>& request, const Peer& peer) const {
     http::response<http::string_body> response(http::status::ok, request.version());
     response.set(http::field::content_type, "text/plain; charset=utf-8");
     response.set("X-Content-Type-Options", "nosniff");
-    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view target = target_of(request);
     const std::string_view path = target.substr(0, target.find('?'));
     const std::string_view query = target.substr(std::min(target.size(), path.size() + 1));
     const bool is_get = request.method() == http::verb::get || request.method() == http::verb::head;
@@ -207,7 +252,7 @@ struct AdminServer::Impl {
   /// there: one that changes its thread could continue with the other thread's thread-local variables.
   asio::awaitable<http::response<http::string_body>> make(const http::request<http::empty_body>& request,
                                                           const Peer& peer) {
-    const std::string_view target(request.target().data(), request.target().size());
+    const std::string_view target = target_of(request);
     const std::string_view path = target.substr(0, target.find('?'));
     const bool is_scrape = path == "/metrics";
     if (!is_scrape && !is_question(path)) co_return answer(request, peer);
@@ -225,7 +270,8 @@ struct AdminServer::Impl {
     co_return co_await asio::co_spawn(maker.thread, answer_there(request, peer), asio::use_awaitable);
   }
 
-  /// A request with a body ends the connection. Limits of size and time end slow clients.
+  /// A request with a body, or none of HTTP/1.1, is refused and ends the connection. Limits of size and time end slow
+  /// clients.
   template <class AnyStream>
   asio::awaitable<void> serve_requests(AnyStream& stream, Peer peer, AdminConnections::Place place) {
     beast::tcp_stream& socket = beast::get_lowest_layer(stream);
@@ -235,7 +281,16 @@ struct AdminServer::Impl {
       parser.header_limit(8 * 1024);
       socket.expires_after(kTimeout);
       const auto [read_error, read_bytes] = co_await http::async_read(stream, buffer, parser, kAwait);
-      if (read_error) break;
+      if (read_error) {
+        auto refusal = refusal_of(read_error);
+        if (!refusal) break;
+        socket.expires_after(kTimeout);
+        const auto [tell_error, told_bytes] = co_await http::async_write(stream, *refusal, kAwait);
+        beast::error_code ignored;
+        socket.socket().shutdown(tcp::socket::shutdown_send, ignored);
+        if (!tell_error) co_await read_rest(stream);
+        break;
+      }
       connections.did_something(place);
       auto response = co_await make(parser.get(), peer);
       if (std::chrono::system_clock::now() >= peer.certificate_end) response.keep_alive(false);

@@ -440,10 +440,11 @@ std::string set_admin(Given& given) {
     options.admin_host.clear();
     return "";
   }
-  constexpr std::string_view kHttps = "https://";
+  constexpr std::string_view kHttp = "http://", kHttps = "https://";
   options.admin_tls = given.admin.starts_with(kHttps);
+  const bool is_url = options.admin_tls || given.admin.starts_with(kHttp);
   const auto endpoint = parse_endpoint((options.admin_tls ? "tls://" : "tcp://") +
-                                       given.admin.substr(options.admin_tls ? kHttps.size() : 0));
+                                       given.admin.substr(is_url ? given.admin.find("//") + 2 : 0));
   if (!endpoint)
     return "admin: '" + given.admin + "'; allowed: HOST:PORT with a port of 0 to 65535, https://HOST:PORT or none";
   if (is_plain_network(*endpoint) && !given.allows_plain_network) {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "base/standard_streams.h"
+#include "base/output.h"
 #include "store/node/config.h"
 #include "store/node/daemon/daemon.h"
 #include "store/node/machine/autotune.h"
@@ -47,34 +47,40 @@ int check(const kv::NodeOptions& options, const std::optional<kv::GivenOptions>&
   return 0;
 }
 
+/// The daemon's own output is its log, which has rules of its own.
+int run_daemon(const kv::NodeOptions& options, std::optional<kv::GivenOptions> given, const std::string& wrong,
+               const kv::Daemon::ReadOptions& read) {
+  try {
+    if (!given) throw std::runtime_error(wrong);  // the file has changed since
+    return kv::Daemon(options).run(*std::move(given), read);
+  } catch (const std::exception& error) {
+    std::cerr << "kvstore-node: " << error.what() << "\n";
+    return 1;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  kv::open_standard_streams();
+  kv::hold_standard_numbers();
   // For the spill files: RocksDB has no mode for its own. The Unix socket gets its mode explicitly (socket_network.cc).
   ::umask(0077);
   if (argc > 1 && std::string_view(argv[1]) == "spill")
-    return kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr);
+    return kv::end_output("kvstore-node", kv::run_spill_tool(argc - 1, argv + 1, std::cout, std::cerr));
   int exit_code = 0;
   const auto options = kv::parse_options(argc, argv, &exit_code);
-  if (!options) return exit_code;
+  if (!options) return kv::end_output("kvstore-node", exit_code);
   const auto read = [argc, argv](std::string* wrong) {
     int ignored = 0;
     return kv::GivenOptions::read(argc, argv, &ignored, wrong);
   };
   std::string wrong;
   auto given = read(&wrong);
-  if (options->check_only) return check(*options, given);
+  if (options->check_only) return kv::end_output("kvstore-node", check(*options, given));
   if (options->autotune.is_asked) {
-    if (given) return kv::run_autotune(*options, *given, std::cout, std::cerr);
+    if (given) return kv::end_output("kvstore-node", kv::run_autotune(*options, *given, std::cout, std::cerr));
     std::cerr << "kvstore-node: " << wrong << "\n";  // the file has changed since
     return 2;
   }
-  try {
-    if (!given) throw std::runtime_error(wrong);  // the file has changed since
-    return kv::Daemon(*options).run(*std::move(given), read);
-  } catch (const std::exception& error) {
-    std::cerr << "kvstore-node: " << error.what() << "\n";
-    return 1;
-  }
+  return run_daemon(*options, std::move(given), wrong, read);
 }

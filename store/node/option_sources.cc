@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -74,12 +75,27 @@ std::string read_flags(int argc, const char* const* argv, const std::vector<Opti
   return "";
 }
 
-void read_environment(const std::vector<std::string>& names, OptionSources& sources) {
+/// The values of a list stand between commas, as in KVSTORE_ENDPOINTS: a variable cannot be repeated as a flag can.
+std::vector<std::string> values_of(const std::string& text, bool is_list) {
+  std::vector<std::string> values;
+  for (std::size_t at = 0; is_list && at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    if (end > at) values.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return values.empty() ? std::vector<std::string>{text} : values;
+}
+
+void read_environment(const std::vector<OptionRow>& rows, OptionSources& sources) {
+  std::vector<std::string> names = names_of(rows);
+  names.emplace_back(kConfig);
   for (const std::string& name : names) {
     const std::string variable = node_variable(name);
     const char* const value = std::getenv(variable.c_str());
     if (value == nullptr || sources.options.contains(name)) continue;
-    sources.options[name] = {{value}, {OptionSource::kEnvironment, "environment variable " + variable}};
+    const OptionRow* const row = find_row(rows, name);
+    sources.options[name] = {values_of(value, row != nullptr && is_list(*row)),
+                             {OptionSource::kEnvironment, "environment variable " + variable}};
   }
 }
 
@@ -159,7 +175,7 @@ std::string read_sources(int argc, const char* const* argv, const std::vector<Op
   if (std::string wrong = read_flags(argc, argv, rows, switches, *sources); !wrong.empty()) return wrong;
   std::vector<std::string> names = names_of(rows);
   names.emplace_back(kConfig);
-  read_environment(names, *sources);
+  read_environment(rows, *sources);
   sources->unknown_variables = unknown_node_variables(environ, names);
   const auto file = sources->options.find(kConfig);
   if (file == sources->options.end()) return check_excludes(rows, *sources);

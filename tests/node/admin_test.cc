@@ -267,7 +267,7 @@ TEST_F(AdminServerTest, AConnectionIsUsedAgain) {
   }
 }
 
-TEST_F(AdminServerTest, NonsenseIsNotAnswered) {
+TEST_F(AdminServerTest, NonsenseIsRefused) {
   EXPECT_EQ(exchange("KVS1 this is no HTTP at all\r\n\r\n").find("200"), std::string::npos);
   EXPECT_EQ(exchange("GET /" + std::string(100'000, 'x') + " HTTP/1.1\r\n\r\n").find("200"), std::string::npos);
   EXPECT_EQ(exchange("GET /healthz HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + std::string(10'000, 'x')).find("200"),

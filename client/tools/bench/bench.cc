@@ -2,11 +2,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/standard_streams.h"
 #include "client/tools/tool_main.h"
 
 int main(int argc, char** argv) {
-  kv::open_standard_streams();
   CLI::App app("kvstore-bench: how fast a node is, next to what this machine allows, and whether every byte is right");
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvstore-bench " KV_VERSION);

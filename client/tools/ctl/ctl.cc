@@ -7,7 +7,6 @@
 
 #include <iostream>
 
-#include "base/standard_streams.h"
 #include "client/tools/json_text.h"
 #include "client/tools/tool_main.h"
 
@@ -39,7 +38,6 @@ void print_answer(bool as_json, const nlohmann::json& document, const std::funct
 }  // namespace kv
 
 int main(int argc, char** argv) {
-  kv::open_standard_streams();
   CLI::App app("kvstorectl: look at kvstore nodes and change what they keep");
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvstorectl " KV_VERSION);
