@@ -186,8 +186,9 @@ TEST_F(E2eEraseTest, NothingOfTheTenantIsLeftOnAnyNodeAndOthersHaveAllTheyHad) {
   }
   for (std::size_t i = 0; i < 2; ++i) {
     const std::string name = i == 0 ? "one" : "two";
-    EXPECT_THAT(nodes[i]->log(), AllOf(HasSubstr("audit: act=erase"), HasSubstr("owner='blue' result=ok done=true blocks="),
-                                       HasSubstr("erase: all of 'blue' is gone")));
+    EXPECT_THAT(nodes[i]->log(),
+                AllOf(HasSubstr("audit: act=erase"), HasSubstr("owner='blue' result=ok done=true blocks="),
+                      HasSubstr("erase: all of 'blue' is gone")));
     {
       const auto red = connect(*nodes[i], "red");
       EXPECT_EQ(got(*red, "red"), kChains * kChainBlocks);

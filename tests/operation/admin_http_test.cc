@@ -14,7 +14,6 @@
 namespace kv::e2e {
 namespace {
 
-
 /// All that the server at 127.0.0.1:PORT answers to these bytes. The client has no more to say, and reads to the end.
 std::string answer_to(const std::string& address, const std::string& bytes) {
   const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
