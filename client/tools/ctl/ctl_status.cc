@@ -188,7 +188,7 @@ void run_status(CtlOptions options) {
 void run_namespaces(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const std::vector<NodeStats> stats = fetch_stats(client, options.node);
-  nlohmann::json document = {{"namespaces", nlohmann::json::array()}};
+  nlohmann::json document = {{"namespaces", nlohmann::json::array()}, {"silent", nlohmann::json::array()}};
   TextTable table({"node", "id", "model", "block tokens", "block size", "blocks", "bytes", "other fields"});
   for (const NodeStats& node : stats) {
     for (const nlohmann::json& space : rows_in(node.said, "namespaces")) {
@@ -218,7 +218,9 @@ void run_namespaces(CtlOptions options) {
       entry["block_bytes"] = record ? record->block_bytes() : 0;
       document["namespaces"].push_back(std::move(entry));
     }
-    if (node.error) std::cerr << node.name << ": " << describe(node.error) << '\n';
+    if (!node.error) continue;
+    std::cerr << node.name << ": " << describe(node.error) << '\n';
+    document["silent"].push_back({{"node", node.name}, {"error", describe(node.error)}});
   }
   print_answer(options.json, document, table);
   fail_if_silent(stats);

@@ -44,7 +44,7 @@ std::string refused_cell(const nlohmann::json& tenant) {
 void run_tenants(CtlOptions options) {
   ToolClient client(ctl_config(options.node));
   const auto stats = answer_of(ask_stats(client, options.node.deadline));
-  nlohmann::json document = {{"tenants", nlohmann::json::array()}};
+  nlohmann::json document = {{"tenants", nlohmann::json::array()}, {"silent", nlohmann::json::array()}};
   TextTable table({"node", "tenant", "memory", "disk", "pinned", "namespaces", "leases", "sessions", "refused"});
   for (const NodeStats& node : stats) {
     const std::vector<nlohmann::json> tenants = rows_in(node.said, "tenants");
@@ -58,6 +58,7 @@ void run_tenants(CtlOptions options) {
     }
     if (node.error) {
       std::cerr << node.name << ": " << describe(node.error) << '\n';
+      document["silent"].push_back({{"node", node.name}, {"error", describe(node.error)}});
     } else if (tenants.empty() && !options.json) {
       std::cerr << node.name << ": no policy-file, so tenants are not told apart; or nothing was opened yet\n";
     }
