@@ -12,7 +12,8 @@ namespace {
 using testing::HasSubstr;
 
 TEST(OperationFamiliesTest, AListenerOnAllAddressesServesBothFamilies) {
-  if (run_program({"unshare", "-n", "sh", "-c", "ip link set lo up && echo 1 > /proc/sys/net/ipv6/bindv6only"})
+  if (run_program(
+          {"/usr/bin/env", "unshare", "-n", "sh", "-c", "ip link set lo up && echo 1 > /proc/sys/net/ipv6/bindv6only"})
           .status != 0)
     GTEST_SKIP() << "no network namespace, ip or IPv6 here";
   const TempDir folder;
@@ -25,7 +26,7 @@ TEST(OperationFamiliesTest, AListenerOnAllAddressesServesBothFamilies) {
                              " ping --wait 60s -e 'tcp://[::1]:7400' && for host in 127.0.0.1 '[::1]'; do " +
                              ctl_program() + " ping -e tcp://$host:7400 && " + ctl_program() +
                              " doctor -e tcp://$host:7400 --admin $host:7401; done; kill $node; wait $node";
-  const Finished done = run_program({"unshare", "-n", "sh", "-c", script});
+  const Finished done = run_program({"/usr/bin/env", "unshare", "-n", "sh", "-c", script});
   for (const std::string host : {"127.0.0.1", "[::1]"})
     EXPECT_THAT(done.out, HasSubstr(host + ":7401: 200 OK")) << done.out << done.err;
 }

@@ -21,7 +21,7 @@ using testing::HasSubstr;
 std::string threads_after(const std::string& before) {
   const Finished checked = run_program(
       {"/bin/sh", "-c",
-       before + " exec " + node_program() + " --capacity=16MiB --admin=none --listen=unix:///tmp/none --check-config"});
+       before + " " + node_program() + " --capacity=16MiB --admin=none --listen=unix:///tmp/none --check-config"});
   EXPECT_EQ(checked.status, 0) << checked.err;
   return checked.out;
 }
@@ -29,7 +29,7 @@ std::string threads_after(const std::string& before) {
 TEST(OperationProcessorsTest, TheAffinityMaskLimitsTheThreads) {
   const std::vector<unsigned> allowed = allowed_processors();
   const std::string one = std::to_string(allowed.front());
-  if (run_program({"taskset", "-c", one, "true"}).status != 0) GTEST_SKIP() << "there is no taskset";
+  if (run_program({"/usr/bin/env", "taskset", "-c", one, "true"}).status != 0) GTEST_SKIP() << "there is no taskset";
   EXPECT_THAT(threads_after("taskset -c " + one), HasSubstr(", 1 I/O threads (the "));
   // The start line says the same.
   const NodeProcess node({"--capacity=16MiB"});
