@@ -4,14 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
-#include <mutex>
-#include <system_error>
-#include <thread>
-#include <vector>
 
 #include "base/assert.h"
+#include "base/on_all_processors.h"
 
 namespace kv {
 namespace {
@@ -102,37 +100,26 @@ error_code ArenaMemory::commit(std::size_t bytes) {
 }
 
 /// Zeroing pages is the cost, and one processor has not the bandwidth. The threads take steps in turn, so that they end
-/// together. They inherit this thread's choice of NUMA nodes.
+/// together.
 error_code ArenaMemory::touch(std::size_t from, std::size_t bytes) const {
   const std::size_t to = whole_pages(bytes, page_bytes_);
-  std::mutex mutex;  // of the three below
-  std::size_t next = from, touched = from;
-  error_code why;
-  const auto take_steps = [&] {
-    std::unique_lock lock(mutex);
-    while (next < to && !why) {
-      const std::size_t at = next, step = std::min(kTouchStepBytes, to - at);
-      next += step;
-      lock.unlock();
-      const error_code failed = touch_pages(base_ + at, step, page_bytes_);
-      lock.lock();
-      if (failed) why = failed;
+  std::atomic<std::size_t> next = from, touched = from;
+  std::atomic<int> failure = 0;
+  std::atomic_flag is_telling;
+  on_all_processors((to - from + kTouchStepBytes - 1) / kTouchStepBytes, [&] {
+    for (std::size_t at; failure == 0 && (at = next.fetch_add(kTouchStepBytes)) < to;) {
+      const std::size_t step = std::min(kTouchStepBytes, to - at);
+      if (const error_code why = touch_pages(base_ + at, step, page_bytes_)) failure = why.value();
       touched += step;
-      if (progress_ && !why) progress_(std::min(touched, bytes));
+      // One at a time. A thread that finds another telling goes on; the next step's count includes this one.
+      if (!progress_ || failure != 0 || is_telling.test_and_set()) continue;
+      progress_(std::min(touched.load(), bytes));
+      is_telling.clear();
     }
-  };
-  const std::size_t steps = (to - from + kTouchStepBytes - 1) / kTouchStepBytes;
-  std::vector<std::jthread> helpers;
-  while (helpers.size() + 1 < std::min<std::size_t>(steps, std::thread::hardware_concurrency())) {
-    try {
-      helpers.emplace_back(take_steps);
-    } catch (const std::system_error&) {
-      break;  // the limit of threads is reached: fewer do the work
-    }
-  }
-  take_steps();
-  helpers.clear();
-  return why;
+  });
+  if (failure != 0) return {failure, boost::system::system_category()};
+  if (progress_) progress_(bytes);
+  return {};
 }
 
 void ArenaMemory::discard(std::size_t bytes) {

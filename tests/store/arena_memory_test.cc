@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -29,6 +30,17 @@ void map_and_look(const std::atomic<bool>& is_over, std::atomic<bool>& lost) {
     if (lost) return;
     munmap(mapped, kBytes);
   }
+}
+
+TEST(ArenaMemoryTest, ReportsProgressUpToItsCapacityWhileTouching) {
+  std::vector<std::size_t> progress;
+  ArenaConfig config;
+  config.capacity_bytes = 100 * kMiB + 5;
+  config.progress = [&](std::size_t bytes) { progress.push_back(bytes); };
+  ASSERT_TRUE(ArenaMemory::create(config));
+  ASSERT_GE(progress.size(), 2u);
+  EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
+  EXPECT_EQ(progress.back(), 100 * kMiB + 5);
 }
 
 /// Most machines have no huge pages reserved: then they are asked for in vain, while other threads get their heaps.

@@ -37,17 +37,6 @@ TEST(ArenaTest, RefusesZeroCapacityAndOddGranules) {
   EXPECT_EQ(Arena::create({.capacity_bytes = kMiB, .granule_bytes = 4097}).error(), Errc::kBadRequest);
 }
 
-TEST(ArenaTest, ReportsProgressUpToItsCapacityWhileTouching) {
-  std::vector<std::size_t> progress;
-  ArenaConfig config;
-  config.capacity_bytes = 100 * kMiB + 5;
-  config.progress = [&](std::size_t bytes) { progress.push_back(bytes); };
-  ASSERT_TRUE(Arena::create(config));
-  ASSERT_GE(progress.size(), 2u);
-  EXPECT_TRUE(std::is_sorted(progress.begin(), progress.end()));
-  EXPECT_EQ(progress.back(), 100 * kMiB + 5);
-}
-
 TEST(ArenaTest, HoldsExactlyNBlocksOfGranuleSize) {  // invariant 4
   for (const std::size_t block_bytes : {std::size_t{4096}, 196 * kKiB, std::size_t{1155072}, 2 * kMiB}) {
     for (const std::size_t count : {1, 2, 7, 33}) {

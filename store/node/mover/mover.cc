@@ -193,7 +193,7 @@ asio::awaitable<void> Mover::work() {
   if (is_idle) {
     // A leaving node keeps the paths that it could not hand over, whichever maps follow.
     if (is_whole && !wants_out()) moves_.set_unmoved({});
-    if (target_) formers_.clear();
+    if (target_ && !wants_out()) formers_.clear();
     is_whole_due_ = false;
     pass_begun_ = begun;
     moves_.settled = digest_;
@@ -236,7 +236,8 @@ asio::awaitable<void> Mover::work() {
   moves_.set_unmoved(std::move(unmoved));  // at the end: an operator who asks during a pass sees the one before
   if (has_unmoved) tell_unmoved();
   if (is_whole) {
-    if (!has_unmoved) formers_.clear();  // else the next map's pass tries those paths again
+    // Else the next map's pass tries those paths again. A leaving node may have found none that takes them.
+    if (!has_unmoved && !wants_out()) formers_.clear();
     is_whole_due_ = false;
     spdlog::info("cluster: handed over {} blocks ({} bytes) so far", moves_.moved_blocks.load(),
                  moves_.moved_bytes.load());
