@@ -52,7 +52,7 @@ pid_t start_program(const std::vector<std::string>& arguments, const std::vector
 }
 
 /// Whether the thread of this name has nothing to do, or is not there.
-bool sleeps(pid_t pid, const std::string& name) {
+bool sleeps(pid_t pid, const std::string& name) try {
   std::error_code gone;
   for (const auto& each : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
     const std::string status = read_file(each.path() / "stat");  // "12 (name) S ..."
@@ -60,6 +60,8 @@ bool sleeps(pid_t pid, const std::string& name) {
       return std::string("STtZX").find(status[at + name.size() + 4]) != std::string::npos;
   }
   return true;
+} catch (const std::exception&) {
+  return false;  // a thread has ended meanwhile
 }
 
 int wait_for(pid_t pid) {
