@@ -1,10 +1,10 @@
 // kvstorectl config: the options of a running node, over its admin server, separate from the data port.
-#include <cctype>
 #include <iostream>
 
 #include "client/tools/ctl/admin_http.h"
 #include "client/tools/ctl/ctl.h"
 #include "client/tools/json_text.h"
+#include "client/tools/node_stats.h"
 #include "client/tools/text_table.h"
 #include "transport/token.h"
 
@@ -91,26 +91,12 @@ void run_get(const ConfigOptions& options) {
   throw ToolFailed(options.name + ": there is no such option; `kvstorectl config list --all` shows all");
 }
 
-std::string encoded(std::string_view text) {
-  constexpr const char* kDigits = "0123456789ABCDEF";
-  std::string out;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (std::isalnum(byte) || std::string_view("-_./:").find(c) != std::string_view::npos) {
-      out += c;
-    } else {
-      out += {'%', kDigits[byte >> 4], kDigits[byte & 15]};
-    }
-  }
-  return out;
-}
-
 void run_set(const ConfigOptions& options) {
   std::string query;
   for (const std::string& each : options.assignments) {
     const std::size_t equals = each.find('=');
     if (equals == std::string::npos || equals == 0) throw CLI::ValidationError("NAME=VALUE", "'" + each + "' is none");
-    query += (query.empty() ? "" : "&") + encoded(each.substr(0, equals)) + "=" + encoded(each.substr(equals + 1));
+    query += (query.empty() ? "" : "&") + parameter(each.substr(0, equals), each.substr(equals + 1));
   }
   if (options.writes) query += "&_write=1";
   const nlohmann::json document = read_answer(ask_admin(options, "POST", "/config/set?" + query));
