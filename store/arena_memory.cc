@@ -100,13 +100,14 @@ error_code ArenaMemory::commit(std::size_t bytes) {
 }
 
 /// Zeroing pages is the cost, and one processor has not the bandwidth. The threads take steps in turn, so that they end
-/// together.
+/// together. Memory that is added later is touched by the caller alone: the other processors serve requests.
 error_code ArenaMemory::touch(std::size_t from, std::size_t bytes) const {
   const std::size_t to = whole_pages(bytes, page_bytes_);
   std::atomic<std::size_t> next = from, touched = from;
   std::atomic<int> failure = 0;
   std::atomic_flag is_telling;
-  on_all_processors((to - from + kTouchStepBytes - 1) / kTouchStepBytes, [&] {
+  const std::size_t steps = (to - from + kTouchStepBytes - 1) / kTouchStepBytes;
+  on_all_processors(from == 0 ? steps : 1, [&] {
     for (std::size_t at; failure == 0 && (at = next.fetch_add(kTouchStepBytes)) < to;) {
       const std::size_t step = std::min(kTouchStepBytes, to - at);
       if (const error_code why = touch_pages(base_ + at, step, page_bytes_)) failure = why.value();

@@ -41,8 +41,8 @@ class ArenaMemory {
   std::size_t committed_bytes() const { return committed_bytes_; }  ///< Whole pages.
   bool uses_huge_pages() const { return page_bytes_ != 4096; }      ///< Huge pages were reserved for it.
 
-  /// Makes the first `bytes` usable, touched if configured: 0.3 s a GiB and more, on all processors at once.
-  /// Unchanged after an error.
+  /// Makes the first `bytes` usable, touched if configured: 0.3 s a GiB and more. The first time on all
+  /// processors at once. Unchanged after an error.
   error_code commit(std::size_t bytes);
   /// Returns the memory behind the first `bytes` to the system, contents included. It must not be in use.
   void discard(std::size_t bytes);
