@@ -52,7 +52,7 @@ void begin_thread() {
 
 }  // namespace
 
-/// On the writer's thread alone, but for the first three.
+/// Thread safety: finish_by(), failed_count() and is_flushed() from any thread, all else on the writer's.
 class LogSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
  public:
   LogSink(int fd, std::unique_ptr<spdlog::formatter> form)
@@ -63,7 +63,10 @@ class LogSink final : public spdlog::sinks::base_sink<spdlog::details::null_mute
   LogSink(const LogSink&) = delete;
   LogSink& operator=(const LogSink&) = delete;
 
-  void finish_by(steady_clock::time_point end) { end_ = end; }
+  void finish_by(steady_clock::time_point end) {
+    is_flushed_ = false;
+    end_ = end;
+  }
   std::uint64_t failed_count() const { return failed_; }
   bool is_flushed() const { return is_flushed_; }
   /// The thread is this pool's.
@@ -106,10 +109,11 @@ class LogSink final : public spdlog::sinks::base_sink<spdlog::details::null_mute
     constexpr int kStepMilliseconds = 50;
     if (kind_ == Kind::kFile) return true;
     pollfd entry{.fd = fd(), .events = POLLOUT, .revents = 0};
-    while (::poll(&entry, 1, kStepMilliseconds) <= 0) {
-      if (steady_clock::now() >= end_.load()) return false;
+    while (true) {
+      const bool is_over = steady_clock::now() >= end_.load();
+      if (::poll(&entry, 1, is_over ? 0 : kStepMilliseconds) > 0) return true;
+      if (is_over) return false;
     }
-    return true;
   }
 
   ssize_t write_some(std::string_view text) const {

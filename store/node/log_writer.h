@@ -17,7 +17,7 @@ class LogSink;
 ///   1. At most kLinesMax lines wait. One more replaces the oldest.
 ///   2. A line is written whole or counted in lost_count(). Once writing goes on, a line of the log tells the number.
 ///   3. The destructor writes waiting lines for kEndPatience at most.
-/// A process has one at a time. Thread safety: lost_count() from any thread; finish() from one, once.
+/// A process has one at a time. Thread safety: lost_count() from any thread, finish() from one.
 class LogWriter {
  public:
   static constexpr std::size_t kLinesMax = 8192;

@@ -12,12 +12,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "store/node/log_writer.h"
@@ -47,18 +49,27 @@ class LogWriterTest : public testing::Test {
   std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
 };
 
+int bytes_in(int pipe) {
+  int bytes = 0;
+  EXPECT_EQ(::ioctl(pipe, FIONREAD, &bytes), 0);
+  return bytes;
+}
+
 struct Seen {
   std::uint64_t lines = 0;  ///< Of the test.
   std::uint64_t lost = 0;   ///< As the log tells.
   std::uint64_t others = 0;
 };
 
-/// Reads until the other end is closed.
-Seen read_all(int fd) {
+/// Reads until the other end is closed; `lines` counts all that came.
+Seen read_all(int fd, std::atomic<std::uint64_t>& lines) {
   std::string text;
   std::array<char, 65536> buffer;
-  for (ssize_t got = 0; (got = ::read(fd, buffer.data(), buffer.size())) > 0;)
-    text.append(buffer.data(), static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = ::read(fd, buffer.data(), buffer.size())) > 0;) {
+    const std::string_view part(buffer.data(), static_cast<std::size_t>(got));
+    text += part;
+    lines += static_cast<std::uint64_t>(std::ranges::count(part, '\n'));
+  }
   Seen seen;
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) {
@@ -76,6 +87,7 @@ Seen read_all(int fd) {
 
 void expect_all_counted(std::array<int, 2> ends) {
   constexpr int kLines = 3 * static_cast<int>(LogWriter::kLinesMax);
+  std::atomic<std::uint64_t> came = 0;
   Seen seen;
   std::uint64_t lost = 0;
   std::thread reader;
@@ -83,8 +95,9 @@ void expect_all_counted(std::array<int, 2> ends) {
     LogWriter writer(ends[1], form());
     log(kLines);  // would never return if it waited for the reader
     EXPECT_GT(writer.lost_count(), 0u);
-    reader = std::thread([&] { seen = read_all(ends[0]); });
-    writer.finish();
+    reader = std::thread([&] { seen = read_all(ends[0], came); });
+    // One line more tells the number.
+    EXPECT_TRUE(eventually([&] { return came + writer.lost_count() > static_cast<std::uint64_t>(kLines); }));
     lost = writer.lost_count();
   }
   ::close(ends[1]);
@@ -115,10 +128,12 @@ TEST_F(LogWriterTest, TheEndDoesNotWaitForAReader) {
   {
     const LogWriter writer(ends[1], form());
     log(1000);
+    EXPECT_TRUE(eventually([&] { return bytes_in(ends[0]) > 0; }));
   }
   spdlog::info("into nothing");
   ::close(ends[1]);
-  const Seen seen = read_all(ends[0]);
+  std::atomic<std::uint64_t> came = 0;
+  const Seen seen = read_all(ends[0], came);
   EXPECT_GT(seen.lines, 0u);
   EXPECT_LT(seen.lines, 1000u);
   ::close(ends[0]);
@@ -130,8 +145,7 @@ TEST_F(LogWriterTest, AReaderThatGoesAwayCostsItsLinesAndNoProcess) {
   LogWriter writer(ends[1], form());
   ::close(ends[0]);
   log(100);
-  writer.finish();
-  EXPECT_EQ(writer.lost_count(), 100u);
+  EXPECT_TRUE(eventually([&] { return writer.lost_count() == 100; }));
   ::close(ends[1]);
 }
 
@@ -140,8 +154,7 @@ TEST_F(LogWriterTest, AFullDiskCostsLinesOnly) {
   ASSERT_GE(full, 0);
   LogWriter writer(full, form());
   log(100);
-  writer.finish();
-  EXPECT_EQ(writer.lost_count(), 100u);
+  EXPECT_TRUE(eventually([&] { return writer.lost_count() == 100; }));
   ::close(full);
 }
 
@@ -167,11 +180,7 @@ class PipedNode {
   bool comes_up() const {
     return eventually([&] { return http_get(admin, "/readyz").status == 200; });
   }
-  int bytes_waiting() const {
-    int bytes = 0;
-    EXPECT_EQ(::ioctl(fd, FIONREAD, &bytes), 0);
-    return bytes;
-  }
+  int bytes_waiting() const { return bytes_in(fd); }
 
   pid_t pid = -1;
   int fd = -1;
