@@ -235,6 +235,25 @@ TEST_F(MoverTest, WhatCouldNotBeHandedOverIsCountedByReasonUntilItIs) {
   EXPECT_GT(moves("b").moved_blocks, 0u);
 }
 
+/// Its neighbour does not answer, is drained as well, and serves again: the paths are due whenever another node serves.
+TEST_F(MoverTest, WhatALeavingNodeCouldNotHandOverIsTriedWithTheNextNodeThatServes) {
+  start_all({"a", "b"});
+  put_all(40);
+  kill_unannounced("a");
+  moves("b").drain_wanted = true;
+  run_until([&] { return members["b"].state == Member::State::kDraining; });
+  ASSERT_FALSE(moves("b").unmoved().empty());
+  loop.run_for(30s);  // passes without anything new
+  const std::uint64_t before = moves("b").failed_paths;
+  for (const Member::State state : {Member::State::kDraining, Member::State::kServing}) {
+    members["a"].state = state;
+    publish();
+    loop.run_for(30s);
+  }
+  EXPECT_GT(moves("b").failed_paths, before);
+  EXPECT_FALSE(moves("b").unmoved().empty());
+}
+
 /// Of clients with the two tokens below, and of nodes, which come without one.
 std::string policy_of_two_tenants(const std::string& blue, const std::string& red) {
   const auto hex = [](const std::string& token) {

@@ -191,7 +191,7 @@ asio::awaitable<void> Mover::work() {
   // The first map a node sees needs no hand-over: the node has no earlier map under which it owned its blocks.
   const bool is_idle = !has_others() || (is_whole ? formers_.empty() : !is_new);
   if (is_idle) {
-    // A leaving node keeps the paths that it could not hand over, whichever maps follow.
+    // A leaving node keeps the paths that it could not hand over, whichever maps follow, and tries them again.
     if (is_whole && !wants_out()) moves_.set_unmoved({});
     if (target_ && !wants_out()) formers_.clear();
     is_whole_due_ = false;
@@ -236,8 +236,7 @@ asio::awaitable<void> Mover::work() {
   moves_.set_unmoved(std::move(unmoved));  // at the end: an operator who asks during a pass sees the one before
   if (has_unmoved) tell_unmoved();
   if (is_whole) {
-    // Else the next map's pass tries those paths again. A leaving node may have found none that takes them.
-    if (!has_unmoved && !wants_out()) formers_.clear();
+    if (!has_unmoved) formers_.clear();  // else the next map's pass tries those paths again
     is_whole_due_ = false;
     spdlog::info("cluster: handed over {} blocks ({} bytes) so far", moves_.moved_blocks.load(),
                  moves_.moved_bytes.load());
