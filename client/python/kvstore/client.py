@@ -79,6 +79,19 @@ def _least(block_count_min: int) -> int:
     return block_count_min
 
 
+def _read_answer(told: Mapping[str, Any]) -> dict[str, Any]:
+    """Of one node: a node whose answer cannot be read must not cost those of the others."""
+    if told["error"]:
+        return {"error": told["error"], "answer": None}
+    try:
+        answer = json.loads(told["json"])
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        return {"error": "the answer is no JSON object", "answer": None}
+    return {"error": None, "answer": answer}
+
+
 def _priority(given: int) -> int:
     if not 0 <= given <= 9:
         raise BadRequest(f"priority: {given}, allowed are 0 to 9")
@@ -265,14 +278,7 @@ class Client:
         """
         words = urlencode(query or {}, quote_via=quote)
         told = self._native.ask(path, words, node, self._deadline(deadline)).result(-1)
-        return [
-            {
-                "name": each["name"],
-                "error": each["error"],
-                "answer": None if each["error"] else json.loads(each["json"]),
-            }
-            for each in told
-        ]
+        return [{"name": each["name"], **_read_answer(each)} for each in told]
 
     def stats(self, *, deadline: Seconds | None = None) -> list[dict[str, Any]]:
         """The figures of each node (``/stats.json`` in docs/wire.md): name, error or None, values, hit_rate, namespaces, ..."""
