@@ -263,6 +263,8 @@ void Daemon::watch_requests() {
   metrics_->watch([this] {
     return std::vector<NodeMetrics::Value>{{"log_lines_suppressed", node_->log.suppressed_count(), true,
                                             "Log lines that clients caused and that were not written"},
+                                           {"io_stalled_seconds", std::chrono::duration<double>(stalled_for()).count(),
+                                            false, "Since the I/O thread that is furthest behind last took new work"},
                                            {"log_lines_lost", log_->lost_count(), true,
                                             "Log lines that did not fit behind a reader that stalls or is gone"}};
   });
@@ -520,9 +522,10 @@ bool Daemon::has_joined() const {
   return at_work != nullptr && at_work->status().is_joined && is_serving(*node_->cluster.view(), node_->node_id);
 }
 
+Duration Daemon::stalled_for() const { return ready_ ? server_->stalled_for() : Duration::zero(); }
+
 std::string Daemon::why_unhealthy() const {
-  if (!ready_) return "";
-  const Duration stalled = server_->stalled_for();
+  const Duration stalled = stalled_for();
   if (stalled < kStalledFrom) return "";
   return fmt::format("an I/O thread has taken no work for {} s",
                      std::chrono::floor<std::chrono::seconds>(stalled).count());
