@@ -86,9 +86,8 @@ std::vector<std::string> values_of(const std::string& text, bool is_list) {
   return values.empty() ? std::vector<std::string>{text} : values;
 }
 
-void read_environment(const std::vector<OptionRow>& rows, OptionSources& sources) {
-  std::vector<std::string> names = names_of(rows);
-  names.emplace_back(kConfig);
+void read_environment(const std::vector<std::string>& names, const std::vector<OptionRow>& rows,
+                      OptionSources& sources) {
   for (const std::string& name : names) {
     const std::string variable = node_variable(name);
     const char* const value = std::getenv(variable.c_str());
@@ -175,7 +174,7 @@ std::string read_sources(int argc, const char* const* argv, const std::vector<Op
   if (std::string wrong = read_flags(argc, argv, rows, switches, *sources); !wrong.empty()) return wrong;
   std::vector<std::string> names = names_of(rows);
   names.emplace_back(kConfig);
-  read_environment(rows, *sources);
+  read_environment(names, rows, *sources);
   sources->unknown_variables = unknown_node_variables(environ, names);
   const auto file = sources->options.find(kConfig);
   if (file == sources->options.end()) return check_excludes(rows, *sources);
