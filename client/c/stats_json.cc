@@ -1,6 +1,8 @@
 #include "client/c/stats_json.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -21,12 +23,15 @@ std::string latin_1(std::string_view text) {
   return utf8;
 }
 
+/// Whole numbers are written without a point.
+Json number(double value) { return value == std::floor(value) ? Json(static_cast<std::int64_t>(value)) : Json(value); }
+
 /// `chosen` and `nodes` as in a node's status page; processors in the kernel's format, such as "0-3,8".
 Json numa_of(const NumaStatus& numa) {
   return {{"nodes", numa.place.node_count},
           {"chosen", Json(numa.place.choice.memory)},
           {"processors", number_list_text(numa.place.choice.processors)},
-          {"misplaced_ratio", numa.misplaced_ratio ? Json(*numa.misplaced_ratio) : Json()},
+          {"misplaced_ratio", numa.misplaced_ratio ? number(*numa.misplaced_ratio) : Json()},
           {"why_not", latin_1(numa.place.why_not)}};
 }
 
