@@ -1,12 +1,4 @@
-"""Hugging Face ``generate()`` that begins with the stored prefix and stores what it computed.
-
->>> store = PrefixStore(model, client)
->>> cache = store.cache(input_ids)                            # what is stored of the prompt is in it
->>> out = model.generate(input_ids, past_key_values=cache)    # computes the rest
->>> cache.store(out)                                          # the next prompt finds this one, and the answer
-
-``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
-"""
+"""``generate()`` that begins with the stored prefix of a prompt, and stores what it computed."""
 
 from __future__ import annotations
 
@@ -23,11 +15,11 @@ import numpy.typing as npt
 import torch
 from transformers import DynamicCache
 
-from ._identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
-from .client import Client
-from .errors import BadRequest, Error, Quarantined, TimedOut, Unsupported
-from .layouts import Layout, Part, gather, scatter
-from .namespaces import Namespace
+from .._identity import computed, digest, loaded_digest, model_name, remote_code_digest, rotation_digest, short
+from ..client import Client
+from ..errors import BadRequest, Error, Quarantined, TimedOut, Unsupported
+from ..layouts import Layout, Part, gather, scatter
+from ..namespaces import Namespace
 
 __all__ = ["PrefixStore", "StoredCache", "weights_digest"]
 

@@ -1,0 +1,13 @@
+"""Hugging Face ``generate()`` that begins with the stored prefix and stores what it computed.
+
+>>> store = PrefixStore(model, client)
+>>> cache = store.cache(input_ids)                            # what is stored of the prompt is in it
+>>> out = model.generate(input_ids, past_key_values=cache)    # computes the rest
+>>> cache.store(out)                                          # the next prompt finds this one, and the answer
+
+``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
+"""
+
+from .prefix_store import PrefixStore, StoredCache, weights_digest
+
+__all__ = ["PrefixStore", "StoredCache", "weights_digest"]
