@@ -1,4 +1,4 @@
-"""Random schemas, and random prompts for them, for tests with hypothesis."""
+"""Tokenizers, random schemas, and random prompts for them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,24 @@ _texts = st.text(_letters, min_size=1, max_size=8)
 def letters(text: str) -> list[int]:
     """One token a letter."""
     return [ord(each) for each in text]
+
+
+class Words:
+    """One token a word, numbered as they come. The same interface as Hugging Face's tokenizers."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.texts: list[str] = []
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        assert not add_special_tokens
+        self.texts.append(text)
+        words = text.split()
+        self.words += [word for word in dict.fromkeys(words) if word not in self.words]
+        return [self.words.index(word) for word in words]
+
+    def decode(self, tokens) -> str:
+        return " ".join(self.words[token] for token in tokens)
 
 
 @st.composite

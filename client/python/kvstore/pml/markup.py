@@ -110,7 +110,7 @@ class _Reader:
             self._parser.Parse(b"", True)
         except expat.ExpatError as error:
             place = Place(error.lineno, error.offset + 1)
-            expected = f"</{self._open[-1].tag}>" if self._open else "one well-formed XML element"
+            expected = shown_tag("/" + self._open[-1].tag) if self._open else "one well-formed XML element"
             fail(place, f"invalid XML ({expat.ErrorString(error.code)})", expected)
         finally:
             del self._parser  # its handlers refer to this object
