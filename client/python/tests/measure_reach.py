@@ -138,11 +138,11 @@ def tables(rows: Rows) -> None:
     queries, keys = np.full(4, 16, np.int32), np.full(4, 64, np.int32)
     packed, indptrs, made = np.zeros(512, np.uint8), np.zeros((2, 5), np.int32), size()
     mask = np.ones(4 * 16 * 64, np.uint8)
-    for what, given in (("causal", None), ("a mask of 4,096", mask)):
+    for what, given in (("4,096 pairs, causal", None), ("a mask of 4,096 pairs", mask)):
         pointer = ctypes.c_void_p(None) if given is None else address(given)
         arguments = [address(queries), address(keys), size(4), pointer, address(packed), size(512), ctypes.byref(made)]
         rows.show(
-            f"`pack_masks`, {what} pairs",
+            f"`pack_masks`, {what}",
             rows.library.kvs_pack_masks,
             [*arguments, address(indptrs[0]), address(indptrs[1])],
             lambda given=given: kvstore.pack_masks(queries, keys, given),
