@@ -38,7 +38,7 @@ except ImportError as _error:
     ) from _error
 
 from . import _results as _results  # results have a repr from here on
-from . import device, errors, layouts, models, paging
+from . import device, errors, layouts, models, paging, pruning
 from ._kvstore import (
     ArchivedContext,
     ContextList,
@@ -57,9 +57,23 @@ from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
 from .errors import Error
 from .futures import Future, wait
-from .layouts import Cache, Layout, Move, Part, Rotation, copy_blocks, gather, relayout, scatter, table_slots
+from .layouts import (
+    Cache,
+    Layout,
+    Move,
+    Part,
+    Rotation,
+    append_positions,
+    copy_blocks,
+    gather,
+    relayout,
+    scatter,
+    slots_of_csr,
+    table_slots,
+)
 from .namespaces import Namespace, extra_digest, hashes
-from .paging import PagedCache, PagePool, plan_cascade, plan_chunks
+from .paging import PagedCache, PagePool, pack_masks, plan_cascade, plan_chunks, plan_shared_prefixes
+from .pruning import KeptRows, plan_keep_rows, scatter_kept
 from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
 
 __all__ = [
@@ -71,6 +85,7 @@ __all__ = [
     "Error",
     "Future",
     "GetResult",
+    "KeptRows",
     "Layout",
     "Lease",
     "LoadResult",
@@ -92,6 +107,7 @@ __all__ = [
     "SetSpace",
     "Space",
     "__version__",
+    "append_positions",
     "copy_blocks",
     "device",
     "errors",
@@ -100,11 +116,17 @@ __all__ = [
     "hashes",
     "layouts",
     "models",
+    "pack_masks",
     "paging",
     "plan_cascade",
     "plan_chunks",
+    "plan_keep_rows",
+    "plan_shared_prefixes",
+    "pruning",
     "relayout",
     "scatter",
+    "scatter_kept",
+    "slots_of_csr",
     "table_slots",
     "traced",
     "wait",

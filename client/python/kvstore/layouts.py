@@ -31,10 +31,12 @@ __all__ = [
     "Move",
     "Part",
     "Rotation",
+    "append_positions",
     "copy_blocks",
     "gather",
     "relayout",
     "scatter",
+    "slots_of_csr",
     "table_slots",
 ]
 
@@ -320,3 +322,28 @@ def table_slots(
     if ids.ndim != 2:
         raise BadRequest(f"table: has {ids.ndim} axes, not 2")
     return _kvstore.table_slots(ids.reshape(-1), ids.shape[1], block_tokens, starts, lengths, drop_missing)
+
+
+def append_positions(
+    append_indptr: Numbers, seq_lens: Numbers, row_count: int | None = None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Request and position of each appended token, int32 [row_count] each (FlashInfer's ``get_batch_indices_positions``).
+
+    Request b appends rows ``append_indptr[b]`` to ``append_indptr[b + 1] - 1``; the last is its last token, at position
+    ``seq_lens[b] - 1``: lengths count the appended tokens. ``row_count`` None: the last of ``append_indptr``. Rows beyond that, as a CUDA
+    graph of fixed size has them, get request -1 and position 0. Raises BadRequest that names the argument and its element: an indptr that
+    falls, a request that appends more than its length.
+    """
+    return _kvstore.append_positions(append_indptr, seq_lens, row_count)
+
+
+def slots_of_csr(
+    indptr: Numbers, indices: Numbers, page_tokens: int, batch_indices: Numbers, positions: Numbers
+) -> npt.NDArray[np.int64]:
+    """Slot of each token, int64 [n], from a page table in compressed rows (FlashInfer's): token ``positions[e]`` of request
+    ``batch_indices[e]`` lies in page ``indices[indptr[b] + position // page_tokens]``. A negative request, or a negative page, gives a
+    negative slot, which :func:`scatter` and :func:`gather` skip.
+
+    Raises BadRequest that names the argument and its element: a request that ``indptr`` lacks, a position beyond its request's pages.
+    """
+    return _kvstore.slots_of_csr(indptr, indices, page_tokens, batch_indices, positions)

@@ -16,8 +16,11 @@
 //   calls/calls.h       Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them
+//   bind_rows.cc        slots from block tables and CSR page tables
+//   bind_pruning.cc     pruned caches: tokens that each head keeps
 //   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
+//   bind_masks.cc       packed attention masks
 //   bind_model.cc       a model's cache by its config.json
 //   bind_lmcache.cc     LMCache's native plugin
 #pragma once
@@ -29,8 +32,11 @@ namespace kv::python {
 void bind_namespace(nanobind::module_& module);
 void bind_client(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
+void bind_rows(nanobind::module_& module);
+void bind_pruning(nanobind::module_& module);
 void bind_device(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
+void bind_masks(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_lmcache(nanobind::module_& module);
 

@@ -19,13 +19,11 @@
 #include "client/python/src/call_rows.h"
 #include "client/python/src/device_call.h"
 #include "client/python/src/errors.h"
-#include "client/python/src/numpy_arrays.h"
 #include "client/python/src/without_gil.h"
 #include "gpu/layout.h"
 #include "gpu/named_layouts.h"
 #include "gpu/permute.h"
 #include "gpu/rotary.h"
-#include "gpu/row_plan.h"
 
 namespace kv::python {
 namespace {
@@ -127,10 +125,14 @@ Layout named(const std::string& name, const CacheShape& shape) {
       {"x_packed", layouts::x_packed},
       {"fractal_nz", layouts::fractal_nz},
       {"cross_layer", layouts::cross_layer},
+      {"head_folded", layouts::head_folded},
       {"mla", layouts::mla},
       {"mla_split", layouts::mla_split},
       {"ds_mla", layouts::ds_mla},
       {"indexer", layouts::indexer},
+      {"nvfp4", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kLinear); }},
+      {"nvfp4_swizzled", [](const CacheShape& of) { return layouts::nvfp4(of, layouts::ScaleOrder::kSwizzledValues); }},
+      {"inline_scales_nhd", layouts::inline_scales_nhd},
       {"slot_pool", layouts::slot_pool},
       {"batched", layouts::batched},
       {"ragged", layouts::ragged},
@@ -343,24 +345,6 @@ nb::object copy_blocks_within(const nb::object& object, nb::handle sources, nb::
   return move_on_host(bound.layout, bound.layout, Operation(), [&] { return copy_blocks(bound, pairs); });
 }
 
-nb::object slots_of_table(nb::handle table, std::int64_t width, std::int64_t block_tokens, nb::handle starts,
-                          nb::handle lengths, bool drops_missing) {
-  const Numbers<std::int32_t> ids(table, "table");
-  const Numbers<std::int64_t> begins(starts, "starts"), counts(lengths, "lengths");
-  std::int64_t total = 0;
-  for (const std::int64_t length : counts.values()) {
-    if (length < 0 || length > (std::int64_t{1} << 40)) throw bad_request("lengths: out of range");
-    total += length;
-    if (total > (std::int64_t{1} << 31)) throw bad_request("lengths: over 2^31 rows");
-  }
-  std::vector<std::int64_t> slots(static_cast<std::size_t>(total));
-  const auto rows = plan_table_rows(slots, {ids.values(), width}, block_tokens, begins.values(), counts.values(),
-                                    drops_missing ? MissingBlock::kDropRow : MissingBlock::kKeepRow);
-  if (!rows) throw bad_request("table: a token beyond it, or lengths of unequal counts");
-  slots.resize(static_cast<std::size_t>(*rows));
-  return numpy_of<std::int64_t>(std::move(slots));
-}
-
 nb::list components_of(const Layout& layout) {
   nb::list list;
   for (const Component& each : layout.components) {
@@ -467,8 +451,6 @@ void bind_layout(nb::module_& module) {
              "options"_a, "where"_a);
   module.def("relayout", &relayout_blocks, "to"_a, "to_blocks"_a, "source"_a, "from_blocks"_a, "options"_a, "where"_a);
   module.def("copy_blocks", &copy_blocks_within, "cache"_a, "sources"_a, "targets"_a, "where"_a);
-  module.def("table_slots", &slots_of_table, "table"_a, "width"_a, "block_tokens"_a, "starts"_a.none(), "lengths"_a,
-             "drops_missing"_a);
 }
 
 }  // namespace kv::python

@@ -4,15 +4,20 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "client/python/src/bind.h"
 #include "client/python/src/buffers.h"
 #include "client/python/src/errors.h"
 #include "client/python/src/numpy_arrays.h"
+#include "client/python/src/without_gil.h"
 #include "gpu/paging/cascade_plan.h"
 #include "gpu/paging/chunk_plan.h"
 #include "gpu/paging/paged_cache.h"
@@ -137,6 +142,14 @@ struct PlannedBatch {
   std::optional<SharedPrefixTree> tree;
 };
 
+void plan_tree(PlannedBatch& planned, std::vector<PlannedSequence>& sequences, const SharingConfig& config) {
+  // Now that the outer vector no longer grows: spans point into it.
+  for (std::size_t i = 0; i < sequences.size(); ++i) sequences[i].blocks = planned.blocks[i];
+  auto tree = run_without_gil([&] { return plan_shared_prefixes(sequences, config); });
+  if (!tree) throw failure_of(tree.error());
+  planned.tree = *std::move(tree);
+}
+
 std::unique_ptr<PlannedBatch> plan_batch(const nb::sequence& page_tables, const nb::sequence& hashes,
                                          nb::handle token_counts, std::size_t block_size, nb::handle query_counts,
                                          std::size_t sequence_count_min) {
@@ -169,17 +182,70 @@ std::unique_ptr<PlannedBatch> plan_batch(const nb::sequence& page_tables, const 
     if (asked < 1 || asked > tokens) throw bad_request("query_counts" + at + ": not in [1, tokens]");
     sequences.push_back({.blocks = {}, .query_count = static_cast<std::int32_t>(asked)});
   }
-  // Now that the outer vector no longer grows: spans point into it.
-  for (std::size_t i = 0; i < batch; ++i) sequences[i].blocks = planned->blocks[i];
-  const auto tree =
-      plan_shared_prefixes(sequences, {.block_size = block_size, .sequence_count_min = sequence_count_min});
-  if (!tree) throw failure_of(tree.error());
-  planned->tree = *tree;
+  plan_tree(*planned, sequences, {.block_size = block_size, .sequence_count_min = sequence_count_min});
+  return planned;
+}
+
+/// Requests without pages, to find their order. Blocks without a hash, and those with queries, are never shared: one
+/// token stands for all of them.
+std::unique_ptr<PlannedBatch> plan_requests(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
+                                            nb::handle query_counts, std::size_t sequence_count_min) {
+  const Numbers<std::int64_t> counts(token_counts, "token_counts"), queries(query_counts, "query_counts");
+  const std::size_t batch = nb::len(hashes);
+  for (const auto& [given, name, size] : {std::tuple(token_counts, "token_counts", counts.values().size()),
+                                          std::tuple(query_counts, "query_counts", queries.values().size())}) {
+    if (!given.is_none() && size != batch)
+      throw bad_request(std::string(name) + ": " + std::to_string(size) + " for " + std::to_string(batch) +
+                        " sequences of hashes");
+  }
+  if (block_size == 0 || block_size > 65536)
+    throw bad_request("block_size: " + std::to_string(block_size) + " is not in [1, 65536]");
+  constexpr PageId kNoPageYet{1};  // any: the order depends on names alone
+  auto planned = std::make_unique<PlannedBatch>();
+  for (std::size_t i = 0; i < batch; ++i) {
+    const std::string at = "[" + std::to_string(i) + "]: ";
+    const std::vector<BlockHash> chain = hashes_from(nb::object(hashes[i]), "hashes");
+    const auto named = static_cast<std::int64_t>(chain.size() * block_size);
+    const std::int64_t tokens = token_counts.is_none() ? named + 1 : counts.values()[i];
+    if (tokens < 1) throw bad_request("token_counts" + at + std::to_string(tokens) + " is not 1 or more");
+    const std::int64_t asked = query_counts.is_none() ? 1 : queries.values()[i];
+    if (asked < 1 || asked > tokens)
+      throw bad_request("query_counts" + at + std::to_string(asked) + " is not in [1, " + std::to_string(tokens) +
+                        "], the tokens of its sequence");
+    const auto sharable = static_cast<std::size_t>(std::min(tokens - asked, named)) / block_size;
+    std::vector<PlannedBlock>& blocks = planned->blocks.emplace_back();
+    blocks.reserve(sharable + 1);
+    for (std::size_t k = 0; k < sharable; ++k)
+      blocks.push_back({name_of(chain[k], 0), kNoPageYet, static_cast<std::int32_t>(block_size)});
+    blocks.push_back({.name = {}, .page = kNoPageYet, .token_count = 1});
+  }
+  std::vector<PlannedSequence> sequences(batch);
+  plan_tree(*planned, sequences, {.block_size = block_size, .sequence_count_min = sequence_count_min});
   return planned;
 }
 
 nb::object order_of(const SharedPrefixTree& tree) {
   return numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.order.begin(), tree.order.end()));
+}
+
+/// One field of all runs.
+nb::object run_fields(const std::vector<SharedRun>& runs, std::size_t SharedRun::*field) {
+  std::vector<std::int64_t> numbers;
+  numbers.reserve(runs.size());
+  for (const SharedRun& run : runs) numbers.push_back(static_cast<std::int64_t>(run.*field));
+  return numpy_of<std::int64_t>(std::move(numbers));
+}
+
+nb::tuple shared_prefixes_of(const nb::sequence& hashes, nb::handle token_counts, std::size_t block_size,
+                             nb::handle query_counts, std::size_t sequence_count_min) {
+  const auto batch = plan_requests(hashes, token_counts, block_size, query_counts, sequence_count_min);
+  const SharedPrefixTree& tree = *batch->tree;
+  const auto field = [&](std::size_t SharedRun::*each) { return run_fields(tree.runs, each); };
+  return nb::make_tuple(
+      order_of(tree),
+      nb::make_tuple(field(&SharedRun::level), field(&SharedRun::sequence_begin), field(&SharedRun::sequence_end),
+                     field(&SharedRun::block_begin), field(&SharedRun::block_end)),
+      numpy_of<std::int64_t>(std::vector<std::int64_t>(tree.tail_begin.begin(), tree.tail_begin.end())));
 }
 
 nb::tuple cascade_of(const nb::sequence& page_tables, const nb::sequence& hashes, nb::handle token_counts,
@@ -299,6 +365,8 @@ void bind_paging(nb::module_& module) {
   using namespace nb::literals;
   bind_pool(module);
   bind_sequences(module);
+  module.def("plan_shared_prefixes", &shared_prefixes_of, "hashes"_a, "token_counts"_a.none(), "block_size"_a,
+             "query_counts"_a.none(), "sequence_count_min"_a);
   module.def("plan_cascade", &cascade_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,
              "query_counts"_a.none(), "sequence_count_min"_a, "level_count_max"_a.none());
   module.def("plan_chunks", &chunks_of, "page_tables"_a, "hashes"_a, "token_counts"_a, "block_size"_a,

@@ -1,5 +1,6 @@
 #include "client/python/src/device_call.h"
 
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -50,6 +51,36 @@ Rows rows_of(const Side& side, std::int64_t row_count, Scratch& scratch) {
 
 std::string device_text(int device) { return "CUDA device " + std::to_string(device); }
 
+/// The device of a call. Throws unless it has all memory of the call, or reaches the host's.
+int device_of(const CudaModule& module, const Cache& to, const char* to_name, const Cache& from,
+              const char* from_name) {
+  const int device = to.device() >= 0 ? to.device() : from.device();
+  for (const auto& [cache, name] : {std::pair(&to, to_name), std::pair(&from, from_name)}) {
+    if (cache->device() < 0) {
+      cache->check_reachable(module, name);
+    } else if (cache->device() != device) {
+      throw bad_request(std::string(name) + ": on " + device_text(cache->device()) + ", " + to_name + " is on " +
+                        device_text(device));
+    }
+  }
+  return device;
+}
+
+/// Enqueues by `launch(stream, grid_max)`, and keeps what the device reads until the returned event has passed.
+std::shared_ptr<DeviceEvent> launch_and_keep(std::shared_ptr<const CudaModule> module, int device, const Where& where,
+                                             Scratch scratch, std::vector<nb::object> holds,
+                                             const std::function<Result<void>(void*, int)>& launch) {
+  void* const stream = reinterpret_cast<void*>(*where.stream);
+  const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
+  const auto launched = run_without_gil([&] { return launch(stream, grid_max); });  // a full queue makes it wait
+  if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
+  // Also after a failed launch: others may have been enqueued before it.
+  const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
+  keep_until(event, std::move(scratch), std::move(holds));
+  check_cuda(launched, "stream");
+  return event;
+}
+
 }  // namespace
 
 bool is_for_device(const Where& where, const Cache& to, const char* to_name, const Cache& from, const char* from_name) {
@@ -68,18 +99,10 @@ bool is_for_device(const Where& where, const Cache& to, const char* to_name, con
 
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
                                      const Operation& operation, std::vector<nb::object> holds) {
-  auto module = cuda();
+  const auto module = cuda();
   let_go();
-  const int device = to.cache.device() >= 0 ? to.cache.device() : from.cache.device();
-  for (const Side* side : {&to, &from}) {
-    if (side->cache.device() < 0) {
-      side->cache.check_reachable(*module, side->name);
-    } else if (side->cache.device() != device) {
-      throw bad_request(std::string(side->name) + ": on " + device_text(side->cache.device()) + ", " + to.name +
-                        " is on " + device_text(device));
-    }
-    check_ids(*side, row_count);
-  }
+  const int device = device_of(*module, to.cache, to.name, from.cache, from.name);
+  for (const Side* side : {&to, &from}) check_ids(*side, row_count);
   const BoundLayout& target = to.cache.writable(to.name);
   const BoundLayout& source = from.cache.bound();
   const bool is_rotation = operation.kind == Operation::Kind::kRotate;
@@ -93,17 +116,22 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
   Operation enqueued = operation;
   if (!frequencies.empty()) enqueued.rotation.frequencies = scratch.keep(frequencies);
   if (!deltas.empty()) enqueued.rotation.deltas = scratch.keep(deltas);
-  void* const stream = reinterpret_cast<void*>(*where.stream);
-  const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
-  const auto launched = run_without_gil([&] {  // a full queue makes the launch wait
+  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), [&](void* stream, int grid_max) {
     return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
   });
-  if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
-  // Also after a failed launch: others may have been enqueued before it.
-  const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
-  keep_until(event, std::move(scratch), std::move(holds));
-  check_cuda(launched, "stream");
-  return event;
+}
+
+std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,
+                                          const Cache& source, std::vector<nb::object> holds) {
+  const auto module = cuda();
+  let_go();
+  const int device = device_of(*module, cache, "cache", source, "source");
+  const BoundLayout& target = cache.writable("cache");
+  Scratch scratch(*module, Scratch::room_for(rows.size_bytes()));
+  const std::span kept(rows.empty() ? nullptr : scratch.keep(rows), rows.size());
+  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), [&](void* stream, int grid_max) {
+    return module->scatter_kept(target, kept, source.bound(), stream, grid_max);
+  });
 }
 
 }  // namespace kv::python

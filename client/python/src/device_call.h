@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "client/python/src/cache.h"
 #include "client/python/src/call_rows.h"
 #include "client/python/src/device.h"
+#include "gpu/compress.h"
 #include "gpu/operation.h"
 
 namespace kv::python {
@@ -36,5 +38,9 @@ bool is_for_device(const Where& where, const Cache& to, const char* to_name, con
 /// may own the sides' memory, until the event has passed. Throws kMismatch without a text if the layouts do not fit.
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
                                      const Operation& operation, std::vector<nb::object> holds);
+
+/// The same for the rows of a pruned cache. They are the host's, in range, and copied.
+std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,
+                                          const Cache& source, std::vector<nb::object> holds);
 
 }  // namespace kv::python

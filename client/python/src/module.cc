@@ -18,7 +18,10 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_client(module);
   kv::python::bind_device(module);
   kv::python::bind_layout(module);
+  kv::python::bind_rows(module);
+  kv::python::bind_pruning(module);
   kv::python::bind_paging(module);
+  kv::python::bind_masks(module);
   kv::python::bind_model(module);
   kv::python::bind_lmcache(module);
 }

@@ -11,7 +11,18 @@ import pytest
 from simulated import ORDERS, Device, DeviceArray, DlpackArray
 
 import kvstore
-from kvstore import Layout, Move, Rotation, copy_blocks, gather, relayout, scatter
+from kvstore import (
+    KeptRows,
+    Layout,
+    Move,
+    Rotation,
+    copy_blocks,
+    gather,
+    plan_keep_rows,
+    relayout,
+    scatter,
+    scatter_kept,
+)
 from kvstore.device import Stream, device_count, record, stream_handle, why_no_device
 
 
@@ -291,6 +302,54 @@ def test_ids_on_the_device_beyond_the_cache_are_skipped(device, client):
     ids = DeviceArray(device, np.array([2, 400, -1], np.int32))
     assert gather(layout.store_block(3).bind(rows), layout.bind(array), blocks=ids, stream=Stream()).wait(10)
     assert (rows[0].view(np.float32) == values[2].ravel()).all() and not rows[1:].any()
+
+
+@pytest.mark.parametrize("mode", ["last", "mean", "drop"])
+def test_a_pruned_cache_on_a_device_is_the_hosts(device, client, order, mode):
+    plan = plan_keep_rows(
+        mode,
+        head_count=2,
+        seq_lens=[9, 4],
+        windows=[5, 2, 0, 4],
+        offsets=None if mode == "last" else [1, -1, 0, 0],
+        first_slots=[0, 10, -1, 20],
+    )
+    new = [random_of((13, 2, 40), np.float16, seed) for seed in range(4)]
+    ragged = Layout.named("ragged", block_count=1, block_tokens=13, heads=2, key_size=40, layer_count=2, element="fp16")
+    layout = Layout.named("head_folded", block_count=8, block_tokens=4, key_size=40, layer_count=2, element="fp16")
+    kept = [np.full((8, 4, n), 7, t) for n, t in ((40, np.float16), (40, np.float16), (1, np.float32))] * 2
+    on_device = [DeviceArray(device, each) for each in kept]
+    kept = [each.copy() for each in kept]
+    scatter_kept(layout.bind(kept), plan, ragged.bind(new))
+    event = scatter_kept(
+        layout.bind(on_device), plan, ragged.bind([DeviceArray(device, each) for each in new]), stream=Stream()
+    )
+    del plan  # the rows were copied
+    assert event.wait(10)
+    for made, wanted in zip(on_device, kept, strict=True):
+        assert (made.numpy() == wanted).all()
+
+
+def test_a_pruned_cache_on_a_device_refuses_what_the_hosts_refuses(device, client):
+    new = [random_of((4, 2, 8), np.float16, seed) for seed in range(2)]
+    ragged = Layout.named("ragged", block_count=1, block_tokens=4, heads=2, key_size=8, element="fp16")
+    layout = Layout.named("head_folded", block_count=2, block_tokens=4, key_size=8, element="fp16")
+    kept = [np.zeros((2, 4, n), t) for n, t in ((8, np.float16), (8, np.float16), (1, np.float32))]
+    cache, source = (
+        one.bind([DeviceArray(device, each) for each in arrays]) for one, arrays in ((layout, kept), (ragged, new))
+    )
+    stream, row = Stream(), KeptRows.of([0], [0], [0])
+    for rows, text in (
+        (KeptRows.of([8], [0], [0]), r"rows\[0\]: slot 8"),
+        (KeptRows.of([0], [3], [0], [2]), r"rows\[0\]: token_count 2"),
+    ):
+        with pytest.raises(kvstore.BadRequest, match=text):
+            scatter_kept(cache, rows, source, stream=stream)
+    with pytest.raises(kvstore.BadRequest, match=r"^stream: none is given, and cache"):
+        scatter_kept(cache, row, source)
+    with pytest.raises(kvstore.BadRequest, match=r"^source: host memory that is not page-locked"):
+        scatter_kept(cache, row, ragged.bind(new), stream=stream)
+    assert scatter_kept(cache, KeptRows.of([], [], []), source, stream=stream).wait(10)
 
 
 def test_a_child_of_fork_is_told(device):

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md and the README work as stated, and the example programs run."""
+"""The examples of the pages about Python and of the README work as stated, and the example programs run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ def python_blocks(file: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", file.read_text(), re.M | re.S)
 
 
-@pytest.mark.parametrize("name", ["docs/python.md", "README.md"])
-def test_the_examples_of_a_page(node, name):
+def run_blocks(name: str, endpoint: str = "") -> None:
     blocks = python_blocks(ROOT / name)
     assert blocks
-    code = "\n".join(blocks).replace("unix:///tmp/kvstore.sock", node.endpoint)
+    code = "\n".join(blocks).replace("unix:///tmp/kvstore.sock", endpoint)
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -33,6 +32,16 @@ def test_the_examples_of_a_page(node, name):
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr
+
+
+@pytest.mark.parametrize("name", ["docs/python.md", "README.md"])
+def test_the_examples_of_a_page(node, name):
+    run_blocks(name, node.endpoint)
+
+
+@pytest.mark.parametrize("name", ["docs/kernels.md", "docs/paged-cache.md"])
+def test_the_examples_of_a_page_without_a_node(name):
+    run_blocks(name)
 
 
 def test_the_tests_that_a_page_names_are_there():
