@@ -347,7 +347,8 @@ std::string Client::metrics_text() const {
                                        .call_count = shared.call_count,
                                        .calls_max = shared.config.calls_max,
                                        .lent_bytes = shared.memory.bytes(),
-                                       .numa = numa()});
+                                       .numa = numa(),
+                                       .certificates = shared.certificates.get()});
 }
 
 void Client::tell_prefill_speed(double tokens_per_second) {

@@ -206,6 +206,15 @@ std::string ClientMetrics::text(const std::vector<NodeStatus>& nodes, const Gaug
                 "Share of that memory on nodes that it was not asked of, by a sample", *ratio);
   }
 
+  if (gauges.certificates != nullptr) {
+    const auto ends = gauges.certificates->current()->cert_ends().time_since_epoch();
+    text.family("tls_cert_expiry_timestamp_seconds", "gauge",
+                "When the first certificate of the client's chain in use ends, in seconds since 1970",
+                std::chrono::duration<double>(ends).count());
+    text.family("tls_reload_failed", "gauge", "1: the files are bad, and the certificates in use are older",
+                std::uint64_t{gauges.certificates->stats().last_failed});
+  }
+
   add_nodes(text, nodes);
   text.family("info", "gauge", "1, labelled with what the client calls itself");
   text.value(std::uint64_t{1}, label("identity", gauges.identity));

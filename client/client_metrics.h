@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "client/numa_place.h"
 #include "transport/frame.h"
+#include "transport/tls/tls_source.h"
 
 namespace kv {
 
@@ -48,6 +49,7 @@ class ClientMetrics {
     std::size_t call_count = 0, calls_max = 0;
     std::uint64_t lent_bytes = 0;
     NumaStatus numa = {};
+    const TlsSource* certificates = nullptr;  ///< nullptr: without TLS.
   };
   /// Prometheus text format 0.0.4. `nodes`: the client's.
   std::string text(const std::vector<NodeStatus>& nodes, const Gauges& gauges) const;

@@ -23,14 +23,16 @@ bool names_plain(const ClientConfig& config) {
   });
 }
 
-std::unique_ptr<Network> tls_network_of(const ClientConfig& config, Network& network) {
-  if (!config.has_tls()) return nullptr;
-  std::shared_ptr<TlsSource> certificates = config.tls_source;
-  if (!certificates) {
-    auto opened = TlsSource::open(config.tls, TlsSide::kClient);
-    if (!opened) throw std::invalid_argument(opened.error().text);
-    certificates = std::move(*opened);
-  }
+std::shared_ptr<TlsSource> certificates_of(const ClientConfig& config) {
+  if (!config.has_tls() || config.tls_source) return config.tls_source;
+  auto opened = TlsSource::open(config.tls, TlsSide::kClient);
+  if (!opened) throw std::invalid_argument(opened.error().text);
+  return std::move(*opened);
+}
+
+std::unique_ptr<Network> tls_network_of(const ClientConfig& config, std::shared_ptr<TlsSource> certificates,
+                                        Network& network) {
+  if (!certificates) return nullptr;
   return make_tls_network(network, std::move(certificates),
                           {.server_name = config.tls.server_name, .allows_plain = names_plain(config)});
 }
@@ -46,7 +48,8 @@ NumaPlace numa_place_of(const ClientConfig& config) {
 ClientShared::ClientShared(asio::any_io_executor e, ClientConfig c, Network& n, Clock& k, verbs::Provider* v)
     : executor(std::move(e)),
       config(std::move(c)),
-      tls_network(tls_network_of(config, n)),
+      certificates(certificates_of(config)),
+      tls_network(tls_network_of(config, certificates, n)),
       network(tls_network ? *tls_network : n),
       clock(k),
       deadlines(k, executor),

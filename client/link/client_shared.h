@@ -14,6 +14,7 @@
 #include "client/link/deadline_queue.h"
 #include "client/link/lent_memory.h"
 #include "client/link/verbs_lender.h"
+#include "transport/tls/tls_source.h"
 #include "transport/wire_generated.h"
 
 namespace kv {
@@ -40,7 +41,8 @@ struct ClientShared {
 
   asio::any_io_executor executor;
   ClientConfig config;
-  std::unique_ptr<Network> tls_network;  ///< Around the caller's; nullptr: without TLS.
+  std::shared_ptr<TlsSource> certificates;  ///< nullptr: without TLS.
+  std::unique_ptr<Network> tls_network;     ///< Around the caller's; nullptr: without TLS.
   Network& network;
   Clock& clock;
   DeadlineQueue deadlines;

@@ -64,9 +64,9 @@ std::vector<NodeMetrics::Value> NodeSecurity::stats() const {
     values.push_back({name, value, is_counter, help});
   };
   add("tls_cert_expiry_timestamp_seconds", seconds_of(now->cert_ends()), false,
-      "When the node's certificate in use ends, in seconds since 1970");
+      "When the first certificate of the node's chain in use ends, in seconds since 1970");
   add("tls_ca_expiry_timestamp_seconds", seconds_of(now->ca_ends()), false,
-      "When the first certificate of tls-ca ends, in seconds since 1970");
+      "When the CA that the node's chain leads to ends, in seconds since 1970");
   if (const auto ends = now->crl_ends()) {
     add("tls_crl_expiry_timestamp_seconds", seconds_of(*ends), false,
         "When the first list of tls-crl has to be replaced, in seconds since 1970");

@@ -1,4 +1,5 @@
 // Real nodes that a real etcd knows, and clients that were told of one of them.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -324,6 +325,36 @@ TEST_F(E2eClusterTest, EtcdIsKilledAndComesBackAndNobodyWhoServesNotices) {
   }
   wait_for_members(3);
   EXPECT_EQ(work(client, 100, 3), 3 * kBlocks);
+}
+
+/// Out of space, etcd answers reads, renews leases and ends them, and refuses everything else.
+TEST_F(E2eClusterTest, AFullEtcdIsReadOnAndTold) {
+  if (::access("/usr/bin/etcdctl", X_OK) != 0) GTEST_SKIP() << "/usr/bin/etcdctl is not here (package etcd-client)";
+  const EtcdProcesses etcd(1, {"--quota-backend-bytes", "4194304"});
+  start_nodes(etcd);
+  TestClient client(nodes[0]->tcp(), Transport::kTcp, kBlockBytes, kBlocks);
+  put_chains(client, 10);
+  const double held = nodes[1]->metric("kvstore_blocks");
+  ASSERT_GT(held, 0);
+  const std::string put = "head -c 1000000 /dev/zero | tr '\\0' x | ETCDCTL_API=3 /usr/bin/etcdctl --endpoints " +
+                          etcd.url() + " put filler";
+  int puts = 0;
+  while (run_program({"/bin/sh", "-c", put}).status == 0) ASSERT_LT(++puts, 20) << "etcd has no bound";
+
+  const Finished drained = ctl(*nodes[0], {"drain", "n1", "--wait-seconds", "3"});
+  EXPECT_EQ(drained.status, 1) << drained.out;
+  EXPECT_THAT(drained.err, testing::HasSubstr("etcd answers and refuses its changes")) << nodes[1]->log();
+  EXPECT_EQ(nodes[1]->metric("kvstore_cluster_etcd_is_writable"), 0);
+  EXPECT_EQ(nodes[1]->metric("kvstore_cluster_etcd_is_reachable"), 1);
+  EXPECT_THAT(ctl(*nodes[0], {"status"}).out, testing::HasSubstr("n1: etcd answers and refuses its changes"));
+  EXPECT_TRUE(nodes[1]->logs("etcd refuses this node's changes: ")) << nodes[1]->log();
+
+  nodes[1]->signal(SIGTERM);
+  EXPECT_EQ(nodes[1]->wait(), 0);
+  EXPECT_THAT(nodes[1]->log(), testing::Not(testing::HasSubstr("leaving without having handed over all")));
+  nodes[1].reset();
+  wait_for_members(2);
+  EXPECT_TRUE(finds_all(client)) << "what it held is with the others, who have read on that it is gone";
 }
 
 TEST_F(E2eClusterTest, ANodeStartsWithoutEtcdAndJoinsWhenThereIsOne) {

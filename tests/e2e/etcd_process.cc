@@ -28,9 +28,9 @@ std::string EtcdProcesses::lacks() {
   return ::access(kProgram, X_OK) == 0 ? "" : std::string(kProgram) + " is not here (package etcd-server)";
 }
 
-EtcdProcesses::EtcdProcesses(std::size_t member_count, std::vector<std::string> tls_options, bool starts) {
+EtcdProcesses::EtcdProcesses(std::size_t member_count, std::vector<std::string> options, bool starts) {
   const std::vector<std::string> ports = free_ports(2 * member_count);
-  const std::string scheme = tls_options.empty() ? "http://" : "https://";
+  const std::string scheme = std::ranges::find(options, "--cert-file") == options.end() ? "http://" : "https://";
   const auto peer_url = [&](std::size_t i) { return "http://127.0.0.1:" + ports[2 * i + 1]; };
   std::string all;
   for (std::size_t i = 0; i < member_count; ++i) {
@@ -47,7 +47,7 @@ EtcdProcesses::EtcdProcesses(std::size_t member_count, std::vector<std::string> 
                         "--initial-advertise-peer-urls", peer_url(i), "--initial-cluster", all,
                         // Elections on a busy machine: not at each pause.
                         "--heartbeat-interval", "200", "--election-timeout", "2000"};
-    member.arguments.insert(member.arguments.end(), tls_options.begin(), tls_options.end());
+    member.arguments.insert(member.arguments.end(), options.begin(), options.end());
     if (starts) start(i);
   }
   if (!starts) return;

@@ -16,9 +16,9 @@ class EtcdProcesses {
   /// Why a test cannot have one here; empty: it can.
   static std::string lacks();
 
-  /// `tls_options`: of etcd, in addition; then clients come by https. Returns when all members answer, or at once if
-  /// they are not to start yet. Throws std::runtime_error with a log's text if they do not come up.
-  explicit EtcdProcesses(std::size_t member_count = 1, std::vector<std::string> tls_options = {}, bool starts = true);
+  /// `options`: of etcd, in addition; with --cert-file clients come by https. Returns when all members answer, or at
+  /// once if they are not to start yet. Throws std::runtime_error with a log's text if they do not come up.
+  explicit EtcdProcesses(std::size_t member_count = 1, std::vector<std::string> options = {}, bool starts = true);
   ~EtcdProcesses();
   EtcdProcesses(const EtcdProcesses&) = delete;
   EtcdProcesses& operator=(const EtcdProcesses&) = delete;

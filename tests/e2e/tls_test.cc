@@ -87,7 +87,7 @@ TEST_F(E2eTlsTest, ToolsSayWhyAHandshakeFails) {
   expect_refused(files.write("router", ca.issue({.names = {"URI:spiffe://test/router"}}), ca.pem()),
                  "not among those it allows");
   TlsConfig sceptic = files.write("sceptic", ca.issue({.names = {"URI:spiffe://test/worker/2"}}), other.pem());
-  expect_refused(sceptic, "tls-ca does not have who signed it");
+  expect_refused(sceptic, "no chain leads from it to tls-ca");
   sceptic.ca_file = worker.ca_file;
   EXPECT_EQ(ping(sceptic).status, 0);
   const Finished named = ctl({"ping", "--count=1", "--tls-server-name=other.example"}, environment(worker, node.tls()));
@@ -113,6 +113,34 @@ TEST_F(E2eTlsTest, DoctorKnowsWhenCertificatesEnd) {
   EXPECT_THAT(std::string(certificate["found"]), HasSubstr("ends in 5.0 days"));
   EXPECT_EQ(findings["CA of " + node.tls()]["verdict"], "warning") << "two days";
   EXPECT_EQ(findings["admin /readyz"]["verdict"], "ok") << findings["admin /readyz"];
+}
+
+/// As cert-manager, Vault and step-ca write them: without the root, and the intermediate certificate may end first.
+TEST_F(E2eTlsTest, FilesWithoutTheRootWorkAndTheirEndIsTold) {
+  TestCa middle(ca, "middle", std::chrono::hours(24 * 6));
+  IssuedCertificate own = middle.issue({.ends = std::chrono::hours(24 * 90)});
+  own.cert += middle.pem();
+  node_files = files.write("node", own, middle.pem());
+  worker = files.write("worker", middle.issue(), middle.pem());
+  const NodeProcess node(node_options({"--admin=https://127.0.0.1:0"}));
+  EXPECT_EQ(ctl({"ping", "--count=1"}, environment(worker, node.tls())).status, 0);
+  const Finished doctor = ctl({"doctor", "--json", "--admin=" + node.admin()}, environment(worker, node.tls()));
+  SCOPED_TRACE(doctor.out + doctor.err);
+  std::map<std::string, json> findings;
+  const json document = json::parse(doctor.out);
+  for (const json& finding : document["findings"]) findings[finding["check"]] = finding;
+  EXPECT_THAT(std::string(findings["CA of " + node.tls()]["found"]), HasSubstr("ends in 6.0 days"));
+  EXPECT_THAT(std::string(findings["certificate of " + node.tls()]["found"]), HasSubstr("ends in 90.0 days"));
+
+  TestCa ended(ca, "ended", std::chrono::hours(-1));
+  own = ended.issue();
+  own.cert += ended.pem();
+  node_files = files.write("node", own, ca.pem());
+  std::vector<std::string> check = node_options({"--check-config"});
+  check.insert(check.begin(), node_program());
+  const Finished refused = run_program(check);
+  EXPECT_NE(refused.status, 0);
+  EXPECT_THAT(refused.out + refused.err, HasSubstr("certificate 2 of the chain expired at"));
 }
 
 TEST_F(E2eTlsTest, PlainTextBeyondLoopbackIsToldAtEveryPlace) {

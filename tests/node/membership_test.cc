@@ -150,6 +150,31 @@ TEST_F(MembershipTest, WhileEtcdIsAwayTheLastMapStaysInForce) {
   EXPECT_EQ(a.membership.status().joins, 2u);
 }
 
+TEST_F(MembershipTest, AnEtcdThatRefusesChangesIsReadOn) {
+  Process& a = start("a");
+  Process& b = start("b");
+  run_for(3s);
+  EXPECT_TRUE(a.membership.status().is_writable);
+  EXPECT_EQ(a.membership.why_not_written(), "");
+  a.keys.refusal = "database space exceeded";
+  a.membership.tell(Member::State::kDraining, Member::Phase::kNone);
+  start("c");
+  run_for(3s);
+  EXPECT_EQ(a.ids(), Ids({"a", "b", "c"}));
+  EXPECT_EQ(digest_of(*a.board.view()), digest_of(*b.board.view()));
+  EXPECT_TRUE(a.membership.status().is_reachable);
+  EXPECT_FALSE(a.membership.status().is_writable);
+  EXPECT_FALSE(a.board.is_writable());
+  EXPECT_EQ(a.membership.why_not_written(), "database space exceeded");
+  run_for(1min);
+  EXPECT_EQ(b.ids(), Ids({"a", "b", "c"})) << "its lease is renewed, which is no change";
+  a.keys.refusal = "";
+  run_for(3s);
+  EXPECT_TRUE(a.board.is_writable());
+  EXPECT_EQ(a.membership.why_not_written(), "");
+  EXPECT_EQ(b.board.view()->members[0].state, Member::State::kDraining) << "what waited is told";
+}
+
 TEST_F(MembershipTest, AListWithoutThisNodeIsNotTaken) {
   Process& a = start("a");
   start("b");

@@ -49,7 +49,8 @@ class MemoryKeys final : public KeyStore {
  public:
   explicit MemoryKeys(MemoryKeySpace& space) : space_(space) {}
 
-  bool is_away = false;  ///< Each call fails.
+  bool is_away = false;      ///< Each call fails.
+  std::string refusal = {};  ///< Not empty: each change fails, with these words, as etcd's out of space do.
   Listing state() const {
     Listing listing{space_.revision, {}};
     for (const auto& [key, value] : space_.values) listing.entries.push_back({key, value.text});
@@ -61,6 +62,7 @@ class MemoryKeys final : public KeyStore {
 
   Reply<Lease> grant(std::chrono::seconds life) override {
     if (fails()) co_return why();
+    if (!refusal.empty()) co_return Failure(Errc::kUnavailable, refusal);
     space_.leases[++space_.last_lease] = {space_.clock.now() + life, life};
     co_return space_.last_lease;
   }
@@ -79,12 +81,14 @@ class MemoryKeys final : public KeyStore {
   }
   Reply<bool> put(std::string key, std::string value, Lease lease) override {
     if (fails()) co_return why();
+    if (!refusal.empty()) co_return Failure(Errc::kUnavailable, refusal);
     if (!space_.leases.contains(lease)) co_return false;
     space_.set(key, std::move(value), lease);
     co_return true;
   }
   Reply<bool> put_new(std::string key, std::string value) override {
     if (fails()) co_return why();
+    if (!refusal.empty()) co_return Failure(Errc::kUnavailable, refusal);
     if (space_.values.contains(key)) co_return false;
     space_.set(key, std::move(value));
     co_return true;

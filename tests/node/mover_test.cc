@@ -73,6 +73,7 @@ class MoverTest : public testing::Test {
     auto& mover = movers[name] = std::make_unique<Mover>(
         loop.context().get_executor(), network, clock, context.store, *context.hot_roots, context.cluster,
         context.moves, mover_config, [this, name](Member::State to, Member::Phase about) {
+          if (!nodes[name]->context().cluster.is_writable()) return;  // etcd refuses it
           members[name].state = to;
           members[name].phase = about;
           publish();
@@ -252,6 +253,19 @@ TEST_F(MoverTest, WhatALeavingNodeCouldNotHandOverIsTriedWithTheNextNodeThatServ
   }
   EXPECT_GT(moves("b").failed_paths, before);
   EXPECT_FALSE(moves("b").unmoved().empty());
+}
+
+TEST_F(MoverTest, ANodeThatLeavesHandsOverWhereEtcdRefusesToTellIt) {
+  start_all({"a", "b", "c"});
+  put_all(40);
+  nodes["b"]->context().cluster.set_writable(false);
+  const std::uint64_t held = nodes["b"]->context().store.with([](Store& own) { return own.stats().stored_blocks; });
+  ASSERT_GT(held, 0u);
+  movers["b"]->leave();
+  run_until([&] { return movers["b"]->has_left(); });
+  EXPECT_TRUE(is_serving("b")) << "as far as the others know";
+  EXPECT_GE(moves("b").moved_blocks, held);
+  EXPECT_TRUE(moves("b").unmoved().empty());
 }
 
 /// Of clients with the two tokens below, and of nodes, which come without one.

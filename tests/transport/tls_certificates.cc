@@ -79,19 +79,30 @@ struct TestCa::Impl {
   Key key;
   Certificate certificate;
   long serial_last = 1;
+
+  /// `issuer` null: signed by itself.
+  Impl(const Impl* issuer, const std::string& common_name, long serial, std::chrono::seconds ends)
+      : key(make_key(CertificateOrder::Key::kP256)),
+        certificate(begin_certificate(key.get(), common_name, serial, std::chrono::seconds(-7200), ends)) {
+    X509* const own = certificate.get();
+    X509* const above = issuer == nullptr ? own : issuer->certificate.get();
+    X509_set_issuer_name(own, X509_get_subject_name(above));
+    add_extension(own, above, NID_basic_constraints, "critical,CA:TRUE");
+    add_extension(own, above, NID_key_usage, "critical,keyCertSign,cRLSign");
+    add_extension(own, above, NID_subject_key_identifier, "hash");
+    KV_ASSERT(X509_sign(own, issuer == nullptr ? key.get() : issuer->key.get(), EVP_sha256()) > 0);
+  }
+  std::string pem() const {
+    return pem_of([&](BIO* bio) { return PEM_write_bio_X509(bio, certificate.get()); });
+  }
 };
 
-TestCa::TestCa(const std::string& common_name, std::chrono::seconds ends) : impl_(std::make_unique<Impl>()) {
-  impl_->key = make_key(CertificateOrder::Key::kP256);
-  impl_->certificate = begin_certificate(impl_->key.get(), common_name, 1, std::chrono::seconds(-7200), ends);
-  X509* const own = impl_->certificate.get();
-  X509_set_issuer_name(own, X509_get_subject_name(own));
-  add_extension(own, own, NID_basic_constraints, "critical,CA:TRUE");
-  add_extension(own, own, NID_key_usage, "critical,keyCertSign,cRLSign");
-  add_extension(own, own, NID_subject_key_identifier, "hash");
-  KV_ASSERT(X509_sign(own, impl_->key.get(), EVP_sha256()) > 0);
-  pem_ = pem_of([&](BIO* bio) { return PEM_write_bio_X509(bio, own); });
-}
+TestCa::TestCa(const std::string& common_name, std::chrono::seconds ends)
+    : impl_(std::make_unique<Impl>(nullptr, common_name, 1, ends)), pem_(impl_->pem()) {}
+
+TestCa::TestCa(const TestCa& issuer, const std::string& common_name, std::chrono::seconds ends)
+    : impl_(std::make_unique<Impl>(issuer.impl_.get(), common_name, ++issuer.impl_->serial_last, ends)),
+      pem_(impl_->pem()) {}
 
 TestCa::~TestCa() = default;
 

@@ -27,6 +27,8 @@ struct IssuedCertificate {
 class TestCa {
  public:
   explicit TestCa(const std::string& common_name = "test CA", std::chrono::seconds ends = std::chrono::hours(48));
+  /// An intermediate one, signed by `issuer`.
+  TestCa(const TestCa& issuer, const std::string& common_name, std::chrono::seconds ends);
   ~TestCa();
   const std::string& pem() const { return pem_; }
   IssuedCertificate issue(const CertificateOrder& order = {});

@@ -138,6 +138,30 @@ TEST_F(TlsFilesTest, DatesAreThoseOfTheFiles) {
   EXPECT_EQ(hours(read->crl_ends().value()), 5);
 }
 
+TEST_F(TlsFilesTest, TheEndIsThatOfTheChainInUse) {
+  using std::chrono::hours;
+  TestCa middle(ca, "middle", hours(5)), past(ca, "past", hours(-1)), other("other CA", hours(1));
+  const auto ends = [](TlsCredentials::Time time) {
+    return std::chrono::round<hours>(time - std::chrono::system_clock::now()).count();
+  };
+  IssuedCertificate chain = middle.issue();
+  const std::string own = chain.cert;
+  chain.cert = own + middle.pem() + other.pem();  // the last one is of no use, and ends first
+  const auto to_root = TlsCredentials::read(files.write("root", chain, other.pem() + ca.pem()), TlsSide::kNode).value();
+  EXPECT_EQ(ends(to_root->cert_ends()), 5) << "the intermediate certificate";
+  EXPECT_EQ(ends(to_root->ca_ends()), 48) << "the one in use";
+  const auto to_middle =
+      TlsCredentials::read(files.write("middle", chain, other.pem() + middle.pem()), TlsSide::kNode).value();
+  EXPECT_EQ(ends(to_middle->cert_ends()), 24) << "peers trust the intermediate one";
+  EXPECT_EQ(ends(to_middle->ca_ends()), 5);
+  const auto to_other = TlsCredentials::read(files.write("other", chain, other.pem()), TlsSide::kNode).value();
+  EXPECT_EQ(ends(to_other->cert_ends()), 5) << "peers have another CA";
+  EXPECT_EQ(ends(to_other->ca_ends()), 1);
+  chain = past.issue();
+  chain.cert += past.pem();
+  EXPECT_THAT(why_not(files.write("ended", chain, ca.pem())), HasSubstr("certificate 2 of the chain expired at 2"));
+}
+
 TEST_F(TlsFilesTest, ChangedFilesAreReadAgainAndBadOnesChangeNothing) {
   const TlsConfig config = good("node");
   const auto source = TlsSource::open(config, TlsSide::kNode).value();
@@ -301,6 +325,37 @@ TEST_F(TlsStreamTest, ARevokedCertificateIsRefused) {
   TestCa other;
   node_config.crl_file = files.write("crl2", other.crl({}));
   EXPECT_FALSE(shake_hands().node_up) << "a list of another CA says nothing";
+}
+
+TEST_F(TlsStreamTest, AnIntermediateCaSuffices) {
+  TestCa middle(ca, "middle", std::chrono::hours(5)), beside(ca, "beside", std::chrono::hours(5));
+  const IssuedCertificate worker = middle.issue(), revoked = middle.issue(), stranger = beside.issue();
+  node_config = files.write("node", middle.issue(node_order), middle.pem());
+  client_config = files.write("worker", worker, middle.pem());
+  EXPECT_TRUE(shake_hands().node_up);
+  node_config.crl_file = files.write("crl", middle.crl({revoked.serial}));
+  EXPECT_TRUE(shake_hands().node_up) << "the list of the intermediate CA is enough";
+  client_config = files.write("revoked", revoked, middle.pem());
+  Pair pair = shake_hands();
+  ASSERT_FALSE(pair.node_up);
+  EXPECT_THAT(pair.node_up.error().message(), HasSubstr("revoked"));
+  node_config.crl_file.clear();
+  client_config = files.write("stranger", stranger, middle.pem());
+  pair = shake_hands();
+  ASSERT_FALSE(pair.node_up) << "another CA below the same root";
+  EXPECT_THAT(pair.node_up.error().message(), HasSubstr("no chain leads from it to tls-ca"));
+  EXPECT_THAT(first_word(pair).message(), HasSubstr("no chain leads from this side's tls-cert to its CA file"));
+}
+
+TEST_F(TlsStreamTest, ARootWithoutItsListIsRefusedWhereListsAreChecked) {
+  TestCa middle(ca, "middle", std::chrono::hours(5));
+  IssuedCertificate worker = middle.issue();
+  worker.cert += middle.pem();
+  client_config = files.write("worker", worker, ca.pem());
+  node_config.crl_file = files.write("crl", middle.crl({}));
+  EXPECT_FALSE(shake_hands().node_up) << "the root could have revoked the intermediate CA";
+  node_config.crl_file = files.write("crl", middle.crl({}) + ca.crl({}));
+  EXPECT_TRUE(shake_hands().node_up);
 }
 
 TEST_F(TlsStreamTest, WhatIsNoTlsIsRefusedInWords) {

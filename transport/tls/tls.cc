@@ -12,7 +12,7 @@ std::string refused_there(int alert) {
   const char* hint = "";
   switch (alert) {
     case SSL_AD_CERTIFICATE_REQUIRED: hint = ": it wants a certificate from this side"; break;
-    case SSL_AD_UNKNOWN_CA: hint = ": its CA file has nobody who signed this side's certificate"; break;
+    case SSL_AD_UNKNOWN_CA: hint = ": no chain leads from this side's tls-cert to its CA file"; break;
     case SSL_AD_HANDSHAKE_FAILURE: hint = ": perhaps this side's name is not among those it allows; see its log"; break;
     case SSL_AD_PROTOCOL_VERSION: hint = ": one of the two speaks no TLS 1.3"; break;
     default: break;
@@ -26,7 +26,7 @@ std::string refused_here(int verdict) {
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN:
     case X509_V_ERR_CERT_SIGNATURE_FAILURE:  // a CA of that name exists, with another key
-    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: hint = "; tls-ca does not have who signed it"; break;
+    case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT: hint = "; no chain leads from it to tls-ca"; break;
     case X509_V_ERR_UNABLE_TO_GET_CRL: hint = "; tls-crl has no list of the CA that signed it"; break;
     case X509_V_ERR_CRL_HAS_EXPIRED: hint = "; fetch a new tls-crl"; break;
     case X509_V_ERR_HOSTNAME_MISMATCH:

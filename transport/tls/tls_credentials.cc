@@ -32,6 +32,7 @@ using Bio = std::unique_ptr<BIO, FreeWith<&BIO_free>>;
 using Certificate = std::unique_ptr<X509, FreeWith<&X509_free>>;
 using Crl = std::unique_ptr<X509_CRL, FreeWith<&X509_CRL_free>>;
 using Key = std::unique_ptr<EVP_PKEY, FreeWith<&EVP_PKEY_free>>;
+using Verification = std::unique_ptr<X509_STORE_CTX, FreeWith<&X509_STORE_CTX_free>>;
 
 Failure wrong(const char* option, const std::string& file, const std::string& what) {
   return {Errc::kBadRequest, std::string(option) + ": " + printable(file) + ": " + what};
@@ -147,8 +148,8 @@ Failure TlsCredentials::load() {
   SSL_CTX_set_read_ahead(context_, 1);
   SSL_CTX_set_default_read_buffer_len(context_, kReadBufferBytes);
   SSL_CTX_set_verify(context_, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, &TlsStream::verify);
-  for (const auto step :
-       {&TlsCredentials::load_cert, &TlsCredentials::load_key, &TlsCredentials::load_ca, &TlsCredentials::load_crl}) {
+  for (const auto step : {&TlsCredentials::load_cert, &TlsCredentials::load_key, &TlsCredentials::load_ca,
+                          &TlsCredentials::load_ends, &TlsCredentials::load_crl}) {
     if (Failure failed = (this->*step)(); failed.code) return failed;
   }
   return {};
@@ -161,10 +162,8 @@ Failure TlsCredentials::load_cert() {
   X509* const own = chain->front().get();
   const auto begins = time_of(X509_get0_notBefore(own)), ends = time_of(X509_get0_notAfter(own));
   if (!begins || !ends) return fail("has no valid dates");
-  cert_ends_ = *ends;
   const Time now = std::chrono::system_clock::now();
-  if (cert_ends_ <= now)
-    return fail("expired at " + day_of(cert_ends_) + "; a certificate that is valid now is needed");
+  if (*ends <= now) return fail("expired at " + day_of(*ends) + "; a certificate that is valid now is needed");
   if (*begins > now)
     return fail("is valid from " + day_of(*begins) + " on only; a certificate that is valid now is needed");
   if (SSL_CTX_use_certificate(context_, own) != 1)
@@ -199,14 +198,51 @@ Failure TlsCredentials::load_ca() {
   const auto fail = [&](const std::string& what) { return wrong("tls-ca", config_.ca_file, what); };
   auto all = read_all<Certificate, &PEM_read_bio_X509>("tls-ca", config_.ca_file, "certificate");
   if (!all) return all.error();
-  ca_ends_ = Time::max();
+  // An intermediate CA suffices: cert-manager, Vault and step-ca write files without the root.
+  X509_STORE_set_flags(SSL_CTX_get_cert_store(context_), X509_V_FLAG_PARTIAL_CHAIN);
   for (const Certificate& one : *all) {
     const auto ends = time_of(X509_get0_notAfter(one.get()));
     if (!ends) return fail("has no valid dates");
     if (X509_check_ca(one.get()) == 0) return fail("holds a certificate that is no CA's");
-    ca_ends_ = std::min(ca_ends_, *ends);
+    ca_ends_ = std::max(ca_ends_, *ends);
     if (X509_STORE_add_cert(SSL_CTX_get_cert_store(context_), one.get()) != 1) return fail(last_words());
     if (side_ == TlsSide::kNode && SSL_CTX_add_client_CA(context_, one.get()) != 1) return fail(last_words());
+  }
+  return {};
+}
+
+/// Builds this side's chain as a peer with the same CAs does.
+Failure TlsCredentials::load_ends() {
+  STACK_OF(X509)* beside_own = nullptr;
+  SSL_CTX_get0_chain_certs(context_, &beside_own);
+  const Verification built(X509_STORE_CTX_new());
+  if (!built || X509_STORE_CTX_init(built.get(), SSL_CTX_get_cert_store(context_), SSL_CTX_get0_certificate(context_),
+                                    beside_own) != 1)
+    return {Errc::kOutOfMemory, "tls: " + last_words()};
+  // The verdict is the peer's: its CAs may be others than this side's. Only dates are looked at here.
+  X509_STORE_CTX_set_verify_cb(built.get(), [](int, X509_STORE_CTX*) { return 1; });
+  X509_verify_cert(built.get());
+  ERR_clear_error();
+  STACK_OF(X509)* const chain = X509_STORE_CTX_get0_chain(built.get());
+  const int shown_count = X509_STORE_CTX_get_num_untrusted(built.get());  // the others are in ca_file
+  const Time now = std::chrono::system_clock::now();
+  cert_ends_ = Time::max();
+  for (int i = 0; i < sk_X509_num(chain); ++i) {
+    const X509* const one = sk_X509_value(chain, i);
+    const auto begins = time_of(X509_get0_notBefore(one)), ends = time_of(X509_get0_notAfter(one));
+    if (i > 0 && i >= shown_count) {
+      ca_ends_ = ends.value_or(Time::min());
+      break;
+    }
+    const auto fail = [&](const std::string& what) {
+      return wrong(
+          "tls-cert", config_.cert_file,
+          "certificate " + std::to_string(i + 1) + " of the chain " + what + "; a chain that is valid now is needed");
+    };
+    if (!begins || !ends) return fail("has no valid dates");
+    if (*ends <= now) return fail("expired at " + day_of(*ends));
+    if (*begins > now) return fail("is valid from " + day_of(*begins) + " on only");
+    cert_ends_ = std::min(cert_ends_, *ends);
   }
   return {};
 }

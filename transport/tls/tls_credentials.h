@@ -21,7 +21,7 @@ namespace kv {
 class TlsCredentials {
  public:
   /// Errors: kBadRequest, with the option, its file, the fault and the allowed form. An expired or not yet valid
-  /// certificate of this side is an error too; one of a CA is not.
+  /// certificate of this side's chain in cert_file is an error too; one of a CA is not.
   static Result<std::shared_ptr<const TlsCredentials>, Failure> read(const TlsConfig& config, TlsSide side);
   ~TlsCredentials();
   TlsCredentials(const TlsCredentials&) = delete;
@@ -33,8 +33,11 @@ class TlsCredentials {
   TlsSide side() const { return side_; }
 
   using Time = std::chrono::system_clock::time_point;
+  /// First end of the certificates in cert_file that a peer verifies: this side's own, and those between it and a CA.
   Time cert_ends() const { return cert_ends_; }
-  Time ca_ends() const { return ca_ends_; }                   ///< Earliest.
+  /// End of the CA that this side's chain leads to. Another CA of the file does not count: during a change of CAs, the
+  /// former one may end. If the chain leads to none of them (the peers trust another CA), the file's latest end.
+  Time ca_ends() const { return ca_ends_; }
   std::optional<Time> crl_ends() const { return crl_ends_; }  ///< Date by which the first list has to be replaced.
 
  private:
@@ -43,6 +46,7 @@ class TlsCredentials {
   Failure load_cert();
   Failure load_key();
   Failure load_ca();
+  Failure load_ends();
   Failure load_crl();
 
   TlsConfig config_;

@@ -104,6 +104,16 @@ void check_maps(const std::vector<MemberWord>& words, Findings& findings) {
                                "(its log, kvstore_cluster_etcd_is_reachable)"});
 }
 
+void check_etcd(const std::vector<MemberWord>& words, Findings& findings) {
+  for (const MemberWord& word : words) {
+    if (!word.values.contains("cluster_etcd_is_writable") || value_of(word, "cluster_etcd_is_writable") != 0) continue;
+    findings.push_back({"etcd of " + word.id, Verdict::kFailed,
+                        "answers and refuses this node's changes: others do not learn that it joins, drains or leaves",
+                        "the node's log has etcd's reason; out of space: `etcdctl alarm list`, compact, defragment, "
+                        "`etcdctl alarm disarm`; no right: give its etcd-user write access to the prefix"});
+  }
+}
+
 void check_leases(const std::vector<MemberWord>& words, Findings& findings) {
   for (const MemberWord& word : words) {
     if (!word.values.contains("cluster_lease_left_seconds")) continue;
@@ -230,6 +240,7 @@ Findings check_cluster(const std::vector<MemberWord>& words) {
   Findings findings;
   check_maps(words, findings);
   check_pairs(words, findings);
+  check_etcd(words, findings);
   check_leases(words, findings);
   check_hand_overs(words, findings);
   check_clocks(words, findings);

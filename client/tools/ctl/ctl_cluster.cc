@@ -16,6 +16,11 @@
 namespace kv {
 namespace {
 
+/// Behind a node's id.
+constexpr const char* kRefusedByEtcd =
+    ": etcd answers and refuses its changes (out of space, or no right to write): its log has the reason, and the "
+    "runbook's KvstoreEtcdUnreachable the remedies";
+
 /// A node's own view of the cluster, beside the map of one node.
 struct MemberReport {
   ClusterStatus::Node member;
@@ -25,6 +30,9 @@ struct MemberReport {
   std::map<std::string, std::uint64_t> unmoved;  ///< Paths that failed to move, by reason.
 
   double remaining_paths() const { return stat(said, "cluster_move_remaining_paths"); }  ///< Still to hand over.
+  bool is_refused_by_etcd() const {
+    return has_stat(said, "cluster_etcd_is_writable") && stat(said, "cluster_etcd_is_writable") == 0;
+  }
 };
 
 struct ClusterReport {
@@ -132,6 +140,7 @@ void run_cluster_status(CtlOptions options) {
     for (const MemberReport& one : report.members) {
       if (!one.unmoved.empty())
         std::cout << '\n' << one.member.id << " could not hand over " << unmoved_text(one.unmoved) << '\n';
+      if (one.is_refused_by_etcd()) std::cout << '\n' << one.member.id << kRefusedByEtcd << '\n';
     }
     if (!report.is_agreed()) {
       std::cout
@@ -313,8 +322,9 @@ std::string wait_for_state(CtlOptions& options, const std::string& node_id, bool
     if (is_there && !one->said.error) return unmoved_on_the_way(report, node_id, drain);  // from its own answer
     if (std::chrono::steady_clock::now() >= until) {
       throw ToolFailed(is_there ? node_id + " does not say what it has handed over: " + one->error_text
-                                : node_id + " is still " + state +
-                                      "; it goes on. `kvstorectl cluster status` shows how far it is");
+                                : node_id + " is still " + state + "; it goes on" +
+                                      (one->is_refused_by_etcd() ? ", but" + std::string(kRefusedByEtcd) : "") +
+                                      ". `kvstorectl cluster status` shows how far it is");
     }
     std::this_thread::sleep_for(500ms);
   }

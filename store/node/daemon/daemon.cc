@@ -385,14 +385,13 @@ void Daemon::keep_capacity() {
 void Daemon::open_admin() {
   admin_ = std::move(early_admin_);
   if (!admin_) return;
-  AdminPages pages{
-      .metrics = [this] { return metrics_->text(); },
-      .is_ready = [this] { return is_ready(); },
-      .why_not_ready = [this] { return ready_ ? std::string("draining, or not on the map yet") : watch_->text(); },
-      .why_unhealthy = [this] { return why_unhealthy(); },
-      .denied = [this](Right right) { metrics_->request_denied(right); },
-      .answer = [this](const AdminQuestion& question,
-                       PeerAccess& peer) { return answer_admin(*node_, question, peer); }};
+  AdminPages pages{.metrics = [this] { return metrics_->text(); },
+                   .is_ready = [this] { return is_ready(); },
+                   .why_not_ready = [this] { return why_not_ready(); },
+                   .why_unhealthy = [this] { return why_unhealthy(); },
+                   .denied = [this](Right right) { metrics_->request_denied(right); },
+                   .answer = [this](const AdminQuestion& question,
+                                    PeerAccess& peer) { return answer_admin(*node_, question, peer); }};
   admin_->open(std::move(pages));
 }
 
@@ -520,6 +519,13 @@ bool Daemon::has_cluster() const { return !options_.etcd.endpoints.empty(); }
 bool Daemon::has_joined() const {
   const MembershipThread* const at_work = membership_;
   return at_work != nullptr && at_work->status().is_joined && is_serving(*node_->cluster.view(), node_->node_id);
+}
+
+std::string Daemon::why_not_ready() const {
+  if (!ready_) return watch_->text();
+  const MembershipThread* const at_work = membership_;
+  const std::string refused = at_work == nullptr ? "" : at_work->why_not_written();
+  return "draining, or not on the map yet" + (refused.empty() ? "" : ": etcd refuses this node's changes: " + refused);
 }
 
 Duration Daemon::stalled_for() const { return ready_ ? server_->stalled_for() : Duration::zero(); }

@@ -107,7 +107,8 @@ class Daemon {
   bool has_cluster() const;
   bool has_joined() const;
   bool is_ready() const;
-  Duration stalled_for() const;       ///< As Server's; zero unless it serves.
+  Duration stalled_for() const;  ///< As Server's; zero unless it serves.
+  std::string why_not_ready() const;
   std::string why_unhealthy() const;  ///< Empty: it is healthy.
 
   const NodeOptions& options_;

@@ -61,6 +61,9 @@ class ClusterBoard {
     }
     epoch_.store(epoch, std::memory_order_relaxed);  // after the view: a reader of an epoch finds its view
   }
+  /// Whether etcd takes this node's changes. If not, other nodes do not learn that it leaves.
+  void set_writable(bool is_writable) { is_writable_.store(is_writable, std::memory_order_relaxed); }
+  bool is_writable() const { return is_writable_.load(std::memory_order_relaxed); }
   /// This node's lease runs until `end` unless renewed.
   void set_lease_end(TimePoint end) { lease_end_.store(end.time_since_epoch().count(), std::memory_order_relaxed); }
   /// The lease's remaining time; nullopt: no lease.
@@ -74,6 +77,7 @@ class ClusterBoard {
   std::shared_ptr<const ClusterView> view_ = std::make_shared<const ClusterView>();
   std::atomic<std::uint64_t> epoch_{0};
   std::atomic<Duration::rep> lease_end_{0};
+  std::atomic<bool> is_writable_{true};
 };
 
 }  // namespace kv

@@ -226,6 +226,8 @@ struct EtcdKeyStore::Impl {
       context.set_default_verify_paths(error);
     } else {
       context.load_verify_file(config.ca_file, error);
+      // As between nodes: an intermediate CA suffices.
+      X509_STORE_set_flags(SSL_CTX_get_cert_store(context.native_handle()), X509_V_FLAG_PARTIAL_CHAIN);
     }
     if (error) return failed("etcd-ca");
     if (config.cert_file.empty()) return {};

@@ -92,16 +92,22 @@ void Membership::stop() {
 }
 
 Membership::Status Membership::status() const {
-  return {is_reachable_, is_joined_, is_replaced_, failures_, joins_, bad_entries_};
+  return {is_reachable_, board_.is_writable(), is_joined_, is_replaced_, failures_, joins_, bad_entries_};
+}
+
+std::string Membership::why_not_written() const {
+  const std::lock_guard lock(mutex_);
+  return why_not_written_;
 }
 
 asio::awaitable<void> Membership::run() {
   TimePoint succeeded = clock_.now();  // the store may have been away since right after this
   while (!stops_) {
     const TimePoint began = clock_.now();
-    Result<bool, Failure> stepped = Failure(Errc::kUnavailable, "an exception, see above");
-    co_await within_border(NodeThread::kMembership, step_into(stepped));
-    if (stepped) {
+    const Failure exception(Errc::kUnavailable, "an exception, see above");
+    Stepped stepped{exception, exception};
+    co_await within_border(NodeThread::kMembership, step(stepped));
+    if (stepped.written && stepped.read) {
       succeeded = began;
     } else if (failing_since_ == TimePoint{}) {
       failing_since_ = succeeded;
@@ -122,24 +128,23 @@ asio::awaitable<void> Membership::pause() {
   wake_.reset();
 }
 
-asio::awaitable<void> Membership::step_into(Result<bool, Failure>& to) { to = co_await step(); }
-
 /// Runs all due calls, in an order in which each is useful even if the next one fails.
-Membership::Step Membership::step() {
+asio::awaitable<void> Membership::step(Stepped& to) {
+  to.written = true;
   if (!is_replaced_) {
-    if (auto kept = co_await keep_lease(); !kept) co_return kept;
-    if (auto announced = co_await announce(); !announced) co_return announced;
+    to.written = co_await keep_lease();
+    if (to.written) to.written = co_await announce();
   }
   const auto listing = co_await keys_.list(config_.prefix + "/");
-  if (!listing) co_return listing.error();
-  if (failing_since_ != TimePoint{}) {
+  to.read = listing ? Result<bool, Failure>(true) : listing.error();
+  if (!listing) co_return;
+  if (to.written && failing_since_ != TimePoint{}) {
     // Other nodes last renewed their leases this long before, and may have lost theirs although this node kept its own.
     const Duration before = config_.lease / 3 + config_.poll;
     if (clock_.now() - failing_since_ + before >= config_.lease) came_back_ = clock_.now();
     failing_since_ = TimePoint{};
   }
   adopt(*listing);
-  co_return true;
 }
 
 Membership::Step Membership::keep_lease() {
@@ -254,14 +259,26 @@ bool Membership::is_coming_back(const ClusterView& known, const ClusterView& vie
   });
 }
 
-/// Logs when the store goes away and when it is back, not once a second.
-void Membership::note(const Result<bool, Failure>& stepped) {
-  const bool was_reachable = is_reachable_.exchange(stepped.has_value());
-  if (!stepped) {
-    if (failures_++ == 0 || was_reachable)
-      spdlog::warn("cluster: {}; the list known last stays in force", stepped.error().text);
-  } else if (!was_reachable && failures_ > 0) {
-    spdlog::info("cluster: etcd answers again");
+/// Logs each reason once, and when etcd is back, not once a second.
+void Membership::note(const Stepped& stepped) {
+  is_reachable_ = stepped.read.has_value();
+  failures_ += !stepped.read || !stepped.written;
+  // An etcd that is away refuses nothing: the write fails as the read does.
+  const bool is_refused = stepped.read && !stepped.written;
+  board_.set_writable(!is_refused);
+  {
+    const std::lock_guard lock(mutex_);
+    why_not_written_ = is_refused ? stepped.written.error().text : "";
+  }
+  if (!stepped.read) {
+    if (told_.is_new(stepped.read.error().text))
+      spdlog::warn("cluster: {}; the list known last stays in force", stepped.read.error().text);
+  } else if (is_refused) {
+    if (told_.is_new(stepped.written.error().text))
+      spdlog::warn("cluster: etcd refuses this node's changes: {}; the list is still read",
+                   stepped.written.error().text);
+  } else if (told_.clear()) {
+    spdlog::info("cluster: etcd answers again, and takes changes");
   }
 }
 

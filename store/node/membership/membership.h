@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <string>
 
 #include "base/clock.h"
 #include "base/event.h"
+#include "base/told_reasons.h"
 #include "store/node/membership/cluster_view.h"
 #include "store/node/membership/key_store.h"
 
@@ -36,6 +38,9 @@ struct MembershipConfig {
 ///   4. A lease that ended while this process was stopped, or etcd away, is replaced: the node joins again. For one
 ///      more lease time it ignores lists that lack a known node, whose lease may have ended likewise; also after etcd
 ///      was away for as long as another's lease may take to end, even if this node's own lasted.
+///   5. Reads do not depend on writes: etcd may refuse these alone (out of space, no right to write), and the list goes
+///   on
+///      being read. What etcd refuses is tried again in each step.
 /// Nodes never touch another node's blocks because of this list. It tells clients where to look, and blocks are named
 /// by content, so an old list, or one that differs between two nodes, costs misses only.
 /// Thread safety: none; on one executor. status() and the board: any thread.
@@ -50,7 +55,8 @@ class Membership {
   void stop();  ///< run() gives up the lease and returns: the node is off the list.
 
   struct Status {
-    bool is_reachable = false;      ///< The last try succeeded.
+    bool is_reachable = false;      ///< The last read succeeded.
+    bool is_writable = true;        ///< No change of this node waits for an etcd that refuses it.
     bool is_joined = false;         ///< This node was on the list at the last read.
     bool is_replaced = false;       ///< 3
     std::uint64_t failures = 0;     ///< Of calls to etcd.
@@ -58,17 +64,21 @@ class Membership {
     std::uint64_t bad_entries = 0;  ///< Counted at each read of the list.
   };
   Status status() const;
+  /// Why etcd takes no change of this node; empty: it does. Any thread.
+  std::string why_not_written() const;
 
  private:
   using Step = KeyStore::Reply<bool>;
-  Step step();
-  asio::awaitable<void> step_into(Result<bool, Failure>& to);
+  struct Stepped {
+    Result<bool, Failure> written, read;
+  };
+  asio::awaitable<void> step(Stepped& to);
   Step keep_lease();
   Step announce();
   void adopt(const KeyStore::Listing& listing);
   bool is_coming_back(const ClusterView& known, const ClusterView& view) const;
   std::uint64_t epoch_base() const;
-  void note(const Result<bool, Failure>& stepped);
+  void note(const Stepped& stepped);
   asio::awaitable<void> pause();
   std::string node_key() const { return config_.prefix + "/nodes/" + config_.self.id; }
 
@@ -85,9 +95,12 @@ class Membership {
   TimePoint came_back_{};      ///< When etcd last answered after a time in which leases may have ended.
   bool must_put_ = true, has_constant_ = false, stops_ = false;
   std::string last_bad_;         ///< Equal bad entries in a row are logged once.
+  ToldReasons told_;             ///< Of failed reads and writes.
   std::uint64_t revision_ = 0;   ///< The latest read.
   std::size_t older_count_ = 0;  ///< Older revisions read in a row.
 
+  mutable std::mutex mutex_;
+  std::string why_not_written_;  ///< By mutex_.
   std::atomic<bool> is_reachable_{false}, is_joined_{false}, is_replaced_{false};
   std::atomic<std::uint64_t> failures_{0}, joins_{0}, bad_entries_{0};
 };

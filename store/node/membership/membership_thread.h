@@ -20,6 +20,7 @@ class MembershipThread {
 
   void tell(Member::State state, Member::Phase phase);  ///< As in Membership.
   Membership::Status status() const { return membership_.status(); }
+  std::string why_not_written() const { return membership_.why_not_written(); }
   std::vector<NodeMetrics::Value> stats() const;
 
  private:

@@ -119,7 +119,9 @@ asio::awaitable<void> Mover::pause(TimePoint until) {
 /// Reads the present map and derives the hand-over from it.
 void Mover::look() {
   auto view = board_.view();
-  if (view->epoch == 0 || (view_ && view->epoch == view_->epoch)) return;
+  const bool leaves_untold = wants_out() && !board_.is_writable();
+  if (view->epoch == 0 || (view_ && view->epoch == view_->epoch && leaves_untold == leaves_untold_)) return;
+  leaves_untold_ = leaves_untold;
   // The copies in its memory went with the earlier process. The target says nothing of that: it may be the same.
   if (view_ && has_restarted(*view_, *view)) copied_until_ = TimePoint::min();
   view_ = std::move(view);
@@ -129,7 +131,8 @@ void Mover::look() {
   retarget(*view_);
 }
 
-/// The future owners: joining nodes count, leaving ones do not. Clients get that map once the blocks have arrived.
+/// The future owners: joining nodes count, leaving ones do not; nor does this one if it leaves and etcd refuses to tell
+/// it to others. Clients get that map once the blocks have arrived.
 void Mover::retarget(const ClusterView& view) {
   auto next = std::make_unique<Target>();
   std::vector<ClusterMap::Node> owners;
@@ -138,7 +141,8 @@ void Mover::retarget(const ClusterView& view) {
     NodeConfig node;
     node.endpoint = endpoint_for_others(member, config_.tls != nullptr);
     node.name = node.node_id = member.id;
-    node.weight = member.will_own() ? member.weight : 0;
+    const bool leaves = leaves_untold_ && member.id == config_.node_id;
+    node.weight = member.will_own() && !leaves ? member.weight : 0;
     owners.push_back({node.name, node.weight});
     next->nodes.push_back(std::move(node));
   }
@@ -486,6 +490,7 @@ void Mover::play(Role role) {
 
 bool Mover::is_told(Role role) const {
   if (!view_) return false;
+  if (leaves_untold_ && (role == Role::kLeaving || role == Role::kDraining)) return true;  // as far as it can be told
   const auto self = std::ranges::find(view_->members, config_.node_id, &Member::id);
   if (self == view_->members.end()) return false;
   const bool serves = role == Role::kServing || role == Role::kLeaving;

@@ -183,6 +183,7 @@ class Mover {
   Role role_ = Role::kJoining;
   TimePoint joining_since_{}, draining_since_{};
   bool is_leaving_ = false, is_draining_told_ = false, stops_ = false;
+  bool leaves_untold_ = false;  ///< It is to leave, and etcd does not take the change.
   std::atomic<bool> has_left_{false};
   Event wake_;
   std::unique_ptr<Alarm> alarm_;

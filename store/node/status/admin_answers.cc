@@ -217,6 +217,7 @@ AdminAnswer tell_stats(NodeContext& node, const AdminQuestion& question, PeerAcc
     values["cluster_epoch"] = view->epoch;
     values["cluster_digest"] = digest_of(*view) >> 11;  // 53 bits: all that a double holds
     values["cluster_members"] = view->members.size();
+    values["cluster_etcd_is_writable"] = node.cluster.is_writable() ? 1 : 0;
   }
   document["hot"] = hot_json(*node.hot_roots, peer);
   document["tenants"] = tenants_json(node, peer);
