@@ -34,7 +34,7 @@
 //   archive/archive_form.h    a context as a file; context_archive.h has its types
 //   blocking_client.h         the same calls from any thread, with an I/O thread of its own (client_thread.h)
 //   completion_queue.h        the same calls without blocking: submit, then reap completions; queue/ has its parts
-//   model_config.h            a model's shape from its config.json, for those who size a cache
+//   models/model_config.h     a model's cache by its config.json or name, for those who size a cache
 //   kvstore.h                 the C ABI
 #pragma once
 

@@ -10,6 +10,7 @@
 //   chunk_plan.h           the tree chunk first, sequence second (ChunkAttention)
 //   packed_mask.h          attention masks of a batch, as bits
 //   cache_size.h           size of a model's cache, and when fetching beats computing
+//   generation_work.h      operations of generating tokens, with a cache and without
 //
 //   PagePool pool(page_count);
 //   PagedCache cache(pool, {.block_size = 16});

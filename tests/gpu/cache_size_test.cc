@@ -104,6 +104,29 @@ TEST(CacheSizeTest, WeightsAreThoseOfTheLayers) {
   EXPECT_EQ(layer_parameter_count(kLlama3_8B), 8'030'261'248.0 - 2 * 128256.0 * 4096 - 65 * 4096);
 }
 
+TEST(CacheSizeTest, ASequenceKeepsWhatItsLayersReadLater) {
+  // One token of a layer: 2 heads of 8, keys and values, 2 bytes each.
+  ModelCache model{.shape = {.layer_count = 7, .kv_head_count = 2, .head_size = 8}, .groups = {}};
+  model.groups.push_back({.layers = {0, 4}, .sharing_layer_count = 1});
+  model.groups.push_back({.kind = LayerKind::kWindow, .token_limit = 100, .layers = {1, 2}});
+  model.groups.push_back({.kind = LayerKind::kChunk, .token_limit = 50, .layers = {3}});
+  model.groups.push_back({.kind = LayerKind::kState, .layers = {5}, .convolution_size = 10, .recurrence_size = 30});
+  const std::uint64_t token = 2 * 2 * 8 * 2, state = 10 * 2 + 30 * 4;
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp16, 49).value(), token * 49 * (2 + 2 + 1) + state);
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp16, 51).value(), token * (51 * (2 + 2) + 50) + state);
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp16, 101).value(), token * (101 * 2 + 100 * 2 + 50) + state);
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp32, 1).value(), 2 * token * 5 + 10 * 4 + 30 * 4);
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp8, 1).value(), token / 2 * 5 + state) << "states are not quantised";
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp8DsMla, 1).error(), Errc::kUnsupported);
+  EXPECT_EQ(cache_bytes(model, CacheFormat::kFp16, kTokenCountMax + 1).error(), Errc::kBadRequest);
+
+  const ModelCache full = without_windows(model);
+  ASSERT_EQ(full.groups.size(), 2u);
+  EXPECT_EQ(full.groups[0].layers, (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(full.groups[0].sharing_layer_count, 1u);
+  EXPECT_EQ(cache_bytes(full, CacheFormat::kFp16, 1000).value(), token * 1000 * 5 + state);
+}
+
 TEST(CacheSizeTest, FetchingWinsAboveTheBreakEvenBandwidth) {
   const BreakEven even = break_even(131'072, 2 * 8e9, 1e15);
   EXPECT_DOUBLE_EQ(even.recompute_seconds, 16e-6);

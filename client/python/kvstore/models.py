@@ -1,8 +1,8 @@
-"""A model's cache per sequence, from the ``config.json`` beside its weights.
+"""A model's cache per sequence, from the ``config.json`` beside its weights, or by the name of a common model.
 
 Layers that keep the same kind of data are a *group*, with a namespace of its own: full attention, sliding windows, the states of Mamba and
 linear attention. The ``model_type`` gives the family; an unknown one is refused by name, since reading it with another family's field names
-could give seventy KV heads instead of one.
+could give seventy KV heads instead of one. The rules and the arithmetic are those of ``kvstorectl size``, in C++.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,28 @@ from ._fields import dtype_name
 from .errors import BadRequest, Unsupported
 from .namespaces import Namespace
 
-__all__ = ["CacheGroup", "cache_groups", "load_config", "shape_of"]
+__all__ = [
+    "CacheGroup",
+    "Generation",
+    "Work",
+    "cache_groups",
+    "cache_of",
+    "generation",
+    "known_config",
+    "known_models",
+    "load_config",
+    "shape_of",
+]
 
+#: The cache's form in C++, which has the size of an element.
 _DTYPES = {
-    "float32": ("fp32", 4),
-    "float16": ("fp16", 2),
-    "bfloat16": ("fp16", 2),
-    "float8_e4m3": ("fp8", 1),
-    "float8_e4m3fn": ("fp8", 1),
-    "float8_e5m2": ("fp8", 1),
-    "int8": ("fp8", 1),
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "fp16",
+    "float8_e4m3": "fp8",
+    "float8_e4m3fn": "fp8",
+    "float8_e5m2": "fp8",
+    "int8": "fp8",
 }
 
 #: Fields that affect keys besides the weights.
@@ -44,9 +55,10 @@ _ROPE_KEYS = (
 class CacheGroup:
     """Layers that keep the same kind of data for a sequence."""
 
-    #: "full", "window-4096" or "state".
+    #: "full", "window-4096", "chunk-8192" or "state".
     name: str
-    #: "full": every token. "window": the last ``window_tokens``. "state": one state, for any length.
+    #: "full": every token. "window": the last ``window_tokens``. "chunk": those since the last multiple of ``window_tokens``. "state": one
+    #: state, for any length.
     kind: str
     layers: tuple[int, ...]
     dtype: str
@@ -68,6 +80,10 @@ class CacheGroup:
         rank, ranks = tensor_parallel
         if not 0 <= rank < ranks:
             raise BadRequest(f"tensor_parallel: rank {rank} is not in [0, {ranks})")
+        if self.kind == "chunk":
+            raise Unsupported(
+                f"group {self.name}: blocks of chunked attention have no namespace yet; use windows=False"
+            )
         total = self.state_bytes if self.kind == "state" else self.bytes_per_token * block_size
         fields: dict[str, object] = {"model": self.model, "dtype": self.dtype, "block_size": block_size}
         if ranks > 1 and self.kv_head_count != 1:
@@ -103,167 +119,31 @@ def load_config(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     return loaded
 
 
+def known_models() -> dict[str, str]:
+    """The names of common models, and where their facts are from."""
+    return {name: source for name, source, _ in _kvstore.known_models()}
+
+
+def known_config(name: str) -> dict[str, Any]:
+    """What a common model's ``config.json`` says about its cache. Raises BadRequest for an unknown name."""
+    for known, _, config in _kvstore.known_models():
+        if known == name.lower():
+            loaded: dict[str, Any] = json.loads(config)
+            return loaded | {"_name_or_path": known}
+    raise BadRequest(f"model: {name!r} is not known; known are {', '.join(known_models())}")
+
+
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
-    for name in ("text_config", "llm_config", "language_config"):
+    for name in ("thinker_config", "text_config", "llm_config", "language_config"):
         inner = config.get(name)
         if isinstance(inner, dict):
-            return inner
+            config = inner
     return config
 
 
 def shape_of(config: str | Path | Mapping[str, Any]) -> _kvstore.ModelShape:
     """Layers, heads and sizes of a family whose layers all keep keys and values."""
     return _kvstore.ModelShape.from_config(json.dumps(load_config(config)))
-
-
-def _number(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    for name in names:
-        value = config.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    if default is None:
-        raise Unsupported(f"{names[0]} is missing")
-    return default
-
-
-# -- states: elements of (convolution, recurrence) of one layer. Recurrences are kept in fp32.
-
-
-def _mamba1(config: Mapping[str, Any]) -> tuple[int, int]:
-    inner = _number(
-        config,
-        "intermediate_size" if config["model_type"] in ("mamba", "falcon_mamba") else "mamba_d_inner",
-        default=_number(config, "mamba_expand", "expand", default=2) * _number(config, "hidden_size"),
-    )
-    kernel = _number(config, "mamba_d_conv", "conv_kernel", default=4)
-    return inner * kernel, inner * _number(config, "mamba_d_state", "state_size", default=16)
-
-
-def _mamba2(config: Mapping[str, Any]) -> tuple[int, int]:
-    hidden = _number(config, "hidden_size")
-    state = _number(config, "mamba_d_state", "ssm_state_size", "state_size", default=128)
-    heads = _number(config, "mamba_n_heads", "mamba_num_heads", "num_heads")
-    size = config.get("mamba_d_head", config.get("mamba_head_dim", config.get("head_dim", "auto")))
-    expand = _number(config, "mamba_expand", "expand", default=2)
-    head_size = size if isinstance(size, int) else expand * hidden // heads
-    inner = heads * head_size
-    groups = _number(config, "mamba_n_groups", "n_groups", default=1)
-    kernel = _number(config, "mamba_d_conv", "conv_kernel", default=4)
-    return (inner + 2 * groups * state) * kernel, inner * state
-
-
-def _delta_net(config: Mapping[str, Any]) -> tuple[int, int]:
-    key_heads = _number(config, "linear_num_key_heads")
-    value_heads = _number(config, "linear_num_value_heads")
-    key_size = _number(config, "linear_key_head_dim")
-    value_size = _number(config, "linear_value_head_dim")
-    kernel = _number(config, "linear_conv_kernel_dim", default=4)
-    convolved = 2 * key_heads * key_size + value_heads * value_size
-    return convolved * kernel, value_heads * key_size * value_size
-
-
-def _short_conv(config: Mapping[str, Any]) -> tuple[int, int]:
-    return _number(config, "hidden_size") * _number(config, "conv_L_cache", default=3), 0
-
-
-#: Families with states, and their size function.
-_HYBRID = {
-    "jamba": _mamba1,
-    "mamba": _mamba1,
-    "falcon_mamba": _mamba1,
-    "mamba2": _mamba2,
-    "bamba": _mamba2,
-    "granitemoehybrid": _mamba2,
-    "falcon_h1": _mamba2,
-    "nemotron_h": _mamba2,
-    "qwen3_next": _delta_net,
-    "qwen3_5_text": _delta_net,
-    "qwen3_5_moe_text": _delta_net,
-    "lfm2": _short_conv,
-    "lfm2_moe": _short_conv,
-}
-
-#: Layers whose keys and values belong to an encoder's output instead of a prefix of tokens.
-_CROSS = ("cross_attention_layers", "cross_attention_hidden_size", "num_cross_attention_heads")
-
-_STATE_TYPES = ("mamba", "linear_attention", "conv", "mamba2", "recurrent")
-_NO_CACHE_TYPES = ("moe", "mlp")
-
-
-def _layer_kinds(config: Mapping[str, Any], family: str) -> list[str]:
-    """For each layer a, s, b ("a" attention, "s" state, "b" both), or - for no cache."""
-    if family in ("mamba", "mamba2", "falcon_mamba"):
-        return ["s"] * _number(config, "num_hidden_layers", "n_layer")
-    if family == "falcon_h1":
-        return ["b"] * _number(config, "num_hidden_layers")
-    types = config.get("layer_types") or config.get("layers_block_type")
-    if isinstance(types, list):
-        return [_kind_of_type(str(each)) for each in types]
-    pattern = config.get("hybrid_override_pattern")
-    if isinstance(pattern, str):
-        return [{"M": "s", "*": "a", "-": "-", "E": "-"}.get(each, "?") for each in pattern]
-    count = _number(config, "num_hidden_layers")
-    if family == "jamba":
-        period = _number(config, "attn_layer_period", default=8)
-        offset = config.get("attn_layer_offset", 4)
-        return ["a" if i % period == offset else "s" for i in range(count)]
-    if family == "bamba":
-        attention = config.get("attn_layer_indices") or ()
-        return ["a" if i in attention else "s" for i in range(count)]
-    if family.startswith(("qwen3_next", "qwen3_5")):
-        interval = _number(config, "full_attention_interval", default=4)
-        return ["a" if (i + 1) % interval == 0 else "s" for i in range(count)]
-    if family.startswith("lfm2"):
-        attention = config.get("full_attn_idxs") or range(count)
-        return ["a" if i in attention else "s" for i in range(count)]
-    raise Unsupported(f"{family}: layer_types is missing: which layers keep states?")
-
-
-def _kind_of_type(name: str) -> str:
-    if name in _STATE_TYPES:
-        return "s"
-    if name in _NO_CACHE_TYPES:
-        return "-"
-    if name == "hybrid":
-        return "b"
-    if name.endswith("attention") and "cross" not in name:
-        return "a"
-    raise Unsupported(f"layer_types: {name!r} is not known")
-
-
-# -- windows
-
-
-def _windows(config: Mapping[str, Any], family: str, count: int) -> list[int]:
-    """For each layer: the tokens that it reads, 0 for all."""
-    window = config.get("sliding_window")
-    types = config.get("layer_types")
-    if isinstance(types, list) and len(types) == count:
-        sliding = [str(each) in ("sliding_attention", "chunked_attention") for each in types]
-        if any(str(each) == "chunked_attention" for each in types):
-            raise Unsupported("layer_types: chunked_attention: what such a layer keeps is no window")
-        return [_number(config, "sliding_window") if each else 0 for each in sliding]
-    if not isinstance(window, int) or window <= 0:
-        return [0] * count
-    if (
-        family in ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen2_vl", "qwen2_5_vl")
-        or "use_sliding_window" in config
-    ):
-        if not config.get("use_sliding_window", False):
-            return [0] * count
-        first = config.get("max_window_layers", 0)
-        return [window if i >= first else 0 for i in range(count)]
-    every = {"gemma2": 2, "gemma3_text": 6, "cohere2": 4, "gpt_oss": 2, "olmo3": 4, "exaone4": 4}.get(family)
-    if every is not None:
-        pattern = config.get("sliding_window_pattern", every)
-        every = pattern if isinstance(pattern, int) else every
-        return [0 if (i + 1) % every == 0 else window for i in range(count)]
-    if family in ("mistral", "mixtral", "starcoder2", "phi3", "phimoe"):
-        return [window] * count
-    return [0] * count
-
-
-# -- groups
 
 
 def cache_groups(
@@ -276,80 +156,118 @@ def cache_groups(
     """The groups of a model's layers, full attention first.
 
     ``dtype``: of the cache; by default the model's own. ``model``: its name in namespaces; by default the file's ``_name_or_path``.
-    ``windows=False``: windows count as full attention, as whole-prefix stores do. Raises Unsupported: unknown family, cross-attention.
+    ``windows=False``: windows and chunks count as full attention, as whole-prefix stores do. Raises Unsupported: unknown family,
+    cross-attention.
     """
     whole = load_config(config)
-    inner = dict(_text_config(whole))
-    family = str(inner.get("model_type", "")).lower()
-    if not family:
-        raise Unsupported("model_type is missing: it says by which names the model's numbers go")
-    if whole.get("is_encoder_decoder") or inner.get("is_encoder_decoder") or inner.get("add_cross_attention"):
-        raise Unsupported(
-            f"model_type: {family!r}: cross-attention keeps keys and values of an encoder's output, not of a prefix"
-        )
-    for name in _CROSS:
-        if inner.get(name):
-            raise Unsupported(f"{name}: cross-attention keeps keys and values of an encoder's output, not of a prefix")
-    name = model or str(whole.get("_name_or_path") or inner.get("_name_or_path") or family)
-    element = _dtype_of(
-        dtype or inner.get("dtype") or inner.get("torch_dtype") or whole.get("dtype") or whole.get("torch_dtype")
-    )
+    inner = _text_config(whole)
+    cache = cache_of(whole, windows=windows)
+    name = model or str(whole.get("_name_or_path") or inner.get("_name_or_path") or inner["model_type"])
+    element = _element_of(whole, inner, dtype)
+    form = _DTYPES[element]
     rope = _fingerprint({key: inner[key] for key in _ROPE_KEYS if inner.get(key) is not None})
-    if family in _HYBRID:
-        return _hybrid_groups(inner, family, name, element, rope)
-
-    shape = _kvstore.ModelShape.from_config(json.dumps(whole))
-    count = shape.layer_count
-    per_layer = shape.bytes_per_token(_DTYPES[element][0]) // count
-    reads = _windows(inner, family, count) if windows else [0] * count
     groups = []
-    for window in sorted(set(reads)):
-        layers = tuple(i for i, each in enumerate(reads) if each == window)
+    for group in cache.groups:
+        has_heads = group.kind != "state"
         groups.append(
             CacheGroup(
-                name=f"window-{window}" if window else "full",
-                kind="window" if window else "full",
-                layers=layers,
+                name=f"{group.kind}-{group.token_limit}" if group.token_limit else group.kind,
+                kind=group.kind,
+                layers=tuple(group.layers),
                 dtype=element,
-                bytes_per_token=per_layer * len(layers),
-                window_tokens=window,
-                kv_head_count=shape.kv_head_count,
-                head_size=shape.head_size,
+                bytes_per_token=cache.group_bytes_per_token(group, form),
+                state_bytes=cache.group_state_bytes(group, form),
+                window_tokens=group.token_limit,
+                kv_head_count=cache.shape.kv_head_count if has_heads else 0,
+                head_size=cache.shape.head_size if has_heads else 0,
                 model=name,
-                layer_count=count,
-                rope=rope,
+                layer_count=cache.shape.layer_count,
+                rope=rope if has_heads else "",
             )
         )
     return groups
 
 
-def _hybrid_groups(inner: dict[str, Any], family: str, name: str, element: str, rope: str) -> list[CacheGroup]:
-    kinds = _layer_kinds(inner, family)
-    if "?" in kinds:
-        raise Unsupported(f"{family}: a layer of a kind that is not known")
-    item = _DTYPES[element][1]
-    attention = tuple(i for i, kind in enumerate(kinds) if kind in "ab")
-    states = tuple(i for i, kind in enumerate(kinds) if kind in "sb")
-    groups = []
-    make = partial(CacheGroup, dtype=element, model=name, layer_count=len(kinds))
-    if attention:
-        heads = _number(inner, "num_key_value_heads", default=_number(inner, "num_attention_heads"))
-        size = _number(
-            inner,
-            "head_dim",
-            "attention_head_dim",
-            default=_number(inner, "hidden_size") // _number(inner, "num_attention_heads"),
-        )
-        if family == "nemotron_h":
-            size = _number(inner, "head_dim", "attention_head_dim", default=size)
-        nbytes = 2 * heads * size * item * len(attention)
-        group = make("full", "full", attention, bytes_per_token=nbytes, kv_head_count=heads, head_size=size, rope=rope)
-        groups.append(group)
-    if states:
-        convolution, recurrence = _HYBRID[family](inner)
-        nbytes = (convolution * item + recurrence * 4) * len(states)
-        groups.append(make("state", "state", states, bytes_per_token=0, state_bytes=nbytes))
-    return groups
+@dataclass(frozen=True)
+class Work:
+    """Floating point operations of the same work, done both ways."""
+
+    with_cache: float
+    without_cache: float
+
+    @property
+    def ratio(self) -> float:
+        return self.without_cache / self.with_cache
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A batch of sequences with a prompt and then new tokens, one a step: cache and operations.
+
+    The operations are ``None`` for a model whose weights are in no formula (states, shared layers): give ``parameters``.
+    """
+
+    #: Bytes of the cache after the last step.
+    peak_bytes: int
+    #: The prompt's pass, the last step, and all steps, of all layers.
+    prompt: Work | None = None
+    last_step: Work | None = None
+    steps: Work | None = None
+    #: The last step's, and of all tokens. ``None`` also where ``parameters`` were given: those have the logits' weights.
+    last_step_logits: Work | None = None
+    logits: Work | None = None
+    #: Prompt, steps and logits.
+    total: Work | None = None
+
+
+def generation(
+    config: str | Path | Mapping[str, Any],
+    *,
+    prompt_tokens: int,
+    new_tokens: int,
+    batch: int = 1,
+    dtype: Any = None,
+    windows: bool = True,
+    parameters: float = 0,
+) -> Generation:
+    """The cache and the work of generating ``new_tokens`` behind a prompt, with a KV cache and without.
+
+    As in textbooks: without a cache each step computes the whole sequence again, and all of the square of scores. ``parameters``: those that
+    a token meets, in place of the shape's. Raises BadRequest and Unsupported, as cache_groups().
+    """
+    for name, value, least in (("batch", batch, 1), ("prompt_tokens", prompt_tokens, 1), ("new_tokens", new_tokens, 1)):
+        if not least <= value <= 1 << 31:
+            raise BadRequest(f"{name}: {value} is not in [{least}, 2^31]")
+    whole = load_config(config)
+    cache = cache_of(whole, windows=windows)
+    form = _DTYPES[_element_of(whole, _text_config(whole), dtype)]
+    peak = cache.peak_bytes(batch, prompt_tokens, new_tokens, form)
+    weights = parameters or cache.parameter_count()
+    if weights == 0:
+        return Generation(peak)
+    figures = _kvstore.GenerationWork(cache, weights).figures(batch, prompt_tokens, new_tokens)
+    works = {name: Work(*both) for name, both in figures.items()}
+    counted = ["prompt", "steps", "logits"]
+    if parameters or cache.shape.vocabulary_size == 0:
+        del works["last_step_logits"], works["logits"]
+        counted.remove("logits")
+    total = Work(
+        sum(works[name].with_cache for name in counted),
+        sum(works[name].without_cache for name in counted),
+    )
+    return Generation(peak, **works, total=total)
+
+
+def cache_of(config: Mapping[str, Any], *, windows: bool = True) -> _kvstore.ModelCache:
+    """The layers' groups and sizes, in C++."""
+    cache = _kvstore.ModelCache.from_config(json.dumps(config))
+    return cache if windows else cache.without_windows()
+
+
+def _element_of(whole: Mapping[str, Any], inner: Mapping[str, Any], dtype: Any) -> str:
+    return _dtype_of(
+        dtype or inner.get("dtype") or inner.get("torch_dtype") or whole.get("dtype") or whole.get("torch_dtype")
+    )
 
 
 def _dtype_of(name: object) -> str:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import kvstore
-from kvstore.models import cache_groups, load_config
+from kvstore.models import cache_groups, known_config, load_config
 
 LLAMA = {
     "model_type": "llama",
@@ -67,6 +67,19 @@ def test_a_namespace_from_a_config(tmp_path):
             [("full", 16, 32768, 0), ("window-128", 16, 32768, 0)],
         ),
         (
+            {"model_type": "llama4_text", "attention_chunk_size": 8192},
+            [("full", 8, 32768, 0), ("chunk-8192", 24, 98304, 0)],
+        ),
+        (
+            {"model_type": "gemma3n_text", "sliding_window": 512, "num_kv_shared_layers": 12, "head_dim": 128},
+            [("full", 4, 16384, 0), ("window-512", 16, 65536, 0)],
+        ),
+        (
+            {"model_type": "kimi_linear", "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128,
+             "linear_attn_config": {"full_attn_layers": [4, 8], "num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}},
+            [("full", 2, 2 * 576 * 2, 0), ("state", 30, 0, 30 * (3 * 32 * 128 * 4 * 2 + 32 * 128 * 128 * 4))],
+        ),
+        (
             {"model_type": "jamba", "attn_layer_period": 8, "attn_layer_offset": 4, "mamba_expand": 2, "mamba_d_state": 16, "mamba_d_conv": 4},
             [("full", 4, 16384, 0), ("state", 28, 0, 28 * (8192 * 4 * 2 + 8192 * 16 * 4))],
         ),
@@ -83,6 +96,10 @@ def test_families(change, kept):
     groups = cache_groups(LLAMA | change)
     assert [(g.name, len(g.layers), g.bytes_per_token, g.state_bytes) for g in groups] == kept
     for group in groups:
+        if group.kind == "chunk":
+            with pytest.raises(kvstore.Unsupported, match="chunk-8192"):
+                group.namespace()
+            continue
         space = group.namespace(block_size=16)
         assert space.block_bytes == (group.state_bytes or group.bytes_per_token * 16)
         assert ("cache_group" in space.fields) == (group.name != "full" or len(groups) > 1)
@@ -103,6 +120,9 @@ def test_multimodal_models_are_their_text_part():
         ({"layer_types": ["chunked_attention"] * 32}, "chunked_attention"),
         ({"model_type": "bamba", "layer_types": ["cross_attention"]}, "cross_attention"),
         ({"model_type": "granitemoehybrid"}, "layer_types"),
+        ({"model_type": "gemma4_text"}, "'gemma4_text' is not counted"),
+        ({"model_type": "gemma3n_text", "sliding_window": 512}, "num_kv_shared_layers is missing"),
+        ({"num_kv_shared_layers": 15}, "num_kv_shared_layers"),
     ],
 )
 def test_what_is_not_known_is_refused_by_name(change, why):
@@ -165,6 +185,18 @@ REAL = {
         "shared_expert_intermediate_size": 16,
     },
     "Lfm2": {"full_attn_idxs": [1, 3], "block_auto_adjust_ff_dim": False},
+    "Ernie4_5_Moe": {"moe_num_experts": 2, "moe_k": 1, "moe_intermediate_size": 16, "moe_num_shared_experts": 1},
+    "Gemma3nText": {
+        "head_dim": 16, "sliding_window": 16, "num_kv_shared_layers": 2, "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 16, "laurel_rank": 8, "activation_sparsity_pattern": [0.0] * 4,
+    },
+    "KimiLinear": {
+        "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16, "linear_head_dim": 16, "linear_num_heads": 2,
+        "moe_intermediate_size": 16, "num_local_experts": 2, "num_experts_per_tok": 1, "num_key_value_heads": 4,
+        "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
+    },
+    "Llama4Text": {"head_dim": 16, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 64},
+    "MiniMaxM2": {"head_dim": 16, "num_local_experts": 2, "num_experts_per_tok": 1},
     "Mamba2": {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "expand": 2},
 }  # fmt: skip
 
@@ -177,7 +209,7 @@ def test_the_model_itself_keeps_as_much(family):
     torch.set_num_threads(1)
     try:
         config = getattr(transformers, family + "Config")(**(SMALL | REAL[family]))
-        model = getattr(transformers, family + "ForCausalLM")(config).to(torch.float32).eval()
+        model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config).to(torch.float32).eval()
     except AttributeError:
         pytest.skip(f"this transformers has no {family}")
     with torch.no_grad():
@@ -192,3 +224,33 @@ def test_the_model_itself_keeps_as_much(family):
     groups = cache_groups(config.to_dict(), dtype="float32")
     assert sum(group.bytes_per_token for group in groups) == tokens
     assert sum(group.state_bytes for group in groups) == states
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("DeepseekV3", "deepseek-v3"),
+        ("Ernie4_5_Moe", "ernie-4.5-21b-a3b"),
+        ("Gemma3nText", "gemma-3n-e4b"),
+        ("GptOss", "gpt-oss-120b"),
+        ("Llama", "llama-2-7b"),
+        ("Llama4Text", "llama-4-scout"),
+        ("MiniMaxM2", "minimax-m2"),
+        ("Mixtral", "mixtral-8x7b"),
+        ("Qwen3Next", "qwen3-next-80b-a3b"),
+    ],
+)
+def test_a_common_models_facts_are_those_of_its_class(family, name):
+    """The defaults of these classes are that model's numbers."""
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    if not hasattr(transformers, family + "Config"):
+        pytest.skip(f"this transformers has no {family}")
+    config = getattr(transformers, family + "Config")().to_dict()
+    ours, theirs = (
+        [(group.name, group.layers, group.bytes_per_token, group.state_bytes) for group in cache_groups(each)]
+        for each in (known_config(name), config)
+    )
+    assert ours == theirs
+    for field in ("hidden_size", "num_attention_heads", "intermediate_size", "num_experts_per_tok"):
+        if field in known_config(name):
+            assert known_config(name)[field] == config[field]

@@ -12,7 +12,7 @@
 //   ctl_ping.cc       ping
 //   ctl_cluster.cc    cluster status, map, plan, drain; ctl_cluster_hot.cc: hot; cluster_look.h compares nodes' reports
 //   ctl_doctor.cc     doctor; doctor.h lists its files
-//   ctl_size.cc       size; client/model_config.h reads a model's shape
+//   ctl_size.cc       size; client/models/model_config.h reads a model's cache, generation_report.h has --new-tokens
 //   ctl_config.cc     config list, config get, config set; admin_http.h asks the admin server
 //   ctl_spill.cc      spill: hands over to kvstore-node
 //   ctl_support.cc    support-bundle: asks the other commands

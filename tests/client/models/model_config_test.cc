@@ -1,4 +1,4 @@
-#include "client/model_config.h"
+#include "client/models/model_config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -46,6 +46,7 @@ TEST(ModelConfigTest, LatentAttentionIsRead) {
   EXPECT_EQ(cache_bytes_per_token(shape, CacheFormat::kFp16).value(), 70'272u);
   EXPECT_EQ(cache_bytes_per_token(shape, CacheFormat::kFp8DsMla).value(), 40'016u);
   EXPECT_EQ(shape.ffn_size, 9u * 2048);
+  EXPECT_EQ(layer_parameter_count(shape), 0) << "without the size of a value";
 }
 
 TEST(ModelConfigTest, OldNamesAndNestedOnesAreRead) {
@@ -125,6 +126,19 @@ constexpr Published kPublished[] = {
     {"Phi-2", R"({"model_type": "phi", "num_hidden_layers": 32, "hidden_size": 2560, "num_attention_heads": 32,
                   "num_key_value_heads": null})",
      327'680},
+    {"MiniMax-M2", R"({"model_type": "minimax_m2", "num_hidden_layers": 62, "hidden_size": 3072,
+                       "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128})",
+     62 * 2 * 8 * 128 * 2},
+    {"ERNIE-4.5-21B-A3B", R"({"model_type": "ernie4_5_moe", "num_hidden_layers": 28, "hidden_size": 2560,
+                              "num_attention_heads": 20, "num_key_value_heads": 4})",
+     28 * 2 * 4 * 128 * 2},
+    {"Qwen3-Omni-30B-A3B, its thinker",
+     R"({"model_type": "qwen3_omni_moe",
+         "thinker_config": {"model_type": "qwen3_omni_moe_thinker", "audio_config": {"num_hidden_layers": 32},
+           "text_config": {"model_type": "qwen3_omni_moe_text", "num_hidden_layers": 48, "hidden_size": 2048,
+                           "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}},
+         "talker_config": {"text_config": {"model_type": "qwen3_omni_moe_talker_text", "num_hidden_layers": 20}}})",
+     48 * 2 * 4 * 128 * 2},
     {"MiniCPM3-4B", R"({"model_type": "minicpm3", "num_hidden_layers": 62, "hidden_size": 2560,
                         "num_attention_heads": 40, "num_key_value_heads": 40, "kv_lora_rank": 256,
                         "qk_rope_head_dim": 32, "qk_nope_head_dim": 64})",
@@ -149,7 +163,9 @@ TEST(ModelConfigTest, NothingIsGuessed) {
   const std::string shape = R"("num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32)";
   EXPECT_THAT(why("{" + shape + "}"), HasSubstr("model_type is missing"));
   EXPECT_THAT(why(R"({"model_type": 7, )" + shape + "}"), HasSubstr("model_type is missing"));
-  EXPECT_THAT(why(R"({"model_type": "jamba", )" + shape + "}"), HasSubstr("'jamba' is not known"));
+  EXPECT_THAT(why(R"({"model_type": "jambalaya", )" + shape + "}"), HasSubstr("'jambalaya' is not known"));
+  EXPECT_THAT(why(R"({"model_type": "jamba", )" + shape + "}"), HasSubstr("states instead of keys and values"));
+  EXPECT_THAT(why(R"({"model_type": "Gemma4_text", )" + shape + "}"), HasSubstr("other heads"));
   EXPECT_THAT(why(R"({"model_type": "mistral", )" + shape + "}"), HasSubstr("num_key_value_heads is missing"));
   EXPECT_THAT(why(R"({"model_type": "dbrx", "n_layers": 40, "d_model": 6144, "n_heads": 48})"),
               HasSubstr("kv_n_heads is missing"));
