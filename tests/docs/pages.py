@@ -242,5 +242,7 @@ PAGES = {
     "docs/kernels.md": Page(whole="has no commands but those of measurements"),
     "docs/namespace-record.md": Page(whole="has no commands"),
     "docs/paged-cache.md": Page(whole="has no commands"),
+    "docs/papers.md": Page(whole="has no commands"),
+    "docs/modules.md": Page(whole="has no commands but measurements of a quarter of an hour"),
     "docs/wire.md": Page(whole="has no commands"),
 }
