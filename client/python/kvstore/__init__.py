@@ -42,6 +42,7 @@ from . import device, errors, layouts, models, paging
 from ._kvstore import (
     ArchivedContext,
     ContextList,
+    DeviceMemory,
     DropResult,
     GetResult,
     LoadResult,
@@ -57,7 +58,20 @@ from .client import Client, Lease, Node, Space
 from .errors import *  # noqa: F403
 from .errors import Error
 from .futures import Future, wait
-from .layouts import Cache, Layout, Move, Part, Rotation, copy_blocks, gather, relayout, scatter, table_slots
+from .layouts import (
+    Cache,
+    Layout,
+    Move,
+    Part,
+    Rotation,
+    copy_blocks,
+    gather,
+    gather_with_checksums,
+    relayout,
+    scatter,
+    scatter_verified,
+    table_slots,
+)
 from .namespaces import Namespace, extra_digest, hashes
 from .paging import PagedCache, PagePool, plan_cascade, plan_chunks
 from .sets import SetGetResult, SetMatchResult, SetPutResult, SetSpace
@@ -67,6 +81,7 @@ __all__ = [
     "Cache",
     "Client",
     "ContextList",
+    "DeviceMemory",
     "DropResult",
     "Error",
     "Future",
@@ -97,6 +112,7 @@ __all__ = [
     "errors",
     "extra_digest",
     "gather",
+    "gather_with_checksums",
     "hashes",
     "layouts",
     "models",
@@ -105,6 +121,7 @@ __all__ = [
     "plan_chunks",
     "relayout",
     "scatter",
+    "scatter_verified",
     "table_slots",
     "traced",
     "wait",

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "client/python/src/errors.h"
+#include "client/python/src/moves.h"
 #include "client/python/src/without_gil.h"
+#include "gpu/verified_plan.h"
 
 namespace kv::python {
 namespace {
@@ -48,6 +50,17 @@ Rows rows_of(const Side& side, std::int64_t row_count, Scratch& scratch) {
   return side.ids.rows(scratch.keep(side.ids.values().first(used)), side.block_tokens);
 }
 
+/// The same arrays where a kernel reaches them.
+VerifiedBlocks verified_of(const Checksums& checksums, Scratch& scratch) {
+  VerifiedBlocks verified;
+  verified.block_count = static_cast<std::int64_t>(checksums.seeds.size());
+  verified.seeds = scratch.keep(checksums.seeds);
+  verified.sums = checksums.made.data();
+  verified.expected = scratch.keep(checksums.expected);
+  verified.verdicts = checksums.verdicts.data();
+  return verified;
+}
+
 std::string device_text(int device) { return "CUDA device " + std::to_string(device); }
 
 }  // namespace
@@ -67,7 +80,8 @@ bool is_for_device(const Where& where, const Cache& to, const char* to_name, con
 }
 
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
-                                     const Operation& operation, std::vector<nb::object> holds) {
+                                     const Operation& operation, std::vector<nb::object> holds,
+                                     const Checksums* checksums) {
   auto module = cuda();
   let_go();
   const int device = to.cache.device() >= 0 ? to.cache.device() : from.cache.device();
@@ -88,17 +102,26 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
   const std::span deltas(operation.rotation.deltas,
                          is_rotation && operation.rotation.deltas != nullptr ? static_cast<std::size_t>(row_count) : 0);
   Scratch scratch(*module, room_for(to, row_count) + room_for(from, row_count) +
-                               Scratch::room_for(frequencies.size_bytes()) + Scratch::room_for(deltas.size_bytes()));
+                               Scratch::room_for(frequencies.size_bytes()) + Scratch::room_for(deltas.size_bytes()) +
+                               (checksums == nullptr ? 0
+                                                     : Scratch::room_for(checksums->seeds.size_bytes()) +
+                                                           Scratch::room_for(checksums->expected.size_bytes())));
   const Rows to_rows = rows_of(to, row_count, scratch), from_rows = rows_of(from, row_count, scratch);
   Operation enqueued = operation;
   if (!frequencies.empty()) enqueued.rotation.frequencies = scratch.keep(frequencies);
   if (!deltas.empty()) enqueued.rotation.deltas = scratch.keep(deltas);
+  const VerifiedBlocks verified = checksums == nullptr ? VerifiedBlocks() : verified_of(*checksums, scratch);
   void* const stream = reinterpret_cast<void*>(*where.stream);
   const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
   const auto launched = run_without_gil([&] {  // a full queue makes the launch wait
-    return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
+    if (checksums == nullptr) {
+      return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
+    }
+    return checksums->is_scatter
+               ? module->scatter_verified(target, to_rows, source, verified, enqueued, stream, grid_max)
+               : module->gather_with_checksums(target, source, from_rows, verified, enqueued, stream, grid_max);
   });
-  if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
+  if (!launched && launched.error() == Errc::kMismatch) check_moved(launched, target.layout, source.layout, enqueued);
   // Also after a failed launch: others may have been enqueued before it.
   const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
   keep_until(event, std::move(scratch), std::move(holds));

@@ -18,6 +18,7 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_client(module);
   kv::python::bind_device(module);
   kv::python::bind_layout(module);
+  kv::python::bind_verified(module);
   kv::python::bind_paging(module);
   kv::python::bind_model(module);
   kv::python::bind_lmcache(module);
