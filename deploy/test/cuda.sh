@@ -26,9 +26,14 @@ step_cuda() {
   fi
   if cut cuda; then return; fi
   build release tests || return 0
+  # The last -march counts: the emulated processor of tests/rdma_vm, where the module is used too, has not all that this one may have.
+  local compiler=$root/build/simulator/compiler
+  mkdir -p "$root/build/simulator"
+  printf '#!/bin/sh\nexec %s "$@" -march=x86-64-v3\n' "${CXX:-g++}" > "$compiler"
+  chmod +x "$compiler"
   for architecture in 90 120; do
     log=$logs/cuda-$architecture-build.log
-    if ! sh "$KV_CUDA_SIMULATOR/build.sh" "$root" "$root/build/simulator/$architecture" "$architecture" > "$log" 2>&1; then
+    if ! CXX=$compiler sh "$KV_CUDA_SIMULATOR/build.sh" "$root" "$root/build/simulator/$architecture" "$architecture" > "$log" 2>&1; then
       tail -n 40 "$log"
       bad=$((bad + 1))
       fail cuda "the simulator's build for $architecture" "$log"
@@ -58,7 +63,7 @@ in_simulator_from_python() {
   if [ -n "$why" ]; then
     skip_step 'cuda python' "$why"
   elif install_package 'cuda python' "$site" "$python"; then
-    pytest_step 'cuda python' client/python/tests/test_device.py "$site" "$python" 600
+    pytest_step 'cuda python' client/python/tests/test_device.py "$site" "$python" 600 "$root/client/python/tests/test_lend_device.py"
   fi
   python=${KV_ENGINES_PYTHON:-$root/build/engines/vllm-venv/bin/python}
   site=$root/build/engines/vllm-site

@@ -50,6 +50,30 @@ script_in_vm() {
   count "rdma $name" "$(grep -c '^passed: ' "$log" || true)" "$bad" 0
 }
 
+# python_in_vm: the package's tests of a GPU's memory that RDMA devices fill and drain, on the simulated GPU; of what --python and --cuda
+# have built
+python_in_vm() {
+  local name='rdma python' python why='' module=$root/build/simulator/90/libkvstore_cuda.so site=$root/build/python/site
+  local junit=$logs/rdma-python.xml log=$logs/rdma-python.log
+  if cut "$name"; then return; fi
+  python=$(python_environment) || why=$python
+  [ -d "$site/kvstore" ] || why='there is no package: deploy/test.sh --python builds it'
+  [ -f "$module" ] || why='there is no simulated GPU: deploy/test.sh --cuda builds it'
+  if [ -n "$why" ]; then
+    skip_step "$name" "$why"
+    return
+  fi
+  build release kvstore-node || return 0
+  rm -f "$junit"
+  env KV_VERBS_TEST_DEVICES=rxe0,rxe0 KV_VERBS_MODULE="$root/build/release/transport/ibverbs/libkvstore_verbs.so" \
+    KV_CUDA_MODULE="$module" KV_NODE="$root/build/release/store/node/kvstore-node" PYTHONPATH="$site" PYTHONDONTWRITEBYTECODE=1 \
+    tests/rdma_vm/run.sh --timeout "$(left 900)" bash -c 'cd client/python/tests && exec "$@"' - \
+    "$python" -m pytest -q -rs -p no:cacheprovider --junitxml="$junit" test_reach_device.py > "$log" 2>&1 || tail -n 120 "$log"
+  if take_junit "$name" "$junit" "$log" || cut "$name"; then return; fi
+  fail "$name" 'pytest did not get to its end' "$log"
+  count "$name" 0 1 0
+}
+
 # What each commit runs: emulated, a network takes five minutes or more, and both have the same code above verbs. Only a pair's link can be
 # cut.
 step_rdma_loop() {
@@ -57,6 +81,7 @@ step_rdma_loop() {
   run_in_vm loop loop transport/verbs_test '*/device'
   run_in_vm e2e-loop loop e2e/e2e_test "$e2e_filter"
   run_in_vm e2e-link pair e2e/e2e_test '*RdmaLink*'
+  python_in_vm
 }
 
 step_rdma() {
@@ -65,6 +90,7 @@ step_rdma() {
   run_in_vm pair pair transport/verbs_test '*Conformance*/device:*Message*/device:*Model*/device:*Mover*/device:*Process*/device'
   run_in_vm e2e-loop loop e2e/e2e_test "$e2e_filter"
   run_in_vm e2e-pair pair e2e/e2e_test "$e2e_filter:*RdmaLink*"
+  python_in_vm
 }
 
 e2e_filter='*/verbs*:*RdmaDevice*:DeviceMemoryE2eTest.BlocksReach*'

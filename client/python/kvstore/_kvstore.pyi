@@ -31,6 +31,7 @@ class Record:
     def digest(self) -> bytes: ...
     def hash_chain(self, tokens: Any, extra: Any = None, after: Any = None) -> npt.NDArray[np.uint8]: ...
 
+def checksum_seeds(record: Record, hashes: Any) -> npt.NDArray[np.uint64]: ...
 def hashes(hashes: Any) -> npt.NDArray[np.uint8]: ...
 def extra_digest(extra: Any) -> bytes: ...
 def sha256(data: Any) -> bytes: ...
@@ -386,6 +387,20 @@ class Memory:
     def tensor(self, shape: int | Sequence[int], dtype: Any, offset: int = 0) -> Any:
         """A torch tensor over a part."""
 
+class DeviceMemory:
+    """A GPU's memory that nodes reach by RDMA, of :meth:`kvstore.Client.lend_device`."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def address(self) -> int: ...
+    @property
+    def device(self) -> int:
+        """The CUDA device that has it."""
+    @property
+    def has_dmabuf(self) -> bool:
+        """The driver exported it as a dma-buf. Else RDMA devices register its addresses, which needs nvidia-peermem."""
+
 class Client:
     def __init__(
         self,
@@ -442,6 +457,7 @@ class Client:
         lease: int,
         segment_ends: Sequence[int],
         memory_only: bool,
+        checksums: Any,
         at_once: bool,
     ) -> Call[GetResult]: ...
     def load(
@@ -456,6 +472,7 @@ class Client:
         segment_ends: Sequence[int],
         memory_only: bool,
         reuse: int,
+        checksums: Any,
         at_once: bool,
     ) -> Call[LoadResult]: ...
     def put(
@@ -469,6 +486,7 @@ class Client:
         token_ids: Any,
         extras: Any,
         reuse: int,
+        checksums: Any,
         at_once: bool,
     ) -> Call[PutResult]: ...
     def match_set(
@@ -542,8 +560,10 @@ class Client:
     def numa(self) -> Call[dict[str, Any]]: ...
     def tell_prefill_speed(self, tokens_per_second: float) -> None: ...
     def allocate(self, nbytes: int, page_locked: bool) -> Memory: ...
-    def lend(self, memory: Memory, deadline: float) -> Call[int]: ...
-    def is_quarantined(self, memory: Memory) -> bool: ...
+    def lend(self, memory: Memory | DeviceMemory, deadline: float) -> Call[int]: ...
+    def is_quarantined(self, memory: Memory | DeviceMemory) -> bool: ...
+    def add_device_memory(self, memory: Any) -> DeviceMemory: ...
+    def take_back(self, memory: DeviceMemory, deadline: float) -> None: ...
 
 def abandon_all() -> None: ...
 def unknown_variables() -> list[str]: ...
@@ -622,6 +642,29 @@ def scatter(
 ) -> Event | None: ...
 def gather(
     target: Cache, cache: Cache, slots: Any, blocks: Any, count: int | None, options: dict[str, Any], where: Where
+) -> Event | None: ...
+def gather_with_checksums(
+    target: Cache,
+    cache: Cache,
+    slots: Any,
+    blocks: Any,
+    count: int | None,
+    seeds: Any,
+    checksums: Any,
+    options: dict[str, Any],
+    where: Where,
+) -> Event | None: ...
+def scatter_verified(
+    cache: Cache,
+    source: Cache,
+    slots: Any,
+    blocks: Any,
+    count: int | None,
+    seeds: Any,
+    checksums: Any,
+    verdicts: Any,
+    options: dict[str, Any],
+    where: Where,
 ) -> Event | None: ...
 def relayout(
     to: Cache, to_blocks: Any, source: Cache, from_blocks: Any, options: dict[str, Any], where: Where

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from time import monotonic, sleep
@@ -24,6 +25,7 @@ from ._arrays import Buffer, Hashes, Numbers, Seconds, seconds
 from ._kvstore import (
     ArchivedContext,
     ContextList,
+    DeviceMemory,
     GetResult,
     LoadResult,
     MatchResult,
@@ -33,7 +35,7 @@ from ._kvstore import (
     PutResult,
 )
 from ._reuse import Reuse, reuse_number
-from .errors import BadRequest, NotFound, TimedOut
+from .errors import BadRequest, Error, NotFound, TimedOut, Unavailable
 from .futures import Future
 from .namespaces import Namespace
 from .sets import SetSpace
@@ -253,10 +255,10 @@ class Client:
         sizes = (shape,) if isinstance(shape, int) else tuple(shape)
         return self.allocate(max(math.prod(sizes) * dtype.itemsize, 1)).tensor(sizes, dtype)
 
-    def lend(self, memory: Memory, *, deadline: Seconds | None = None) -> int:
+    def lend(self, memory: Memory | DeviceMemory, *, deadline: Seconds | None = None) -> int:
         """Lends memory of :meth:`allocate` to all nodes now instead of at its first use. Returns the number of connections it is lent to; 0
         if it suits none of the nodes. ``deadline`` defaults to 10 s plus 5 s per GiB: nodes map all of the memory, and RDMA devices
-        register it. Raises TimedOut if no node has it by then.
+        register it. Raises TimedOut if no node has it by then. For memory of :meth:`lend_device`, lends it to nodes that came later.
         """
         time = 10.0 + 5.0 * memory.nbytes / (1 << 30) if deadline is None else seconds(deadline)
         try:
@@ -264,7 +266,42 @@ class Client:
         except TimedOut:
             raise TimedOut(f"memory: no node has taken {memory.nbytes} bytes within {time:g} s") from None
 
-    def is_quarantined(self, memory: Memory) -> bool:
+    def lend_device(self, memory: Buffer | tuple[int, int], *, deadline: Seconds | None = None) -> DeviceMemory:
+        """Lends a GPU's memory to all nodes: their RDMA devices then fill and drain it, past the host and its processors. ``memory`` is
+        a CUDA tensor or any array with DLPack or ``__cuda_array_interface__``, in C order without gaps, or ``(address, bytes)``.
+
+        :meth:`Space.get`, :meth:`Space.load` and :meth:`Space.put` take blocks in it, with ``checksums``: this process does not read or
+        write the memory, so a kernel verifies what came (:func:`scatter_verified`) and sums up what goes
+        (:func:`gather_with_checksums`). The bytes reach it by RDMA or not at all. docs/rdma.md, "GPU memory".
+
+        The array is kept, and RDMA devices may reach it, until :meth:`take_back` returns or the client is closed, also if the result is
+        dropped. Behind a bare address the memory has to stay allocated as long. ``deadline`` as in :meth:`lend`.
+
+        Raises Unavailable where there is no CUDA device, or no node can reach the memory (neither dma-bufs nor nvidia-peermem, no RDMA
+        device, nodes on Unix sockets alone), with the reason; BadRequest for host memory, memory that is lent already, and addresses that
+        the CUDA driver does not know; TimedOut if no node has it in time; Busy beyond ``region_bytes_max``. Nothing is lent then.
+        """
+        lent = self._native.add_device_memory(memory)
+        try:
+            if self.lend(lent, deadline=deadline) == 0:
+                why = "; ".join(
+                    f"{node['endpoint']}: {node['rdma_text'] or 'RDMA is not ready'}" for node in self.nodes()
+                )
+                raise Unavailable(f"memory: no node can reach it by RDMA: {why}")
+        except BaseException:
+            with suppress(Error):
+                self.take_back(lent)
+            raise
+        return lent
+
+    def take_back(self, memory: DeviceMemory, *, deadline: Seconds = 10.0) -> None:
+        """Ends :meth:`lend_device`. Once it has returned, no RDMA device reaches the memory, whatever a node does. Raises Busy while a call
+        uses the memory, and TimedOut if this machine's devices have not let go by then: calls that name the memory raise Quarantined, and
+        this has to be called again.
+        """
+        self._native.take_back(memory, seconds(deadline))
+
+    def is_quarantined(self, memory: Memory | DeviceMemory) -> bool:
         """Whether a node may still write to a part of it for a get that missed its deadline."""
         return self._native.is_quarantined(memory)
 
@@ -459,6 +496,15 @@ class Space(OpenedNamespace):
     def block_size(self) -> int:
         return self.namespace.block_size
 
+    @property
+    def stripe_count(self) -> int:
+        """Checksums of a block: one for each 64 KiB, or part of them."""
+        return -(-self._block_bytes // (64 << 10))
+
+    def checksum_seeds(self, hashes: Hashes) -> npt.NDArray[np.uint64]:
+        """What binds checksums to the blocks' names, for :func:`gather_with_checksums` and :func:`scatter_verified`."""
+        return _kvstore.checksum_seeds(self.namespace._record, hashes)
+
     def hash_chain(self, tokens: Numbers, *, extra: Buffer | None = None) -> npt.NDArray[np.uint8]:
         """As :meth:`Namespace.hash_chain`."""
         return self.namespace.hash_chain(tokens, extra=extra)
@@ -539,15 +585,19 @@ class Space(OpenedNamespace):
         deadline: Seconds | None = None,
         lease: Lease | int = 0,
         memory_only: bool = False,
+        checksums: Buffer | None = None,
     ) -> GetResult:
         """Copies the longest cached prefix of ``hashes`` into ``blocks``; later blocks are unspecified.
 
         ``blocks`` is one array whose first axis counts blocks, or a list of arrays of ``block_bytes`` each. With ``rows``, block i goes to
-        row ``rows[i]`` of the array: a pool's free rows, say. Read-only, strided (but for the first axis) and device memory is refused by
-        name. ``lease``: from an earlier match; this get ends it.
+        row ``rows[i]`` of the array: a pool's free rows, say. Read-only and strided (but for the first axis) memory is refused by name, as
+        is a device's, unless it is in one part of :meth:`Client.lend_device`. ``lease``: from an earlier match; this get ends it.
+
+        ``checksums``: receives the expected checksums, uint64 ``[blocks, stripe_count]``, for :func:`scatter_verified`. Required for a
+        device's memory: there ``block_count`` counts blocks that landed, and nobody has verified them; it ends before blocks on disk.
         """
         time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
-        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, [], memory_only, False)
+        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, [], memory_only, checksums, False)
         return call.result(-1)
 
     def submit_get(
@@ -560,13 +610,16 @@ class Space(OpenedNamespace):
         lease: Lease | int = 0,
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
+        checksums: Buffer | None = None,
     ) -> Future[GetResult]:
         """As :meth:`get`, without waiting. The memory belongs to the call until the future is done, even if it is dropped. ``segment_ends``
         are byte offsets in a block (layer ranges), the last ``block_bytes``: the future's ``segments`` grow as they land.
         """
         time, number, size = self._client._deadline(deadline), lease_number(lease), self._block_bytes
         ends, at_once = [int(end) for end in segment_ends], self._client._at_once
-        call = self._native.get(self._id, size, hashes, blocks, rows, time, number, ends, memory_only, at_once)
+        call = self._native.get(
+            self._id, size, hashes, blocks, rows, time, number, ends, memory_only, checksums, at_once
+        )
         return Future(call)
 
     def load(
@@ -579,13 +632,16 @@ class Space(OpenedNamespace):
         block_count_min: int = 1,
         memory_only: bool = False,
         reuse: Reuse = None,
+        checksums: Buffer | None = None,
     ) -> LoadResult:
         """Match and get in one call: copies the longest cached prefix into ``blocks``, as :meth:`get`, unless it has fewer than
         ``block_count_min`` blocks: a short prefix is cheaper to compute. Found blocks stay cached until copied.
         """
         time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
         size = self._block_bytes
-        call = self._native.load(self._id, size, hashes, blocks, rows, time, least, [], memory_only, hint, False)
+        call = self._native.load(
+            self._id, size, hashes, blocks, rows, time, least, [], memory_only, hint, checksums, False
+        )
         return call.result(-1)
 
     def submit_load(
@@ -599,11 +655,14 @@ class Space(OpenedNamespace):
         segment_ends: Sequence[int] = (),
         memory_only: bool = False,
         reuse: Reuse = None,
+        checksums: Buffer | None = None,
     ) -> Future[LoadResult]:
         """As :meth:`load`, without waiting; memory and ``segment_ends`` as in :meth:`submit_get`."""
         time, least, hint = self._client._deadline(deadline), _least(block_count_min), reuse_number(reuse)
         size, ends, at_once = self._block_bytes, [int(end) for end in segment_ends], self._client._at_once
-        call = self._native.load(self._id, size, hashes, blocks, rows, time, least, ends, memory_only, hint, at_once)
+        call = self._native.load(
+            self._id, size, hashes, blocks, rows, time, least, ends, memory_only, hint, checksums, at_once
+        )
         return Future(call)
 
     def put(
@@ -616,12 +675,14 @@ class Space(OpenedNamespace):
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
+        checksums: Buffer | None = None,
     ) -> PutResult:
         """Stores the chain's blocks, block i from ``blocks[i]``; each node takes only the blocks it lacks. ``blocks`` and ``rows`` as in
-        :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches.
+        :meth:`get`. ``token_ids``: block_size for each block, kept for partial matches. ``checksums``: of :func:`gather_with_checksums`,
+        which saves computing them here, and is required for a device's memory. Nodes refuse a block that does not match its own.
         """
         time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
-        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, False)
+        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, checksums, False)
         return call.result(-1)
 
     def submit_put(
@@ -634,11 +695,12 @@ class Space(OpenedNamespace):
         token_ids: Numbers | None = None,
         extras: npt.NDArray[np.uint8] | None = None,
         reuse: Reuse = None,
+        checksums: Buffer | None = None,
     ) -> Future[PutResult]:
         """As :meth:`put`, without waiting. The memory must not change until the future is done."""
         time, hint, size = self._client._deadline(deadline), reuse_number(reuse), self._block_bytes
         at_once = self._client._at_once
-        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, at_once)
+        call = self._native.put(self._id, size, hashes, blocks, rows, time, token_ids, extras, hint, checksums, at_once)
         return Future(call)
 
 

@@ -34,8 +34,10 @@ __all__ = [
     "append_positions",
     "copy_blocks",
     "gather",
+    "gather_with_checksums",
     "relayout",
     "scatter",
+    "scatter_verified",
     "slots_of_csr",
     "table_slots",
 ]
@@ -285,6 +287,52 @@ def gather(
     """Slot ``slots[r]`` of ``cache`` to row r of ``target``, or block ``blocks[i]`` to block i. Stores a prefix. As :func:`scatter`."""
     where = _where(stream, grid_max)
     return _event(_kvstore.gather(target._native, cache._native, slots, blocks, count, _options(move), where))
+
+
+def gather_with_checksums(
+    target: Cache,
+    cache: Cache,
+    *,
+    seeds: Numbers,
+    checksums: Buffer,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: How = _COPY,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """As :func:`gather`, into blocks of the store (:meth:`Layout.store_block`), whose checksums are computed in the same pass: for a put
+    of a GPU's memory, which must bring them. ``seeds``: :meth:`kvstore.Space.checksum_seeds` of the blocks. ``checksums``: receives uint64
+    ``[blocks, space.stripe_count]``; with a stream it is page-locked host memory, complete once the event has passed.
+    """
+    where, options = _where(stream, grid_max), _options(move)
+    args = (target._native, cache._native, slots, blocks, count, seeds, checksums, options, where)
+    return _event(_kvstore.gather_with_checksums(*args))
+
+
+def scatter_verified(
+    cache: Cache,
+    source: Cache,
+    *,
+    seeds: Numbers,
+    checksums: Buffer,
+    verdicts: Buffer,
+    slots: Numbers | None = None,
+    blocks: Numbers | None = None,
+    count: int | None = None,
+    move: How = _COPY,
+    stream: StreamLike | None = None,
+    grid_max: int = 0,
+) -> Event | None:
+    """As :func:`scatter`, from blocks of the store, of which only those that match their checksums are scattered: for what a get brought to
+    a GPU's memory, where nobody has verified it. ``seeds`` as in :func:`gather_with_checksums`; ``checksums`` from the get, read before
+    this returns. ``verdicts``: receives uint32 ``[blocks]``, 0 for a sound block, else 1; with a stream it is page-locked host memory,
+    complete once the event has passed. On the host, blocks behind the first bad one count as bad too.
+    """
+    where, options = _where(stream, grid_max), _options(move)
+    args = (cache._native, source._native, slots, blocks, count, seeds, checksums, verdicts, options, where)
+    return _event(_kvstore.scatter_verified(*args))
 
 
 def relayout(

@@ -11,6 +11,7 @@
 //   waits.h             times in seconds, and waits that Ctrl-C ends
 //   allocation.h        memory lent to nodes, allocated on a thread of its own
 //   device.h            a GPU's streams and events, and objects kept until a device has used them
+//   moves.h             what a call does to rows as they move
 //   cache.h             a layout with its memory; call_rows.h: the rows of a call
 //   device_call.h       a call that moves rows on a GPU
 //   calls/calls.h       Client, Call, ReadyQueue, Memory
@@ -18,6 +19,7 @@
 //   bind_layout.cc      layouts, and moving blocks between them
 //   bind_rows.cc        slots from block tables and CSR page tables
 //   bind_pruning.cc     pruned caches: tokens that each head keeps
+//   bind_verified.cc    the same with the checksums of the store's blocks
 //   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
 //   bind_masks.cc       packed attention masks
@@ -34,6 +36,7 @@ void bind_client(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 void bind_rows(nanobind::module_& module);
 void bind_pruning(nanobind::module_& module);
+void bind_verified(nanobind::module_& module);
 void bind_device(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
 void bind_masks(nanobind::module_& module);

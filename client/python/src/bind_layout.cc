@@ -19,27 +19,14 @@
 #include "client/python/src/call_rows.h"
 #include "client/python/src/device_call.h"
 #include "client/python/src/errors.h"
+#include "client/python/src/moves.h"
 #include "client/python/src/without_gil.h"
 #include "gpu/layout.h"
 #include "gpu/named_layouts.h"
 #include "gpu/permute.h"
-#include "gpu/rotary.h"
 
 namespace kv::python {
 namespace {
-
-// In the order of Role. These names are public: Python programs contain them.
-constexpr const char* kRoleNames[kRoleCount] = {"key",       "value",       "latent",       "rope",        "index_key",
-                                                "key_scale", "value_scale", "latent_scale", "index_scale", "log_count"};
-
-Role role_from(const std::string& name) {
-  for (int i = 0; i < kRoleCount; ++i) {
-    if (name == kRoleNames[i]) return static_cast<Role>(i);
-  }
-  std::string names;
-  for (int i = 0; i < kRoleCount; ++i) names += (i > 0 ? ", " : "") + std::string(kRoleNames[i]);
-  throw bad_request("roles: '" + name + "' is none of " + names);
-}
 
 Element element_from(const std::string& name) {
   for (int i = 0; i <= static_cast<int>(Element::kFp32); ++i) {
@@ -143,104 +130,6 @@ Layout named(const std::string& name, const CacheShape& shape) {
   return value_of(found->second(shape));
 }
 
-/// An Operation's arguments from Python, and the arrays that it borrows.
-struct Moves {
-  Operation operation;
-  std::vector<double> frequencies;
-  std::vector<std::int64_t> deltas;
-};
-
-template <class Entry>
-Entry take(const nb::dict& options, const char* name, Entry otherwise) {
-  return options.contains(name) && !options[name].is_none() ? nb::cast<Entry>(options[name]) : otherwise;
-}
-
-void set_scales(float (&scales)[kRoleCount], const nb::dict& options, const char* name) {
-  if (!options.contains(name) || options[name].is_none()) return;
-  for (const auto& [role, scale] : nb::cast<nb::dict>(options[name])) {
-    scales[static_cast<int>(role_from(nb::cast<std::string>(role)))] = nb::cast<float>(scale);
-  }
-}
-
-std::unique_ptr<Moves> moves_from(const nb::dict& options) {
-  auto moves = std::make_unique<Moves>();
-  Operation& operation = moves->operation;
-  const auto kind = take<std::string>(options, "kind", "copy");
-  const std::pair<const char*, Operation::Kind> kinds[] = {{"copy", Operation::Kind::kCopy},
-                                                           {"cast", Operation::Kind::kCast},
-                                                           {"quantise", Operation::Kind::kQuantise},
-                                                           {"dequantise", Operation::Kind::kDequantise},
-                                                           {"rotate", Operation::Kind::kRotate}};
-  const auto* const found =
-      std::find_if(std::begin(kinds), std::end(kinds), [&](auto& each) { return kind == each.first; });
-  if (found == std::end(kinds))
-    throw bad_request("kind: '" + kind + "' is none of copy, cast, quantise, dequantise, rotate");
-  operation.kind = found->second;
-  if (const auto roles = take<std::vector<std::string>>(options, "roles", {}); !roles.empty()) {
-    operation.roles = 0;
-    for (const std::string& role : roles) operation.roles |= role_bit(role_from(role));
-  }
-  set_scales(operation.from_scale, options, "from_scale");
-  set_scales(operation.to_scale, options, "to_scale");
-  operation.global_scale = take<float>(options, "global_scale", 1.0F);
-  if (operation.kind != Operation::Kind::kRotate) return moves;
-  Rotation& rotation = operation.rotation;
-  const auto style = take<std::string>(options, "style", "neox");
-  if (style != "neox" && style != "gptj") throw bad_request("style: '" + style + "' is neither neox nor gptj");
-  rotation.style = style == "neox" ? RopeStyle::kNeox : RopeStyle::kGptj;
-  rotation.rotary_size = take<std::int64_t>(options, "rotary_size", 0);
-  moves->frequencies = take<std::vector<double>>(options, "frequencies", {});
-  if (rotation.rotary_size < 2 || rotation.rotary_size % 2 != 0 || rotation.rotary_size > kRotarySizeMax)
-    throw bad_request("rotary_size: " + std::to_string(rotation.rotary_size) + " is not even, or not in [2, 1024]");
-  // From the base, as in most models. Models that scale frequencies by length give a list of their own.
-  if (moves->frequencies.empty()) {
-    moves->frequencies = rope_frequencies(take<double>(options, "base", 10000.0), rotation.rotary_size);
-  }
-  if (static_cast<std::int64_t>(moves->frequencies.size()) != rotation.rotary_size / 2)
-    throw bad_request("frequencies: " + std::to_string(moves->frequencies.size()) + ", a rotation of " +
-                      std::to_string(rotation.rotary_size) + " has " + std::to_string(rotation.rotary_size / 2));
-  // Both lists belong to the Moves object, whose address does not change: hence the returned pointer.
-  rotation.frequencies = moves->frequencies.data();
-  rotation.delta = take<std::int64_t>(options, "delta", 0);
-  if (options.contains("deltas") && !options["deltas"].is_none()) {
-    const Numbers<std::int64_t> deltas(options["deltas"], "deltas");
-    moves->deltas.assign(deltas.values().begin(), deltas.values().end());
-    rotation.deltas = moves->deltas.data();
-  }
-  return moves;
-}
-
-void check_moved(const Result<void>& moved, const Layout& to, const Layout& from, const Operation& operation) {
-  if (moved) return;
-  // Asked only now: explaining walks both layouts, and most calls succeed.
-  if (const auto flaw = explain_mismatch(to, from, operation))
-    throw StatusError{static_cast<int>(Errc::kMismatch), flaw->text};
-  if (moved.error() == Errc::kBadRequest) throw bad_request("a slot or block is beyond the cache");
-  throw failure_of(moved.error());
-}
-
-void check_deltas(const Moves& moves, std::int64_t rows) {
-  if (!moves.deltas.empty() && static_cast<std::int64_t>(moves.deltas.size()) < rows)
-    throw bad_request("deltas: " + std::to_string(moves.deltas.size()) + " for " + std::to_string(rows) + " rows");
-}
-
-/// Enqueues; returns the event as a Python object.
-nb::object move_on_device(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
-                          const Operation& operation, std::vector<nb::object> holds) {
-  try {
-    return nb::cast(enqueue(where, to, from, row_count, operation, std::move(holds)));
-  } catch (const StatusError& failure) {
-    if (failure.status == static_cast<int>(Errc::kMismatch))
-      check_moved(Errc::kMismatch, to.cache.bound().layout, from.cache.bound().layout, operation);
-    throw;
-  }
-}
-
-const Ids& no_ids() {
-  static const auto* const none = new Ids(nb::none(), "");
-  return *none;
-}
-
 void check_block_tokens(const Layout& to, const Layout& from) {
   if (to.block_tokens != from.block_tokens)
     throw StatusError{static_cast<int>(Errc::kMismatch), "token axis: blocks of " + std::to_string(from.block_tokens) +
@@ -274,8 +163,8 @@ nb::object scatter_rows(const nb::object& cache, const nb::object& source, nb::h
   const auto moves = moves_from(options);
   check_deltas(*moves, named.count());
   if (is_for_device(where, to, "cache", from, "source"))
-    return move_on_device(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", no_ids()},
-                          named.count(), moves->operation, {cache, source, nb::borrow(slots), nb::borrow(blocks)});
+    return nb::cast(enqueue(where, {to, "cache", named.ids(), named.block_tokens()}, {from, "source", Ids::none()},
+                            named.count(), moves->operation, {cache, source, nb::borrow(slots), nb::borrow(blocks)}));
   const BoundLayout& target = to.writable("cache");
   const Rows rows = named.on_host();
   return move_on_host(target.layout, from.bound().layout, moves->operation,
@@ -290,8 +179,8 @@ nb::object gather_rows(const nb::object& target, const nb::object& cache, nb::ha
   const auto moves = moves_from(options);
   check_deltas(*moves, named.count());
   if (is_for_device(where, to, "target", from, "cache"))
-    return move_on_device(where, {to, "target", no_ids()}, {from, "cache", named.ids(), named.block_tokens()},
-                          named.count(), moves->operation, {target, cache, nb::borrow(slots), nb::borrow(blocks)});
+    return nb::cast(enqueue(where, {to, "target", Ids::none()}, {from, "cache", named.ids(), named.block_tokens()},
+                            named.count(), moves->operation, {target, cache, nb::borrow(slots), nb::borrow(blocks)}));
   const BoundLayout& written = to.writable("target");
   const Rows rows = named.on_host();
   return move_on_host(written.layout, from.bound().layout, moves->operation,
@@ -310,8 +199,8 @@ nb::object relayout_blocks(const nb::object& to, nb::handle to_blocks, const nb:
   check_deltas(*moves, rows);
   if (is_for_device(where, target, "to", source, "source")) {
     check_block_tokens(target.bound().layout, source.bound().layout);
-    return move_on_device(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
-                          moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)});
+    return nb::cast(enqueue(where, {target, "to", targets, tokens}, {source, "source", sources, tokens}, rows,
+                            moves->operation, {to, from, nb::borrow(to_blocks), nb::borrow(from_blocks)}));
   }
   for (const Ids* ids : {&targets, &sources}) {
     if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the caches are the host's");
@@ -331,8 +220,8 @@ nb::object copy_blocks_within(const nb::object& object, nb::handle sources, nb::
   if (is_for_device(where, cache, "cache", cache, "cache")) {
     // Copies run in any order, so a block must not be both read and written, nor written twice.
     check_disjoint(from, to);
-    return move_on_device(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens}, to.count() * tokens,
-                          Operation(), {object, nb::borrow(sources), nb::borrow(targets)});
+    return nb::cast(enqueue(where, {cache, "cache", to, tokens}, {cache, "cache", from, tokens}, to.count() * tokens,
+                            Operation(), {object, nb::borrow(sources), nb::borrow(targets)}));
   }
   for (const Ids* ids : {&from, &to}) {
     if (ids->is_on_device()) throw bad_request(ids->name() + ": on a CUDA device, and the cache is the host's");
@@ -350,7 +239,7 @@ nb::list components_of(const Layout& layout) {
   for (const Component& each : layout.components) {
     nb::dict entry;
     const std::string_view element = element_name(each.element);
-    entry["role"] = kRoleNames[static_cast<int>(each.role)];
+    entry["role"] = public_name(each.role);
     entry["element"] = nb::str(element.data(), element.size());
     entry["heads"] = each.heads();
     entry["features"] = each.features();

@@ -72,6 +72,16 @@ void bind_namespace(nb::module_& module) {
           },
           "tokens"_a, "extra"_a = nb::none(), "after"_a = nb::none());
   module.def(
+      "checksum_seeds",
+      [](const NamespaceRecord& record, nb::handle hashes) {
+        if (record.is_set()) throw bad_request("checksum_seeds: a set's depend on each block's length");
+        std::vector<std::uint64_t> seeds;
+        for (const BlockHash& hash : hashes_from(hashes, "hashes"))
+          seeds.push_back(checksum_seed(record.callers_id(), hash));
+        return numpy_of<std::uint64_t>(std::move(seeds));
+      },
+      "record"_a, "hashes"_a);
+  module.def(
       "hashes", [](nb::handle hashes) { return hash_array(hashes_from(hashes, "hashes")); }, "hashes"_a);
   module.def(
       "extra_digest",

@@ -166,7 +166,7 @@ Array::Array(nb::handle object, std::string name, bool is_written, Place place)
     return;
   }
   constexpr const char* kDevices =
-      "; this call takes host memory. A GPU's can be lent by RDMA from C and C++ (docs/rdma.md)";
+      "; this call takes host memory. Client.lend_device() lends a GPU's for the blocks of chains";
   if (!nb::hasattr(object, "__dlpack__")) {
     if (nb::hasattr(object, "__cuda_array_interface__")) {
       if (place != Place::kHostOrCuda) throw bad_request(name_ + ": the memory lies on a CUDA device" + kDevices);
@@ -388,12 +388,12 @@ bool is_list(nb::handle object) { return PyList_Check(object.ptr()) != 0 || PyTu
 
 /// One block for each object of a list; `block_bytes`: of each, or 0: any.
 std::vector<std::span<std::byte>> listed_blocks(nb::handle object, nb::handle rows, std::size_t block_count,
-                                                std::size_t block_bytes, bool is_written, Holds& holds) {
+                                                std::size_t block_bytes, bool is_written, Holds& holds, Place place) {
   if (!rows.is_none()) throw bad_request("rows: only with blocks in one array");
   std::vector<std::span<std::byte>> blocks;
   blocks.reserve(block_count);
   for (const nb::handle each : object) {
-    holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written);
+    holds.emplace_back(each, "blocks[" + std::to_string(blocks.size()) + "]", is_written, place);
     blocks.push_back(holds.back().all_bytes());
     if (block_bytes != 0 && blocks.back().size() != block_bytes)
       throw bad_request(holds.back().name() + ": " + std::to_string(blocks.back().size()) + " bytes, a block has " +
@@ -408,11 +408,11 @@ std::vector<std::span<std::byte>> listed_blocks(nb::handle object, nb::handle ro
 }  // namespace
 
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
-                                              std::size_t block_bytes, bool is_written, Holds& holds) {
-  if (is_list(object)) return listed_blocks(object, rows, block_count, block_bytes, is_written, holds);
+                                              std::size_t block_bytes, bool is_written, Holds& holds, Place place) {
+  if (is_list(object)) return listed_blocks(object, rows, block_count, block_bytes, is_written, holds, place);
   std::vector<std::span<std::byte>> blocks;
   blocks.reserve(block_count);
-  holds.emplace_back(object, "blocks", is_written);
+  holds.emplace_back(object, "blocks", is_written, place);
   const Array& array = holds.back();
   std::byte* const data = array.data();
   std::size_t row_count = 0;
@@ -458,7 +458,8 @@ std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows
 
 std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
                                                     bool is_written, Holds& holds) {
-  if (is_list(object)) return listed_blocks(object, rows, block_count, /*block_bytes=*/0, is_written, holds);
+  if (is_list(object))
+    return listed_blocks(object, rows, block_count, /*block_bytes=*/0, is_written, holds, Place::kHost);
   const Array array(object, "blocks", is_written);
   // Bytes end to end have no rows to show where a set's blocks end.
   if (array.dimensions() < 2 || array.shape()[0] == 0)

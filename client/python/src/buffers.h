@@ -87,7 +87,8 @@ std::vector<ExtraDigest> extras_from(nb::handle object, const std::string& name)
 /// block_bytes without gaps (the first axis may have any stride), or a sequence of arrays of block_bytes each. With
 /// `rows`, block i lies in row rows[i] of the array. Adds the owners to `holds`. Throws if written blocks overlap.
 std::vector<std::span<std::byte>> blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,
-                                              std::size_t block_bytes, bool is_written, Holds& holds);
+                                              std::size_t block_bytes, bool is_written, Holds& holds,
+                                              Place place = Place::kHost);
 
 /// The same for blocks of individual sizes: a sequence of arrays, or the rows of one.
 std::vector<std::span<std::byte>> sized_blocks_from(nb::handle object, nb::handle rows, std::size_t block_count,

@@ -34,6 +34,11 @@ Ids::Ids(nb::handle object, std::string name) : name_(std::move(name)), is_given
   count_ = array.shape()[0];
 }
 
+const Ids& Ids::none() {
+  static const auto* const none = new Ids(nb::none(), "");
+  return *none;
+}
+
 Rows Ids::rows(const void* ids, std::int64_t block_tokens) const {
   if (!is_given_) return Rows::range();
   if (is_on_device() && on_device_->item_bytes() == 4) {

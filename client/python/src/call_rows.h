@@ -18,6 +18,7 @@ class Ids {
  public:
   /// None: all rows, a range from 0.
   Ids(nb::handle object, std::string name);
+  static const Ids& none();
 
   bool is_given() const { return is_given_; }
   bool is_on_device() const { return on_device_.has_value(); }

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "client/python/src/errors.h"
+#include "client/python/src/moves.h"
 #include "client/python/src/without_gil.h"
+#include "gpu/verified_plan.h"
 
 namespace kv::python {
 namespace {
@@ -49,6 +51,17 @@ Rows rows_of(const Side& side, std::int64_t row_count, Scratch& scratch) {
   return side.ids.rows(scratch.keep(side.ids.values().first(used)), side.block_tokens);
 }
 
+/// The same arrays where a kernel reaches them.
+VerifiedBlocks verified_of(const Checksums& checksums, Scratch& scratch) {
+  VerifiedBlocks verified;
+  verified.block_count = static_cast<std::int64_t>(checksums.seeds.size());
+  verified.seeds = scratch.keep(checksums.seeds);
+  verified.sums = checksums.made.data();
+  verified.expected = scratch.keep(checksums.expected);
+  verified.verdicts = checksums.verdicts.data();
+  return verified;
+}
+
 std::string device_text(int device) { return "CUDA device " + std::to_string(device); }
 
 /// The device of a call. Throws unless it has all memory of the call, or reaches the host's.
@@ -67,13 +80,15 @@ int device_of(const CudaModule& module, const Cache& to, const char* to_name, co
 }
 
 /// Enqueues by `launch(stream, grid_max)`, and keeps what the device reads until the returned event has passed.
+/// `on_mismatch` throws.
 std::shared_ptr<DeviceEvent> launch_and_keep(std::shared_ptr<const CudaModule> module, int device, const Where& where,
                                              Scratch scratch, std::vector<nb::object> holds,
-                                             const std::function<Result<void>(void*, int)>& launch) {
+                                             const std::function<Result<void>(void*, int)>& launch,
+                                             const std::function<void()>& on_mismatch) {
   void* const stream = reinterpret_cast<void*>(*where.stream);
   const int grid_max = where.grid_max > 0 ? where.grid_max : CudaModule::kBlockCountMax;
   const auto launched = run_without_gil([&] { return launch(stream, grid_max); });  // a full queue makes it wait
-  if (!launched && launched.error() == Errc::kMismatch) throw failure_of(launched.error());
+  if (!launched && launched.error() == Errc::kMismatch) on_mismatch();
   // Also after a failed launch: others may have been enqueued before it.
   const std::shared_ptr<DeviceEvent> event = DeviceEvent::record(std::move(module), device, stream);
   keep_until(event, std::move(scratch), std::move(holds));
@@ -98,7 +113,8 @@ bool is_for_device(const Where& where, const Cache& to, const char* to_name, con
 }
 
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
-                                     const Operation& operation, std::vector<nb::object> holds) {
+                                     const Operation& operation, std::vector<nb::object> holds,
+                                     const Checksums* checksums) {
   const auto module = cuda();
   let_go();
   const int device = device_of(*module, to.cache, to.name, from.cache, from.name);
@@ -111,14 +127,24 @@ std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const S
   const std::span deltas(operation.rotation.deltas,
                          is_rotation && operation.rotation.deltas != nullptr ? static_cast<std::size_t>(row_count) : 0);
   Scratch scratch(*module, room_for(to, row_count) + room_for(from, row_count) +
-                               Scratch::room_for(frequencies.size_bytes()) + Scratch::room_for(deltas.size_bytes()));
+                               Scratch::room_for(frequencies.size_bytes()) + Scratch::room_for(deltas.size_bytes()) +
+                               (checksums == nullptr ? 0
+                                                     : Scratch::room_for(checksums->seeds.size_bytes()) +
+                                                           Scratch::room_for(checksums->expected.size_bytes())));
   const Rows to_rows = rows_of(to, row_count, scratch), from_rows = rows_of(from, row_count, scratch);
   Operation enqueued = operation;
   if (!frequencies.empty()) enqueued.rotation.frequencies = scratch.keep(frequencies);
   if (!deltas.empty()) enqueued.rotation.deltas = scratch.keep(deltas);
-  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), [&](void* stream, int grid_max) {
-    return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
-  });
+  const VerifiedBlocks verified = checksums == nullptr ? VerifiedBlocks() : verified_of(*checksums, scratch);
+  const auto launch = [&](void* stream, int grid_max) {
+    if (checksums == nullptr)
+      return module->permute(target, to_rows, source, from_rows, row_count, enqueued, stream, grid_max);
+    return checksums->is_scatter
+               ? module->scatter_verified(target, to_rows, source, verified, enqueued, stream, grid_max)
+               : module->gather_with_checksums(target, source, from_rows, verified, enqueued, stream, grid_max);
+  };
+  const auto on_mismatch = [&] { check_moved(Errc::kMismatch, target.layout, source.layout, enqueued); };
+  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), launch, on_mismatch);
 }
 
 std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,
@@ -129,9 +155,11 @@ std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache
   const BoundLayout& target = cache.writable("cache");
   Scratch scratch(*module, Scratch::room_for(rows.size_bytes()));
   const std::span kept(rows.empty() ? nullptr : scratch.keep(rows), rows.size());
-  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), [&](void* stream, int grid_max) {
+  const auto launch = [&](void* stream, int grid_max) {
     return module->scatter_kept(target, kept, source.bound(), stream, grid_max);
-  });
+  };
+  const auto on_mismatch = [] { throw failure_of(Errc::kMismatch); };
+  return launch_and_keep(module, device, where, std::move(scratch), std::move(holds), launch, on_mismatch);
 }
 
 }  // namespace kv::python

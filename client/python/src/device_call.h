@@ -31,13 +31,23 @@ struct Side {
   std::int64_t block_tokens = 0;  ///< Tokens of the blocks that `ids` names; 0: slots.
 };
 
+/// Of a call between the store's blocks and a cache: checksums for each stripe of each block, on the host.
+struct Checksums {
+  bool is_scatter;
+  std::span<const std::uint64_t> seeds;     ///< One per block. Copied.
+  std::span<std::uint64_t> made;            ///< Of a gather; page-locked.
+  std::span<const std::uint64_t> expected;  ///< Of a scatter. Copied.
+  std::span<std::uint32_t> verdicts;        ///< Of a scatter, one per block; page-locked.
+};
+
 /// Whether a call runs on a device. Throws if caches and stream disagree.
 bool is_for_device(const Where& where, const Cache& to, const char* to_name, const Cache& from, const char* from_name);
 
 /// Enqueues it. Copies `operation`'s arrays, which are the host's, and checks and copies host ids. Keeps `holds`, which
-/// may own the sides' memory, until the event has passed. Throws kMismatch without a text if the layouts do not fit.
+/// may own the sides' memory, until the event has passed. With `checksums` one side, the one without ids, is blocks.
 std::shared_ptr<DeviceEvent> enqueue(const Where& where, const Side& to, const Side& from, std::int64_t row_count,
-                                     const Operation& operation, std::vector<nb::object> holds);
+                                     const Operation& operation, std::vector<nb::object> holds,
+                                     const Checksums* checksums = nullptr);
 
 /// The same for the rows of a pruned cache. They are the host's, in range, and copied.
 std::shared_ptr<DeviceEvent> enqueue_kept(const Where& where, const Cache& cache, std::span<const KeepRow> rows,

@@ -20,6 +20,7 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_layout(module);
   kv::python::bind_rows(module);
   kv::python::bind_pruning(module);
+  kv::python::bind_verified(module);
   kv::python::bind_paging(module);
   kv::python::bind_masks(module);
   kv::python::bind_model(module);

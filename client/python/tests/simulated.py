@@ -5,6 +5,7 @@ device also controls when enqueued work runs, and reports errors found meanwhile
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,11 @@ if not os.environ.get("KV_CUDA_MODULE"):  # all tests of an importing file need 
 ORDERS = ("at once", "lazy", "random")
 
 _K_CUDA = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_size_t
+_libc.mmap.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mprotect.argtypes = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int]
 
 
 class Device:
@@ -74,6 +80,24 @@ class Device:
         self._library.kv_cuda_memory_of(ctypes.c_void_p(address), ctypes.byref(kind), ctypes.byref(device))
         return kind.value
 
+    def open_to_peers(self, address: int, nbytes: int) -> None:
+        """What nvidia-peermem does: other devices can register these addresses. Requires a simulated device."""
+        fd, offset = ctypes.c_int(-1), ctypes.c_uint64()
+        exported = self._library.kv_cuda_export_dmabuf(
+            ctypes.c_void_p(address), ctypes.c_size_t(nbytes), ctypes.byref(fd), ctypes.byref(offset)
+        )
+        assert exported == 0, exported
+        begin, length = address - offset.value, nbytes + offset.value
+        shared_fixed = mmap.MAP_SHARED | 0x10
+        mapped = _libc.mmap(begin, length, mmap.PROT_READ | mmap.PROT_WRITE, shared_fixed, fd.value, 0)
+        os.close(fd.value)
+        assert mapped == begin, os.strerror(ctypes.get_errno())
+
+    def close_to_host(self, address: int, nbytes: int) -> None:
+        """From now on each access by this process's own programs is a fault, as with a real device's memory."""
+        begin = address // mmap.PAGESIZE * mmap.PAGESIZE
+        assert _libc.mprotect(begin, address + nbytes - begin, 0) == 0, os.strerror(ctypes.get_errno())
+
     @contextmanager
     def runs(self, order: str, seed: int = 1) -> Iterator[None]:
         """Runs enqueued work in that order. The simulator's findings are failures."""
@@ -111,6 +135,11 @@ class DeviceArray:
             "strides": None,
             "version": 3,
         }
+
+    def fill(self, values: np.ndarray) -> None:
+        flat = np.ascontiguousarray(values, self.dtype)
+        assert flat.nbytes == self.nbytes
+        self._device.copy(self.address, flat.ctypes.data, self.nbytes)
 
     def numpy(self) -> np.ndarray:
         """The current content: the test has waited."""

@@ -125,6 +125,14 @@ def test_memory_of_a_device_is_refused_by_name(space, hashes):
                 space.put(hashes, given)
 
 
+@pytest.mark.skipif(not kvstore.device.why_no_device(), reason="there is a GPU: test_lend_device.py lends its memory")
+def test_without_a_gpu_no_memory_of_one_is_lent(client):
+    for memory in (np.zeros(4096, np.uint8), (4096, 4096), object()):
+        with pytest.raises(kvstore.Unavailable, match=r"^CUDA: ") as refused:
+            client.lend_device(memory)
+        assert str(refused.value) == f"CUDA: {kvstore.device.why_no_device()}"
+
+
 def test_misaligned_numbers_are_taken_as_copies():
     space = kvstore.Namespace(model="m", block_size=4, block_bytes=64)
     ids = tokens(16)

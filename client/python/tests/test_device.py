@@ -275,8 +275,8 @@ def test_what_cannot_run_is_refused_by_name(device, client):
     refuses(r"^tensors\[1\]: in a CUDA device's memory, unlike", two.bind, [values, array])
     refuses(
         "^blocks: the memory lies on a CUDA device",
-        client.open(kvstore.Namespace(model="m", block_size=16, block_bytes=4096)).put,
-        np.zeros((1, 32), np.uint8),
+        client.open(kvstore.Namespace(model="m", block_size=16, block_bytes=256)).put,
+        np.zeros((8, 32), np.uint8),
         array,
     )
     refuses("DLPack type 10.; this call takes host memory and CUDA's", layout.bind, DlpackArray(array, 10))

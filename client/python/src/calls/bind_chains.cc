@@ -2,6 +2,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <iterator>
+
+#include "base/checksum.h"
 #include "client/load.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/calls/results.h"
@@ -15,6 +19,40 @@ void take_tokens(Call& state, nb::handle tokens, nb::handle extras) {
   state.token_ids.assign(ids.values().begin(), ids.values().end());
   state.extras = extras_from(extras, "extras");
 }
+
+/// The checksums of a call's blocks, for each stripe of each block: where they land, or where they come from.
+class BlockChecksums {
+ public:
+  /// None: without.
+  BlockChecksums(nb::handle object, std::size_t block_count, std::size_t block_bytes, bool is_written) {
+    if (object.is_none()) return;
+    const Array& array = array_.emplace_back(object, "checksums", is_written);
+    if (array.item_bytes() != sizeof(std::uint64_t) || (array.kind() != 'u' && array.kind() != 'i'))
+      throw bad_request("checksums: the elements are not uint64");
+    const std::span<std::byte> bytes = array.all_bytes();
+    if (reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(std::uint64_t) != 0)
+      throw bad_request("checksums: misaligned");
+    values_ = {reinterpret_cast<std::uint64_t*>(bytes.data()), bytes.size() / sizeof(std::uint64_t)};
+    const std::size_t stripes = stripe_count(block_bytes);
+    if (values_.size() != block_count * stripes)
+      throw bad_request("checksums: " + std::to_string(values_.size()) + ", " + std::to_string(block_count) +
+                        " blocks of " + std::to_string(stripes) + " stripes have " +
+                        std::to_string(block_count * stripes));
+  }
+
+  std::span<std::uint64_t> values() const { return values_; }
+  /// Right before the call starts, when `holds` has the blocks' arrays alone. Throws where a device's memory must not
+  /// be named, or nobody could verify it.
+  void join(PyClient& self, std::span<const std::span<std::byte>> blocks, Holds& holds) {
+    if (self.device_regions().covers(holds, blocks) && array_.empty())
+      throw bad_request("checksums: none are given, and this process cannot read blocks on a CUDA device");
+    std::ranges::move(array_, std::back_inserter(holds));
+  }
+
+ private:
+  Holds array_;  ///< One at most.
+  std::span<std::uint64_t> values_;
+};
 
 SegmentCallback tell_segments(Call& state) {
   if (state.segment_ends.empty()) return {};
@@ -56,16 +94,20 @@ PyCall match_chain(PyClient& self, std::uint32_t space, nb::handle hashes, doubl
 
 PyCall get_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks,
                  nb::handle rows, double deadline, std::uint64_t lease, std::vector<std::uint64_t> segment_ends,
-                 bool memory_only, bool at_once) {
+                 bool memory_only, nb::handle checksums, bool at_once) {
   PyCall call = self.begin(hashes, at_once);
   Call& state = *call.state;
-  state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
+  BlockChecksums sums(checksums, state.hashes.size(), block_bytes, /*is_written=*/true);
+  state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds(),
+                             self.device_regions().place());
+  sums.join(self, state.blocks, call.holds());
   state.segment_ends = std::move(segment_ends);
   GetOptions options{};
   options.deadline = deadline_of(deadline);
   options.lease = Lease{lease};
   options.segment_ends = state.segment_ends;
   options.memory_only = memory_only;
+  options.checksums = sums.values();
   options.control = state.control();
   options.on_segment = tell_segments(state);
   return self.start(std::move(call), [space, options](Client& client, Call& arguments) {
@@ -75,16 +117,21 @@ PyCall get_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, n
 
 PyCall load_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks,
                   nb::handle rows, double deadline, std::size_t block_count_min,
-                  std::vector<std::uint64_t> segment_ends, bool memory_only, std::uint8_t reuse, bool at_once) {
+                  std::vector<std::uint64_t> segment_ends, bool memory_only, std::uint8_t reuse, nb::handle checksums,
+                  bool at_once) {
   PyCall call = self.begin(hashes, at_once);
   Call& state = *call.state;
-  state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds());
+  BlockChecksums sums(checksums, state.hashes.size(), block_bytes, /*is_written=*/true);
+  state.blocks = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/true, call.holds(),
+                             self.device_regions().place());
+  sums.join(self, state.blocks, call.holds());
   state.segment_ends = std::move(segment_ends);
   LoadOptions options{};
   options.deadline = deadline_of(deadline);
   options.block_count_min = block_count_min;
   options.segment_ends = state.segment_ends;
   options.memory_only = memory_only;
+  options.checksums = sums.values();
   options.on_segment = tell_segments(state);
   options.reuse = static_cast<ReuseHint>(reuse);
   return self.start(std::move(call), [space, options](Client& client, Call& arguments) {
@@ -94,16 +141,21 @@ PyCall load_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, 
 
 PyCall put_chain(PyClient& self, std::uint32_t space, std::size_t block_bytes, nb::handle hashes, nb::handle blocks,
                  nb::handle rows, double deadline, nb::handle tokens, nb::handle extras, std::uint8_t reuse,
-                 bool at_once) {
+                 nb::handle checksums, bool at_once) {
   PyCall call = self.begin(hashes, at_once);
   Call& state = *call.state;
-  // Borrowed, not copied: an engine must not write to these blocks until the call has ended, just as in C.
-  state.read_from(blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds()));
   take_tokens(state, tokens, extras);
+  BlockChecksums sums(checksums, state.hashes.size(), block_bytes, /*is_written=*/false);
+  // Borrowed, not copied: an engine must not write to these blocks until the call has ended, just as in C.
+  const auto from = blocks_from(blocks, rows, state.hashes.size(), block_bytes, /*is_written=*/false, call.holds(),
+                                self.device_regions().place());
+  sums.join(self, from, call.holds());
+  state.read_from(from);
   PutOptions options{};
   options.deadline = deadline_of(deadline);
   options.token_ids = state.token_ids;
   options.extras = state.extras;
+  options.checksums = sums.values();
   options.reuse = static_cast<ReuseHint>(reuse);
   options.control = state.control();
   return self.start(std::move(call), [space, options](Client& client, Call& arguments) {
@@ -193,11 +245,11 @@ void bind_chains(nb::module_& module, nb::class_<PyClient>& client) {
       .def("match", &match_chain, "space"_a, "hashes"_a, "deadline"_a, "lease"_a, "prefetch"_a, "token_ids"_a.none(),
            "extras"_a.none(), "reuse"_a, "at_once"_a)
       .def("get", &get_chain, "space"_a, "block_bytes"_a, "hashes"_a, "blocks"_a, "rows"_a.none(), "deadline"_a,
-           "lease"_a, "segment_ends"_a, "memory_only"_a, "at_once"_a)
+           "lease"_a, "segment_ends"_a, "memory_only"_a, "checksums"_a.none(), "at_once"_a)
       .def("load", &load_chain, "space"_a, "block_bytes"_a, "hashes"_a, "blocks"_a, "rows"_a.none(), "deadline"_a,
-           "block_count_min"_a, "segment_ends"_a, "memory_only"_a, "reuse"_a, "at_once"_a)
+           "block_count_min"_a, "segment_ends"_a, "memory_only"_a, "reuse"_a, "checksums"_a.none(), "at_once"_a)
       .def("put", &put_chain, "space"_a, "block_bytes"_a, "hashes"_a, "blocks"_a, "rows"_a.none(), "deadline"_a,
-           "token_ids"_a.none(), "extras"_a.none(), "reuse"_a, "at_once"_a)
+           "token_ids"_a.none(), "extras"_a.none(), "reuse"_a, "checksums"_a.none(), "at_once"_a)
       .def("touch", &of_chain<&Client::touch>, "space"_a, "hashes"_a, "deadline"_a, "at_once"_a)
       .def("pin", &of_chain<&Client::retain>, "space"_a, "hashes"_a, "deadline"_a, "at_once"_a)
       .def("unpin", &of_chain<&Client::unretain>, "space"_a, "hashes"_a, "deadline"_a, "at_once"_a)

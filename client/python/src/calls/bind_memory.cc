@@ -1,4 +1,5 @@
-// Memory that a client allocates, and the calls that lend it to nodes.
+// Memory that nodes reach: the host's, which a client allocates, and a GPU's, which its owner lends.
+#include "base/descriptor.h"
 #include "client/python/src/calls/calls.h"
 #include "client/python/src/device.h"
 #include "client/python/src/errors.h"
@@ -81,6 +82,110 @@ bool is_quarantined(PyClient& self, const Memory& memory) {
   return nb::cast<bool>(call.result(-1));
 }
 
+// -- a GPU's memory
+
+using DeviceRegion = DeviceRegions::Region;
+
+/// What Python holds of it. The memory itself is held by the client's list, whatever becomes of this.
+struct PyDeviceMemory {
+  DeviceRegions::RegionPtr region;
+};
+
+/// An array of a device, or (address, bytes).
+DeviceRegion region_of(nb::handle object) {
+  DeviceRegion region;
+  if (PyTuple_Check(object.ptr()) != 0) {
+    if (nb::len(object) != 2) throw bad_request("memory: a tuple is (address, bytes)");
+    region.bytes = {reinterpret_cast<std::byte*>(nb::cast<std::uintptr_t>(object[nb::int_(0)])),
+                    nb::cast<std::size_t>(object[nb::int_(1)])};
+  } else {
+    Array array(object, "memory", /*is_written=*/true, Place::kHostOrCuda);
+    if (!array.is_on_device())
+      throw bad_request("memory: lies in host memory; Client.allocate() makes host memory that nodes reach");
+    region.bytes = array.all_bytes();
+    region.owner.push_back(std::move(array));
+  }
+  if (region.bytes.data() == nullptr || region.bytes.empty()) throw bad_request("memory: is empty");
+  return region;
+}
+
+/// Asks the driver, whatever the object said: devices would register a wrong address, and nodes write there.
+int device_of(const CudaModule& module, std::span<std::byte> bytes) {
+  const CudaModule::MemoryPlace first = module.place_of(bytes.data()), last = module.place_of(&bytes.back());
+  if (first.kind != CudaModule::MemoryKind::kDevice || last.kind != first.kind || last.device != first.device)
+    throw bad_request("memory: the CUDA driver knows of no device memory there");
+  return first.device;
+}
+
+/// The client duplicates the descriptor.
+Async<void> add_memory(Client& client, DeviceMemory memory, std::shared_ptr<const Descriptor>) {
+  co_return client.add_device_memory(memory);
+}
+
+PyDeviceMemory add_device_memory(PyClient& self, nb::handle object) {
+  PyCall call = self.begin();
+  const auto module = cuda();
+  DeviceRegion made = region_of(object);
+  made.device = device_of(*module, made.bytes);
+  DeviceMemory memory{.bytes = made.bytes};
+  std::shared_ptr<const Descriptor> dmabuf;
+  if (const auto exported = module->export_dmabuf(made.bytes)) {
+    dmabuf = std::make_shared<const Descriptor>(exported->fd);
+    memory.dmabuf_fd = exported->fd;
+    memory.dmabuf_offset = exported->offset;
+    made.has_dmabuf = true;
+  }
+  const DeviceRegions::RegionPtr region = self.device_regions().add(std::move(made));
+  try {
+    PyCall started = self.start(std::move(call),
+                                [memory, dmabuf](Client& client, Call&) { return add_memory(client, memory, dmabuf); });
+    started.result(-1);
+  } catch (const StatusError&) {
+    self.device_regions().remove(region);
+    throw;
+  }  // after Ctrl-C the client may know it all the same, so the list keeps it
+  return {region};
+}
+
+void check_lent(PyClient& self, const PyDeviceMemory& memory) {
+  if (!self.device_regions().has(memory.region)) throw bad_request("memory: another client's, or taken back already");
+}
+
+PyCall lend_device_memory(PyClient& self, const PyDeviceMemory& memory, double deadline) {
+  PyCall call = self.begin();
+  check_lent(self, memory);
+  return self.start(std::move(call),
+                    [bytes = memory.region->bytes, time = deadline_of(deadline)](Client& client, Call& state) {
+                      return lend_in_time(client, bytes, time, state.control());
+                    });
+}
+
+/// Until it has returned, RDMA devices may reach the memory, and its owner is held.
+void take_back(PyClient& self, const PyDeviceMemory& memory, double deadline) {
+  const DeviceRegions::RegionPtr region = memory.region;
+  PyCall call = self.begin();
+  check_lent(self, memory);
+  region->is_leaving = true;
+  try {
+    PyCall started =
+        self.start(std::move(call), [bytes = region->bytes, time = deadline_of(deadline)](Client& client, Call& state) {
+          return client.remove_device_memory(bytes, time, state.control());
+        });
+    started.result(-1);
+  } catch (const StatusError& failure) {
+    // After any other failure it goes on leaving: a later call waits for that.
+    if (failure.status == status_of(make_error_code(Errc::kBusy))) region->is_leaving = false;
+    throw;
+  }
+  self.device_regions().remove(region);
+}
+
+bool is_device_quarantined(PyClient& self, const PyDeviceMemory& memory) {
+  check_lent(self, memory);
+  PyCall call = self.ask([bytes = memory.region->bytes](Client& client) { return client.is_quarantined(bytes); });
+  return nb::cast<bool>(call.result(-1));
+}
+
 std::size_t element_count(nb::handle shape) {
   // A shape may be one number, as NumPy allows.
   if (PyLong_Check(shape.ptr()) != 0) return nb::cast<std::size_t>(shape);
@@ -120,9 +225,20 @@ void bind_memory(nb::module_& module, nb::class_<PyClient>& client) {
             return view_of(nb::module_::import_("torch"), self, shape, dtype, offset);
           },
           "shape"_a, "dtype"_a, "offset"_a = 0);
+  nb::class_<PyDeviceMemory>(module, "DeviceMemory")
+      .def_prop_ro("nbytes", [](const PyDeviceMemory& memory) { return memory.region->bytes.size(); })
+      .def_prop_ro(
+          "address",
+          [](const PyDeviceMemory& memory) { return reinterpret_cast<std::uintptr_t>(memory.region->bytes.data()); })
+      .def_prop_ro("device", [](const PyDeviceMemory& memory) { return memory.region->device; })
+      .def_prop_ro("has_dmabuf", [](const PyDeviceMemory& memory) { return memory.region->has_dmabuf; });
   client.def("allocate", &allocate_memory, "nbytes"_a, "page_locked"_a, nb::rv_policy::take_ownership)
       .def("lend", &lend_memory, "memory"_a, "deadline"_a)
-      .def("is_quarantined", &is_quarantined, "memory"_a);
+      .def("lend", &lend_device_memory, "memory"_a, "deadline"_a)
+      .def("is_quarantined", &is_quarantined, "memory"_a)
+      .def("is_quarantined", &is_device_quarantined, "memory"_a)
+      .def("add_device_memory", &add_device_memory, "memory"_a)
+      .def("take_back", &take_back, "memory"_a, "deadline"_a);
 }
 
 }  // namespace kv::python

@@ -7,12 +7,13 @@
 // Files, in reading order:
 //   py_call.h          one call as Python sees it, and the queue that reports its end
 //   results.h          results as Python objects
+//   device_memory.h    a GPU's memory that a client lends
 //   py_client.h        the client: begins and starts calls
 //   bind_chains.cc     calls on the blocks of a chain, and their results
 //   bind_sets.cc       the same for sets
 //   bind_contexts.cc   named contexts, their lists and files
 //   bind_nodes.cc      calls about the nodes and the client itself
-//   bind_memory.cc     Memory, and its calls
+//   bind_memory.cc     Memory and DeviceMemory, and their calls
 //
 // Their names have no documentation: the package's Python files wrap and document each.
 #pragma once

@@ -42,10 +42,11 @@ void PyClient::close() {
       // Its Memory object may live on under NumPy arrays: it is ordinary memory then, unknown to all nodes.
       if (const auto lent = each.lock()) lent->take_back();
     }
-    io_->close();
+    io_->close();  // and with it all registrations
   } else {
     io_->close();
   }
+  device_regions_.clear();
   orphans_->sweep(io_->is_forked());
 }
 

@@ -11,6 +11,7 @@
 
 #include "client/client.h"
 #include "client/python/src/allocation.h"
+#include "client/python/src/calls/device_memory.h"
 #include "client/python/src/calls/py_call.h"
 #include "client/python/src/io_client.h"
 
@@ -30,7 +31,8 @@ class PyClient {
   bool is_forked() const { return io_->is_forked(); }
   void check_open() const;
 
-  /// Cancels the calls in flight and closes the connections. Memory still in use stays mapped.
+  /// Cancels the calls in flight and closes the connections. Memory still in use stays mapped; a device's is out of
+  /// RDMA devices' reach.
   void close();
 
   PyCall begin(bool at_once = false);
@@ -67,6 +69,8 @@ class PyClient {
   /// Requires an open client of this process. Ctrl-C ends the wait at once; the unfinished memory is then freed by
   /// itself.
   std::shared_ptr<LentMemory> allocate(std::size_t bytes);
+  /// A device's memory that this client lends. Look before start(): reading a call's other arguments may run Python.
+  DeviceRegions& device_regions() { return device_regions_; }
 
  private:
   const ClientConfig config_;
@@ -74,6 +78,7 @@ class PyClient {
   const nb::object trace_ = nb::module_::import_("kvstore._trace").attr("current");
   std::shared_ptr<Orphans> orphans_ = std::make_shared<Orphans>();
   std::vector<std::weak_ptr<LentMemory>> memory_;
+  DeviceRegions device_regions_;
   bool is_closed_ = false;
 };
 
