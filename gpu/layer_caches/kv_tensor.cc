@@ -34,9 +34,10 @@ KvTensor::KvTensor(const TokenShape& shape, std::int64_t token_count) : shape_(s
                       .value();
   KV_ASSERT(layout.components[kKeyComponent].role == Role::kKey &&
             layout.components[kValueComponent].role == Role::kValue);
-  keys_.resize(static_cast<std::size_t>(layout.tensor_bytes(0)));
-  values_.resize(static_cast<std::size_t>(layout.tensor_bytes(1)));
-  bound_ = bind_layout(std::move(layout), std::array<void*, 2>{keys_.data(), values_.data()}).value();
+  memory_ = std::make_shared<Memory>();
+  memory_->keys.resize(static_cast<std::size_t>(layout.tensor_bytes(0)));
+  memory_->values.resize(static_cast<std::size_t>(layout.tensor_bytes(1)));
+  bound_ = bind_layout(std::move(layout), std::array<void*, 2>{memory_->keys.data(), memory_->values.data()}).value();
 }
 
 float KvTensor::key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const {

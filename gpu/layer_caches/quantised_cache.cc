@@ -112,6 +112,14 @@ void QuantisedCache::select(std::span<const std::int64_t> sequences) {
   shape_.batch_count = static_cast<std::int64_t>(sequences.size());
 }
 
+std::int64_t QuantisedCache::memory_bytes() const {
+  std::size_t bytes = 0;
+  for (const Block& block : blocks_) {
+    for (const SequenceBlock& sequence : block) bytes += sequence.keys.bytes() + sequence.values.bytes();
+  }
+  return static_cast<std::int64_t>(bytes) + (whole_ ? whole_->memory_bytes() : 0) + (view_ ? view_->memory_bytes() : 0);
+}
+
 GroupFormat QuantisedCache::key_format() const {
   return {.bits = config_.bits, .group_size = static_cast<std::size_t>(config_.group_size)};
 }
