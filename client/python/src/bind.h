@@ -18,6 +18,7 @@
 //   bind_layout.cc      layouts, and moving blocks between them
 //   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
+//   bind_layer_cache.cc caches that a model calls layer by layer
 //   bind_model.cc       a model's cache by its config.json
 //   bind_lmcache.cc     LMCache's native plugin
 #pragma once
@@ -31,6 +32,7 @@ void bind_client(nanobind::module_& module);
 void bind_layout(nanobind::module_& module);
 void bind_device(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
+void bind_layer_cache(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_lmcache(nanobind::module_& module);
 

@@ -19,6 +19,7 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_device(module);
   kv::python::bind_layout(module);
   kv::python::bind_paging(module);
+  kv::python::bind_layer_cache(module);
   kv::python::bind_model(module);
   kv::python::bind_lmcache(module);
 }
