@@ -118,6 +118,11 @@ class PrefixStore:
         cache.store(out if isinstance(out, torch.Tensor) else out.sequences)
         return out
 
+    @property
+    def lent_bytes(self) -> int:
+        """Memory that blocks pass through on their way to and from the nodes, kept for the next prompt."""
+        return 0 if self._blocks is None else self._blocks.nbytes
+
     def _find(
         self, ids: npt.NDArray[Any], hashes: Sequence[npt.NDArray[np.uint8]], count: int
     ) -> tuple[int, list[npt.NDArray[np.uint8]]]:
