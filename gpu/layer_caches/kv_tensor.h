@@ -43,6 +43,9 @@ class KvTensor {
   void set_value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature, float number);
 
  private:
+  std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
+                     std::int64_t size) const;
+
   struct Memory {
     std::vector<std::byte> keys, values;
   };

@@ -50,12 +50,14 @@ void dequantise_groups(const QuantisedGroups& groups, const GroupFormat& format,
   KV_ASSERT(groups.codes.size() * codes_per_byte == numbers.size());
   KV_ASSERT(groups.zeros.size() == numbers.size() / format.group_size && groups.scales.size() == groups.zeros.size());
   const unsigned mask = (1U << format.bits) - 1;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const std::size_t group = i / format.group_size;
-    const unsigned code =
-        groups.codes[i / codes_per_byte] >> (i % codes_per_byte * static_cast<std::size_t>(format.bits)) & mask;
-    numbers[i] = decode_element(Element::kFp16, groups.zeros[group]) +
-                 static_cast<float>(code) * decode_element(Element::kFp16, groups.scales[group]);
+  for (std::size_t group = 0; group < groups.zeros.size(); ++group) {
+    const float zero = decode_element(Element::kFp16, groups.zeros[group]);
+    const float scale = decode_element(Element::kFp16, groups.scales[group]);
+    for (std::size_t i = group * format.group_size; i < (group + 1) * format.group_size; ++i) {
+      const unsigned code =
+          groups.codes[i / codes_per_byte] >> (i % codes_per_byte * static_cast<std::size_t>(format.bits)) & mask;
+      numbers[i] = zero + static_cast<float>(code) * scale;
+    }
   }
 }
 
