@@ -202,11 +202,10 @@ class SinkCache(_HostCache):
 
 def _place(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Before a call of a decoder: the cache's positions for its tokens. Calls without a SinkCache are left alone."""
-    names = inspect.signature(module.forward).parameters
-    given = dict(zip(names, args, strict=False)) | kwargs
-    cache = given.get("past_key_values")
-    if not isinstance(cache, SinkCache):
+    cache = next((each for each in (*kwargs.values(), *args) if isinstance(each, SinkCache)), None)
+    if cache is None:
         return None
+    given = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
     mask = given.get("attention_mask")
     if isinstance(mask, torch.Tensor) and mask.ndim == 2 and not bool(mask.all()):
         raise BadRequest("attention_mask: hides tokens; with a SinkCache the prompts of a batch have one length")
