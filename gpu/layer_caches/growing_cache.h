@@ -14,6 +14,7 @@ class GrowingCache final : public LayerCache {
   std::int64_t token_count() const override { return token_count_; }
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
+  std::int64_t memory_bytes() const override { return tokens_ ? tokens_->memory_bytes() : 0; }
 
   KvView view() const { return {tokens_ ? &*tokens_ : nullptr, 0, token_count_}; }
 

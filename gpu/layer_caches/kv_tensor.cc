@@ -10,18 +10,6 @@ namespace {
 
 constexpr std::size_t kKeyComponent = 0, kValueComponent = 1;
 
-float read(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head,
-           std::int64_t feature) {
-  const Element element = bound.layout.components[component].element;
-  return decode_element(element, load_code(bound.address(0, component, slot, head, feature), element));
-}
-
-void write(const BoundLayout& bound, std::size_t component, std::int64_t slot, std::int64_t head, std::int64_t feature,
-           float number) {
-  const Element element = bound.layout.components[component].element;
-  store_code(bound.address(0, component, slot, head, feature), element, encode_element(element, number));
-}
-
 }  // namespace
 
 KvTensor::KvTensor(const TokenShape& shape, std::int64_t token_count) : shape_(shape) {
@@ -34,24 +22,35 @@ KvTensor::KvTensor(const TokenShape& shape, std::int64_t token_count) : shape_(s
                       .value();
   KV_ASSERT(layout.components[kKeyComponent].role == Role::kKey &&
             layout.components[kValueComponent].role == Role::kValue);
-  keys_.resize(static_cast<std::size_t>(layout.tensor_bytes(0)));
-  values_.resize(static_cast<std::size_t>(layout.tensor_bytes(1)));
-  bound_ = bind_layout(std::move(layout), std::array<void*, 2>{keys_.data(), values_.data()}).value();
+  memory_ = std::make_shared<Memory>();
+  memory_->keys.resize(static_cast<std::size_t>(layout.tensor_bytes(0)));
+  memory_->values.resize(static_cast<std::size_t>(layout.tensor_bytes(1)));
+  bound_ = bind_layout(std::move(layout), std::array<void*, 2>{memory_->keys.data(), memory_->values.data()}).value();
 }
 
 float KvTensor::key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const {
-  return read(bound_, kKeyComponent, sequence * token_count() + token, head, feature);
+  const std::byte* at = memory_->keys.data() + place(sequence, head, token, feature, shape_.key_size);
+  return decode_element(shape_.element, load_code(at, shape_.element));
 }
 float KvTensor::value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const {
-  return read(bound_, kValueComponent, sequence * token_count() + token, head, feature);
+  const std::byte* at = memory_->values.data() + place(sequence, head, token, feature, shape_.value_size);
+  return decode_element(shape_.element, load_code(at, shape_.element));
 }
 void KvTensor::set_key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
                        float number) {
-  write(bound_, kKeyComponent, sequence * token_count() + token, head, feature, number);
+  std::byte* at = memory_->keys.data() + place(sequence, head, token, feature, shape_.key_size);
+  store_code(at, shape_.element, encode_element(shape_.element, number));
 }
 void KvTensor::set_value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
                          float number) {
-  write(bound_, kValueComponent, sequence * token_count() + token, head, feature, number);
+  std::byte* at = memory_->values.data() + place(sequence, head, token, feature, shape_.value_size);
+  store_code(at, shape_.element, encode_element(shape_.element, number));
+}
+
+/// Without the layout's axes, whose divisions would take most of a quantised cache's time.
+std::int64_t KvTensor::place(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
+                             std::int64_t size) const {
+  return (((sequence * shape_.heads + head) * token_count() + token) * size + feature) * element_bytes(shape_.element);
 }
 
 /// permute() has slots, not sequences: token t of sequence s is slot s * token_count + t. So each sequence's tokens are

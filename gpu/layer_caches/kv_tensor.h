@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,9 @@ class KvTensor {
   const TokenShape& shape() const { return shape_; }
   std::int64_t token_count() const { return bound_.layout.block_tokens; }
   const BoundLayout& layout() const { return bound_; }  ///< For permute(): a block is a sequence of the batch.
+  std::int64_t memory_bytes() const { return static_cast<std::int64_t>(memory_->keys.size() + memory_->values.size()); }
+  /// Keeps the elements for views that may outlive the tensor, as those of Python do.
+  std::shared_ptr<const void> memory() const { return memory_; }
 
   float key(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const;
   float value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature) const;
@@ -39,8 +43,14 @@ class KvTensor {
   void set_value(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature, float number);
 
  private:
+  std::int64_t place(std::int64_t sequence, std::int64_t head, std::int64_t token, std::int64_t feature,
+                     std::int64_t size) const;
+
+  struct Memory {
+    std::vector<std::byte> keys, values;
+  };
   TokenShape shape_;
-  std::vector<std::byte> keys_, values_;
+  std::shared_ptr<Memory> memory_;
   BoundLayout bound_;
 };
 

@@ -44,6 +44,13 @@ class LayerCache {
 
   /// Replaces the batch by these of its sequences, in this order (beams, forks). Requires: indices in range.
   virtual void select(std::span<const std::int64_t> sequences) = 0;
+
+  /// Lets go of the last view's tensor unless the cache reads it again: a model with many layers would otherwise keep
+  /// as many rebuilt views. The view stays valid with KvTensor::memory().
+  virtual void drop_view() {}
+
+  /// Bytes of the tokens kept, and of a view that was built and not dropped.
+  virtual std::int64_t memory_bytes() const = 0;
 };
 
 }  // namespace kv

@@ -50,12 +50,14 @@ void dequantise_groups(const QuantisedGroups& groups, const GroupFormat& format,
   KV_ASSERT(groups.codes.size() * codes_per_byte == numbers.size());
   KV_ASSERT(groups.zeros.size() == numbers.size() / format.group_size && groups.scales.size() == groups.zeros.size());
   const unsigned mask = (1U << format.bits) - 1;
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    const std::size_t group = i / format.group_size;
-    const unsigned code =
-        groups.codes[i / codes_per_byte] >> (i % codes_per_byte * static_cast<std::size_t>(format.bits)) & mask;
-    numbers[i] = decode_element(Element::kFp16, groups.zeros[group]) +
-                 static_cast<float>(code) * decode_element(Element::kFp16, groups.scales[group]);
+  for (std::size_t group = 0; group < groups.zeros.size(); ++group) {
+    const float zero = decode_element(Element::kFp16, groups.zeros[group]);
+    const float scale = decode_element(Element::kFp16, groups.scales[group]);
+    for (std::size_t i = group * format.group_size; i < (group + 1) * format.group_size; ++i) {
+      const unsigned code =
+          groups.codes[i / codes_per_byte] >> (i % codes_per_byte * static_cast<std::size_t>(format.bits)) & mask;
+      numbers[i] = zero + static_cast<float>(code) * scale;
+    }
   }
 }
 
@@ -110,6 +112,14 @@ void QuantisedCache::select(std::span<const std::int64_t> sequences) {
   if (whole_) whole_ = select_sequences(*whole_, sequences);
   view_.reset();
   shape_.batch_count = static_cast<std::int64_t>(sequences.size());
+}
+
+std::int64_t QuantisedCache::memory_bytes() const {
+  std::size_t bytes = 0;
+  for (const Block& block : blocks_) {
+    for (const SequenceBlock& sequence : block) bytes += sequence.keys.bytes() + sequence.values.bytes();
+  }
+  return static_cast<std::int64_t>(bytes) + (whole_ ? whole_->memory_bytes() : 0) + (view_ ? view_->memory_bytes() : 0);
 }
 
 GroupFormat QuantisedCache::key_format() const {

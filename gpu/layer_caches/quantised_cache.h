@@ -21,6 +21,7 @@ struct GroupFormat {
 struct QuantisedGroups {
   std::vector<std::uint8_t> codes;           ///< The first number in the lowest bits.
   std::vector<std::uint16_t> scales, zeros;  ///< One of each per group.
+  std::size_t bytes() const { return codes.size() + sizeof(std::uint16_t) * (scales.size() + zeros.size()); }
 };
 
 /// Rounds to the nearest code, ties to even. Groups of equal fp16 numbers come back exactly; other numbers within half
@@ -51,6 +52,8 @@ class QuantisedCache final : public LayerCache {
   /// Errors: kUnsupported for a length that ends within a quantised block.
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
+  void drop_view() override { view_.reset(); }
+  std::int64_t memory_bytes() const override;
 
   std::int64_t quantised_count() const { return static_cast<std::int64_t>(blocks_.size()) * config_.group_size; }
 

@@ -78,6 +78,8 @@ class SinkCache final : public LayerCache {
   /// Errors: kUnsupported once the window has dropped tokens, except to the present length.
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
+  void drop_view() override { view_.reset(); }
+  std::int64_t memory_bytes() const override { return stored_.memory_bytes() + (view_ ? view_->memory_bytes() : 0); }
 
  private:
   SinkWindow window_;

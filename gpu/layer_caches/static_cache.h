@@ -18,6 +18,7 @@ class StaticCache final : public LayerCache {
   std::int64_t token_count() const override { return token_count_; }
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;  ///< As many as the batch has: memory stays in place.
+  std::int64_t memory_bytes() const override { return tokens_.memory_bytes(); }
 
  private:
   KvTensor tokens_;
@@ -36,6 +37,10 @@ class SlidingCache final : public LayerCache {
   /// Errors: kUnsupported once tokens have left the window, except to the present length.
   Result<void> crop(std::int64_t token_count) override;
   void select(std::span<const std::int64_t> sequences) override;
+  void drop_view() override { long_view_.reset(); }
+  std::int64_t memory_bytes() const override {
+    return tokens_.memory_bytes() + (long_view_ ? long_view_->memory_bytes() : 0);
+  }
 
   KvView view() const { return {&tokens_, 0, kept_count()}; }
 

@@ -178,6 +178,30 @@ TEST_F(LayerCacheTest, AModelWithLayersOfSeveralKindsHasOneCacheForEach) {
   }
 }
 
+TEST_F(LayerCacheTest, AViewWithAHoldOnItsMemoryOutlivesTheCache) {
+  std::shared_ptr<const void> memory;
+  const float* keys = nullptr;
+  {
+    GrowingCache cache;
+    const KvView view = cache.update(history.add(random, 3)).value();
+    memory = view.tensor->memory();
+    keys = reinterpret_cast<const float*>(view.tensor->layout().base(0, 0));
+    ASSERT_TRUE(cache.update(history.add(random, 9)));  // grows into other memory
+  }
+  EXPECT_EQ(keys[0], history.sequences[0][0].key[0]);
+}
+
+TEST_F(LayerCacheTest, ADroppedViewCostsNoMemory) {
+  SlidingCache sliding(history.shape, 4);
+  const std::int64_t own = sliding.memory_bytes();
+  ASSERT_TRUE(sliding.update(history.add(random, 20)));
+  EXPECT_GT(sliding.memory_bytes(), own);
+  sliding.drop_view();
+  EXPECT_EQ(sliding.memory_bytes(), own);
+  EXPECT_EQ(own, 2 * 2 * 4 * (4 + 3) * 4);  // sequences, heads, tokens, features of K and V, bytes
+  EXPECT_EQ(GrowingCache().memory_bytes(), 0);
+}
+
 TEST_F(LayerCacheTest, HalfPrecisionIsCopiedBitForBit) {
   const TokenShape shape{.batch_count = 1, .heads = 1, .key_size = 2, .value_size = 2, .element = Element::kBf16};
   KvTensor added(shape, 1);

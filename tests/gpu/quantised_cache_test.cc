@@ -126,6 +126,16 @@ TEST_F(QuantisedCacheTest, ALongPromptIsReadWholeAndThenQuantised) {
   EXPECT_EQ(cache.quantised_count(), 88);
 }
 
+TEST_F(QuantisedCacheTest, QuantisedTokensTakeTheirBitsAndTwoNumbersAGroup) {
+  QuantisedCache cache(history.shape, {.bits = 4, .group_size = 8, .residual_tokens = 8});
+  ASSERT_TRUE(cache.update(history.add(random, 96)));
+  constexpr std::int64_t token_bytes = 2 * 2 * (4 + 8) * 4;  // sequences, heads, features of K and V, bytes
+  EXPECT_GT(cache.memory_bytes(), 96 * token_bytes);         // the view that was read
+  cache.drop_view();
+  const std::int64_t numbers = 88 * token_bytes / 4, whole = 8 * token_bytes;
+  EXPECT_EQ(cache.memory_bytes(), numbers / 2 + numbers / 8 * 4 + whole);
+}
+
 TEST_F(QuantisedCacheTest, SequencesAreSelectedWithTheirBlocks) {
   QuantisedCache cache(history.shape, {.bits = 8, .group_size = 8, .residual_tokens = 3});
   ASSERT_TRUE(cache.update(history.add(random, 20)));

@@ -17,12 +17,13 @@
 //   calls/calls.h       Client, Call, ReadyQueue, Memory
 //   bind_namespace.cc   namespace records and block hashes
 //   bind_layout.cc      layouts, and moving blocks between them
+//   bind_verified.cc    the same with the checksums of the store's blocks
 //   bind_rows.cc        slots from block tables and CSR page tables
 //   bind_pruning.cc     pruned caches: tokens that each head keeps
-//   bind_verified.cc    the same with the checksums of the store's blocks
 //   bind_device.cc      Stream, Event
 //   bind_paging.cc      page pools, sequences, plans for shared prefixes
 //   bind_masks.cc       packed attention masks
+//   bind_layer_cache.cc caches that a model calls layer by layer
 //   bind_model.cc       a model's cache by its config.json
 //   bind_lmcache.cc     LMCache's native plugin
 #pragma once
@@ -40,6 +41,7 @@ void bind_verified(nanobind::module_& module);
 void bind_device(nanobind::module_& module);
 void bind_paging(nanobind::module_& module);
 void bind_masks(nanobind::module_& module);
+void bind_layer_cache(nanobind::module_& module);
 void bind_model(nanobind::module_& module);
 void bind_lmcache(nanobind::module_& module);
 

@@ -23,6 +23,7 @@ NB_MODULE(_kvstore, module) {
   kv::python::bind_verified(module);
   kv::python::bind_paging(module);
   kv::python::bind_masks(module);
+  kv::python::bind_layer_cache(module);
   kv::python::bind_model(module);
   kv::python::bind_lmcache(module);
 }

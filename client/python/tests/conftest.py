@@ -111,6 +111,14 @@ def client(node: Node) -> Iterator[kvstore.Client]:
         yield made
 
 
+@pytest.fixture
+def random() -> np.random.Generator:
+    """KV_SEED repeats a run."""
+    seed = int(os.environ.get("KV_SEED") or int.from_bytes(os.urandom(4), "little"))
+    print(f"KV_SEED={seed}")
+    return np.random.default_rng(seed)
+
+
 _names = iter(range(10**9))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -39,8 +40,12 @@ def test_the_examples_of_a_page(node, name):
     run_blocks(name, node.endpoint)
 
 
-@pytest.mark.parametrize("name", ["docs/kernels.md", "docs/paged-cache.md"])
-def test_the_examples_of_a_page_without_a_node(name):
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("docs/kernels.md", "numpy"), ("docs/paged-cache.md", "numpy"), ("docs/engines/transformers.md", "transformers")],
+)
+def test_the_examples_of_a_page_without_a_node(name, module):
+    pytest.importorskip(module, reason=f"{module} is not installed")
     run_blocks(name)
 
 
@@ -90,3 +95,23 @@ def test_chat(node):
     assert [line.split()[-1] for line in (*first[1:3], *second[1:3])] == ["yes"] * 4
     assert [int(line.split()[2]) for line in first[1:3]] == [0, 96]
     assert [int(line.split()[2]) for line in second[1:3]] == [96, 192]
+
+
+def test_with_and_without_cache(node, tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    picture = tmp_path / "figure.png"
+    arguments = ["--prompt", "70", "--new", "4", "--plot", str(picture), "--endpoint", node.endpoint]
+    lines = run_example("with_and_without_cache.py", *arguments).splitlines()
+    assert "random weights" in lines[0]
+    rows = {line[:24].strip(): line[24:].split() for line in lines[4:8]}
+    assert list(rows) == ["no cache", "the model's own cache", "kvstore, first process", "kvstore, second process"]
+    assert [row[-1] for row in rows.values()] == ["yes"] * 4
+    assert [int(row[0]) for row in rows.values()] == [0, 0, 0, 64]
+    bytes_of_token = 8 * 2 * 4 * 64 * 4  # layers, K and V, heads, features, bytes
+    assert float(rows["the model's own cache"][5]) == round(73 * bytes_of_token / 2**20, 1)
+    assert float(rows["no cache"][5]) == 0
+    if importlib.util.find_spec("matplotlib"):
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "matplotlib is not installed" in lines[-1]

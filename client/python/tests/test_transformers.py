@@ -79,7 +79,7 @@ def test_a_second_client_computes_only_what_is_new(node, client):
     with kvstore.Client(node.endpoint, deadline=10) as other_client:
         second = PrefixStore(llama(), other_client)
         cache = second.cache(prompt)
-        assert cache.cached_token_count == 288
+        assert cache.cached_token_count == 299  # nine blocks, and those of the tenth that belong to the prompt
         out = model.generate(prompt, past_key_values=cache, attention_mask=torch.ones_like(prompt), **OPTIONS)
         assert (out == plain).all()
         # The next turn of the conversation begins with all of this one.
@@ -301,3 +301,47 @@ def test_what_is_no_such_cache_is_refused_by_name(client):
     store = PrefixStore(llama(), client)
     with pytest.raises(kvstore.BadRequest, match="input_ids"):
         store.cache(torch.zeros(5, dtype=torch.long))
+
+
+def computed_counts(model) -> list[int]:
+    """Fills with how many tokens each call computes."""
+    counts: list[int] = []
+    model.model.register_forward_pre_hook(
+        lambda _module, args, kwargs: counts.append((args[0] if args else kwargs["input_ids"]).shape[1]),
+        with_kwargs=True,
+    )
+    return counts
+
+
+def test_a_prompt_begins_inside_a_stored_sibling_of_its_block(client, random):
+    model = llama(seed=51)
+    store, counts = PrefixStore(model, client), computed_counts(model)
+    first = ids(100, seed=int(random.integers(1 << 30)))
+    assert store.cache(first).store(store.generate(first, **OPTIONS)) == 0  # stored already
+    for shared in [*random.integers(1, 100, 12).tolist(), 8, 7, 63, 64, 72]:
+        prompt = torch.cat([first[:, :shared], ids(60, seed=int(random.integers(1 << 30))) % 400 + 1], 1)
+        prompt[:, shared] = (first[:, shared] if shared < 100 else prompt[:, shared]) % 400 + 101
+        cache = store.cache(prompt)
+        whole, rest = divmod(shared, 32)
+        assert cache.cached_token_count == whole * 32 + (rest if rest >= 8 else 0)
+        assert cache.why is None
+        counts.clear()
+        out = model.generate(prompt, past_key_values=cache, attention_mask=torch.ones_like(prompt), **OPTIONS)
+        assert counts[0] == prompt.shape[1] - cache.cached_token_count
+        assert (out == model.generate(prompt, attention_mask=torch.ones_like(prompt), **OPTIONS)).all()
+        with torch.no_grad():
+            again = store.cache(prompt)
+            got = model(prompt[:, again.cached_token_count :], past_key_values=again).logits
+            want = model(prompt).logits[:, again.cached_token_count :]
+            assert float((got - want).abs().max()) <= 1e-5 * float(want.abs().max())
+
+
+def test_a_block_that_began_inside_another_is_stored_with_its_own_tokens(client):
+    model = llama(seed=52)
+    store, first = PrefixStore(model, client), ids(100, seed=52)
+    store.generate(first, **OPTIONS)
+    prompt = torch.cat([first[:, :80], ids(40, seed=53)], 1)
+    prompt[:, 80] = first[:, 80] % 400 + 101
+    out = store.generate(prompt, **OPTIONS)  # from 80 on
+    cache = store.cache(out)
+    assert cache.cached_token_count == 128  # all four full blocks

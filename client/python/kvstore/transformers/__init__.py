@@ -6,8 +6,21 @@
 >>> cache.store(out)                                          # the next prompt finds this one, and the answer
 
 ``store.generate(input_ids, ...)`` does all three. If the store fails, the model computes the missing part.
+
+Also caches for ``past_key_values=`` alone, without a store: all tokens, a window, a window with attention sinks, few bits
+(docs/engines/transformers.md).
 """
 
+from .layer_caches import GrowingCache, QuantisedCache, SinkCache, SlidingCache, StaticCache
 from .prefix_store import PrefixStore, StoredCache, weights_digest
 
-__all__ = ["PrefixStore", "StoredCache", "weights_digest"]
+__all__ = [
+    "GrowingCache",
+    "PrefixStore",
+    "QuantisedCache",
+    "SinkCache",
+    "SlidingCache",
+    "StaticCache",
+    "StoredCache",
+    "weights_digest",
+]

@@ -32,7 +32,8 @@ def weights_digest(model: torch.nn.Module) -> str:
 class PrefixStore:
     """The blocks of one model, as its cache in ``generate()`` has them.
 
-    ``block_size``: tokens of a block; a prefix is found in whole blocks. ``name``: by default the model's name in the hub, or its folder's.
+    ``block_size``: tokens of a block. A prefix is found in whole blocks, and, with one node, in the first tokens of a block that goes on in
+    another way, if these are at least a quarter of it. ``name``: by default the model's name in the hub, or its folder's.
     The namespace binds the loaded model: all bytes of weights and active adapters, rotations, configuration. If one of these changes, calls
     raise BadRequest: make another store then. Other fields go to the namespace. Not for several threads at once.
     """
@@ -91,15 +92,18 @@ class PrefixStore:
             return cache
         hashes = [self.space.hash_chain(row) for row in ids]
         try:
-            found = min(self.space.match(row[:count], deadline=self._deadline).block_count for row in hashes)
-            if found:
-                blocks = self._memory(len(hashes) * found)
-                for i, row in enumerate(hashes):
-                    got = self.space.get(row[:found], blocks[i * found : (i + 1) * found], deadline=self._deadline)
+            tokens, names = self._find(ids[:, :-1], hashes, count)
+            if tokens:
+                each = len(names[0])
+                blocks = self._memory(len(names) * each)
+                for i, row in enumerate(names):
+                    got = self.space.get(row, blocks[i * each : (i + 1) * each], deadline=self._deadline)
+                    if got.block_count < each:
+                        tokens = min(tokens, got.block_count * self.block_size)
+                        cache.why = cache.why or _fewer(got.why)
                     cache.why = cache.why or got.why
-                    if got.block_count < found:
-                        raise _fewer(got.why)
-                self._fill(cache, blocks, len(hashes), found)
+                if tokens:
+                    self._fill(cache, blocks, len(names), tokens)
         except Error as error:
             if isinstance(error, (Quarantined, TimedOut)):
                 self._blocks = None  # a node may still write there
@@ -113,6 +117,32 @@ class PrefixStore:
         out = self._model.generate(input_ids, past_key_values=cache, **options)
         cache.store(out if isinstance(out, torch.Tensor) else out.sequences)
         return out
+
+    @property
+    def lent_bytes(self) -> int:
+        """Memory that blocks pass through on their way to and from the nodes, kept for the next prompt."""
+        return 0 if self._blocks is None else self._blocks.nbytes
+
+    def _find(
+        self, ids: npt.NDArray[Any], hashes: Sequence[npt.NDArray[np.uint8]], count: int
+    ) -> tuple[int, list[npt.NDArray[np.uint8]]]:
+        """How many leading tokens of all prompts are stored, and the blocks of each prompt that hold them."""
+        size = self.block_size
+        matches = [
+            self.space.match(row[:count], token_ids=own, deadline=self._deadline)
+            for own, row in zip(ids, hashes, strict=True)
+        ]
+        # The beginnings of all prompts share a token or a few. Computing these is cheaper than a block's way here.
+        partial = [m.partial_token_count if m.partial_token_count * 4 >= size else 0 for m in matches]
+        tokens = min(m.block_count * size + extra for m, extra in zip(matches, partial, strict=True))
+        whole = tokens // size
+        names = [row[:whole] for row in hashes]
+        if tokens % size:
+            for i, match in enumerate(matches):
+                own_block = hashes[i][whole : whole + 1]
+                other = np.frombuffer(match.partial_block, np.uint8)[None]
+                names[i] = np.concatenate([names[i], own_block if match.block_count > whole else other])
+        return tokens, names
 
     def _check_unchanged(self) -> None:
         if _state_of(self._model) != self._state:
@@ -130,8 +160,9 @@ class PrefixStore:
                 self._blocks[: len(kept)] = kept
         return self._blocks[:block_count]
 
-    def _fill(self, cache: StoredCache, blocks: npt.NDArray[np.uint8], rows: int, found: int) -> None:
-        tokens = found * self.block_size
+    def _fill(self, cache: StoredCache, blocks: npt.NDArray[np.uint8], rows: int, tokens: int) -> None:
+        slots = np.full((rows, len(blocks) // rows * self.block_size), -1)
+        slots[:, :tokens] = np.arange(rows * tokens).reshape(rows, tokens)
         source = self._layout_of(len(blocks)).bind(blocks)
         device = next(self._model.parameters()).device
         made = [
@@ -141,7 +172,7 @@ class PrefixStore:
         scatter(
             self._shape.layout_of(made).bind(functools.reduce(operator.iadd, made, [])),
             source,
-            slots=np.arange(rows * tokens),
+            slots=slots.reshape(-1),
         )
         for layer, (keys, values) in enumerate(made):
             cache.update(keys.to(device), values.to(device), layer)
@@ -176,7 +207,8 @@ class PrefixStore:
                 first = row * tokens + loaded * self.block_size
                 target = self._layout_of(rest).bind(blocks[loaded:])
                 gather(target, whole, slots=np.arange(first, first + rest * self.block_size))
-            put = self.space.put(self.space.hash_chain(own[: count * self.block_size]), blocks, deadline=self._deadline)
+            named = own[: count * self.block_size]
+            put = self.space.put(self.space.hash_chain(named), blocks, token_ids=named, deadline=self._deadline)
             stored += put.stored
             cache.why = cache.why or put.why
         return stored
