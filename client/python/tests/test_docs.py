@@ -51,7 +51,7 @@ def test_the_examples_of_a_page_without_a_node(name, module):
 
 def test_the_tests_that_a_page_names_are_there():
     folder = ROOT / "client/python/tests"
-    pages = [ROOT / "docs/engines.md", *(ROOT / "docs/engines").glob("*.md")]
+    pages = [ROOT / "docs/engines.md", ROOT / "docs/papers.md", *(ROOT / "docs/engines").glob("*.md")]
     if not pages[0].exists():
         pytest.skip("without the repository")
     files = [*folder.glob("test_*.py"), *(folder / "engines").glob("test_*.py")]
