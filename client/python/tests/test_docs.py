@@ -32,7 +32,8 @@ def run_blocks(name: str, endpoint: str = "") -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    # Of transformers: that generate() goes beyond the length of the model's training, which a sink cache is for.
+    assert not [line for line in done.stderr.splitlines() if not line.startswith("[transformers]")]
 
 
 @pytest.mark.parametrize("name", ["docs/python.md", "README.md"])
