@@ -334,6 +334,7 @@ def test_pages_are_reported_and_rows_put_only_once_they_were_gathered(side: Any,
     from kvstore.vllm.messages import Save
 
     worker = side.worker
+    worker.take_report()  # of its stage, which a worker tells once
     with device.runs("lazy"):
         worker.end_step(Step(saves=[Save(4, [Block(b"x" * 32, 0, 7, 0)])]))
         gather = worker._gathers[0]
