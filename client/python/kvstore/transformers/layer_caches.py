@@ -32,6 +32,7 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]
 
     def __init__(self, make: Callable[[], layer_caches.LayerCache]) -> None:
         super().__init__()
+        self.is_initialized = False  # by name: transformers 4.56 has no such attribute
         self._make = make
         self.cache = make()
 
