@@ -21,7 +21,8 @@
 #                                GPU, in a functional simulator of one (skipped without nvcc, and
 #                                unless KV_CUDA_SIMULATOR names the simulator's folder)
 #   deploy/test.sh --rdma-loop   the tests of verbs, and kvstorectl doctor, on a Soft-RoCE device in a virtual machine; a link that is cut,
-#                                on two devices (QEMU; skipped where there is none)
+#                                on two devices; from Python into a simulated GPU's memory, after --python and --cuda (QEMU; skipped
+#                                where there is none)
 #
 # Before a release, since they take an hour or more in all:
 #

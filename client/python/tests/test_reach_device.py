@@ -140,6 +140,18 @@ def test_nothing_reaches_memory_that_was_taken_back(device, reaching):
     reaching.take_back(lent)
 
 
+def test_memory_that_is_being_taken_back_is_not_named(device, reaching):
+    paged = Paged(device, reaching)
+    lent = lend(device, reaching, paged.rows)
+    with pytest.raises(kvstore.TimedOut):
+        reaching.take_back(lent, deadline=0)
+    for call in (paged.space.get, paged.space.load, paged.space.put):
+        with pytest.raises(kvstore.Quarantined, match=r"^blocks: their memory is being taken back"):
+            call(paged.hashes, paged.rows, checksums=paged.sums)
+    reaching.take_back(lent)
+    reaching.take_back(lend(device, reaching, paged.rows))
+
+
 def test_memory_of_a_call_under_way_is_busy(device, reaching, rdma_node):
     node, _, _ = rdma_node
     paged = Paged(device, reaching)
