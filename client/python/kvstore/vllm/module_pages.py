@@ -21,7 +21,7 @@ from ..layouts import Cache, Layout, Part, gather, scatter
 from . import compat
 from .messages import Piece
 from .model import Model
-from .pages import GRID_MAX, Staging
+from .pages import GRID_MAX, DevicePages, Staging
 from .rotation import rotation_of
 
 _ELEMENTS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
@@ -71,20 +71,23 @@ class _Order:
             raise Unsupported(f"{name}: the kernels' order of a page is not known")
         return cls(first, _Digits.of(name, tokens), _Digits.of(name, features))
 
-    def view(self, pages: torch.Tensor, token_count: int, size: int) -> tuple[torch.Tensor, str]:
-        token_letters, token_counts, token_strides = self.tokens.axes("t", token_count)
-        letters, counts, strides = self.features.axes("f", size)
-        view = torch.as_strided(
-            pages,
-            (pages.shape[0], pages.shape[1], *token_counts, *counts),
-            (pages.stride(0), pages.stride(1), *token_strides, *strides),
-            pages.storage_offset() + self.first,
-        )
-        return view, "bh" + token_letters + letters
+    def view(self, pages: torch.Tensor) -> tuple[Any, str]:
+        """The pages' keys, or values, and the letters of the view's axes."""
+        of_tokens = self.tokens.axes("t", pages.shape[2])
+        of_features = self.features.axes("f", pages.shape[3] // 2)
+        letters = "bh" + of_tokens[0] + of_features[0]
+        shape = (pages.shape[0], pages.shape[1], *of_tokens[1], *of_features[1])
+        strides = (pages.stride(0), pages.stride(1), *of_tokens[2], *of_features[2])
+        if pages.device.type == "cpu":
+            return torch.as_strided(pages, shape, strides, pages.storage_offset() + self.first), letters
+        item = pages.element_size()
+        of_bytes = tuple(stride * item for stride in strides)
+        return DevicePages(pages, shape, of_bytes, f"<u{item}", self.first * item), letters
 
 
-def _packed_orders(name: str, pages: torch.Tensor, token_count: int, size: int) -> tuple[_Order, _Order]:
+def _packed_orders(name: str, pages: torch.Tensor) -> tuple[_Order, _Order]:
     """Keys' and values' orders in a page of the CPU's, read from a page that vLLM's own operation has filled."""
+    token_count, size = pages.shape[2], pages.shape[3] // 2
     count = token_count * size
     numbers = torch.arange(count).reshape(token_count, 1, size)
     digits = []
@@ -104,40 +107,32 @@ def _packed_orders(name: str, pages: torch.Tensor, token_count: int, size: int) 
     return orders[0], orders[1]
 
 
-def _rows_orders(pages: torch.Tensor, size: int) -> tuple[_Order, _Order]:
+def _rows_orders(pages: torch.Tensor) -> tuple[_Order, _Order]:
     """On CUDA a token's keys lie before its values, in the order of the tensor's strides."""
+    size = pages.shape[3] // 2
     tokens = _Digits(pages.shape[2], pages.stride(2), 0)
     features = _Digits(size, pages.stride(3), 0)
     return _Order(0, tokens, features), _Order(size * pages.stride(3), tokens, features)
 
 
 def _bound(model: Model, tensors: dict[str, torch.Tensor]) -> Cache:
-    """The pages of all layers, with keys and values apart."""
+    """The pages of all layers, with keys and values apart. A kernel's blocks may be parts of the manager's: slots are the same."""
     (group,) = model.groups
-    keys, values = [], []
-    axes = ("", "")
+    parts: list[Part] = [Part([], ""), Part([], "")]
     for layer in group.layers:
         pages = tensors[layer]
         shape = tuple(pages.shape)
-        if pages.ndim != 4 or shape[0] != model.page_count or shape[2] != model.block_size or shape[3] % 2 != 0:
+        if pages.ndim != 4 or shape[0] * shape[2] != model.page_count * model.block_size or shape[3] % 2 != 0:
             raise Unsupported(f"{layer}: pages of shape {shape} are not [page, head, token, keys and values]")
-        size = shape[3] // 2
-        if pages.device.type == "cpu":
-            orders = _packed_orders(layer, pages, shape[2], size)
-        else:
-            orders = _rows_orders(pages, size)
-        (key, key_axes), (value, value_axes) = (order.view(pages, shape[2], size) for order in orders)
-        keys.append(key)
-        values.append(value)
-        axes = key_axes, value_axes
-    element = _ELEMENTS[keys[0].dtype]
-    parts = [Part(keys, axes[0], ("key",), element), Part(values, axes[1], ("value",), element)]
+        orders = _packed_orders(layer, pages) if pages.device.type == "cpu" else _rows_orders(pages)
+        for i, role in enumerate(("key", "value")):
+            view, axes = orders[i].view(pages)
+            parts[i] = Part([*parts[i].tensors, view], axes, (role,), _ELEMENTS[pages.dtype])
     layout = Layout.of_parts(parts, name="vllm")
-    if layout.store_block_bytes != group.block_bytes * group.part_count:
-        raise Unsupported(
-            f"{group.layers[0]}: blocks of {layout.store_block_bytes} bytes, the engine says {group.block_bytes}"
-        )
-    return layout.bind([each for pair in zip(keys, values, strict=True) for each in pair])
+    nbytes = layout.store_block_bytes // layout.block_tokens * model.block_size
+    if nbytes != group.block_bytes * group.part_count:
+        raise Unsupported(f"{group.layers[0]}: blocks of {nbytes} bytes, the engine says {group.block_bytes}")
+    return layout.bind([view for of_layer in zip(*(part.tensors for part in parts), strict=True) for view in of_layer])
 
 
 def why_no_modules(model: Model, config: Any) -> str:
@@ -169,7 +164,7 @@ class ModulePages:
         pages = _bound(model, tensors)
         heads = pages.layout.components[0]["heads"] // group.part_count
         self._parts = [pages.slice_heads(i * heads, heads) for i in range(group.part_count)]
-        self._row = self._parts[0].layout.store_block(1)
+        self._row = self._parts[0].layout.store_block(1, block_tokens=model.block_size)
         self._block_tokens = model.block_size
 
     def gather(self, staging: Staging, pieces: Sequence[Piece], rows: Sequence[Sequence[int]]) -> Event | None:

@@ -154,11 +154,15 @@ def test_a_rotation_that_is_not_known_to_be_one_is_refused_by_name(configured: A
 
 
 def pages_of(
-    pages: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch, part_count: int = 1, rotation: Any = None
+    pages: list[torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    part_count: int = 1,
+    rotation: Any = None,
+    nbytes: int = 0,
 ) -> ModulePages:
     """``pages`` of each layer."""
     names = tuple(f"layers.{i}.attn" for i in range(len(pages)))
-    nbytes = pages[0][0].numel() * pages[0].element_size() * len(pages)
+    nbytes = nbytes or pages[0][0].numel() * pages[0].element_size() * len(pages)
     group = SimpleNamespace(
         layers=names, is_state=False, window_tokens=0, part_count=part_count, block_bytes=nbytes // part_count
     )
@@ -256,14 +260,24 @@ def test_a_block_in_two_pages_is_as_vllm_would_have_written_it(
     assert torch.equal(old, given)
 
 
+def test_a_kernels_blocks_may_be_parts_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In rows, as on CUDA, and with tokens before heads."""
+    monkeypatch.setattr(module_pages, "_packed_orders", lambda _, pages: module_pages._rows_orders(pages))
+    given = torch.randn(PAGES * TOKENS, HEADS, 2 * SIZE, generator=torch.Generator().manual_seed(4))
+    blocks = given.view(2 * PAGES, TOKENS // 2, HEADS, 2 * SIZE).transpose(1, 2)
+    rows = Rows(1, given[0].numel() * TOKENS * 4)
+    nbytes = given[0].numel() * TOKENS * 4
+    pages_of([blocks], monkeypatch, nbytes=nbytes).gather(rows, [Piece(b"", 0, 0, TOKENS, 0, (2,))], [[0]])  # type: ignore[arg-type]
+    keys, values = torch.from_numpy(rows.rows).view(torch.float32).view(2, TOKENS, HEADS, SIZE)
+    assert torch.equal(torch.cat([keys, values], dim=2), given[2 * TOKENS : 3 * TOKENS])
+
+
 def test_pages_of_another_shape_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for shape in (
-        (PAGES, HEADS, TOKENS, 2 * SIZE + 1),
-        (2 * PAGES, HEADS, TOKENS // 2, 2 * SIZE),
-        (PAGES, TOKENS, SIZE),
-    ):
+    for shape in ((PAGES, HEADS, TOKENS, 2 * SIZE + 1), (PAGES + 1, HEADS, TOKENS, 2 * SIZE), (PAGES, TOKENS, SIZE)):
         with pytest.raises(kvstore.errors.Unsupported, match=r"layers.0.attn: pages of shape \("):
             pages_of([torch.zeros(shape)], monkeypatch)
+    with pytest.raises(kvstore.errors.Unsupported, match=r"layers.0.attn: blocks of 32768 bytes, the engine says 100"):
+        pages_of([torch.zeros(PAGES, HEADS, TOKENS, 2 * SIZE)], monkeypatch, nbytes=100)
 
 
 def test_an_order_that_no_layout_has_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

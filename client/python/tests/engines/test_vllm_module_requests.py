@@ -162,9 +162,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The arithmetic's layers as a model whose modules are served, with pages that no kernel has packed."""
     turn = Still(size=SIZE, frequencies=(0.0,) * (SIZE // 2))
     monkeypatch.setattr(module_pages, "rotation_of", lambda *_: turn)
-    monkeypatch.setattr(
-        module_pages, "_packed_orders", lambda _, pages, __, size: module_pages._rows_orders(pages, size)
-    )
+    monkeypatch.setattr(module_pages, "_packed_orders", lambda _, pages: module_pages._rows_orders(pages))
     yield
 
 
