@@ -176,9 +176,10 @@ def write_tokens(keys: torch.Tensor, values: torch.Tensor, page: torch.Tensor) -
 
 
 def set_apart(request: Any) -> None:
-    """Gives the request's blocks random hashes, on which those of its further tokens depend: vLLM's own cache then finds its pages for no
-    other request, nor for this one when it was preempted.
+    """Gives the request's blocks random hashes, so that vLLM's own cache finds its pages for no other request, nor for this one when it was
+    preempted. The hashes of further tokens depend on the last one, or, with a prompt shorter than a page, on the salt.
     """
+    request.cache_salt = f"{request.cache_salt} {secrets.token_hex(16)}"
     request.block_hashes[:] = [secrets.token_bytes(len(each)) for each in request.block_hashes]
 
 

@@ -105,9 +105,7 @@ def modules_of(request: Any, block_size: int) -> Modules | None:
     token_count = int(request.num_prompt_tokens)
     modules = _checked(said, token_count)
     if not request.cache_salt:
-        raise Refused(
-            "salt", "the request has no cache_salt: vLLM's events would tell of its pages as of a whole prompt's"
-        )
+        raise Refused("salt", "the request has no cache_salt, under which modules are kept")
     if request.prompt_token_ids is None or request.prompt_embeds is not None or request.mm_features:
         raise Refused("prompt", "the prompt has more than tokens: images or embeddings")
     if getattr(request, "resumable", False):

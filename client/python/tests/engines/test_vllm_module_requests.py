@@ -279,6 +279,22 @@ def test_whole_prompts_and_modules_keep_apart_in_one_engine(engines: Any, own_no
 
 
 @needs_modules
+def test_modules_shorter_than_a_page_keep_apart_too(engines: Any, own_node: Node, served: None) -> None:
+    """Their page gets its hash only with generated tokens."""
+    one, plain = engines(own_node.endpoint), engines(None)
+    first, second = DOCUMENTS[0], prompt_of(11, 8)
+    for each in (first, second):
+        ask(one, each, [[0, len(each)]], max_tokens=1)
+    settle(one, 2)
+    prompt, modules = first + second + prompt_of(3, 9), [[0, 5], [5, 11]]
+    answer = ask(one, prompt, modules, max_tokens=BLOCK)
+    assert one.last_cached() == 16 and answer == parted(engines(None), prompt, modules, BLOCK)
+    whole = prompt + answer + prompt_of(3, 10)
+    assert one.generate(whole, cache_salt=SALT) == plain.generate(whole)
+    assert one.last_cached() == 0
+
+
+@needs_modules
 def test_a_first_module_with_a_remainder_is_stored_without_what_follows_it(
     engines: Any, own_node: Node, served: None
 ) -> None:
