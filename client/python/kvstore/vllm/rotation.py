@@ -15,10 +15,11 @@ import torch
 from ..errors import Unsupported
 from ..layouts import Rotation
 
-#: Attention whose last step before the cache is a rotation of all keys by their positions.
+#: Attention of vLLM's own, whose last step before the cache is a rotation of all keys by their positions.
+_MODELS = "vllm.model_executor.models."
 _ATTENTIONS = (
-    *("LlamaAttention", "MistralAttention", "MixtralAttention", "GemmaAttention"),
-    *("Qwen2Attention", "Qwen2MoeAttention", "Qwen3Attention", "Qwen3MoeAttention"),
+    *("llama.LlamaAttention", "mistral.MistralAttention", "mixtral.MixtralAttention", "gemma.GemmaAttention"),
+    *("qwen2.Qwen2Attention", "qwen2_moe.Qwen2MoeAttention", "qwen3.Qwen3Attention", "qwen3_moe.Qwen3MoeAttention"),
 )
 #: Angles proportional to the position. Others depend on the sequence's length (dynamic, longrope), or on several positions (M-RoPE).
 _ROTATIONS = (
@@ -27,8 +28,8 @@ _ROTATIONS = (
 )
 #: At so many positions a table is compared with its frequencies.
 _PROBES = 512
-#: How far a table may be off, as a share of its largest value: tables have the model's number type, and angles were rounded.
-_TOLERANCE = 0.03
+#: How far a table may be off, as shares of its largest value and of an angle: tables have the model's number type, angles were floats.
+_TOLERANCE, _ANGLE_TOLERANCE = 0.01, 2.0**-22
 
 
 def rotation_of(model: torch.nn.Module, layers: Sequence[str], attentions: dict[str, Any]) -> Rotation:
@@ -40,7 +41,7 @@ def rotation_of(model: torch.nn.Module, layers: Sequence[str], attentions: dict[
         parent = parents.get(id(attention))
         if attention is None or parent is None:
             raise Unsupported(f"{layer}: the loaded model does not show it")
-        kind = type(parent).__name__
+        kind = f"{type(parent).__module__}.{type(parent).__qualname__}".removeprefix(_MODELS)
         if kind not in _ATTENTIONS:
             raise Unsupported(f"{layer}: {kind} is not supported, only {', '.join(_ATTENTIONS)} are")
         if attention.sliding_window is not None:
@@ -82,5 +83,6 @@ def _check_table(layer: str, table: torch.Tensor, frequencies: np.ndarray[Any, A
     angles = positions[:, None] * frequencies
     factor = said[0, 0]  # YaRN multiplies its table; position 0 has a cosine of 1
     expected = np.concatenate([np.cos(angles), np.sin(angles)], axis=1) * factor
-    if said.shape != expected.shape or not np.allclose(said, expected, rtol=0, atol=_TOLERANCE * abs(factor)):
+    allowed = abs(factor) * (_TOLERANCE + _ANGLE_TOLERANCE * np.concatenate([angles, angles], axis=1))
+    if said.shape != expected.shape or not bool((np.abs(said - expected) <= allowed).all()):
         raise Unsupported(f"{layer}: its table of cosines and sines has other angles than its frequencies give")

@@ -172,7 +172,7 @@ class SchedulerSide:
             namespace = Namespace.from_text(each.namespace)
             self._spaces.append(opened(self._client, namespace, self._options.load_timeout))
             self._block_bytes.append(np.array(each.block_bytes))
-            if not self._why_no_modules:
+            if not self._told.why_no_modules:
                 self._module_spaces.append(self._client.open_set(module_namespace(namespace), wait=False))
             logger.info("kvstore: blocks of %d bytes, namespace %s", max(each.block_bytes), namespace)
 
@@ -193,16 +193,13 @@ class SchedulerSide:
         self._take_modules(known)
         return known
 
-    @property
-    def _why_no_modules(self) -> str:
-        return next((each.why_no_modules for each in self._told.stages if each.why_no_modules), "")
-
     def _take_modules(self, known: _Request) -> None:
+        """Reads the request's modules. A model's refusal is logged once, a list's for each request."""
         request = known.request
         try:
             known.modules = modules_of(request, self._model.block_size)
-            if known.modules is not None and self._why_no_modules:
-                raise Refused("model", f"prompt modules of this model are not served: {self._why_no_modules}")
+            if known.modules is not None and self._told.why_no_modules:
+                raise Refused("model", f"prompt modules of this model are not served: {self._told.why_no_modules}")
         except Refused as why:
             known.modules = REFUSED
             self.counters[f"modules_refused_{why.reason}"] += 1

@@ -61,6 +61,8 @@ def made_rope(rope: dict[str, Any], is_neox: bool = True, dtype: torch.dtype = t
 class LlamaAttention(torch.nn.Module):
     """Of a name that is served."""
 
+    __module__ = "vllm.model_executor.models.llama"
+
     def __init__(self, rotary: Any, **more: Any) -> None:
         super().__init__()
         self.rotary_emb, self.attn = rotary, torch.nn.Identity()
@@ -69,7 +71,7 @@ class LlamaAttention(torch.nn.Module):
 
 
 class OtherAttention(LlamaAttention):
-    pass
+    __module__ = "another"
 
 
 def turned(*layers: Any) -> Any:
@@ -122,7 +124,10 @@ def unlike_its_frequencies() -> Any:
 @pytest.mark.parametrize(
     ("layers", "text"),
     [
-        (lambda: [OtherAttention(made_rope(ROPES[0]))], "layers.0.attn: OtherAttention is not supported, only LlamaAt"),
+        (
+            lambda: [OtherAttention(made_rope(ROPES[0]))],
+            "layers.0.attn: another.OtherAttention is not supported, only llama.Llam",
+        ),
         (lambda: [LlamaAttention(made_rope(ROPES[0]), sliding_window=64)], "layers.0.attn: a window of 64 tokens"),
         (
             lambda: [LlamaAttention(made_rope(ROPES[0]), kv_sharing_target_layer_name="layers.7.attn")],
