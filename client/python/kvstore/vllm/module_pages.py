@@ -17,7 +17,7 @@ import torch
 
 from ..device import Event
 from ..errors import Unsupported
-from ..layouts import Cache, Layout, Part, gather, scatter
+from ..layouts import Cache, Layout, Move, Part, gather, scatter
 from . import compat
 from .messages import Piece
 from .model import Model
@@ -183,7 +183,7 @@ class ModulePages:
         for pages, of_part in zip(self._parts, rows, strict=True):
             for piece, number in zip(pieces, of_part, strict=True):
                 row = self._row.bind(staging.rows[number])
-                turn = replace(self._rotation, delta=piece.delta)
+                turn = replace(self._rotation, delta=piece.delta) if piece.delta else Move()
                 scatter(pages, row, slots=self._slots(piece), move=turn, **_where(staging))
 
     def _slots(self, piece: Piece) -> npt.NDArray[np.int64]:
